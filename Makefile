@@ -10,7 +10,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadfile
 # Tests and the packaged model never need a network.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help setup detect check docs test test-fast test-lowest test-newest dist test-dist format parity clean
+.PHONY: help setup detect check docs test test-all test-fast test-lowest test-newest dist test-dist format parity clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,17 +33,20 @@ check: $(STAMP) docs ## run ruff and mypy, and build the documentation
 docs: $(STAMP) ## build the documentation in build/docs; a dead link is an error
 	$(BIN)/python website/build.py
 
-test: $(STAMP) ## run all tests
+test: $(STAMP) ## run the tests (about 14 minutes of processor time)
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not nightly'
+
+test-all: $(STAMP) ## run all tests, those that a workflow runs at night too
 	$(BIN)/python -m pytest $(PARALLEL)
 
-test-fast: $(STAMP) ## run the tests that are quick and need no browser (4 to 5 minutes)
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not browser'
+test-fast: $(STAMP) ## run the tests that are quick and need no browser
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not browser and not nightly'
 
 test-lowest: $(VENV)-lowest/.installed ## run the fast tests with the lowest supported versions
-	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) -m 'not slow and not browser'
+	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) -m 'not slow and not browser and not nightly'
 
 test-newest: $(VENV)-newest/.installed ## run the fast tests with the newest versions that can be installed
-	$(VENV)-newest/bin/python -m pytest $(PARALLEL) -m 'not slow and not browser'
+	$(VENV)-newest/bin/python -m pytest $(PARALLEL) -m 'not slow and not browser and not nightly'
 
 $(VENV)-lowest/.installed: PINS := --constraint constraints-lowest.txt
 $(VENV)-newest/.installed: PINS := --upgrade
@@ -69,7 +72,7 @@ format: $(STAMP) ## format and fix with ruff
 	$(BIN)/ruff check --fix .
 
 parity: $(STAMP) ## compare with the published numbers (needs the published tables; about 45 minutes on 2 cores)
-	$(BIN)/python benchmarks/parity.py
+	$(BIN)/python benchmarks/parity.py minilm
 
 clean: ## remove the environments and caches
 	rm -rf build dist $(VENV) $(VENV)-lowest $(VENV)-newest $(VENV)-dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -10,19 +10,80 @@ code that chooses carriers and tokens, estimates and judges is the package's own
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from checks import Check, show, write
-from pulled import pulled_vocabulary
-from simulated import SETTINGS, Simulated, Vector, judged
-from stickytoken.methods.profile.estimates import Lifts
-from stickytoken.methods.profile.plan import screening_carriers
+from bench import Check, check, commands, finish, units
+from stickytoken.methods.probes import AnchorPanel, CarrierPanel
+from stickytoken.methods.profile.anchors import ProfileSettings, representative_carriers
+from stickytoken.methods.profile.estimates import Lifts, TokenEstimates, estimate
+from stickytoken.methods.profile.plan import (
+    LATE_REFERENCE,
+    carriers_needed,
+    highest,
+    screening_carriers,
+    tokens_to_confirm,
+)
+from stickytoken.methods.profile.verdict import NEGLIGIBLE_SHARE, find_lifts
+from stickytoken.methods.statistics import Pull, anchorage, predicted_lifts
+
+Vector = NDArray[np.float64]
+SETTINGS = ProfileSettings()
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """One vocabulary: truth and what the method made of it.
+
+    True effects are relative to the mean token; ``found`` was flagged, ``confirmed`` measured in the last
+    round because of the first.
+    """
+
+    effects: Vector
+    is_sticky: NDArray[np.bool_]
+    found: NDArray[np.bool_]
+    tokens: TokenEstimates
+    confirmed: NDArray[np.bool_]
+    smallest: float
+
+    @property
+    def covered(self) -> NDArray[np.bool_]:
+        lift = self.tokens.lift
+        return (lift.low <= self.effects) & (self.effects <= lift.high)
+
+    @property
+    def too_small(self) -> NDArray[np.bool_]:
+        return self.effects <= np.median(self.effects) + NEGLIGIBLE_SHARE * self.smallest
+
+
+def judged(
+    generator: np.random.Generator,
+    effects: Vector,
+    is_sticky: NDArray[np.bool_],
+    first: Lifts,
+    measure: Callable[[NDArray[np.int64]], Vector],
+    spread: float,
+    late: NDArray[np.int64] | None = None,
+) -> Simulated:
+    """Send on the tokens that lift most, estimate and judge.
+
+    ``measure`` measures tokens in the last round; ``late`` are the tokens of the pilot, None draws them.
+    """
+    size = len(effects)
+    if late is None:
+        late = np.sort(generator.permutation(size)[:LATE_REFERENCE])
+    screened = estimate(first, None, first.ids, late, SETTINGS.confidence)
+    chosen = highest(first.ids, screened.tested.value, tokens_to_confirm(SETTINGS, size))
+    both = np.union1d(chosen, late)
+    tokens = estimate(first, Lifts(both, measure(both)), first.ids, late, SETTINGS.confidence)
+    smallest = SETTINGS.smallest_effect * spread
+    found = find_lifts(tokens, size, size, smallest, SETTINGS.fdr).found
+    return Simulated(effects, is_sticky, found, tokens, np.isin(first.ids, chosen), smallest)
+
 
 Draw = Callable[[np.random.Generator, int], Vector]
 
@@ -34,15 +95,8 @@ ORDINARY, PROBE, COMMON, SIMILARITIES, GROWTH = 0.0067, 0.0065, 0.0064, 0.079, 1
 
 @dataclass(frozen=True)
 class Shape:
-    """A population of tokens.
-
-    Attributes:
-        name: of the row.
-        ordinary: draws standardised effects of ordinary tokens.
-        sticky: share of sticky tokens.
-        lift: draws lifts of sticky tokens, above the typical token's.
-        noise: draws standardised noise.
-    """
+    """Standardised effects of ordinary tokens, share of sticky ones, their lifts above the typical token's,
+    and standardised noise."""
 
     name: str
     ordinary: Draw
@@ -55,36 +109,37 @@ def normal(generator: np.random.Generator, size: int) -> Vector:
     return generator.normal(size=size)
 
 
-def student(generator: np.random.Generator, size: int) -> Vector:
-    return np.asarray(generator.standard_t(5, size=size) / np.sqrt(5 / 3))
-
-
-def laplace(generator: np.random.Generator, size: int) -> Vector:
-    return generator.laplace(scale=np.sqrt(0.5), size=size)
-
-
 def left_skewed(generator: np.random.Generator, size: int) -> Vector:
     return np.asarray((8 - generator.gamma(8, size=size)) / np.sqrt(8))
 
 
-def right_skewed(generator: np.random.Generator, size: int) -> Vector:
-    return -left_skewed(generator, size)
+def student(generator: np.random.Generator, size: int) -> Vector:
+    return np.asarray(generator.standard_t(5, size=size) / np.sqrt(5 / 3))
 
 
 def between(low: float, high: float) -> Draw:
     return lambda generator, size: generator.uniform(low, high, size)
 
 
+STRONG = between(0.05, 0.1)
 SHAPES = (
-    Shape("normal, no sticky tokens", normal, 0.0, between(0.05, 0.1), normal),
-    Shape("normal, few sticky tokens", normal, 0.001, between(0.05, 0.1), normal),
-    Shape("normal, many sticky tokens", normal, 0.01, between(0.05, 0.1), normal),
+    Shape("normal, no sticky tokens", normal, 0.0, STRONG, normal),
+    Shape("normal, few sticky tokens", normal, 0.001, STRONG, normal),
+    Shape("normal, many sticky tokens", normal, 0.01, STRONG, normal),
     Shape("normal, weak sticky tokens", normal, 0.005, between(0.03, 0.07), normal),
-    Shape("normal, heavy-tailed noise", normal, 0.002, between(0.05, 0.1), student),
-    Shape("skewed to the left", left_skewed, 0.002, between(0.05, 0.1), normal),
-    Shape("skewed to the right", right_skewed, 0.002, between(0.05, 0.1), normal),
-    Shape("Student t, 5 degrees of freedom", student, 0.002, between(0.05, 0.1), normal),
-    Shape("Laplace", laplace, 0.002, between(0.05, 0.1), normal),
+    Shape("normal, heavy-tailed noise", normal, 0.002, STRONG, student),
+    Shape("skewed to the left", left_skewed, 0.002, STRONG, normal),
+    Shape(
+        "skewed to the right", lambda generator, size: -left_skewed(generator, size), 0.002, STRONG, normal
+    ),
+    Shape("Student t, 5 degrees of freedom", student, 0.002, STRONG, normal),
+    Shape(
+        "Laplace",
+        lambda generator, size: generator.laplace(scale=np.sqrt(0.5), size=size),
+        0.002,
+        STRONG,
+        normal,
+    ),
 )
 
 
@@ -96,13 +151,12 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     effects[is_sticky] = shape.lift(generator, int(is_sticky.sum()))
     effects -= effects.mean()
 
-    def first() -> Vector:
-        return measure(generator, shape, effects, GROWTH, screening_carriers(SETTINGS))
+    first = measure(generator, shape, effects, GROWTH, screening_carriers(SETTINGS))
 
     def last(ids: NDArray[np.int64]) -> Vector:
         return measure(generator, shape, effects[ids], 1.0, SETTINGS.confirming_texts)
 
-    return judged(generator, effects, is_sticky, Lifts(np.arange(size), first()), last, SIMILARITIES)
+    return judged(generator, effects, is_sticky, Lifts(np.arange(size), first), last, SIMILARITIES)
 
 
 def measure(
@@ -137,38 +191,96 @@ def summary(name: str, runs: list[Simulated]) -> list[Check]:
     ]
 
 
-def false_discoveries(name: str, shares: list[float], more: str, **detail: object) -> Check:
+def false_discoveries(name: str, shares: list[float], more: str, **detail: Any) -> Check:
     """The rate may exceed its bar by two standard errors of the simulation."""
     bar, rate = 1.2 * SETTINGS.fdr, float(np.mean(shares))
     error = float(np.std(shares, ddof=1) / np.sqrt(len(shares)))
     detail |= {"false_discovery_rate": rate, "standard_error": error}
     ours = f"{rate:.3f} (+-{error:.3f}){more}"
-    return Check(name, f"at most {bar:.2f}", ours, rate <= bar + 2 * error, detail)
+    return check(name, f"at most {bar:.2f}", ours, rate <= bar + 2 * error, **detail)
 
 
 def coverage(name: str, covered: NDArray[np.bool_], more: str = "") -> Check:
     share = float(covered.mean())
-    return Check(name, "87 % to 93 %", f"{share:.1%}{more}", 0.87 <= share <= 0.93, {"coverage": share})
+    return check(name, "87 % to 93 %", f"{share:.1%}{more}", 0.87 <= share <= 0.93, coverage=share)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller vocabularies")
-    parser.add_argument("--name", default="calibration", help="name of the result file")
-    arguments = parser.parse_args()
-    size, repeats = (6_000, 20) if arguments.quick else (20_000, 40)
-    checks = [
-        check
-        for shape in SHAPES
-        for check in summary(shape.name, [simulate(shape, size, seed) for seed in range(repeats)])
-    ]
-    for share, name in ((0.0, "pulls, no sticky tokens"), (0.002, "pulls, few sticky tokens")):
-        checks += summary(name, [pulled_vocabulary(size // 8, share, seed) for seed in range(repeats)])
-    write(checks, arguments.name, "cpu", tokens=size, vocabularies=repeats)
-    show(checks, arguments.name)
-    if not all(check.passed for check in checks):
-        sys.exit(1)
+# Simulated contractions and pulls, and the lifts that follow from them on simulated anchors.
+DIMENSION, GROUPS, ANCHORS = 64, 11, 220
+# Carriers that stand for all texts: the truth is the mean lift on them.
+ALL_TEXTS = 2000
+# Mean vector of a group, of all texts beside their own; pulls along what all texts share and of a token's
+# own; contractions; error of a vector with copies.
+SHARED, OF_GROUP, ALONG, OWN, NOISE = 0.3, 0.35, 0.04, 0.3, 0.25
+
+
+def pulled_vocabulary(size: int, sticky: float, seed: int) -> Simulated:
+    """Simulate pulls and contractions, measure lifts as a run does, judge."""
+    generator = np.random.default_rng(seed)
+    centers = OF_GROUP * units(generator.normal(size=(GROUPS, DIMENSION)))
+    centers[:, 0] += SHARED
+    groups = np.repeat(np.arange(GROUPS, dtype=np.intp), ANCHORS // GROUPS)
+    anchors = AnchorPanel(texts(generator, centers, groups), groups, np.full(GROUPS, 1 / GROUPS))
+    carriers = texts(generator, centers, generator.integers(0, GROUPS, carriers_needed(SETTINGS)))
+    everything = texts(generator, centers, generator.integers(0, GROUPS, ALL_TEXTS))
+    u = float((everything @ anchors.vectors.T).mean())
+    panel = anchors.against(carriers, u)
+    is_sticky = generator.random(size) < sticky
+    tokens = drawn_tokens(generator, is_sticky)
+    effects = predicted_lifts(tokens, anchorage(anchors.against(everything, u)))
+    late = np.sort(generator.permutation(size)[:LATE_REFERENCE])
+    pilot = np.stack([response(generator, tokens, int(row), panel)[1] for row in late])
+    few = representative_carriers(pilot, anchors.group_weights, screening_carriers(SETTINGS))
+    rest = [place for place in range(len(carriers)) if place not in few]
+
+    def measure(ids: NDArray[Any], places: list[int]) -> Vector:
+        kept = panel.chosen(places)
+        return np.stack([response(generator, tokens, int(row), kept)[0] for row in ids])
+
+    first = Lifts(np.arange(size), measure(np.arange(size), few))
+    mean = float((panel.before @ anchors.weights).mean())
+    spread = float(np.sqrt((((panel.before - mean) ** 2) @ anchors.weights).mean()))
+    return judged(
+        generator, effects - effects.mean(), is_sticky, first, lambda ids: measure(ids, rest), spread, late
+    )
+
+
+def drawn_tokens(generator: np.random.Generator, is_sticky: NDArray[np.bool_]) -> Pull:
+    """Draw ordinary tokens, which pull each its own way, and sticky ones, which pull to what is common."""
+    size = len(is_sticky)
+    pull = OWN * generator.normal(size=(size, DIMENSION)) / np.sqrt(DIMENSION)
+    pull[:, 0] = ALONG * generator.normal(size=size)
+    pull[is_sticky, 0] += generator.uniform(0.3, 0.6, int(is_sticky.sum()))
+    return Pull(generator.uniform(0.1, 0.5, size), pull)
+
+
+def response(
+    generator: np.random.Generator, tokens: Pull, row: int, panel: CarrierPanel
+) -> tuple[Vector, Vector]:
+    """Lifts of one token, in all and by group, from vectors with copies and errors of their own."""
+    noise = NOISE * generator.normal(size=panel.vectors.shape) / np.sqrt(DIMENSION)
+    after = (1 - tokens.contraction[row]) * panel.vectors + tokens.pull[row] + noise
+    found = panel.response(after[None].astype(np.float32))
+    return found.lifts[0], found.groups[0]
+
+
+def texts(
+    generator: np.random.Generator, centers: Vector, groups: NDArray[np.integer[Any]]
+) -> NDArray[np.float32]:
+    """Unit vectors around the centers of their groups."""
+    own = generator.normal(size=(len(groups), DIMENSION)) / np.sqrt(DIMENSION)
+    return units(centers[groups] + own).astype(np.float32)
+
+
+def main(quick: bool = False, name: str = "calibration") -> None:
+    size, repeats = (6_000, 20) if quick else (20_000, 40)
+    checks = []
+    for shape in SHAPES:
+        checks += summary(shape.name, [simulate(shape, size, seed) for seed in range(repeats)])
+    for share, title in ((0.0, "pulls, no sticky tokens"), (0.002, "pulls, few sticky tokens")):
+        checks += summary(title, [pulled_vocabulary(size // 8, share, seed) for seed in range(repeats)])
+    finish(checks, name, tokens=size, vocabularies=repeats)
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, main)

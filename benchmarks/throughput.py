@@ -1,272 +1,52 @@
-"""Texts a second of the engine, beside SentenceTransformer.encode and beside the paper's loops.
+"""Texts a second of the engine, beside SentenceTransformer.encode, the paper's loops and OpenVINO.
 
-python benchmarks/throughput.py            # alone and beside another job; 12 minutes on 2 CPU cores
-python benchmarks/throughput.py --quick    # a minute, on few texts
-python benchmarks/throughput.py --only loops --name throughput_loops   # beside the paper's loops, 10 minutes
-python benchmarks/throughput.py --only sets --name throughput_sets   # also beside another job, five minutes
-python benchmarks/throughput.py --only sets --model all-mpnet-base-v2 --name throughput_mpnet
-python benchmarks/throughput.py --device cuda
+python benchmarks/throughput.py scoring    # alone and beside another job; 12 minutes on 2 CPU cores
+python benchmarks/throughput.py loops      # std scoring by the paper's loops, 10 minutes
+python benchmarks/throughput.py sets       # sets of texts of known lengths, also beside a job, five minutes
+python benchmarks/throughput.py openvino   # against packed layers, three minutes
 
-Everything is measured in one run on one machine, turn by turn, and the best of each counts: on a
-shared machine only ratios within a run mean something.
+Everything is measured in one run on one machine, turn by turn: on a shared machine only ratios within a run
+mean something. --quick takes few texts.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
+import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
 
-from checks import Check, show, write
-from stickytoken.corpora.choice import choose_corpus
-from stickytoken.encoders import Encoder, IdEncoder, load_encoder
-from stickytoken.encoders.loading.resolution import resolve_model
+from bench import MINILM, Check, by_turns, check, commands, finish, plain_model
+from stickytoken.data.corpora import choose_corpus
+from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.insertion import Token
-from stickytoken.measurement.engine import compute_shard
-from stickytoken.measurement.stage import Shard, cut_into_shards, ignore_progress
-from stickytoken.methods.std.formulas import ScoringStage
-from stickytoken.methods.std.plan import make_plan, scoring_stage
-from stickytoken.methods.std.settings import StdSettings
+from stickytoken.measurement.engine import Shard, compute_shard, cut_into_shards, ignore_progress
+from stickytoken.methods.std.plan import ScoringStage, StdSettings, make_plan, scoring_stage
 from stickytoken.vocabulary import categorize
-from throughput_sets import other_job, set_checks
 
-BATCH_SIZES = (32, 64, 128)
 # Rows, columns in and out of the matrix products whose rate counts as the machine's.
 MATRIX = (4096, 384, 1536)
-# Texts of a shard of a run.
-SHARD_TEXTS = 8192
+OTHER_JOB = "import torch; torch.set_num_threads(2); x = torch.rand(1500, 1500)\nwhile True: x @ x"
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def matrix_peak(device: str, repeats: int = 20) -> dict[str, float]:
-    """Highest rate of float32 matrix products that libraries here reach, in GFLOP a second."""
-    rows, inner, columns = MATRIX
-    left, right = torch.rand(rows, inner, device=device), torch.rand(inner, columns, device=device)
-    products: dict[str, Callable[[], object]] = {"torch.mm": lambda: torch.mm(left, right)}
-    if device == "cpu":
-        packed = torch.ops.mkldnn._reorder_linear_weight(right.T.contiguous())
-        a, b = left.numpy(), right.numpy()
-        products["oneDNN"] = lambda: torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
-        products["numpy"] = lambda: a @ b
-    best = {name: min(timed(product, device) for _ in range(repeats)) for name, product in products.items()}
-    return {name: 2 * rows * inner * columns / seconds / 1e9 for name, seconds in best.items()}
-
-
-def timed(work: Callable[[], object], device: str) -> float:
-    def synchronous() -> None:
-        work()
-        if device != "cpu":
-            torch.cuda.synchronize()
-
-    return seconds_of(synchronous)
-
-
-def operations(model: SentenceTransformer, lengths: Sequence[int]) -> float:
-    """Floating point operations of the linear layers and the attention on texts of these lengths."""
-    linear = sum(
-        module.in_features * module.out_features
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and "pooler" not in name
-    )
-    transformer: Any = model[0]
-    config = transformer.model.config
-    attention = 2 * config.num_hidden_layers * config.hidden_size
-    sizes = np.asarray(lengths, dtype=np.float64)
-    return float((2 * linear * sizes + 2 * attention * sizes**2).sum())
-
-
-def paper_loops(model: SentenceTransformer, stage: ScoringStage, tokens: Sequence[Token]) -> int:
-    """Every pair, placement and number of copies by itself, as loops write it down.
-
-    Returns:
-        Texts that were encoded.
-    """
-    count = 0
-    for token in tokens:
-        probes = texts_of(stage, [token])
-        for start in range(0, len(probes), 8):
-            model.encode(probes[start : start + 8], show_progress_bar=False)
-        count += len(probes)
-    return count
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Seconds of each way on the same texts, turn by turn.
-
-    Attributes:
-        engine: of the engine.
-        library: of SentenceTransformer.encode, by batch size.
-        peaks: rates of matrix products.
-    """
-
-    engine: list[float]
-    library: dict[int, list[float]]
-    peaks: list[dict[str, float]]
-
-    @property
-    def best_batch(self) -> int:
-        """The batch size at which the library is fastest."""
-        return min(self.library, key=lambda batch: min(self.library[batch]))
-
-
-def measure(
-    encoder: Encoder, model: SentenceTransformer, stage: ScoringStage, tokens: Sequence[Token], turns: int
-) -> Measured:
-    """Measure the engine and the library on the same tokens."""
-    shard = Shard(0, tuple(tokens))
-    texts = texts_of(stage, shard.tokens)
-    measured = Measured([], {batch: [] for batch in BATCH_SIZES}, [])
-    for _ in range(turns):
-        measured.peaks.append(matrix_peak(encoder.device))
-        measured.engine.append(seconds_of(lambda: compute_shard(stage, shard, encoder)))
-        for batch, found in measured.library.items():
-            found.append(seconds_of(partial(model.encode, texts, batch_size=batch, show_progress_bar=False)))
-    return measured
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """Seconds of std scoring in two ways, slice by slice of tokens.
-
-    Attributes:
-        tokens: number of tokens of each slice.
-        engine: of the engine.
-        loops: of the paper's loops.
-    """
-
-    tokens: list[int]
-    engine: list[float]
-    loops: list[float]
-
-
-def measure_scoring(
-    encoder: Encoder, model: SentenceTransformer, stage: ScoringStage, tokens: Sequence[Token]
-) -> Scoring:
-    """Measure the engine and the loops in turn, on slices as large as the shards of a run."""
-    found = Scoring([], [], [])
-    for shard in cut_into_shards(tokens, stage.probes_per_token, SHARD_TEXTS):
-        found.tokens.append(len(shard.tokens))
-        found.engine.append(seconds_of(partial(compute_shard, stage, shard, encoder)))
-        found.loops.append(seconds_of(partial(paper_loops, model, stage, shard.tokens)))
-    return found
-
-
-def texts_of(stage: ScoringStage, tokens: Sequence[Token]) -> list[str]:
-    return [probe for token in tokens for probe in stage.probes(token) if isinstance(probe, str)]
-
-
-def ratio_check(measured: Measured, texts: int, condition: str, bar: float) -> Check:
-    """Texts a second of the engine beside those of the library."""
-    batch = measured.best_batch
-    ours, theirs = texts / min(measured.engine), texts / min(measured.library[batch])
-    return Check(
-        f"engine against SentenceTransformer.encode, {texts:,} texts of std scoring, {condition}",
-        f"at least {bar} times the texts a second",
-        f"{ours / theirs:.2f} times ({ours:.0f} to {theirs:.0f} with batches of {batch})",
-        ours / theirs >= bar,
-        {"engine": measured.engine, "library": {str(k): v for k, v in measured.library.items()}},
-    )
-
-
-def rate_checks(measured: Measured, operations_done: float) -> list[Check]:
-    """The engine's arithmetic beside what matrix products of this machine reach."""
-    rate = operations_done / min(measured.engine) / 1e9
-    peak = {name: max(found[name] for found in measured.peaks) for name in measured.peaks[0]}
-    best = max(peak.values())
-    return [
-        Check(
-            "arithmetic rate, of a float32 matrix product by torch.mm in this run",
-            "at least 85 %",
-            f"{rate / peak['torch.mm']:.0%} ({rate:.0f} of {peak['torch.mm']:.0f} GFLOP/s)",
-            rate / peak["torch.mm"] >= 0.85,
-            {"rate": rate, "peaks": peak},
-        ),
-        Check(
-            "arithmetic rate, of the fastest matrix product in this run",
-            "none: what is still to be had",
-            f"{rate / best:.0%} ({rate:.0f} of {best:.0f} GFLOP/s)",
-            True,
-            {},
-        ),
-    ]
-
-
-def scoring_check(scoring: Scoring, available: int) -> Check:
-    """What std scoring of the whole vocabulary would take, in both ways."""
-    share = available / sum(scoring.tokens) / 3600
-    engine, loops = sum(scoring.engine) * share, sum(scoring.loops) * share
-    ratios = [theirs / ours for theirs, ours in zip(scoring.loops, scoring.engine, strict=True)]
-    return Check(
-        f"std scoring of {available:,} tokens, judged by {sum(scoring.tokens)}: paper's loops against engine",
-        "at least 3 times as long",
-        f"{loops / engine:.2f} times ({loops:.1f} to {engine:.1f} hours; "
-        f"{min(ratios):.2f} to {max(ratios):.2f} by slice)",
-        loops / engine >= 3,
-        asdict(scoring),
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", default="all-MiniLM-L6-v2")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true", help="few texts, each way once")
-    parser.add_argument("--name", default="throughput", help="name of the result file")
-    parser.add_argument(
-        "--only",
-        choices=tuple(MEASUREMENTS),
-        default="scoring",
-        help="texts of std scoring, the same by the paper's loops, or sets of texts",
-    )
-    arguments = parser.parse_args()
-    model = SentenceTransformer(resolve_model(arguments.model).location, device=arguments.device)
-    checks = MEASUREMENTS[arguments.only](model, arguments)
-    write(checks, arguments.name, str(model.device))
-    show(checks, arguments.name)
-    if not all(check.passed for check in checks):
-        sys.exit(1)
-
-
-def of_sets(model: SentenceTransformer, arguments: argparse.Namespace) -> list[Check]:
-    return set_checks(model, Path(arguments.model).name, 2 if arguments.quick else 5)
-
-
-def of_scoring(model: SentenceTransformer, arguments: argparse.Namespace) -> list[Check]:
-    count, turns = (8, 1) if arguments.quick else (34, 3)
-    encoder = load_encoder(model)
-    stage, tokens, _ = prepared(encoder, count)
-    alone = measure(encoder, model, stage, tokens, turns)
-    with other_job():
-        beside = measure(encoder, model, stage, tokens, turns)
-    texts = texts_of(stage, tokens)
-    # Equal texts are computed once; [CLS] and [SEP] stand around each.
-    lengths = [len(own.ids) + 2 for own in encoder.tokenize(list(dict.fromkeys(texts)))]
-    return [
-        ratio_check(alone, len(texts), "alone", 2.0),
-        ratio_check(beside, len(texts), "beside a job of two threads", 1.2),
-        *rate_checks(alone, operations(model, lengths)),
-    ]
-
-
-def of_loops(model: SentenceTransformer, arguments: argparse.Namespace) -> list[Check]:
-    encoder = load_encoder(model)
-    stage, tokens, available = prepared(encoder, 4 if arguments.quick else 500)
-    return [scoring_check(measure_scoring(encoder, model, stage, tokens), available)]
+@contextmanager
+def other_job() -> Iterator[None]:
+    """Multiply matrices with two threads in another process."""
+    with subprocess.Popen([sys.executable, "-c", OTHER_JOB]) as job:
+        time.sleep(5)
+        try:
+            yield
+        finally:
+            job.kill()
 
 
 def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token], int]:
@@ -274,17 +54,240 @@ def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token],
     available = categorize(encoder.tokenizer).available
     settings = StdSettings(sentences=500)
     plan = make_plan(encoder, settings, choose_corpus(None, None), ignore_progress)
-    order = np.random.default_rng(0).permutation(len(available))[: count + 2].tolist()
-    first, tokens = [available[k] for k in order[:2]], [available[k] for k in order[2:]]
-    stage = scoring_stage(
-        encoder, settings, plan, available, sorted([*first, *tokens], key=lambda own: own.id)
+    drawn = [available[k] for k in np.random.default_rng(0).permutation(len(available))[: count + 2]]
+    stage = scoring_stage(encoder, settings, plan, available, sorted(drawn, key=lambda own: own.id))
+    compute_shard(stage, Shard(0, tuple(drawn[:2])), encoder)
+    return stage, drawn[2:], len(available)
+
+
+def texts_of(stage: ScoringStage, tokens: Sequence[Token]) -> list[str]:
+    return [probe for token in tokens for probe in stage.probes(token) if isinstance(probe, str)]
+
+
+def scoring(model: str = MINILM, device: str = "cpu", quick: bool = False, name: str = "throughput") -> None:
+    """The texts of std scoring, whole shards, and the arithmetic rate beside that of matrix products."""
+    plain = plain_model(model, device)
+    encoder = load_encoder(plain)
+    stage, tokens, _ = prepared(encoder, 8 if quick else 34)
+    texts, shard = texts_of(stage, tokens), Shard(0, tuple(tokens))
+    ways: dict[str, Callable[[], object]] = {"engine": lambda: compute_shard(stage, shard, encoder)}
+    for size in (32, 64, 128):
+        ways[str(size)] = partial(plain.encode, texts, batch_size=size, show_progress_bar=False)
+    turns = 1 if quick else 3
+
+    def measured() -> tuple[dict[str, list[float]], dict[str, float]]:
+        peaks, found = [], []
+        for _ in range(turns):
+            peaks.append(matrix_peak(device))
+            found.append(by_turns(ways, 1))
+        seconds = {way: [each[way][0] for each in found] for way in ways}
+        return seconds, {product: max(each[product] for each in peaks) for product in peaks[0]}
+
+    alone, peak = measured()
+    with other_job():
+        beside, _ = measured()
+    checks = []
+    for condition, found, bar in (("alone", alone, 2.0), ("beside a job of two threads", beside, 1.2)):
+        rates = {way: len(texts) / min(seconds) for way, seconds in found.items()}
+        ours = rates.pop("engine")
+        batch, theirs = max(rates.items(), key=lambda item: item[1])
+        checks.append(
+            check(
+                f"engine against SentenceTransformer.encode, {len(texts):,} texts of scoring, {condition}",
+                f"at least {bar} times the texts a second",
+                f"{ours / theirs:.2f} times ({ours:.0f} to {theirs:.0f} with batches of {batch})",
+                ours / theirs >= bar,
+                seconds=found,
+            )
+        )
+    # Equal texts are computed once; [CLS] and [SEP] stand around each.
+    lengths = [len(own.ids) + 2 for own in encoder.tokenize(list(dict.fromkeys(texts)))]
+    rate, best = operations(plain, lengths) / min(alone["engine"]) / 1e9, max(peak.values())
+    mm = peak["torch.mm"]
+    checks += [
+        check(
+            "arithmetic rate, of a float32 matrix product by torch.mm in this run",
+            "at least 85 %",
+            f"{rate / mm:.0%} ({rate:.0f} of {mm:.0f} GFLOP/s)",
+            rate / mm >= 0.85,
+            rate=rate,
+            peaks=peak,
+        ),
+        check(
+            "arithmetic rate, of the fastest matrix product in this run",
+            "none: what is still to be had",
+            f"{rate / best:.0%} ({rate:.0f} of {best:.0f} GFLOP/s)",
+        ),
+    ]
+    finish(checks, name, device)
+
+
+def matrix_peak(device: str) -> dict[str, float]:
+    """Highest rate of float32 matrix products that libraries here reach, in GFLOP a second."""
+    rows, inner, columns = MATRIX
+    left, right = torch.rand(rows, inner, device=device), torch.rand(inner, columns, device=device)
+
+    def by_torch() -> None:
+        torch.mm(left, right)
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    products: dict[str, Callable[[], object]] = {"torch.mm": by_torch}
+    if device == "cpu":
+        packed = torch.ops.mkldnn._reorder_linear_weight(right.T.contiguous())
+        a, b = left.numpy(), right.numpy()
+        products["oneDNN"] = lambda: torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
+        products["numpy"] = lambda: a @ b
+    best = {product: min(seconds) for product, seconds in by_turns(products, 20).items()}
+    return {product: 2 * rows * inner * columns / seconds / 1e9 for product, seconds in best.items()}
+
+
+def operations(model: Any, lengths: Sequence[int]) -> float:
+    """Floating point operations of the linear layers and the attention on texts of these lengths."""
+    linear = sum(
+        module.in_features * module.out_features
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and "pooler" not in name
     )
-    compute_shard(stage, Shard(0, tuple(first)), encoder)
-    return stage, tokens, len(available)
+    config = model[0].model.config
+    attention = 2 * config.num_hidden_layers * config.hidden_size
+    sizes = np.asarray(lengths, dtype=np.float64)
+    return float((2 * linear * sizes + 2 * attention * sizes**2).sum())
 
 
-MEASUREMENTS = {"scoring": of_scoring, "loops": of_loops, "sets": of_sets}
+def loops(
+    model: str = MINILM, device: str = "cpu", quick: bool = False, name: str = "throughput_loops"
+) -> None:
+    """std scoring of the whole vocabulary by the paper's loops, judged by slices as large as a run's shards.
+
+    The loops encode every pair, placement and number of copies by itself, eight texts at a time.
+    """
+    plain = plain_model(model, device)
+    encoder = load_encoder(plain)
+    stage, tokens, available = prepared(encoder, 4 if quick else 500)
+
+    def paper_loops(slice_: Sequence[Token]) -> None:
+        for token in slice_:
+            probes = texts_of(stage, [token])
+            for start in range(0, len(probes), 8):
+                plain.encode(probes[start : start + 8], show_progress_bar=False)
+
+    found: dict[str, list[float]] = {"tokens": [], "engine": [], "loops": []}
+    for shard in cut_into_shards(tokens, stage.probes_per_token, 8192):
+        found["tokens"].append(len(shard.tokens))
+        engine = partial(compute_shard, stage, shard, encoder)
+        seconds = by_turns({"engine": engine, "loops": partial(paper_loops, shard.tokens)}, 1)
+        for way, (spent,) in seconds.items():
+            found[way].append(spent)
+    count = int(sum(found["tokens"]))
+    ours, theirs = (sum(found[way]) * available / count / 3600 for way in ("engine", "loops"))
+    ratios = np.divide(found["loops"], found["engine"])
+    done = check(
+        f"std scoring of {available:,} tokens, judged by {count}: paper's loops against engine",
+        "at least 3 times as long",
+        f"{theirs / ours:.2f} times ({theirs:.1f} to {ours:.1f} hours; "
+        f"{ratios.min():.2f} to {ratios.max():.2f} by slice)",
+        theirs / ours >= 3,
+        **found,
+    )
+    finish([done], name, device)
+
+
+# Content tokens of each text, and how much faster than the library the engine must be alone and beside a job.
+LENGTHS = np.resize(np.arange(4, 60), 720)  # 56 lengths
+SMALL = {
+    "720 texts of one length": ([round(float(LENGTHS.mean()))] * 720, 1.8, 1.2),
+    "720 texts of 56 lengths": (LENGTHS.tolist(), 1.8, 1.2),
+    "200 documents of 20 to 250 tokens": (np.linspace(20, 250, 200).astype(int).tolist(), 1.3, 1.0),
+}
+LARGE = {"500 texts of 24 tokens": ([24] * 500, 1.5, 1.1)}
+
+
+def texts_of_lengths(encoder: IdEncoder, lengths: Sequence[int]) -> list[str]:
+    """Write random words that the tokenizer reads as one token each."""
+    named = (token.text.strip() for token in categorize(encoder.tokenizer).available)
+    words = [word for word in named if word.isalpha() and word.isascii()]
+    ids = encoder.content_ids([f"a {word}" for word in words])
+    single = [word for word, own in zip(words, ids, strict=True) if len(own) == 2]
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(single, length)) for length in lengths]
+
+
+def sets(
+    model: str = MINILM, device: str = "cpu", quick: bool = False, name: str = "throughput_sets"
+) -> None:
+    """Whole calls of encode on sets of texts; the better batch size of the library counts."""
+    plain, title = plain_model(model, device), Path(model).name
+    encoder = load_encoder(plain)
+    chosen = SMALL if encoder.dimension < 512 else LARGE
+    texts = {own: texts_of_lengths(encoder, lengths) for own, (lengths, _, _) in chosen.items()}
+    first = next(iter(texts.values()))
+    expected = np.asarray(plain.encode(first, show_progress_bar=False))
+    off = np.abs(encoder.encode(first) - expected).max(axis=1) / np.linalg.norm(expected, axis=1)
+    checks = [
+        check(
+            f"{title}, vectors against SentenceTransformer.encode in float32",
+            "components within 1e-6 of the vector's length",
+            f"{off.max():.1e}",
+            off.max() <= 1e-6,
+        )
+    ]
+    for own in texts.values():
+        encoder.encode(own)  # builds kernels
+
+    def timed(own: list[str]) -> dict[str, list[float]]:
+        ways: dict[str, Callable[[], object]] = {"engine": partial(encoder.encode, own)}
+        for size in (32, 128):
+            ways[str(size)] = partial(plain.encode, own, batch_size=size, show_progress_bar=False)
+        return by_turns(ways, 2 if quick else 5)
+
+    alone = {own: timed(listed) for own, listed in texts.items()}
+    with other_job():
+        beside = {own: timed(listed) for own, listed in texts.items()}
+    for place, (condition, found) in enumerate((("alone", alone), ("beside a job of two threads", beside))):
+        for kind, seconds in found.items():
+            bar = chosen[kind][1:][place]
+            checks.append(ratio_check(f"{title}, {kind}, {condition}", bar, texts[kind], seconds))
+    if len(chosen) > 1:
+        one, many = (
+            sum(chosen[own][0]) / statistics.median(alone[own]["engine"]) for own in list(chosen)[:2]
+        )
+        prefix = f"{title}, tokens a second: 56 lengths against one length"
+        rates = {"one length": one, "56 lengths": many}
+        checks.append(check(prefix, "at least 0.85", f"{many / one:.2f}", many / one >= 0.85, **rates))
+    finish(checks, name, device)
+
+
+def ratio_check(name: str, bar: float, texts: list[str], seconds: dict[str, list[float]]) -> Check:
+    typical = {way: statistics.median(times) for way, times in seconds.items()}
+    ours = typical.pop("engine")
+    batch, theirs = min(typical.items(), key=lambda item: item[1])
+    rates = f"{len(texts) / ours:.0f} to {len(texts) / theirs:.0f} texts a second"
+    return check(
+        name,
+        f"at least {bar} times SentenceTransformer.encode",
+        f"{theirs / ours:.2f} times ({rates}, with batches of {batch})",
+        theirs / ours >= bar,
+        seconds=seconds,
+    )
+
+
+def openvino(name: str = "openvino") -> None:
+    """How much faster is OpenVINO than packed layers? Needs pip install "stickytoken[openvino]"."""
+    os.environ.pop("STICKYTOKEN_PACKED_LAYERS", None)
+    plain, count, checks = plain_model(MINILM), 2160, []  # as many texts as a call must have to go through it
+    packed, chosen = load_encoder(plain, packed_layers=True), load_encoder(plain)
+    for own, (lengths, _, _) in list(SMALL.items())[:2]:
+        contents = packed.content_ids(texts_of_lengths(packed, np.resize(lengths, count).tolist()))
+        off = float(np.abs(packed.encode_ids(contents) - chosen.encode_ids(contents)).max())
+        ways = {"packed": packed.encode_ids, "openvino": chosen.encode_ids}
+        seconds = by_turns({way: partial(encode, contents) for way, encode in ways.items()}, 3)
+        ratio = statistics.median(seconds["packed"]) / statistics.median(seconds["openvino"])
+        title = f"{count:,} texts, {own.partition('of ')[2]}: OpenVINO against packed layers"
+        told = f"{ratio:.2f} times (components within {off:.1e})"
+        checks.append(check(title, "none", told, seconds=seconds))
+    finish(checks, name)
 
 
 if __name__ == "__main__":
-    main()
+    commands(__doc__, scoring, loops, sets, openvino)

@@ -21,6 +21,14 @@ hypothesis.settings.register_profile("stickytoken", deadline=None, derandomize=T
 hypothesis.settings.load_profile("stickytoken")
 
 
+# Of the tests that start a browser or Ray: two and one, so that every run of the tests has each.
+ON_EVERY_RUN = (
+    "test_hostile_text_is_text_everywhere",
+    "test_it_is_quiet_and_never_wider_than_the_screen",
+    "test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Import the fixtures, and torch with them, unless this process only hands tests out to others."""
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
@@ -29,10 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the fixture `browser`, before `-m` selects."""
+    """Mark what uses the fixture `browser`, and what runs at night, before `-m` selects."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+        starts_ray = "test_ray_engine" in item.nodeid or "[ray-" in item.nodeid
+        dear = starts_ray or item.get_closest_marker("browser") is not None
+        if dear and item.originalname not in ON_EVERY_RUN:
+            item.add_marker("nightly")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -35,7 +35,7 @@ def _section(name: str, command: Any) -> str:
     parts = [f"## stickytoken {name}\n", f"{_text(said)}\n", f"```\n{usage}\n```\n"]
     if example:
         parts.append(f"Example:\n\n```\n{example.strip()}\n```\n")
-    return "\n".join([*parts, *_tables(command.get_params(context))])
+    return "\n".join([*parts, *_tables(command.get_params(context)), *_settings(command.settings)])
 
 
 def _tables(params: list[Any]) -> Iterator[str]:
@@ -49,6 +49,12 @@ def _tables(params: list[Any]) -> Iterator[str]:
         yield f"| {panel} | value | meaning |\n| --- | --- | --- |\n{rows}\n"
 
 
+def _settings(settings: dict[str, Any]) -> Iterator[str]:
+    if settings:
+        rows = "\n".join(f"| `{name}` | {_value(each)} | {_help(each)} |" for name, each in settings.items())
+        yield f"| Settings, `--set name=value` | value | meaning |\n| --- | --- | --- |\n{rows}\n"
+
+
 def _name(param: Any) -> str:
     if isinstance(param, TyperArgument):
         return f"`{param.name.upper()}`"
@@ -58,7 +64,7 @@ def _name(param: Any) -> str:
 def _value(param: Any) -> str:
     """Return what may follow an option: the choices, or the kind of value."""
     if getattr(param, "is_flag", False):
-        return ""
+        return "`true`, `false`" if param.hidden else ""
     kind = param.type_descriptor.annotation
     kind = next(iter(getattr(kind, "__args__", ())), kind)
     if isinstance(kind, type) and issubclass(kind, Enum):

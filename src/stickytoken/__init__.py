@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from stickytoken.attribution.why import why
     from stickytoken.cleaning import Cleaner
     from stickytoken.comparisons import Comparison, compare
-    from stickytoken.corpora import load_sentences
+    from stickytoken.data import load_sentences
     from stickytoken.detection import Run, detect, judge, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
     from stickytoken.encoders.endpoint.options import EndpointOptions
     from stickytoken.explanation import ExplainSettings, explain
     from stickytoken.gate import check
     from stickytoken.impacts import ImpactSettings, impact, open_impact
-    from stickytoken.methods.profile.settings import ProfileSettings
-    from stickytoken.methods.std.settings import StdSettings
+    from stickytoken.methods.profile.anchors import ProfileSettings
+    from stickytoken.methods.std.plan import StdSettings
     from stickytoken.repairs import Repair, open_repair, repair
     from stickytoken.reports import report
     from stickytoken.scanning.scan import scan
@@ -88,10 +88,10 @@ _HOMES = {
     "EndpointOptions": "stickytoken.encoders.endpoint.options",
     "ExplainSettings": "stickytoken.explanation",
     "ImpactSettings": "stickytoken.impacts",
-    "ProfileSettings": "stickytoken.methods.profile.settings",
+    "ProfileSettings": "stickytoken.methods.profile.anchors",
     "Repair": "stickytoken.repairs",
     "Run": "stickytoken.detection",
-    "StdSettings": "stickytoken.methods.std.settings",
+    "StdSettings": "stickytoken.methods.std.plan",
     "Why": "stickytoken.attribution.result",
     "analyze_vocabulary": "stickytoken.encoders",
     "check": "stickytoken.gate",
@@ -102,7 +102,7 @@ _HOMES = {
     "impact": "stickytoken.impacts",
     "judge": "stickytoken.detection",
     "load_encoder": "stickytoken.encoders",
-    "load_sentences": "stickytoken.corpora",
+    "load_sentences": "stickytoken.data",
     "load_tokenizer": "stickytoken.encoders",
     "open_impact": "stickytoken.impacts",
     "open_repair": "stickytoken.repairs",

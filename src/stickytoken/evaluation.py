@@ -8,36 +8,37 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.corpora.files import all_texts
-from stickytoken.encoders.prompted.attention_output import layers_with_projection
+from stickytoken.data import tasks
+from stickytoken.data.metrics import SimilarityTask
+from stickytoken.data.tables import all_texts
+from stickytoken.data.tasks import AnyTask, MtebTask, find_task
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layer_states import TokenPrepending
+from stickytoken.encoders.prompted.layers import TokenPrepending, layers_with_projection
 from stickytoken.encoders.prompted.prompts import DEFAULT_STRENGTH, Contrast, ContrastRule
-from stickytoken.encoders.protocol import Encoder, WordEncoder, require_words
+from stickytoken.encoders.protocol import Encoder, require_words
 from stickytoken.errors import InputError, ModelError
-from stickytoken.impacts.conditions import prepare
+from stickytoken.impacts.statistics import prepare
 from stickytoken.insertion import Insertion
-from stickytoken.measurement.atomic import write_atomically
-from stickytoken.tasks.files import SimilarityTask, load_task
-from stickytoken.tasks.metrics import Task
-from stickytoken.tasks.mteb import AnyTask, MtebTask, evaluate, find_task, load_data, require_module
+from stickytoken.measurement.store import write_atomically
 
 __all__ = [
-    "AnyTask",
-    "MtebTask",
-    "SimilarityTask",
-    "cosines",
+    "Comparison",
+    "Score",
+    "Tried",
+    "Tuning",
+    "compare",
+    "embed_file",
     "find_task",
-    "fitting_texts",
-    "mteb_score",
+    "layers_scored",
     "read_similarity",
-    "scores_of",
+    "tune",
+    "tune_contrast",
 ]
 
 
@@ -47,35 +48,12 @@ def read_similarity(path: Path) -> SimilarityTask:
     Raises:
         InputError: The file cannot be used, or is a task of another kind.
     """
-    task = load_task(path)[0] if path.exists() else None
+    task = tasks.load_task(path)[0] if path.exists() else None
     if task is None:
         raise InputError(f"there is no task file {str(path)!r}")
     if not isinstance(task, SimilarityTask):
         raise InputError(f"{path} is a {task.layout} task: pass pairs with sentence1, sentence2, score")
     return task
-
-
-def fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """Return the texts of a task by role, truncated after a word if the model cannot read them in full.
-
-    Returns:
-        The texts, and the number of truncated ones.
-    """
-    words = _counting_tokens(encoder)
-    if words is None:  # such an encoder truncates or refuses long texts itself
-        return {role: list(texts) for role, texts in task.texts.items()}, 0
-    found = {role: prepare(words, texts, 0, Insertion.TEXT, task.name) for role, texts in task.texts.items()}
-    cut = sum(each.cut for carriers in found.values() for each in carriers)
-    return {role: [each.text for each in carriers] for role, carriers in found.items()}, cut
-
-
-def _counting_tokens(encoder: Encoder) -> WordEncoder | None:
-    """Return an encoder that counts the tokens of texts; None without its tokenizer."""
-    try:
-        words = require_words(encoder, "evaluate")
-        return None if getattr(words.tokenizer, "estimates", False) else words
-    except ModelError:
-        return None
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -86,52 +64,16 @@ def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[
     return found
 
 
-def scores_of(task: Task, vectors: dict[str, NDArray[np.float32]], seed: int) -> dict[str, float]:
-    """Return all metrics of a task; NaN where a metric is undefined."""
-    outcomes = task.outcomes(vectors, seed)[None]
-    return {metric: float(task.scores(metric, outcomes)[0]) for metric in task.metrics}
-
-
-def mteb_score(model: Any, task: MtebTask) -> dict[str, float]:
-    """Return the main score of a SentenceTransformer on an MTEB task."""
-    load_data(task)
-    return {"main_score": evaluate(model, task)}
-
-
-_SEED = 42
-
-
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """One way of encoding.
-
-    Attributes:
-        name: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or both of these, separated
-            by a comma.
-        start: First layer that is overwritten; None without token prepending.
-        exit: First later layer that is not overwritten.
-        layer: Layer that is read, from 1; None for a model without a prompt.
-        encoder: The encoder.
-        contrast: Layer, strength and rule of contrast; None without it.
-    """
-
-    name: str
-    start: int | None
-    exit: int | None
-    layer: int | None
-    encoder: Encoder
-    contrast: Contrast | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Score:
     """The scores of one way of encoding.
 
     Attributes:
-        encoding: Its name; see `Encoding`.
-        start: As in `Encoding`.
-        exit: As in `Encoding`.
-        layer: As in `Encoding`.
+        encoding: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or both of these,
+            separated by a comma.
+        start: First layer that is overwritten; None without token prepending.
+        exit: First later layer that is not overwritten.
+        layer: Layer that is read, from 1; None for a model without a prompt.
         scores: Scores times 100 by metric; None where a metric is undefined.
         seconds: Time taken.
         contrast_layer: Layer whose attention contrast changes, from 0; None without it.
@@ -163,34 +105,39 @@ class Comparison:
     cut: int = 0
 
 
+# Name, first and last layer of token prepending, layer that is read, encoder, and contrast.
+Encoding: TypeAlias = tuple[str, int | None, int | None, int | None, Encoder, Contrast | None]
+
+
 def encodings(encoder: Encoder) -> list[Encoding]:
     """List the ways to encode: the encoder itself and, if it has a prompt, the plain prompt.
 
     An encoder with token prepending and contrast is also read with each of them alone.
     """
     if not isinstance(encoder, CausalPromptEncoder):
-        return [Encoding("as it is", None, None, None, encoder)]
+        return [("as it is", None, None, None, encoder, None)]
     reading, layers = encoder.reading, encoder.layers
     number = reading.layer + layers + 1 if reading.layer < 0 else reading.layer
-    plain = replace(reading, prepending=None, contrast=None)
-    found = [Encoding("plain prompt", None, None, number, encoder.reread(plain))]
-    if number != layers:
-        last = encoder.reread(replace(plain, layer=-1))
-        found.insert(0, Encoding("plain prompt", None, None, layers, last))
     span, contrast = reading.prepending, reading.contrast
     start, stop = (None, None) if span is None else (span.start, min(span.exit, layers))
+    plain = replace(reading, prepending=None, contrast=None)
+    found: list[Encoding] = []
+    if number != layers:
+        last = encoder.reread(replace(plain, layer=-1))
+        found.append(("plain prompt", None, None, layers, last, None))
+    found.append(("plain prompt", None, None, number, encoder.reread(plain), None))
     if span is not None:
         own = encoder if contrast is None else encoder.reread(replace(reading, contrast=None))
-        found.append(Encoding("token prepending", start, stop, number, own))
+        found.append(("token prepending", start, stop, number, own, None))
     if contrast is not None:
         own = encoder if span is None else encoder.reread(replace(reading, prepending=None))
-        found.append(Encoding("contrast", None, None, number, own, contrast))
+        found.append(("contrast", None, None, number, own, contrast))
     if span is not None and contrast is not None:
-        found.append(Encoding("token prepending, contrast", start, stop, number, encoder, contrast))
+        found.append(("token prepending, contrast", start, stop, number, encoder, contrast))
     return found
 
 
-def compare(encoder: Encoder, task: AnyTask, *, seed: int = _SEED) -> Comparison:
+def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
     """Score an encoder, and its plain prompt at the same layer if it uses token prepending or contrast.
 
     Args:
@@ -202,33 +149,44 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = _SEED) -> Comparison
         InputError: The data of an MTEB task cannot be loaded.
         EncodingError: The model cannot encode a text.
     """
-    ways = encodings(encoder)
+    cut, texts = 0, dict[str, list[str]]()
     if isinstance(task, MtebTask):
-        return Comparison([_scored(each, lambda own: mteb_score(_module_of(own), task)) for each in ways])
-    # All ways get the same texts; of all, the encoder itself has the longest prompts.
-    texts, cut = fitting_texts(encoder, task)
+        tasks.load_data(task)
+    else:
+        # All ways get the same texts; of all, the encoder itself has the longest prompts.
+        texts = {role: list(each) for role, each in task.texts.items()}
+        try:
+            words = require_words(encoder, "evaluate")
+        except ModelError:
+            words = None
+        # Without its tokenizer, an encoder truncates or refuses long texts itself.
+        if words is not None and not getattr(words.tokenizer, "estimates", False):
+            for role, each in texts.items():
+                carriers = prepare(words, each, 0, Insertion.TEXT, task.name)
+                texts[role] = [carrier.text for carrier in carriers]
+                cut += sum(carrier.cut for carrier in carriers)
+    found = []
+    for name, start, stop, layer, own, contrast in encodings(encoder):
+        started = time.perf_counter()
+        if isinstance(task, MtebTask):
+            if isinstance(own, CausalPromptEncoder):
+                model = own.sentence_transformer()
+            else:
+                model = tasks.require_module(own)
+            values = {"main_score": tasks.evaluate(model, task)}
+        else:
+            vectors = {role: own.encode(each) for role, each in texts.items()}
+            outcomes = task.outcomes(vectors, seed)[None]
+            values = {metric: float(task.scores(metric, outcomes)[0]) for metric in task.metrics}
+        scores = {metric: None if math.isnan(value) else 100 * value for metric, value in values.items()}
+        seconds = time.perf_counter() - started
+        found.append(Score(name, start, stop, layer, scores, seconds, *_described(contrast)))
+    return Comparison(found, cut)
 
-    def scores(own: Encoder) -> dict[str, float]:
-        return scores_of(task, {role: own.encode(each) for role, each in texts.items()}, seed)
 
-    return Comparison([_scored(each, scores) for each in ways], cut)
-
-
-def _scored(way: Encoding, score: Any) -> Score:
-    started = time.perf_counter()
-    found = {
-        metric: None if math.isnan(value) else 100 * value for metric, value in score(way.encoder).items()
-    }
-    seconds, contrast = time.perf_counter() - started, way.contrast
-    own = () if contrast is None else (contrast.layer, contrast.strength, str(contrast.rule))
-    return Score(way.name, way.start, way.exit, way.layer, found, seconds, *own)
-
-
-def _module_of(encoder: Encoder) -> Any:
-    """Return the encoder in the form that MTEB expects."""
-    if isinstance(encoder, CausalPromptEncoder):
-        return encoder.sentence_transformer()
-    return require_module(encoder)
+def _described(contrast: Contrast | None) -> tuple[int | None, float | None, str | None]:
+    """Return layer, strength and rule."""
+    return (None, None, None) if contrast is None else (contrast.layer, contrast.strength, str(contrast.rule))
 
 
 _CHUNK = 256
@@ -288,8 +246,12 @@ def tune(
         raise InputError("an echo prompt has no layers to overwrite: use another prompt")
     layers = encoder.layers
     first = min(1, layers - 1) if start is None else start
-    TokenPrepending(first, first + 1).require_layers(layers, encoder.name)
-    exits = _exits(first, layers)
+    TokenPrepending(first, first + 1)  # refuses a start below 0
+    if first >= layers:
+        raise InputError(f"start is {first}, but {encoder.name} has {layers} layers: pass 0 to {layers - 1}")
+    # Exits to try: the layers up to two thirds of the depth, or evenly spread ones.
+    last = max(first + 1, round(2 * layers / 3))
+    exits = sorted({round(each) for each in np.linspace(first + 1, last, min(_MOST_EXITS, last - first))})
     others = [each for each in range(min(_STARTS, layers)) if each != first]
     total = 1 + len(exits) + len(others)
     tried: list[Tried] = []
@@ -298,25 +260,21 @@ def tune(
         tried.extend(layers_scored(encoder, task, span))
         progress(len(tried) // layers, total)
 
+    def best_prepending() -> Tried:
+        return best_of([own for own in tried if own.start is not None], encoder.name)
+
     progress(0, total)
     score(None)
     for each in exits:
         score(TokenPrepending(first, each))
-    stop = best_of([own for own in tried if own.start is not None], encoder.name).exit or layers
+    stop = best_prepending().exit or layers
     for each in others:
         if each < stop:
             score(TokenPrepending(each, stop))
-    best = best_of([own for own in tried if own.start is not None], encoder.name)
+    best = best_prepending()
     plain = [own for own in tried if own.start is None]
     progress(total, total)
     return Tuning(tuple(tried), best_of(plain, encoder.name), best, plain[best.layer - 1])
-
-
-def _exits(start: int, layers: int) -> list[int]:
-    """List exits to try: the layers up to two thirds of the depth, or evenly spread ones."""
-    last = max(start + 1, round(2 * layers / 3))
-    places = np.linspace(start + 1, last, min(_MOST_EXITS, last - start))
-    return sorted({round(place) for place in places})
 
 
 def layers_scored(
@@ -329,26 +287,19 @@ def layers_scored(
     # Read from the last layer: the encoder's own may come before the layer of contrast.
     own = encoder.reread(replace(encoder.reading, prepending=span, contrast=contrast, layer=-1))
     numbers = range(1 if contrast is None else contrast.layer + 1, encoder.layers + 1)
-    found = _similarities(own, task, numbers)
-    start, stop = (None, None) if span is None else (span.start, span.exit)
-    added = () if contrast is None else (contrast.layer, contrast.strength, str(contrast.rule))
-    scores = 100 * task.scores("spearman", found.T[:, :, None])
-    return [
-        Tried(start, stop, number, None if np.isnan(score) else float(score), *added)
-        for number, score in zip(numbers, scores, strict=True)
-    ]
-
-
-def _similarities(
-    encoder: CausalPromptEncoder, task: SimilarityTask, numbers: Sequence[int]
-) -> NDArray[np.float64]:
-    """Return the cosine of every pair at every layer, shape (pairs, layers), a few pairs at a time."""
+    # Cosines of every pair at every layer, a few pairs at a time.
     parts = []
     for place in range(0, task.units, _CHUNK):
         first, second = task.first[place : place + _CHUNK], task.second[place : place + _CHUNK]
-        vectors = encoder.encode_layers([*first, *second], numbers)
+        vectors = own.encode_layers([*first, *second], numbers)
         parts.append(cosines(vectors[: len(first)], vectors[len(first) :]))
-    return np.concatenate(parts)
+    found = np.concatenate(parts)
+    start, stop = (None, None) if span is None else (span.start, span.exit)
+    scores = 100 * task.scores("spearman", found.T[:, :, None])
+    return [
+        Tried(start, stop, number, None if np.isnan(score) else float(score), *_described(contrast))
+        for number, score in zip(numbers, scores, strict=True)
+    ]
 
 
 def best_of(tried: Sequence[Tried], name: str) -> Tried:
@@ -377,13 +328,20 @@ def tune_contrast(
     """Score settings of contrast at every layer that can be read after it."""
     span = encoder.reading.prepending
     first = DEFAULT_STRENGTH if strength is None and rule.scales else strength
-    layers = _layers(encoder) if layer is None else [layer]
+    layers = [0 if layer is None else layer]
+    if layer is None:
+        # Those with a projection in the first half, or evenly spread ones.
+        possible = layers_with_projection(encoder.prompted.decoder)
+        early = [each for each in possible if each <= encoder.layers // 2] or possible or [0]
+        places = np.linspace(0, len(early) - 1, min(_MOST_LAYERS, len(early)))
+        layers = [early[round(place)] for place in places]
     chosen = [Contrast(each, first, rule) for each in layers]
     others = [each for each in _STRENGTHS if each != first] if rule.scales and strength is None else []
     # Refuse an impossible setting before any pass.
     encoder.reread(replace(encoder.reading, contrast=chosen[0], layer=-1))
     total = 1 + (span is not None) + len(chosen) + len(others)
-    tried, done = [], 0
+    tried: list[Tried] = []
+    done = 0
 
     def score(contrast: Contrast | None, *, prepending: bool = True) -> None:
         nonlocal done
@@ -391,30 +349,21 @@ def tune_contrast(
         done += 1
         progress(done, total)
 
+    def best_contrast() -> Tried:
+        return best_of([own for own in tried if own.contrast_layer is not None], encoder.name)
+
     progress(0, total)
     score(None, prepending=False)
     if span is not None:
         score(None)
     for each in chosen:
         score(each)
-    place = _best(tried, encoder.name).contrast_layer
+    place = best_contrast().contrast_layer
     for factor in others:
         score(Contrast(place or 0, factor, rule))
-    best = _best(tried, encoder.name)
+    best = best_contrast()
     plain = [own for own in tried if own.start is None and own.contrast_layer is None]
     return Tuning(tuple(tried), best_of(plain, encoder.name), best, plain[best.layer - 1])
-
-
-def _best(tried: list[Tried], name: str) -> Tried:
-    return best_of([own for own in tried if own.contrast_layer is not None], name)
-
-
-def _layers(encoder: CausalPromptEncoder) -> list[int]:
-    """List layers to try: those with a projection in the first half, or evenly spread ones."""
-    possible = layers_with_projection(encoder.prompted.decoder)
-    early = [layer for layer in possible if layer <= encoder.layers // 2] or possible or [0]
-    places = np.linspace(0, len(early) - 1, min(_MOST_LAYERS, len(early)))
-    return [early[round(place)] for place in places]
 
 
 _EMBEDDING_CHUNK = 2048
@@ -466,18 +415,3 @@ def embed_file(
     )
     write_atomically(path, frame.write_parquet)
     return size
-
-
-_evaluation_all__ = [
-    "Comparison",
-    "Score",
-    "Tried",
-    "Tuning",
-    "compare",
-    "embed_file",
-    "find_task",
-    "layers_scored",
-    "read_similarity",
-    "tune",
-    "tune_contrast",
-]

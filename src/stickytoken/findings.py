@@ -90,20 +90,14 @@ def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = 
 
 
 def _command(name: str, properties: Mapping[str, str], message: str) -> str:
-    listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
-    return f"::{name} {listed}::{_data(message)}"
+    escaped = {key: _escaped(value).replace(":", "%3A") for key, value in properties.items()}
+    listed = ",".join(f"{key}={value.replace(',', '%2C')}" for key, value in escaped.items())
+    return f"::{name} {listed}::{_escaped(message)}"
 
 
-def _data(text: str) -> str:
-    """Escape the message of a workflow command; control characters are visible, so no line can end early."""
+def _escaped(text: str) -> str:
+    """Escape text of a workflow command; control characters are visible, so no line can end early."""
     return visible(text).replace("%", "%25")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-_FAILING = frozenset({Level.ERROR})
 
 
 def junit(
@@ -119,13 +113,28 @@ def junit(
         if finding.rule not in by_rule:
             raise ValueError(f"a finding names the rule {finding.rule!r}, which is not among the rules")
         by_rule[finding.rule].append(finding)
-    cases = [_error(message) for message in incomplete]
+    cases = []
+    for message in incomplete:
+        cases.append(_case("complete", "Everything could be checked"))
+        ET.SubElement(cases[-1], "error", {"type": "incomplete", "message": visible(message)})
     for rule in rules:
-        found = by_rule[rule.id]
         # A rule that could not be checked has not passed.
-        if not found and not incomplete:
+        if not by_rule[rule.id] and not incomplete:
             cases.append(_case(rule.id, rule.title))
-        cases += [_finding_case(finding) for finding in found]
+        for finding in by_rule[rule.id]:
+            case, message = _case(rule.id, finding.message), visible(finding.message)
+            cases.append(case)
+            if finding.path is not None:
+                case.set("file", visible(finding.path))
+            if finding.line is not None:
+                case.set("line", str(finding.line))
+            if finding.level is not Level.ERROR:
+                ET.SubElement(case, "system-out").text = f"{finding.level.value}: {message}"
+                continue
+            known = {key: value for key, value in finding.properties.items() if value is not None}
+            details = [message, *(visible(f"{key}: {value}") for key, value in known.items())]
+            failure = ET.SubElement(case, "failure", {"type": rule.id, "message": message})
+            failure.text = "\n".join(details)
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
@@ -141,32 +150,6 @@ def junit(
 
 def _case(rule: str, name: str) -> ET.Element:
     return ET.Element("testcase", {"classname": f"stickytoken.{rule}", "name": visible(name)})
-
-
-def _error(message: str) -> ET.Element:
-    case = _case("complete", "Everything could be checked")
-    ET.SubElement(case, "error", {"type": "incomplete", "message": visible(message)})
-    return case
-
-
-def _finding_case(finding: Finding) -> ET.Element:
-    case = _case(finding.rule, finding.message)
-    if finding.path is not None:
-        case.set("file", visible(finding.path))
-    if finding.line is not None:
-        case.set("line", str(finding.line))
-    if finding.level in _FAILING:
-        attributes = {"type": finding.rule, "message": visible(finding.message)}
-        ET.SubElement(case, "failure", attributes).text = _details(finding)
-    else:
-        ET.SubElement(case, "system-out").text = f"{finding.level.value}: {visible(finding.message)}"
-    return case
-
-
-def _details(finding: Finding) -> str:
-    lines = [finding.message]
-    lines += [f"{key}: {value}" for key, value in finding.properties.items() if value is not None]
-    return "\n".join(visible(line) for line in lines)
 
 
 def repository_root(start: Path) -> Path:
@@ -204,56 +187,51 @@ def sarif(
         invocation["toolExecutionNotifications"] = [
             {"level": "error", "message": {"text": message_text(message)}} for message in incomplete
         ]
+    listed = [
+        {
+            "id": rule.id,
+            "name": "".join(word.capitalize() for word in rule.id.split("-")),
+            "shortDescription": {"text": message_text(rule.title)},
+            "fullDescription": {"text": message_text(rule.help)},
+            "help": {"text": message_text(rule.help)},
+            "defaultConfiguration": {"level": rule.level.value},
+        }
+        for rule in rules
+    ]
+    results = []
+    for finding in findings:
+        if finding.rule not in places:
+            raise ValueError(f"a finding names the rule {finding.rule!r}, which is not among the rules")
+        if finding.path is None:
+            name = "/".join(visible(part) for part in finding.identity) or finding.rule
+            location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": name}]}
+        else:
+            file = {"uri": relative_uri(finding.path), "uriBaseId": _ROOT}
+            # GitHub shows no result without a line.
+            physical = {"artifactLocation": file, "region": {"startLine": finding.line or 1}}
+            location = {"physicalLocation": physical}
+        result = {
+            "ruleId": finding.rule,
+            "ruleIndex": places[finding.rule],
+            "level": finding.level.value,
+            "message": {"text": message_text(finding.message)},
+            "locations": [location],
+            "partialFingerprints": {
+                _FINGERPRINT: finding.fingerprint,
+                _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
+            },
+            "properties": {key: _shown(value) for key, value in finding.properties.items()},
+        }
+        results.append(result)
     run = {
         "tool": {
-            "driver": {
-                "name": "stickytoken",
-                "semanticVersion": tool_version,
-                "rules": [_rule(rule) for rule in rules],
-            }
+            "driver": {"name": "stickytoken", "semanticVersion": tool_version, "rules": listed},
         },
         "invocations": [invocation],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(finding, places) for finding in findings],
+        "results": results,
     }
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-
-
-def _rule(rule: Rule) -> dict[str, Any]:
-    return {
-        "id": rule.id,
-        "name": "".join(word.capitalize() for word in rule.id.split("-")),
-        "shortDescription": {"text": message_text(rule.title)},
-        "fullDescription": {"text": message_text(rule.help)},
-        "help": {"text": message_text(rule.help)},
-        "defaultConfiguration": {"level": rule.level.value},
-    }
-
-
-def _result(finding: Finding, places: dict[str, int]) -> dict[str, Any]:
-    if finding.rule not in places:
-        raise ValueError(f"a finding names the rule {finding.rule!r}, which is not among the rules")
-    return {
-        "ruleId": finding.rule,
-        "ruleIndex": places[finding.rule],
-        "level": finding.level.value,
-        "message": {"text": message_text(finding.message)},
-        "locations": [_location(finding)],
-        "partialFingerprints": {
-            _FINGERPRINT: finding.fingerprint,
-            _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
-        },
-        "properties": {key: _shown(value) for key, value in finding.properties.items()},
-    }
-
-
-def _location(finding: Finding) -> dict[str, Any]:
-    if finding.path is None:
-        name = "/".join(visible(part) for part in finding.identity) or finding.rule
-        return {"logicalLocations": [{"fullyQualifiedName": name}]}
-    place = {"uri": relative_uri(finding.path), "uriBaseId": _ROOT}
-    # GitHub shows no result without a line.
-    return {"physicalLocation": {"artifactLocation": place, "region": {"startLine": finding.line or 1}}}
 
 
 def relative_uri(path: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from stickytoken.errors import InputError
 
@@ -17,83 +17,60 @@ Probe: TypeAlias = str | tuple[int, ...]
 """What an encoder reads: a text, or content ids without the special tokens."""
 
 
-class Placement(StrEnum):
-    """Where the copies go."""
+Copy = TypeVar("Copy", str, int)
 
+
+class Placement(StrEnum):
     PREFIX = "prefix"
     SUFFIX = "suffix"
     RANDOM = "random"
 
 
 class Insertion(StrEnum):
-    """How the copies go in."""
-
-    TEXT = "text"
-    """Joined to the string, which is tokenized again: neighbouring copies may merge."""
-    IDS = "ids"
-    """Put among the token ids: the model sees exactly n copies."""
-    WORDS = "words"
-    """As text, each token written in the way in which the tokenizer sees most of its copies."""
+    TEXT = "text"  # joined to the string, which is tokenized again: neighbouring copies may merge
+    IDS = "ids"  # put among the token ids: the model sees exactly n copies
+    WORDS = "words"  # as text, each token written in the way in which the tokenizer sees most of its copies
 
 
 class Side(StrEnum):
     """Which texts of a task get the copies."""
 
-    QUERY = "query"
-    """Queries; the first sentence of a pair."""
-    DOCUMENT = "document"
-    """Documents; the second sentence of a pair."""
+    QUERY = "query"  # queries; the first sentence of a pair
+    DOCUMENT = "document"  # documents; the second sentence of a pair
     BOTH = "both"
 
     @property
     def roles(self) -> frozenset[str]:
-        """The sides that it means."""
         return frozenset({"query", "document"} if self is Side.BOTH else {self.value})
 
 
 class Joining(StrEnum):
     """How copies before or after a text are written."""
 
-    GLUED = "glued"
-    """Without a separator, as in the published runs: neighbouring copies may merge."""
-    WORDS = "words"
-    """Each as a word of its own."""
-    ATTACHED = "attached"
-    """Glued to each other and set apart from the text; among its words, each glued to the word before."""
+    GLUED = "glued"  # without a separator, as in the published runs: neighbouring copies may merge
+    WORDS = "words"  # each as a word of its own
+    ATTACHED = "attached"  # glued to each other, apart from the text; among words, each to the word before
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One vocabulary entry, as inserted.
-
-    Attributes:
-        id: its id.
-        text: its decoded text, with the leading space if it has one.
-        joining: how its copies are written as text.
-    """
+    """One vocabulary entry, as inserted."""
 
     id: int
-    text: str
+    text: str  # decoded, with the leading space if it has one
     joining: Joining = Joining.GLUED
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """Content ids of one text, cut where whitespace separates its words.
+    """Content ids of one text, cut where whitespace separates its words."""
 
-    Attributes:
-        head: ids that stay in front (the prompt).
-        words: ids of each word, in order.
-        tail: ids that stay behind (a quotation mark that shares a token with the last sign).
-    """
-
-    head: tuple[int, ...]
+    head: tuple[int, ...]  # stays in front (the prompt)
     words: tuple[tuple[int, ...], ...]
-    tail: tuple[int, ...] = ()
+    tail: tuple[int, ...] = ()  # stays behind (a quotation mark that shares a token with the last sign)
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """All content ids in order."""
         return self.head + tuple(token_id for word in self.words for token_id in word) + self.tail
 
 
@@ -170,7 +147,7 @@ def _spelled(token: Token) -> str:
 def _texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining = Joining.GLUED
 ) -> Iterator[str]:
-    for copy, gap in zip(copies, _checked(path, len(copies)), strict=True):
+    for copy, gap in _steps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
             # The text does not grow by words, and so a late gap may lie behind its end.
@@ -186,17 +163,17 @@ def _ids_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
     words = list(text.words)
-    for copy, gap in zip(copies, _checked(path, len(copies)), strict=True):
+    for copy, gap in _steps(copies, path):
         words.insert(_inside(gap, len(words)), (copy,))
         yield replace(text, words=tuple(words)).ids
 
 
-def _checked(path: Sequence[int], counts: int) -> Sequence[int]:
-    if len(path) < counts:
+def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
+    if len(path) < len(copies):
         raise InputError(
-            f"random placement of {counts} copies needs a path of {counts} gaps, got {len(path)}"
+            f"random placement of {len(copies)} copies needs a path of {len(copies)} gaps, got {len(path)}"
         )
-    return path[:counts]
+    return zip(copies, path, strict=False)
 
 
 def _inside(gap: int, words: int) -> int:

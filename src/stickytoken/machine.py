@@ -65,4 +65,3 @@ class Precision(StrEnum):
     TF32 = "tf32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
-    INT8 = "int8"

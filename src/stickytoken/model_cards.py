@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.comparisons.compared_run import ComparedRun, short_headline, short_name
-from stickytoken.comparisons.result import PER, shown_copies, shown_deviations, shown_share, shown_worst
+from stickytoken.comparisons.result import PER, shown_deviations, shown_share, shown_worst
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, ModelError, RunError
-from stickytoken.measurement.atomic import make_folder, write_atomically
+from stickytoken.measurement.store import make_folder, write_atomically
 from stickytoken.validation import file_path, markdown, markdown_table, shown
 
 if TYPE_CHECKING:
@@ -38,7 +38,12 @@ def card_block(run: Run) -> str:
         "## Sticky tokens",
         markdown(short_headline(run)),
         markdown_table(("measure", "value"), rows),
-        *_flagged(run),
+    ]
+    named = [markdown(repr(token)) for token in run.sticky["token"].head(_MOST_TOKENS)]
+    if len(named) > 1:
+        more = len(run.sticky) - len(named)
+        parts.append(f"The worst sticky tokens: {', '.join(named)}{f' and {more:,} more' if more else ''}.")
+    parts += [
         "A sticky token is a vocabulary entry whose copies draw unrelated texts together, whatever the texts "
         "say. These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "
         "tokens can matter. `stickytoken judge` measures a run on texts of your own.",
@@ -57,33 +62,19 @@ def _rows(each: ComparedRun) -> Iterator[tuple[str, str]]:
             shown_deviations(each),
         )
     if each.copies is not None:
-        yield "its copies until the lift is serious", shown_copies(each.copies)
+        yield "its copies until the lift is serious", str(each.copies)
     yield "sticky tokens", f"{len(run.sticky):,} of {len(run.tokens):,} examined ({each.examined.value})"
     if each.share is not None:
         yield f"sticky per 10,000 (exact {level} interval)", shown_share(each)
     yield "available tokens", f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
-    yield "texts", _source(record.corpus.source)
+    source = Path(record.corpus.source)
+    yield "texts", source.name if source.is_absolute() and source.name else record.corpus.source
     loading = record.model.loading
     if loading is not None and loading.prompt:
         yield "prompt", loading.prompt
     version = record.versions.get("stickytoken", "of unknown version")
     by = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
     yield "measured", f"{record.started[:10]} with {by}"
-
-
-def _flagged(run: Run) -> list[str]:
-    """Name the worst sticky tokens, if there are several."""
-    named = [markdown(repr(token)) for token in run.sticky["token"].head(_MOST_TOKENS)]
-    if len(named) < 2:
-        return []
-    more = len(run.sticky) - len(named)
-    return [f"The worst sticky tokens: {', '.join(named)}{f' and {more:,} more' if more else ''}."]
-
-
-def _source(source: str) -> str:
-    """Return where the texts come from, without local folders."""
-    path = Path(source)
-    return path.name if path.is_absolute() and path.name else source
 
 
 def _line(marker: str) -> re.Pattern[bytes]:

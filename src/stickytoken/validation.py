@@ -20,7 +20,6 @@ _SHOWN = 80
 
 
 def real_number(name: str, value: Any) -> float:
-    """Return the value as a float."""
     if isinstance(value, (str, bytes)):
         raise InputError(f"{name} is {shown(value)}: it must be a number")
     try:
@@ -30,7 +29,6 @@ def real_number(name: str, value: Any) -> float:
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    """Return the value as an int."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -87,7 +85,6 @@ def set_choices(settings: object, kinds: Mapping[str, type[StrEnum]]) -> None:
 
 
 def require_switch(name: str, value: object) -> None:
-    """Check that an argument is True or False."""
     if not isinstance(value, bool):
         raise InputError(f"{name} is {shown(value)}: it must be True or False")
 
@@ -117,7 +114,6 @@ def or_default(name: str, value: object, default: Value) -> Value:
 
 
 def require_callable(name: str, value: object) -> None:
-    """Check that an argument is a function."""
     if not callable(value):
         raise InputError(f"{name} is {shown(value)}: pass a function")
 

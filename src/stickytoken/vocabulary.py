@@ -24,24 +24,16 @@ _REPLACEMENT_CHARACTER = "\ufffd"
 class Category(StrEnum):
     """The result of an entry's round trip."""
 
-    OK = "OK"
-    """Text can produce the entry."""
-    OK_SPECIAL = "OK_SPECIAL"
-    """A special token that text can produce."""
-    MEANINGLESS = "MEANINGLESS"
-    """Decodes to nothing or white space."""
-    UNREACHABLE_SPECIAL = "UNREACHABLE_SPECIAL"
-    """Looks like a special token (<...> or [...]), but text does not produce it."""
-    UNDECODEABLE = "UNDECODEABLE"
-    """Not valid UTF-8 on its own."""
-    UNREACHABLE_SINGLE_TOKEN = "UNREACHABLE_SINGLE_TOKEN"
-    """Its text encodes to one other entry."""
-    UNREACHABLE_MULTI_TOKEN = "UNREACHABLE_MULTI_TOKEN"
-    """Its text encodes to several entries."""
+    OK = "OK"  # text can produce the entry
+    OK_SPECIAL = "OK_SPECIAL"  # a special token that text can produce
+    MEANINGLESS = "MEANINGLESS"  # decodes to nothing or white space
+    UNREACHABLE_SPECIAL = "UNREACHABLE_SPECIAL"  # like <...> or [...], but text does not produce it
+    UNDECODEABLE = "UNDECODEABLE"  # not valid UTF-8 on its own
+    UNREACHABLE_SINGLE_TOKEN = "UNREACHABLE_SINGLE_TOKEN"  # its text encodes to one other entry
+    UNREACHABLE_MULTI_TOKEN = "UNREACHABLE_MULTI_TOKEN"  # its text encodes to several entries
 
     @property
     def available(self) -> bool:
-        """Whether the entry can occur in text."""
         return self in (Category.OK, Category.OK_SPECIAL)
 
 
@@ -61,13 +53,6 @@ class RoundTripTokenizer(Protocol):
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text without special tokens, padding or truncation."""
-
-
-class RoundTrip(NamedTuple):
-    """The text of an entry, and the ids that this text encodes to."""
-
-    text: str
-    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -106,7 +91,6 @@ class Vocabulary:
         return Token(self.ids[place], self.decoded[place], joining)
 
     def place(self, token_id: int) -> int:
-        """Return the place of an entry."""
         place = bisect_left(self.ids, token_id)
         if self.ids[place : place + 1] != (token_id,):
             raise InputError(
@@ -115,88 +99,42 @@ class Vocabulary:
         return place
 
     def counts(self) -> dict[str, int]:
-        """Return the number of entries in each category, including empty ones."""
         found = Counter(self.categories)
         return {category.value: found[category] for category in Category}
 
     def frame(self) -> pl.DataFrame:
         """Return one row per entry: token_id, token, decoded, category."""
+        columns = {
+            "token_id": self.ids,
+            "token": self.tokens,
+            "decoded": self.decoded,
+            "category": [category.value for category in self.categories],
+        }
         return pl.DataFrame(
-            {
-                "token_id": pl.Series(self.ids, dtype=pl.Int64),
-                "token": pl.Series(self.tokens, dtype=pl.String),
-                "decoded": pl.Series(self.decoded, dtype=pl.String),
-                "category": pl.Series([category.value for category in self.categories], dtype=pl.String),
-            }
+            columns, schema={"token_id": pl.Int64} | dict.fromkeys(list(columns)[1:], pl.String)
         )
 
 
 def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
-    """Categorize every entry of a tokenizer by its decode-encode round trip."""
+    """Categorize every entry of a tokenizer by its decode-encode round trip.
+
+    If the tokenizer adds a leading space, entries are decoded and encoded behind an anchor character.
+    """
     entries = tokenizer.entries
-    trips = _round_trips(tokenizer, list(entries))
+    trips: dict[int, tuple[str, tuple[int, ...]]] = {}
+    first = tokenizer.encode_many(["test"])[0][:1]
+    adds_space = bool(first) and entries.get(first[0], "").startswith((" ", "▁", "_", "Ġ"))
+    for anchor, anchor_ids in [*(_anchors(tokenizer) if adds_space else []), ("", ())]:
+        waiting = [token_id for token_id in entries if token_id not in trips]
+        if waiting:
+            trips.update(_behind_anchor(tokenizer, waiting, anchor, anchor_ids))
+    special = tokenizer.special_ids
     return Vocabulary(
         ids=tuple(entries),
         tokens=tuple(entries.values()),
-        decoded=tuple(trip.text for trip in trips),
-        categories=tuple(
-            _category(token_id, trip, tokenizer.special_ids)
-            for token_id, trip in zip(entries, trips, strict=True)
-        ),
+        decoded=tuple(trips[token_id][0] for token_id in entries),
+        categories=tuple(_category(token_id, *trips[token_id], token_id in special) for token_id in entries),
     )
-
-
-def _category(token_id: int, trip: RoundTrip, special_ids: frozenset[int]) -> Category:
-    if not trip.text.strip():
-        return Category.MEANINGLESS
-    if trip.ids == (token_id,):
-        return Category.OK_SPECIAL if token_id in special_ids else Category.OK
-    if _looks_special(trip.text):
-        return Category.UNREACHABLE_SPECIAL
-    if _REPLACEMENT_CHARACTER in trip.text:
-        return Category.UNDECODEABLE
-    if len(trip.ids) == 1:
-        return Category.UNREACHABLE_SINGLE_TOKEN
-    return Category.UNREACHABLE_MULTI_TOKEN
-
-
-def _looks_special(text: str) -> bool:
-    bracketed = len(text) >= 3 and text[0] in "[<" and text[-1] in "]>"
-    return bracketed and any(character.isalpha() for character in text)
-
-
-def _round_trips(tokenizer: RoundTripTokenizer, ids: list[int]) -> list[RoundTrip]:
-    """Decode and encode every id, behind an anchor character if the tokenizer adds a leading space."""
-    anchors = _anchors(tokenizer) if _adds_leading_space(tokenizer) else []
-    trips: dict[int, RoundTrip] = {}
-    for anchor, anchor_ids in [*anchors, ("", ())]:
-        waiting = [token_id for token_id in ids if token_id not in trips]
-        if not waiting:
-            break
-        trips.update(_behind_anchor(tokenizer, waiting, anchor, anchor_ids))
-    return [trips[token_id] for token_id in ids]
-
-
-def _behind_anchor(
-    tokenizer: RoundTripTokenizer, ids: Iterable[int], anchor: str, anchor_ids: tuple[int, ...]
-) -> dict[int, RoundTrip]:
-    ids = list(ids)
-    texts = tokenizer.decode_many([[*anchor_ids, token_id] for token_id in ids])
-    if anchor:
-        texts = [text.removeprefix(" ") for text in texts]
-    kept = [(token_id, text) for token_id, text in zip(ids, texts, strict=True) if text.startswith(anchor)]
-    encoded = tokenizer.encode_many([text for _, text in kept])
-    size = len(anchor_ids)
-    return {
-        token_id: RoundTrip(text.removeprefix(anchor), tuple(found[size:]))
-        for (token_id, text), found in zip(kept, encoded, strict=True)
-        if tuple(found[:size]) == anchor_ids
-    }
-
-
-def _adds_leading_space(tokenizer: RoundTripTokenizer) -> bool:
-    first = tokenizer.encode_many(["test"])[0][:1]
-    return bool(first) and tokenizer.entries.get(first[0], "").startswith((" ", "▁", "_", "Ġ"))
 
 
 def _anchors(tokenizer: RoundTripTokenizer) -> list[tuple[str, tuple[int, ...]]]:
@@ -210,6 +148,36 @@ def _anchors(tokenizer: RoundTripTokenizer) -> list[tuple[str, tuple[int, ...]]]
     ]
 
 
+def _behind_anchor(
+    tokenizer: RoundTripTokenizer, ids: Sequence[int], anchor: str, anchor_ids: tuple[int, ...]
+) -> dict[int, tuple[str, tuple[int, ...]]]:
+    """Return the text of entries that the anchor leaves as they are, and the ids that it encodes to."""
+    texts = tokenizer.decode_many([[*anchor_ids, token_id] for token_id in ids])
+    if anchor:
+        texts = [text.removeprefix(" ") for text in texts]
+    kept = [(token_id, text) for token_id, text in zip(ids, texts, strict=True) if text.startswith(anchor)]
+    encoded = tokenizer.encode_many([text for _, text in kept])
+    size = len(anchor_ids)
+    return {
+        token_id: (text.removeprefix(anchor), tuple(found[size:]))
+        for (token_id, text), found in zip(kept, encoded, strict=True)
+        if tuple(found[:size]) == anchor_ids
+    }
+
+
+def _category(token_id: int, text: str, ids: tuple[int, ...], special: bool) -> Category:
+    if not text.strip():
+        return Category.MEANINGLESS
+    if ids == (token_id,):
+        return Category.OK_SPECIAL if special else Category.OK
+    bracketed = len(text) >= 3 and text[0] in "[<" and text[-1] in "]>"
+    if bracketed and any(character.isalpha() for character in text):
+        return Category.UNREACHABLE_SPECIAL
+    if _REPLACEMENT_CHARACTER in text:
+        return Category.UNDECODEABLE
+    return Category.UNREACHABLE_SINGLE_TOKEN if len(ids) == 1 else Category.UNREACHABLE_MULTI_TOKEN
+
+
 # A comparison needs at least so many.
 LEAST_BENIGN = 3
 # So many are drawn at a time: whoever asks for fewer gets the first of the same ones.
@@ -221,17 +189,11 @@ _SHARE_PER_CHARACTER = 0.05
 _WORDPIECE_TAIL = "##"
 
 
-@dataclass(frozen=True, slots=True)
-class BenignMatch:
-    """Tokens to compare one token with.
-
-    Attributes:
-        tokens: drawn among the nearest in length and position.
-        same_category: whether they are of its category; false where that has too few.
-    """
+class BenignMatch(NamedTuple):
+    """Tokens to compare one token with, drawn among the nearest in length and position."""
 
     tokens: tuple[Token, ...]
-    same_category: bool
+    same_category: bool  # as that token; false where its category has too few
 
 
 def match_benign(
@@ -297,33 +259,32 @@ def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count:
 
 
 def _nearest(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int) -> list[int]:
-    """Places of the tokens to draw so many from, the nearest first."""
-    pool = _alike(vocabulary, place, excluded)
-    begins = [other for other in pool if _begins_word(vocabulary, other) == _begins_word(vocabulary, place)]
-    length = len(vocabulary.decoded[place].strip())
+    """Places of the tokens to draw so many from, the nearest first.
+
+    They are of the same category and alike in how they begin, where there are enough of these.
+    """
+    categories, decoded = vocabulary.categories, vocabulary.decoded
+    usable = [
+        other
+        for other, (entry, category) in enumerate(zip(vocabulary.ids, categories, strict=True))
+        if category.available and other != place and entry not in excluded
+    ]
+    alike = [other for other in usable if categories[other] is categories[place]]
+    pool = alike if len(alike) >= LEAST_BENIGN else usable
+
+    def beginning(other: int) -> tuple[bool, bool]:
+        return vocabulary.tokens[other].startswith(_WORDPIECE_TAIL), decoded[other].startswith(" ")
+
+    own = beginning(place)
+    begins = [other for other in pool if beginning(other) == own]
+    length = len(decoded[place].strip())
 
     def distance(other: int) -> float:
-        lengths = abs(len(vocabulary.decoded[other].strip()) - length)
+        lengths = abs(len(decoded[other].strip()) - length)
         return lengths * _SHARE_PER_CHARACTER + abs(other - place) / len(vocabulary)
 
     candidates = begins if len(begins) >= count else pool
     return sorted(candidates, key=lambda other: (distance(other), other))[: _POOL * count]
-
-
-def _alike(vocabulary: Vocabulary, place: int, excluded: Collection[int]) -> list[int]:
-    """Places of usable tokens of the same category; of any, where that has too few."""
-    usable = [
-        other
-        for other, (entry, category) in enumerate(zip(vocabulary.ids, vocabulary.categories, strict=True))
-        if category.available and other != place and entry not in excluded
-    ]
-    alike = [other for other in usable if vocabulary.categories[other] is vocabulary.categories[place]]
-    return alike if len(alike) >= LEAST_BENIGN else usable
-
-
-def _begins_word(vocabulary: Vocabulary, place: int) -> tuple[bool, bool]:
-    tail = vocabulary.tokens[place].startswith(_WORDPIECE_TAIL)
-    return tail, vocabulary.decoded[place].startswith(" ")
 
 
 _UNUSED = re.compile(
@@ -344,20 +305,12 @@ NO_SCRIPT = "none"
 
 
 class Kind(StrEnum):
-    """The kind of an entry."""
-
-    SPECIAL = "special"
-    """A control token, such as [CLS] or </s>."""
-    UNUSED = "unused"
-    """A placeholder that no training text contains, such as [unused7]."""
-    BYTE = "byte"
-    """A byte or part of a character: not valid UTF-8 on its own."""
-    SYMBOL = "symbol"
-    """Neither letters nor digits."""
-    SUBWORD = "subword"
-    """A piece that continues a word."""
-    WORD = "whole word"
-    """A word, or the beginning of one."""
+    SPECIAL = "special"  # a control token, such as [CLS] or </s>
+    UNUSED = "unused"  # a placeholder that no training text contains, such as [unused7]
+    BYTE = "byte"  # a byte or part of a character: not valid UTF-8 on its own
+    SYMBOL = "symbol"  # neither letters nor digits
+    SUBWORD = "subword"  # a piece that continues a word
+    WORD = "whole word"  # a word, or the beginning of one
 
 
 class WordMark(StrEnum):
@@ -377,7 +330,6 @@ def word_mark(tokens: Iterable[str]) -> WordMark:
 
 
 def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
-    """Return the kind of an entry."""
     if _BYTE.fullmatch(token) or category == Category.UNDECODEABLE:
         return Kind.BYTE
     if _UNUSED.fullmatch(token):
@@ -427,16 +379,7 @@ def _seen(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, places: Sequence[int], joining: Joining
 ) -> dict[int, int]:
     """Count the copies of entries that the tokenizer sees behind a word."""
-    texts = [
-        copies_as_text(
-            Token(vocabulary.ids[place], vocabulary.decoded[place], joining),
-            _CARRIER,
-            Placement.SUFFIX,
-            _COPIES,
-        )
-        for place in places
-    ]
-    return {
-        place: ids.count(vocabulary.ids[place])
-        for place, ids in zip(places, tokenizer.encode_many(texts), strict=True)
-    }
+    tokens = [replace(vocabulary.token(place), joining=joining) for place in places]
+    texts = [copies_as_text(token, _CARRIER, Placement.SUFFIX, _COPIES) for token in tokens]
+    encoded = tokenizer.encode_many(texts)
+    return {place: ids.count(token.id) for place, token, ids in zip(places, tokens, encoded, strict=True)}

@@ -1,4 +1,4 @@
-"""The examples in docs/clean.md do what the page says."""
+"""The examples in docs/documents.md do what the page says."""
 
 import re
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "clean.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "documents.md").read_text("utf-8")
 EXAMPLES = dict(re.findall(r"^### ([^\n]+)\n\n```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 CLEANED = "The flow of air"
 

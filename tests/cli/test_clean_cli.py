@@ -1,13 +1,13 @@
 """stickytoken clean: lines in, lines out, and not a byte lost of what is not touched."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from stickytoken import Cleaner
 from stickytoken.cleaning import CleaningRules
+from stickytoken.cli.app import app
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +18,10 @@ def rules(tmp_path_factory):
 
 
 def clean(*arguments, content=b""):
-    command = [sys.executable, "-m", "stickytoken", "clean", *map(str, arguments)]
-    done = subprocess.run(command, input=content, capture_output=True, check=False)
-    return done.returncode, done.stdout, done.stderr.decode()
+    done = CliRunner().invoke(app, ["clean", *map(str, arguments)], input=content)
+    return done.exit_code, done.stdout_bytes, done.stderr
 
 
-@pytest.mark.slow
 def test_lines_are_cleaned_and_everything_else_passes_through(rules):
     content = b"able able able able air\r\nflow \xff \x00 x\n\n[SE[SEP]P] end"
     status, output, said = clean(rules, content=content)
@@ -32,45 +30,35 @@ def test_lines_are_cleaned_and_everything_else_passes_through(rules):
     assert "1 of 4 lines of standard input are not UTF-8, first line 2 at byte 6" in said
 
 
-@pytest.mark.slow
 def test_the_difference_and_the_removals_can_be_printed(rules, tmp_path):
     (tmp_path / "lines.txt").write_bytes("air\n\x1b[31m [SEP] é\n".encode())
     _, output, _ = clean(rules, tmp_path / "lines.txt", "--diff", "-q")
     assert output.decode() == "line 2\n- \\x1b[31m [SEP] é\n+ \\x1b[31m é\n"
-    _, output, _ = clean(rules, tmp_path / "lines.txt", "--format", "json")
-    document = json.loads(output)
+    document = json.loads(clean(rules, tmp_path / "lines.txt", "--format", "json")[1])
     assert (document["lines"], document["changed"], document["removed"]) == (2, 1, {"special": 1})
     assert document["removals"] == [
         {"line": 2, "start": 6, "end": 12, "kind": "special", "what": "[SEP]", "text": "[SEP] "}
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("nowhere",), 1, "no run folder"),
-        (("{rules}", "nowhere.txt"), 1, "nowhere.txt cannot be read"),
-        (("{rules}", "--action", "run"), 2, "not of the form KIND=ACTION"),
-        (("{rules}", "--action", "run=escape"), 2, "only special tokens can be escaped"),
-        (("{rules}", "--diff", "--format", "json"), 2, "use one of --diff and --format json"),
-        (
-            ("{rules}", "--action", "special=refuse"),
-            1,
-            "line 2: the text contains the text of a special token",
-        ),
+        ("nowhere", 1, "no run folder"),
+        ("RULES nowhere.txt", 1, "nowhere.txt cannot be read"),
+        ("RULES --action run", 2, "not of the form KIND=ACTION"),
+        ("RULES --action run=escape", 2, "only special tokens can be escaped"),
+        ("RULES --diff --format json", 2, "use one of --diff and --format json"),
+        ("RULES --action special=refuse", 1, "line 2: the text contains the text of a special token"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(rules, arguments, status, message):
-    filled = [each.format(rules=rules) for each in arguments]
-    found, _, said = clean(*filled, content=b"air\n[SEP]\n")
-    assert found == status
+    given = arguments.replace("RULES", str(rules)).split()
+    found, _, said = clean(*given, content=b"air\n[SEP]\n")
+    assert (found, said.count("\n")) == (status, 1)
     assert message in said
-    assert "Traceback" not in said
-    assert said.count("\n") == 1
 
 
-@pytest.mark.slow
 def test_the_rules_of_a_run_can_be_written_and_used(planted_run, tmp_path):
     status, output, said = clean(planted_run, "--rules-out", tmp_path / "cleaner.json")
     assert (status, output) == (0, b"")

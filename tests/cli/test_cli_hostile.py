@@ -54,20 +54,11 @@ def test_hostile_tokens_of_a_run_are_printed_escaped_by_show(hostile_run, filter
     assert len(listed) == (len(HOSTILE) if filters else 20)
     found = planted.document(planted.command("show", hostile_run, *filters, "--format", "json"))
     assert {row["token"] for row in found["tokens" if filters else "sticky"]} == set(HOSTILE)
-
-
-def test_on_a_terminal_hostile_tokens_have_no_effect_either(hostile_run):
-    result = planted.command("show", hostile_run, "--verdict", "sticky", FORCE_COLOR="1", COLUMNS="120")
+    terminal = planted.command("show", hostile_run, *filters, FORCE_COLOR="1", COLUMNS="120").stdout
     styles = r"\x1b\[[0-9;]*m"
-    assert_harmless(re.sub(styles, "", result.stdout))
-    assert set(re.findall(styles, result.stdout)) <= {"\x1b[1m", "\x1b[0m", "\x1b[3m", "\x1b[1;3m"}
-    assert "[bold red]evil[/bold red]" in result.stdout
-
-
-def test_a_hostile_token_is_found_by_its_text(hostile_run):
-    for text in HOSTILE:
-        found = planted.document(planted.command("show", hostile_run, "--token", text, "-f", "json"))
-        assert [row["token"] for row in found["tokens"]] == [text]
+    assert_harmless(re.sub(styles, "", terminal))
+    assert set(re.findall(styles, terminal)) <= {"\x1b[1m", "\x1b[0m", "\x1b[3m", "\x1b[1;3m"}
+    assert "[bold red]evil[/bold red]" in terminal
 
 
 def test_hostile_arguments_are_escaped_in_errors(planted_folder, sentence_file, tmp_path):
@@ -75,10 +66,7 @@ def test_hostile_arguments_are_escaped_in_errors(planted_folder, sentence_file, 
     arguments = ("--sentences", sentence_file, *planted.PROBE_OPTIONS)
     (tmp_path / "in" / hostile).mkdir(parents=True)
     for result in (
-        planted.command("tokens", tmp_path / hostile),
         planted.command("detect", planted_folder, "--sentences", tmp_path / hostile),
-        planted.command("detect", planted_folder, "--sentences", tmp_path / "in" / hostile),
-        planted.command("show", tmp_path / hostile),
         planted.command("show", tmp_path / "in" / hostile),
         planted.command("probe", planted_folder, hostile, *arguments),
     ):
@@ -89,15 +77,9 @@ def test_hostile_arguments_are_escaped_in_errors(planted_folder, sentence_file, 
         assert_harmless(error)
 
 
-def test_a_hostile_model_name_is_escaped(hostile_tokenizer, hostile_run, tmp_path):
-    """A run folder may come from somebody else, and so may a folder name."""
+def test_a_hostile_model_name_is_escaped(hostile_run, tmp_path):
+    """A run folder may come from somebody else."""
     hostile = "\x1b[31m[bold]evil\u202e"
-    folder = Path(shutil.copytree(hostile_tokenizer, tmp_path / hostile))
-    shown = planted.command("tokens", folder)
-    assert shown.exit_code == 0
-    assert_harmless(shown.stdout)
-    assert r"\x1b[31m[bold]evil\u202e" in shown.stdout
-
     record = json.loads((hostile_run / "run.json").read_text("utf-8"))
     record["model"]["name"] = hostile
     (hostile_run / "run.json").write_text(json.dumps(record), encoding="utf-8")

@@ -1,16 +1,23 @@
 """Models behind an endpoint on the command line: what is shown, asked, refused, and never paid twice."""
 
+import base64
 import json
-import os
+import re
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 import planted
 import profiled
+import scanned
 from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.detection import open_run
 from stickytoken.encoders import load_encoder
+from web_app import WIDE, browsing, drawn
 
 pytest.importorskip("openai", reason="openai is not installed")
 
@@ -18,36 +25,46 @@ KEY = "sk-planted-0123456789-abcdefghij"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A saved model with a sticky token."""
-    folder = tmp_path_factory.mktemp("planted") / "model"
-    profiled.planted_model(2).save(str(folder))
-    return folder
+def place(tmp_path_factory):
+    """A server of a model with one sticky word, and a run of what is behind it."""
+    folder = tmp_path_factory.mktemp("endpoint")
+    profiled.planted_model(2, token=scanned.STICKY).save(str(folder / "model"))
+    server = EmbeddingServer.of(load_encoder(folder / "model", device="cpu"), Behaviour(key=KEY))
+    with pytest.MonkeyPatch.context() as patch, server.running() as url:
+        patch.setenv("STICKYTOKEN_CACHE", str(folder / "cache"))
+        patch.setenv("STICKYTOKEN_API_KEY", KEY)
+        encoder = load_encoder(f"{url}#mini", tokenizer=str(folder / "model"))
+        run = profiled.detect_profile(encoder, folder / "run", smallest_effect=1, insertion="words")
+        assert run.sticky["token"].to_list() == [scanned.STICKY]
+        (folder / "corpus.txt").write_text("\n".join(profiled.corpus(160).texts) + "\n", encoding="utf-8")
+        own = "\n".join(profiled.sentences(300, seed=3))
+        (folder / "own.txt").write_text(f"{own}\n", encoding="utf-8")
+        yield SimpleNamespace(server=server, url=url, folder=folder, run=run.path)
 
 
-@pytest.fixture(scope="module")
-def corpus_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "sentences.txt"
-    path.write_text("\n".join(profiled.corpus(160).texts) + "\n", encoding="utf-8")
-    return path
+def sent(place, *command):
+    """The result of a command, and the tokens that the server counted for it."""
+    before = place.server.tokens
+    result = planted.command(*command)
+    assert result.exit_code in (0, 10), result.stderr
+    assert KEY not in result.stdout + result.stderr
+    return result, place.server.tokens - before
 
 
-@pytest.fixture
-def served(model, tmp_path, monkeypatch):
-    """A server of the planted model that asks for a key, and its URL."""
-    monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("STICKYTOKEN_API_KEY", KEY)
-    server = EmbeddingServer.of(load_encoder(model, device="cpu"), Behaviour(key=KEY))
-    with server.running() as url:
-        yield server, url
+def number(pattern, text):
+    return int(re.search(pattern, text).group(1).replace(",", ""))
+
+
+# A detection
 
 
 @pytest.mark.slow
-def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(served, model, corpus_file, tmp_path):
-    server, url = served
-    options = ("--tokenizer", model, "--sentences", corpus_file, "--no-report", "--format", "json")
-    price = ("--price-per-million", "10")
-    endpoint = ("--endpoint", url, "--endpoint-model", "mini", *options, "--out", tmp_path / "run")
+def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
+    server, model = place.server, place.folder / "model"
+    options = ("--sentences", place.folder / "corpus.txt", "--set", "report=false", "--format", "json")
+    endpoint = (f"{place.url}#mini", "--set", f"tokenizer={model}", *options, "--out", tmp_path / "run")
+    price = ("--set", "price-per-million=10")
     asked = planted.command("detect", *endpoint, *price)
     assert asked.exit_code == 1
     assert "estimate: " in asked.stderr
@@ -59,47 +76,31 @@ def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(served, mod
     assert 0.25 < (server.tokens - before) * 10 / 1e6 <= 0.5
     done = planted.command("detect", *endpoint)
     assert done.exit_code == 0, done.stderr
-    estimate = int(stopped.stderr.split(" tokens, cost")[0].split()[-1].replace(",", ""))
+    estimate = number(r"([\d,]+) tokens, cost", stopped.stderr)
     assert server.tokens - before == pytest.approx(estimate, rel=0.05)
-    sent = server.seen
+    seen = server.seen
     again = planted.command("detect", *endpoint)
-    assert (again.exit_code, again.stdout) == (0, done.stdout)
-    assert server.seen == sent
-    run = open_run(tmp_path / "run")
-    local = planted.command(
-        "detect", model, *options[2:], "--out", tmp_path / "local", "--insertion", "words"
-    )
-    assert local.exit_code == 0, local.stderr
-    own = open_run(tmp_path / "local")
+    assert (again.exit_code, again.stdout, server.seen) == (0, done.stdout, seen)
+    local = ("detect", model, *options, "--out", tmp_path / "local", "--insertion", "words")
+    assert planted.command(*local).exit_code == 0
+    run, own = open_run(tmp_path / "run"), open_run(tmp_path / "local")
     assert run.tokens["verdict"].to_list() == own.tokens["verdict"].to_list()
     assert not run.sticky.is_empty()
     assert (run.tokens["lift"] - own.tokens["lift"]).abs().max() < 1e-6
     assert run.tokens["copies_seen"].min() > 0.8
-    judged = planted.command("judge", run.path, "--sentences", corpus_file, "--format", "json")
-    assert judged.exit_code == 0, judged.stderr
-    refused = planted.command("explain", run.path, run.sticky["token"][0])
-    assert refused.exit_code == 1
-    assert "needs the model itself" in refused.stderr
-    for root, _, files in os.walk(tmp_path):
-        for file in files:
-            with open(os.path.join(root, file), "rb") as stream:  # noqa: PTH118, PTH123 - any name
-                assert KEY.encode() not in stream.read()
-    for result in (asked, stopped, done, again, judged, refused):
+    for result in (asked, stopped, done):
         assert KEY not in result.stdout + result.stderr
+    assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
 @pytest.mark.slow
-def test_candidates_are_examined_where_the_tokenizer_is_secret(served, corpus_file, tmp_path):
-    _, url = served
-    words = tmp_path / "words.txt"
-    words.write_text("river\nstone\n!\n", encoding="utf-8")
-    done = planted.command(
-        "detect", f"{url}#mini", "--candidates", words, "--sentences", corpus_file, "--no-report",
-        "--out", tmp_path / "run", "--format", "json",
-    )  # fmt: skip
-    assert done.exit_code == 0, done.stderr
-    tokens = pl.read_parquet(tmp_path / "run" / "tokens.parquet")
-    assert tokens["token"].to_list() == ["river", "stone", "!"]
+def test_candidates_are_examined_where_the_tokenizer_is_secret(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "words.txt").write_text("river\nstone\n!\n", encoding="utf-8")
+    given = ("--set", f"candidates={tmp_path / 'words.txt'}", "--sentences", place.folder / "corpus.txt")
+    out = ("--set", "report=false", "--out", tmp_path / "run", "--format", "json")
+    done, _ = sent(place, "detect", f"{place.url}#mini", *given, *out)
+    assert pl.read_parquet(tmp_path / "run" / "tokens.parquet")["token"].to_list() == ["river", "stone", "!"]
     assert json.loads(done.stdout)["looked_at"] == 3
     assert "estimate: " in done.stderr
 
@@ -107,22 +108,178 @@ def test_candidates_are_examined_where_the_tokenizer_is_secret(served, corpus_fi
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("detect MODEL --endpoint http://localhost:1/v1 --endpoint-model m", "both name a model"),
-        ("detect --endpoint http://localhost:1/v1", "belong together"),
-        ("detect --endpoint localhost:1/v1 --endpoint-model m", "localhost:1/v1 is not a URL: begin it with"),
         ("detect MODEL --max-cost 1", "--max-cost apply only to models behind an endpoint"),
         ("detect http://localhost:1/v1#m", "hides its vocabulary: pass its tokenizer"),
-        ("detect http://localhost:1/v1#m --tokenizer MODEL --max-cost 1", "without a price"),
-        ("detect http://localhost:1/v1#m --tokenizer MODEL --device cpu", "device cannot be set"),
-        ("detect http://127.0.0.1:9/v1#m --tokenizer MODEL", "cannot be reached"),
-        ("detect http://localhost:1/v1#m --candidates missing.txt", "missing.txt"),
-        ("probe openai: river --tokenizer MODEL", "names no model"),
+        ("detect http://localhost:1/v1#m --set tokenizer=MODEL --max-cost 1", "without a price"),
+        ("detect http://localhost:1/v1#m --set tokenizer=MODEL --device cpu", "device cannot be set"),
+        ("detect http://127.0.0.1:9/v1#m --set tokenizer=MODEL", "cannot be reached"),
+        ("detect http://localhost:1/v1#m --set candidates=missing.txt", "missing.txt"),
+        ("probe openai: river --set tokenizer=MODEL", "names no model"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(model, tmp_path, monkeypatch, arguments, said):
+def test_what_cannot_be_used_is_refused_in_one_line(place, tmp_path, monkeypatch, arguments, said):
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    result = planted.command(*(str(model) if word == "MODEL" else word for word in arguments.split()))
-    assert result.exit_code == 1
-    (line,) = (line for line in result.stderr.splitlines() if line.startswith("error:"))
-    assert said in line
+    planted.refused(*arguments.replace("MODEL", str(place.folder / "model")).split(), saying=said)
+
+
+# Commands that go on from a run
+
+
+@pytest.mark.slow
+def test_a_judgement_is_estimated_by_what_is_certain_and_what_it_may_be_at_most(place):
+    command = ("judge", place.run, "--sentences", place.folder / "own.txt", "--format", "json")
+    result, tokens = sent(place, *command)
+    assert [row["token"] for row in json.loads(result.stdout)["flagged"]] == [scanned.STICKY]
+    certain = number(r"estimate: .* texts, ([\d,]+) tokens", result.stderr)
+    most = number(r"at most ([\d,]+) tokens", result.stderr)
+    assert certain < tokens <= most
+    assert sent(place, *command)[1] == 0
+
+
+@pytest.mark.slow
+def test_a_scan_says_what_the_copies_do(place):
+    documents = place.folder / "documents.txt"
+    documents.write_text("\n".join(scanned.documents(30, range(3, 6))) + "\n", encoding="utf-8")
+    given = ("--effect", "--scan-folder", place.folder / "scan", "--format", "json")
+    result, tokens = sent(place, "scan", place.run, documents, *given)
+    assert tokens == pytest.approx(number(r"texts, ([\d,]+) tokens", result.stderr), rel=0.05)
+    assert scanned.STICKY in result.stdout
+
+
+@pytest.mark.slow
+def test_a_check_takes_a_run_and_never_makes_one(place, tmp_path):
+    result, tokens = sent(place, "check", place.run, "--format", "json")
+    assert (result.exit_code, tokens) == (10, 0)
+    assert "insertion" not in " ".join(json.loads(result.stdout)["notes"])
+    name = f"{place.url}#mini"
+    result, tokens = sent(place, "check", name, "--folder", place.run)
+    assert result.exit_code == 10
+    assert 0 < tokens < 200  # the fixed texts: is it the model that it was?
+    planted.refused("check", name, "--folder", tmp_path, saying="detect it first")
+
+
+@pytest.mark.slow
+def test_scores_need_no_tokenizer_and_are_announced(place):
+    task = place.folder / "sts.jsonl"
+    texts = profiled.sentences(20, seed=5)
+    pairs = zip(texts[::2], texts[1::2], range(10), strict=True)
+    rows = [dict(zip(("sentence1", "sentence2", "score"), pair, strict=True)) for pair in pairs]
+    task.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    result, tokens = sent(place, "evaluate", f"{place.url}#mini", "--task", task, "--format", "json")
+    assert number(r"estimate: .* requests, ([\d,]+) texts", result.stderr) == 20
+    assert tokens > 0
+    local = planted.command("evaluate", place.folder / "model", "--task", task, "--format", "json")
+    ours, own = (json.loads(each.stdout)["scores"][0]["scores"] for each in (result, local))
+    assert ours == pytest.approx(own, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_vectors_need_no_tokenizer_and_are_announced(place):
+    texts, out = place.folder / "texts.txt", place.folder / "vectors.parquet"
+    texts.write_text("\n".join(profiled.sentences(10, seed=9)) + "\n", encoding="utf-8")
+    result, _ = sent(place, "embed", f"{place.url}#mini", "--input", texts, "--out", out)
+    assert number(r"estimate: .* requests, ([\d,]+) texts", result.stderr) == 10
+    assert out.is_file()
+
+
+@pytest.mark.slow
+def test_the_vocabulary_of_an_endpoint_is_that_of_its_tokenizer(place):
+    planted.refused("tokens", f"{place.url}#mini", saying="hides its vocabulary: name its tokenizer")
+    planted.refused("tokens", "tiktoken:nothing", saying="tiktoken has no encoding 'nothing'")
+
+
+@pytest.mark.slow
+def test_the_web_app_tries_tokens_of_the_run(place, browser):
+    command = [sys.executable, "-m", "stickytoken", "demo", "--run", str(place.run), "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--folder", str(place.folder / "none"), "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        printed = ""
+        while not printed.rstrip().endswith("}"):
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            printed += line
+        url = json.loads(printed)["url"]
+        with browsing(browser, url, **WIDE) as (page, heard):
+            assert scanned.STICKY in page.inner_text("#try-answer")
+            drawn(page, 2)
+            assert heard == []
+            assert KEY not in page.content() + page.request.get(f"{url}/config").text()
+    finally:
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)
+    assert "Traceback" not in said[1]
+    assert KEY not in "".join(said)
+
+
+MAIN = "from stickytoken.cli.main import main; main()"
+CRASHING = f"""
+from stickytoken.encoders.endpoint import _client
+
+def read_answer(content, texts):
+    raise RuntimeError("a bug")
+
+_client.read_answer = read_answer
+{MAIN}
+"""
+
+
+def said_by(*command, code=MAIN, **variables):
+    """What a process prints, on both streams."""
+    done = planted.program(code, *command, **variables)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
+    texts = place.folder / "spoken.txt"
+    texts.write_text("\n".join(profiled.sentences(10, seed=11)) + "\n", encoding="utf-8")
+
+    def embedding(out):
+        return ("embed", f"{place.url}#mini", "--input", texts, "--out", place.folder / out, "--verbose")
+
+    logged = said_by(*embedding("first.parquet"), OPENAI_LOG="debug")
+    assert "HTTP Request" in logged
+    crashed = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", code=CRASHING)
+    assert "RuntimeError: a bug" in crashed
+    assert "Traceback" in crashed
+    report = place.folder / "report.html"
+    reported = said_by("report", place.run, "--out", report)
+    assert report.is_file(), reported
+    monkeypatch.setattr(place.server.behaviour, "key", "another")
+    refused = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", "--format", "json")
+    assert "Incorrect API key provided: [key]" in refused
+    kept = [path.read_bytes() for path in place.folder.rglob("*") if path.is_file()]
+    assert any(b"report" in content for content in kept)
+    for spelling in (KEY, KEY[::-1], base64.b64encode(KEY.encode()).decode().rstrip("=")):
+        assert spelling not in logged + crashed + reported + refused
+        assert not any(spelling.encode() in content for content in kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["explain", scanned.STICKY], ["repair", "--out", "mended"], ["why"]])
+def test_what_needs_the_model_itself_refuses_an_endpoint(place, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    name, *others = command
+    given = [place.run, *others]
+    if name == "why":
+        given = [f"{place.url}#mini", "the river", "a boat", "--run", place.run]
+    planted.refused(name, *given, saying="needs the model itself")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_tokenizer_of_a_run_may_have_moved(place):
+    moved = (place.folder / "model").rename(place.folder / "moved")
+    try:
+        command = ("judge", place.run, "--sentences", place.folder / "own.txt", "--format", "json")
+        planted.refused(*command, saying="model")
+        result, _ = sent(place, *command, "--set", f"tokenizer={moved}")
+    finally:
+        moved.rename(place.folder / "model")
+    assert [row["token"] for row in json.loads(result.stdout)["flagged"]] == [scanned.STICKY]

@@ -1,7 +1,8 @@
-"""What --help shows, and completion in a shell."""
+"""What --help shows, the options of every command, and completion in a shell."""
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,91 +13,44 @@ from rich.text import Text
 from typer.core import TyperOption
 
 import planted
+import stickytoken
+from stickytoken import encoders
 from stickytoken.cli.app import app
-from stickytoken.cli.options import output as panels
+from stickytoken.encoders import Prompting
+from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts import ImpactSettings
-from stickytoken.methods.registry import entries, method_named
+from stickytoken.methods.entry import MethodEntry, Option
+from stickytoken.methods.registry import entries, method_named, register
 
 COMMANDS = typer.main.get_command(app).commands
+ABOUT_LANGUAGE_MODELS = ["embed", "evaluate", "tune"]
+OUTPUT = "Output"
 PANELS = [
-    panels.MODEL,
-    panels.TEXTS,
-    panels.METHOD,
-    panels.COMPUTATION,
-    panels.ENDPOINT,
-    panels.LANGUAGE_MODELS,
-    panels.OUTPUT,
+    *("Model", "Tokens and texts", "Method", "Computation", "Models behind an endpoint", "Language models"),
+    OUTPUT,
 ]
 
 
 def options(name):
-    return {option.name: option for option in COMMANDS[name].params if isinstance(option, TyperOption)}
+    own = [option for option in COMMANDS[name].params if isinstance(option, TyperOption)]
+    return {option.name: option for option in own}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_options_of_every_command_stand_in_the_same_panels(name):
-    shown = re.findall(r"^╭─ (.+?) ─+╮$", planted.command(name, "--help").stdout, re.MULTILINE)
-    titles = [title for title in shown if title != "Arguments"]
-    assert titles == [title for title in PANELS if title in titles]
-    assert titles[-1] == panels.OUTPUT
-    assert "--help" in planted.command(name, "--help").stdout.partition(f"╭─ {panels.OUTPUT} ")[2]
+def settings(name):
+    return {option.name: option for option in COMMANDS[name].settings.values()}
 
 
-@pytest.mark.parametrize("name", ["detect", "probe", "explain", "impact", "demo", "embed", "evaluate"])
-def test_options_of_language_models_have_a_panel_of_their_own(name):
-    found = {
-        each for each, option in options(name).items() if option.rich_help_panel == panels.LANGUAGE_MODELS
-    }
-    contrast = {"contrast", "contrast_layer", "contrast_strength", "contrast_rule"}
-    assert found == contrast | {"prompt", "prompt_name", "token_prepending", "start", "exit", "layer"}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_shows_every_character_of_its_texts(name):
-    """Square brackets in a help text can be read as markup, and vanish."""
-    texts = [COMMANDS[name].help, *(param.help for param in COMMANDS[name].params)]
-    assert [text for text in texts if Text.from_markup(text).plain != text] == []
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_a_narrow_terminal(name):
-    printed = planted.command(name, "--help", COLUMNS="80").stdout
-    assert max(map(len, printed.splitlines())) <= 80
-
-
-def test_no_help_text_begins_with_the_name_of_a_method():
-    names = tuple(f"{entry.name}:" for entry in entries())
-    for command in COMMANDS:
-        for name, option in options(command).items():
-            assert name == "method" or not (option.help or "").startswith(names)
-
-
-def test_an_option_has_one_meaning_in_every_command():
-    """The same name is the same kind of value, and stands in the same panel."""
-    seen = {}
-    for command in COMMANDS:
-        for name, option in options(command).items():
-            if (command, name) == ("tune", "prompt"):  # it has a default of its own
-                continue
-            described = (option.type_descriptor.annotation, option.rich_help_panel)
-            seen.setdefault(option.opts[0], {})[command] = str(described)
-    # A report is html; tune takes one task file, others several names; the web app opens several runs.
-    for name in ("--format", "--task", "--run"):
-        seen.pop(name)
-    different = {name: uses for name, uses in seen.items() if len(set(uses.values())) > 1}
-    assert different == {}
-
-
-def test_every_interval_has_the_same_coverage_unless_the_user_says_otherwise():
-    assert ExplainSettings().confidence == method_named("profile").settings().confidence
-    assert ImpactSettings().confidence == method_named("profile").settings().confidence
-
-
-def test_every_command_that_works_can_be_quiet_and_verbose():
-    for name in COMMANDS:
-        assert options(name)["quiet"].opts == ["--quiet", "-q"]
-        assert options(name)["verbose"].opts == ["--verbose", "-v"]
+def test_the_commands_are_those_of_the_design():
+    assert " ".join(COMMANDS) == (
+        "tokens detect judge show probe report compare published card explain why impact repair scan clean "
+        "check demo embed evaluate tune"
+    )
+    shown = planted.command("--help").stdout.partition("Sentence embeddings from language models")
+    listed = [re.findall(r"^│ (\w+) ", part.partition(" Commands ")[2] or part, re.M) for part in shown[::2]]
+    assert listed == [list(COMMANDS)[:-3], ABOUT_LANGUAGE_MODELS]
+    summaries = [command.help.partition("\n\n")[0] for command in COMMANDS.values()]
+    assert [text for text in summaries if not re.fullmatch(r"[A-Z][^\n]+[^.]\.", text)] == []
 
 
 def test_without_a_command_the_help_is_printed_and_the_status_is_that_of_wrong_usage():
@@ -105,29 +59,172 @@ def test_without_a_command_the_help_is_printed_and_the_status_is_that_of_wrong_u
     assert result.stdout.strip() == planted.command("--help").stdout.strip()
 
 
-# Completion.
+def test_the_version_is_that_of_the_package():
+    result = planted.command("--version")
+    assert (result.exit_code, result.stdout) == (0, f"stickytoken {stickytoken.__version__}\n")
 
 
-def completions(*words):
-    """What bash is offered after some words."""
-    environment = os.environ | {
-        "_STICKYTOKEN_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(words),
-        "COMP_CWORD": str(len(words) - 1),
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_is_complete_and_fits_a_narrow_terminal(name):
+    result = planted.command(name, "--help", COLUMNS="80")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    titles = [title for title in re.findall(r"^╭─ (.+?) ─+╮$", result.stdout, re.M) if title != "Arguments"]
+    assert titles == [title for title in PANELS if title in titles]
+    assert titles[-1] == OUTPUT
+    for option in ("--help", "--quiet", "--verbose", "-q", "-v"):
+        assert option in result.stdout.partition(f"╭─ {OUTPUT} ")[2]
+    # Square brackets in a help text can be read as markup, and vanish.
+    texts = [COMMANDS[name].help, *(param.help for param in COMMANDS[name].params)]
+    assert [text for text in texts if not text or Text.from_markup(text).plain != text] == []
+    assert "Args:" not in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # with the files that examples name
+    (tmp_path / "texts.txt").write_text("a\n")
+    pairs = '{"sentence1": "a", "sentence2": "b", "score": %d}\n'
+    for task in ("stsb-dev.jsonl", "stsb-test.jsonl"):
+        (tmp_path / task).write_text("".join(pairs % score for score in range(3)))
+    words = shlex.split(re.search(r"Example: (stickytoken .*)", COMMANDS[name].help)[1])
+    assert words[:2] == ["stickytoken", name]
+    context = COMMANDS[name].make_context(name, words[2:])
+    assert context.params
+    assert context.args == []
+    # Options are judged before the model is loaded: nothing but the model is wrong.
+    absent = tmp_path / "absent"
+    words[3 if words[2].startswith("--") else 2] = str(absent)
+    planted.refused(*words[1:], saying=f"no (run )?folder '{absent}'")
+
+
+# Options
+
+
+def test_an_option_has_one_meaning_in_every_command():
+    """The same name is the same kind of value, and stands in the same panel."""
+    seen = {}
+    for command in COMMANDS:
+        for name, option in options(command).items():
+            if (command, name) != ("tune", "prompt"):  # it has a default of its own
+                described = (str(option.type_descriptor.annotation), option.rich_help_panel)
+                seen.setdefault(option.opts[0], set()).add(described)
+    # A report is html; tune takes one task file, others several names; the web app opens several runs.
+    assert {name for name, uses in seen.items() if len(uses) > 1} == {"--format", "--task", "--run"}
+
+
+LOADING = {"revision", "trust_remote_code", "device", "dtype", "token_budget", "packed_layers"}
+ENDPOINT = {"tokenizer", "candidates", "request_dimensions", "key_variable", "price_per_million", "max_cost"}
+PROMPTING = {"prompt", "prompt_name", "token_prepending", "start", "exit", "layer"}
+PROMPTING |= {"contrast", "contrast_layer", "contrast_strength", "contrast_rule"}
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "unwanted"),
+    [
+        ("detect probe embed evaluate", LOADING | ENDPOINT | PROMPTING, set()),
+        ("explain why repair", LOADING | PROMPTING, ENDPOINT),
+        ("tune", LOADING | PROMPTING - {"prompt_name", "layer"}, ENDPOINT),
+    ],
+)
+def test_a_command_has_the_options_of_what_it_loads(names, wanted, unwanted):
+    for name in names.split():
+        found = set(options(name)) | set(settings(name))
+        assert found >= wanted
+        assert not found & unwanted
+
+
+def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
+    found = {}
+
+    def load(model, **given):
+        found.update(given, model=model)
+        raise InputError("enough")
+
+    monkeypatch.setattr(encoders, "load_encoder", load)
+    (tmp_path / "texts.txt").write_text("a\n")
+    values = {"token_prepending": True, "start": 2, "exit": 5, "layer": -3, "contrast": True}
+    values |= {"contrast_layer": 1, "contrast_strength": 0.25, "contrast_rule": "norm"}
+    loading = {"revision": "main", "trust_remote_code": True, "device": "cuda:1", "dtype": "float16"}
+    loading |= {"token_budget": 9, "packed_layers": False}
+    given = loading | {"prompt": "ke", "prompt_name": "query"} | values
+    words = []
+    for name, value in given.items():
+        flag = name.replace("_", "-")
+        said = str(value).lower() if isinstance(value, bool) else str(value)
+        if name in settings("embed"):
+            words += ["--set", f"{flag}={said}"]
+        else:
+            words += [f"--{flag}"] if value is True else [f"--{flag}", said]
+    files = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "v.parquet")
+    planted.refused("embed", "m", *files, *words, saying="enough")
+    assert found == {"model": "m", "prompt": Prompting("ke", "query", **values), **loading}
+    planted.refused("embed", "m", *files, saying="enough")
+    nothing = dict.fromkeys(loading) | {"trust_remote_code": False, "dtype": "float32"}
+    assert found == {"model": "m", "prompt": Prompting(), **nothing}
+
+
+@pytest.mark.parametrize(("name", "own"), [("explain", ExplainSettings()), ("impact", ImpactSettings())])
+def test_options_of_settings_have_the_defaults_of_the_settings(name, own):
+    found = options(name) | settings(name)
+    shared = [option for option in found.values() if hasattr(own, option.name)]
+    assert len(shared) > 8
+    assert {option.name: option.default for option in shared} == {
+        option.name: getattr(own, option.name) for option in shared
     }
-    script = "import sys; sys.argv[0] = 'stickytoken'; from stickytoken.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.split()
+    assert own.confidence == method_named("profile").settings().confidence
 
 
-def test_commands_options_and_values_are_completed():
-    assert completions("stickytoken", "de") == ["detect", "demo"]
-    assert completions("stickytoken", "explain", "--conf") == ["--confidence"]
-    assert completions("stickytoken", "detect", "m", "--method", "p") == ["profile"]
-    assert completions("stickytoken", "show", "r", "--category", "OK") == ["OK", "OK_SPECIAL"]
-    assert completions("stickytoken", "show", "r", "--category", "ok") == ["ok", "ok_special"]
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
+def test_every_option_of_a_method_is_one_of_its_settings_and_shows_its_default(entry):
+    own = method_named(entry.name).settings()
+    for option in entry.options:
+        value = getattr(own, option.setting)
+        if isinstance(value, bool) or value in (None, ()):
+            assert option.default == (str(value).lower() if isinstance(value, bool) else "the model's own")
+        else:
+            assert type(value) is option.kind
+            assert option.kind(option.default) == value, option.name
+        for name in ["detect", *(["probe"] if option.probe else [])]:
+            assert (options(name) | settings(name))[option.name].default is None
+
+
+def test_an_option_that_several_methods_have_shows_the_default_of_each():
+    helps = {name: option.help for name, option in (options("detect") | settings("detect")).items()}
+    assert helps["insertion"].endswith(" Default: ids (profile), text (std).")
+    assert helps["seed"].endswith(" Default: 42.")
+    assert helps["budget"].endswith(" Default: 4 (profile).")
+    assert helps["method"].endswith(" Default: profile, or std with --set pairs=FILE.")
+
+
+def test_one_name_has_one_meaning():
+    meant = Option("copies", float, "Something else.", "1")
+    entry = MethodEntry("other", "", (meant,), takes_pairs=False, load=lambda: method_named("std"))
+    with pytest.raises(InputError, match="--copies of the method other differs from --copies"):
+        register(entry)
+    assert "other" not in {each.name for each in entries()}
+
+
+# Completion
+
+PROGRAM = "import sys; sys.argv[0] = 'stickytoken'; from stickytoken.cli.main import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("de", "detect demo"),
+        ("explain --conf", "--config"),
+        ("explain --set conf", "confidence="),
+        ("detect m --method p", "profile"),
+        ("show r --category OK", "OK OK_SPECIAL"),
+        ("show r --category ok", "ok ok_special"),
+    ],
+)
+def test_commands_options_and_values_are_completed(words, offered):
+    variables = {"COMP_WORDS": f"stickytoken {words}", "COMP_CWORD": str(len(words.split()))}
+    done = planted.program(PROGRAM, _STICKYTOKEN_COMPLETE="complete_bash", **variables)
+    assert done.stdout.split() == offered.split()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -136,10 +233,8 @@ def test_the_completion_that_is_shown_works_in_bash(tmp_path):
     program = tmp_path / "stickytoken"
     program.write_text(f"#!{sys.executable}\nfrom stickytoken.cli.main import main\n\nmain()\n")
     program.chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
-    }
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     script = (
         'eval "$(stickytoken --show-completion bash)"; complete -p stickytoken; '
         "COMP_WORDS=(stickytoken expl); COMP_CWORD=1; _stickytoken_completion stickytoken; "

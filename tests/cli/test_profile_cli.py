@@ -1,5 +1,7 @@
-"""The profile method on the command line: the default of detect and probe, and show on its runs."""
+"""The profile method on the command line: detect, show, probe and judge, with dimensions too."""
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -14,13 +16,13 @@ import profiled
 import tiny
 from hostile import HOSTILE, assert_harmless
 from stickytoken import open_run
-from stickytoken.methods.profile._judging import ProfileEvidence
-from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.anchors import ProfileSettings
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
-SUMMARY = set("run method model available looked_at candidates sticky topical sequences seconds".split()) | {
-    "ordinary_lift", "ordinary_spread", "empirical_null", "screening_carriers", "texts_per_token",
-}  # fmt: skip
+SUMMARY = (
+    "run method model available looked_at candidates sticky topical sequences seconds ordinary_lift "
+    "ordinary_spread empirical_null screening_carriers texts_per_token"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +32,9 @@ def place(tmp_path_factory):
     profiled.planted_model(2).save(str(folder / "planted"))
     profiled.planted_model(0).save(str(folder / "ordinary"))
     profiled.planted_model(2, words=()).save(str(folder / "small"))
-    profiled.planted_model(2, common=3).save(str(folder / "above"))
-    constant = profiled.planted_model(0)
-    constant[0].embedding.weight.data[:] = 1
-    constant.save(str(folder / "constant"))
     for name, texts in {
         "sentences.txt": profiled.sentences(200),
-        "90.txt": profiled.sentences(90),
+        "own.txt": profiled.sentences(300, seed=3),
         "equal.txt": ["baba kora."] * 300,
         "chosen.txt": ["!", "river", "stone"],
         "small.txt": tiny.sentences(120),
@@ -44,6 +42,8 @@ def place(tmp_path_factory):
         (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
     pairs = "sentence1,sentence2,similarity\nthe bird.,a song.,-0.5\na river.,the stone.,-0.4\n"
     (folder / "pairs.csv").write_text(pairs, encoding="utf-8")
+    rows = "\n".join(f'{k},"{text}"' for k, text in enumerate(profiled.sentences(300, seed=3)))
+    (folder / "own.csv").write_text(f"number,body\n{rows}\n", encoding="utf-8")
     return folder
 
 
@@ -55,35 +55,41 @@ def options(place):
 
 @pytest.fixture(scope="module")
 def run(place, options):
-    """The folder of a run over the whole vocabulary."""
+    """The folder of a run over the whole vocabulary, and of its printed results."""
     result = planted.command("detect", place / "planted", *options, "--out", place / "run")
     assert result.exit_code == 0, result.stderr
+    (place / "printed.txt").write_text(result.stdout, encoding="utf-8")
     return place / "run"
+
+
+def changed(run, folder, *expressions, **named):
+    """A copy of a run with other values in its table."""
+    shutil.copytree(run, folder, dirs_exist_ok=True)
+    table = pl.read_parquet(run / "tokens.parquet").with_columns(*expressions, **named)
+    table.write_parquet(folder / "tokens.parquet")
+    return folder
 
 
 # detect
 
 
-def test_detect_gives_one_document_which_show_repeats(place, options, tmp_path):
-    arguments = ("detect", place / "planted", *options, "--out", tmp_path / "run", "-f", "json")
+def test_detect_gives_one_document_which_show_repeats(place, options, run):
+    arguments = ("detect", place / "planted", *options, "--out", run, "-f", "json")
     found = planted.document(planted.command(*arguments))
-    assert set(found) == SUMMARY
-    assert (found["method"], found["run"]) == ("profile", str(tmp_path / "run"))
+    assert set(found) == set(SUMMARY)
+    assert (found["method"], found["run"]) == ("profile", str(run))
     assert found["available"] == found["looked_at"] == profiled.AVAILABLE
     assert found["empirical_null"] is False  # its ordinary tokens differ by no more than noise
     (sticky,) = found["sticky"]
     assert set(sticky) == set(TOKEN_COLUMNS)
     assert (sticky["token"], sticky["verdict"]) == (planted.PLANTED, "sticky")
-    for again in (arguments, ("show", tmp_path / "run", "--format", "json")):
-        assert planted.document(planted.command(*again)) == found
+    assert planted.document(planted.command("show", run, "--format", "json")) == found
 
 
 @pytest.mark.slow
 def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_path):
     shown = planted.command("show", run)
-    detected = planted.command("detect", place / "planted", *options, "--out", run)
-    assert shown.exit_code == 0
-    assert shown.stdout == detected.stdout
+    assert shown.stdout == (place / "printed.txt").read_text("utf-8")
     first, second, *_ = shown.stdout.splitlines()
     found = open_run(run)
     moved = (found.sticky["lift"].item() - found.result.ordinary_lift) / found.plan.similarity_spread
@@ -100,52 +106,34 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     assert f"{place / 'ordinary'} has no sticky tokens; the one that lifts texts most, " in ordinary.stdout
 
 
-def test_tokens_that_were_asked_for_are_all_listed(place, options, tmp_path):
-    given = [*options, *"--tokens ! --tokens a --out".split(), tmp_path / "run"]
-    result = planted.command("detect", place / "planted", *given)
+def test_tokens_that_were_asked_for_are_all_listed(place, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ("detect", place / "planted", *options, "--tokens", place / "chosen.txt", "--tokens", "a")
+    result = planted.command(*given)
     assert result.stdout.splitlines()[1].strip() == f"Tokens of {place / 'planted'} that were asked for"
-    assert re.search(r"34 +! +.* sticky *\n *\d+ +a +.* benign *$", result.stdout, re.MULTILINE)
-
-
-def test_progress_goes_to_stderr_round_by_round(place, options, tmp_path):
-    result = planted.command(
-        "detect", place / "planted", *options, "--sample", "9", "--out", tmp_path / "run"
-    )
-    assert result.exit_code == 0
+    assert re.search(r"34 +! +.* sticky *\n *\d+ +\w+ +.* benign *$", result.stdout, re.MULTILINE)
     stages = [one.split(":")[0] for one in planted.lines_of(result.stderr) if one[:4] not in ("note", "next")]
     assert stages == ["mean similarity", "pilot", "screen", "confirm", "evidence", "report"]
-    assert f"a selection of 9 of {profiled.AVAILABLE} available tokens; random tokens" in result.stdout
-    assert "texts a token" not in result.stdout
-
-
-def test_detect_names_its_folder_after_the_method(place, options, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    arguments = (*options, "--tokens", place / "chosen.txt", "-f", "json")
-    found = planted.document(planted.command("detect", place / "planted", *arguments))
+    found = planted.document(planted.command(*given, "-f", "json"))
     assert re.fullmatch(r"runs/planted-profile-[0-9a-f]{12}", Path(found["run"]).as_posix())
-    assert open_run(found["run"]).tokens["token"].to_list() == ["!", "river", "stone"]
-    assert found["looked_at"] == 3
-    assert [row["token"] for row in found["sticky"]] == ["!"]
+    assert sorted(open_run(found["run"]).tokens["token"]) == ["!", "a", "river", "stone"]
+    assert (found["looked_at"], [row["token"] for row in found["sticky"]]) == (4, ["!"])
 
 
 @pytest.mark.slow
 def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
     given = (
-        "--method profile --seed 9 --insertion text --budget 8 --confidence 0.8 --fdr 0.1 "
-        "--smallest-effect 0.3 --no-adaptive --sample 12"
+        "--method profile --seed 9 --insertion text --set budget=8 --set confidence=0.8 --set fdr=0.1 "
+        "--set smallest-effect=0.3 --set adaptive=false --sample 12 --set report=false"
     ).split()
     result = planted.command("detect", place / "planted", *options, *given, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.stderr
     run = open_run(tmp_path / "run")
-    settings = run.record.settings
-    assert (settings["seed"], settings["insertion"], settings["budget"]) == (9, "text", 8)
-    assert (settings["confidence"], settings["fdr"], settings["smallest_effect"]) == (0.8, 0.1, 0.3)
-    assert settings["adaptive"] is False
-    assert set(run.tokens["texts"]) == {8}
-    assert len(run.tokens) == 12
-    defaults = planted.command(
-        "detect", place / "planted", *options, "--adaptive", "--sample", "3", "--out", tmp_path / "other"
-    )
+    wanted = {"seed": 9, "insertion": "text", "budget": 8, "confidence": 0.8, "fdr": 0.1}
+    assert run.record.settings.items() >= (wanted | {"smallest_effect": 0.3, "adaptive": False}).items()
+    assert (set(run.tokens["texts"]), len(run.tokens)) == ({8}, 12)
+    given = ("--set", "adaptive=true", "--sample", 3, "--out", tmp_path / "other")
+    defaults = planted.command("detect", place / "planted", *options, *given)
     assert defaults.exit_code == 0, defaults.stderr
     assert open_run(tmp_path / "other").record.settings == json.loads(json.dumps(asdict(ProfileSettings())))
 
@@ -155,158 +143,71 @@ def test_a_small_vocabulary_is_noted(place, tmp_path):
     result = planted.command("detect", place / "small", *corpus, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.stderr
     (note,) = [line for line in planted.lines_of(result.stderr) if line.startswith("note:")]
-    assert (
-        "the vocabulary is too small, or its tokens too similar, to tell what is ordinary: verdicts rest"
-        in note
-    )
+    assert "the vocabulary is too small, or its tokens too similar, to tell what is ordinary" in note
     found = planted.document(planted.command("show", tmp_path / "run", "--limit", "999", "-f", "json"))
-    assert found["empirical_null"] is False
+    assert (found["empirical_null"], len(found["tokens"])) == (False, 95)
     assert {row["q_value"] for row in found["tokens"]} == {None}
-    assert len(found["tokens"]) == 95
-
-
-def test_sticky_tokens_of_a_negligible_size_are_counted_as_such(run, tmp_path):
-    """They exist where the smallest effect that matters was set to nothing."""
-    folder = Path(shutil.copytree(run, tmp_path / "run"))
-    table = pl.read_parquet(folder / "tokens.parquet")
-    sticky = table["token"].is_in(["river", "stone"])
-    table.with_columns(
-        verdict=pl.when(sticky).then(pl.lit("sticky")).otherwise("verdict"),
-        severity=pl.when(sticky).then(pl.lit("negligible")).otherwise("severity"),
-    ).write_parquet(folder / "tokens.parquet")
-    assert (
-        "has 3 sticky tokens (1 severe, 2 negligible); the worst, '!',"
-        in planted.command("show", folder).stdout
-    )
-
-
-# What is refused
-
-USAGE = {
-    "--budget 1": "budget is 1.0: it must be a finite number of texts per available token, at least 3",
-    "--budget nan": "budget is nan: it must be a finite number of texts per available token, at least 3",
-    "--budget inf": "budget is inf: it must be a finite number of texts per available token, at least 3",
-    "--budget 1e9": "only 200 sentences of .* leave room for the copies, .* are needed: use more or shorter",
-    "--fdr 0": "fdr is 0.0: it must lie between 0 and 1",
-    "--fdr 1": "fdr is 1.0: it must lie between 0 and 1",
-    "--fdr 2": "fdr is 2.0: it must lie between 0 and 1",
-    "--confidence 0": "confidence is 0.0: it must lie between 0 and 1",
-    "--confidence 1": "confidence is 1.0: it must lie between 0 and 1",
-    "--smallest-effect -1": "smallest_effect is -1.0: it must be a finite number of at least 0",
-    "--sample 336": "sample is 336: it must be between 1 and 335",
-    "--copies 3": "--copies is not an option of the method profile: leave it out, or use std",
-    "--scoring-pairs 3": "--scoring-pairs is not an option of the method profile: leave it out, or use std",
-    "--sentence-count 9": "--sentence-count is not an option of the method profile: leave it out, or use std",
-    "--pair-count 9": "--pair-count is not an option of the method profile: leave it out, or use std",
-    "--outlier-range 0.7": "--outlier-range is not an option of the method profile: leave it out, or use std",
-    "--method std --budget 6": "--budget is not an option of the method std: leave it out, or use profile",
-    "--method std --fdr 0.1": "--fdr is not an option of the method std: leave it out, or use profile",
-    "--method std --no-adaptive": "--adaptive/--no-adaptive is not an option of the method std: leave it out",
-}
-
-
-@pytest.mark.parametrize("given", USAGE)
-def test_an_option_that_cannot_be_met_is_refused(place, options, tmp_path, given):
-    out = ("--out", tmp_path / "run")
-    planted.refused("detect", place / "planted", *options, *given.split(), *out, saying=USAGE[given])
-
-
-@pytest.mark.parametrize("given", ["--confidence 1", "--copies 3", "--pair-count 9"])
-def test_an_option_that_a_probe_cannot_meet_is_refused(place, options, given):
-    planted.refused("probe", place / "planted", "!", *options, *given.split(), saying=USAGE[given])
 
 
 @pytest.mark.parametrize(
-    ("model", "sentences", "saying"),
+    ("given", "saying"),
     [
-        (
-            "planted",
-            "90.txt",
-            "leaves 39 sentences to compare with: 51 carriers and at least 40 other sentences",
-        ),
-        ("planted", "equal.txt", "only 1 sentences of .* are needed: use more or shorter sentences$"),
-        (
-            "constant",
-            "sentences.txt",
-            "the same similarity .1.0000.: there is nothing that a token",
-        ),
-        (
-            "above",
-            "sentences.txt",
-            "have a similarity below the model's mean .* on more varied",
-        ),
+        ("--set budget=1e9", "only 200 sentences of .* leave room for the copies, .* are needed"),
+        ("--set fdr=2", "fdr is 2.0: it must lie between 0 and 1"),
+        ("--set copies=3", "--set copies is not an option of the method profile: leave it out, or use std"),
+        ("--method std --set fdr=0.1", "--set fdr is not an option of the method std: .* or use profile"),
+        ("--method std --dimensions 8", "--dimensions is not an option of the method std"),
+        ("--set pairs=PLACE/pairs.csv --set fdr=0.1", "--set fdr is not an option of the method std"),
+        ("--set pairs=PLACE/pairs.csv --method profile", "takes no pairs: pass sentences, or use the method"),
+        ("--sentences PLACE/equal.txt", "only 1 sentences of .* are needed: use more or shorter sentences$"),
+        ("--dimensions 8,8", "dimensions include 8 twice"),
+        ("--dimensions 8.5", "must be a whole number"),
+        ("--dimensions 33", "have 32 components: use at most 32"),
+        ("--layers 1", "cannot be read, because it has a StaticEmbedding"),
     ],
 )
-def test_sentences_that_show_nothing_are_refused(place, tmp_path, model, sentences, saying):
-    arguments = ("--sentences", place / sentences, "--device", "cpu")
-    planted.refused("detect", place / model, *arguments, "--out", tmp_path / "run", saying=saying)
-    planted.refused("probe", place / model, "!", *arguments, saying=saying)
-
-
-def test_pairs_belong_to_the_method_std(place, tmp_path):
-    pairs = ("--pairs", place / "pairs.csv", "--device", "cpu")
-    saying = "takes no pairs: pass sentences, or use the method std"
-    named = (*pairs, "--method", "profile")
-    planted.refused("detect", place / "planted", *named, "--out", tmp_path / "run", saying=saying)
-    planted.refused("probe", place / "planted", "!", *named, saying=saying)
-    saying = "--fdr is not an option of the method std: leave it out, or use profile"
-    planted.refused("detect", place / "planted", *pairs, "--fdr", "0.1", saying=saying)
-    enough = ("--scoring-pairs", "2", "--validation-pairs", "2", "--tokens", place / "chosen.txt")
-    found = planted.document(
-        planted.command(
-            "detect", place / "planted", *pairs, *enough, "--out", tmp_path / "run", "--format", "json"
-        )
-    )
-    assert found["method"] == "std"
+def test_an_option_that_cannot_be_met_is_refused(place, options, tmp_path, given, saying):
+    words = given.replace("PLACE", str(place)).split()
+    corpus = options[2:] if "pairs=" in given else options
+    out = ("--out", tmp_path / "run")
+    planted.refused("detect", place / "planted", *corpus, *words, *out, saying=saying)
 
 
 # show
-
-LISTS = {
-    "--limit 3": lambda table: table.sort("lift", descending=True).head(3),
-    "--sort lift --limit 7": lambda table: table.sort("lift", descending=True).head(7),
-    "--sort validation_rate --limit 1": lambda table: table.sort("validation_rate", descending=True).head(1),
-    "--verdict sticky": lambda table: table.filter(verdict="sticky"),
-    "--verdict topical": lambda table: table.filter(verdict="topical").sort("lift", descending=True),
-    "--verdict benign --limit 9": lambda table: (
-        table.filter(verdict="benign").sort("lift", descending=True).head(9)
-    ),
-    "--token river": lambda table: table.filter(token="river"),
-    "--contains in --sort lift": lambda table: table.filter(
-        pl.col("decoded").str.contains("in", literal=True)
-    ).sort("lift", descending=True),
-}
 
 
 @pytest.fixture(scope="module")
 def topical_run(run, tmp_path_factory):
     """The run with two tokens that are topical, which no static model of this size has."""
-    folder = Path(shutil.copytree(run, tmp_path_factory.mktemp("topical") / "run"))
-    table = pl.read_parquet(folder / "tokens.parquet")
-    topical = table["token"].is_in(["river", "stone"])
-    changed = table.with_columns(
-        verdict=pl.when(topical).then(pl.lit("topical")).otherwise("verdict"),
-        severity=pl.when(topical).then(pl.lit("mild")).otherwise("severity"),
-        kind=pl.when(topical).then(pl.lit("law")).otherwise("kind"),
-    )
-    changed.write_parquet(folder / "tokens.parquet")
-    return folder
+    values = {"verdict": "topical", "severity": "mild", "kind": "law"}
+    topical = pl.when(pl.col("token").is_in(["river", "stone"]))
+    named = {name: topical.then(pl.lit(value)).otherwise(name) for name, value in values.items()}
+    return changed(run, tmp_path_factory.mktemp("topical") / "run", **named)
 
 
-@pytest.mark.parametrize("arguments", LISTS)
-def test_show_lists_what_its_filters_choose(topical_run, arguments):
-    wanted = LISTS[arguments](open_run(topical_run).tokens)
+@pytest.mark.parametrize(
+    ("arguments", "choose"),
+    [
+        ("--limit 3", lambda table: table.head(3)),
+        (
+            "--sort validation_rate --limit 1",
+            lambda table: table.sort("validation_rate", descending=True)[:1],
+        ),
+        ("--verdict topical", lambda table: table.filter(verdict="topical")),
+        ("--contains in", lambda table: table.filter(pl.col("decoded").str.contains("in", literal=True))),
+    ],
+)
+def test_show_chooses_tokens(topical_run, arguments, choose):
+    wanted = choose(open_run(topical_run).tokens.sort("lift", descending=True))
     assert len(wanted) > 0
     found = planted.document(planted.command("show", topical_run, *arguments.split(), "-f", "json"))
     assert found["tokens"] == wanted.to_dicts()
-    table = planted.command("show", topical_run, *arguments.split())
-    assert table.exit_code == 0
-    assert re.search(rf"^{len(wanted)} of \d+ tokens *$", table.stdout, re.MULTILINE)
-    header = next(line for line in table.stdout.splitlines() if "universality" in line)
+    table = planted.command("show", topical_run, *arguments.split()).stdout
+    assert re.search(rf"^{len(wanted)} of \d+ tokens *$", table, re.MULTILINE)
+    header = next(line for line in table.splitlines() if "universality" in line)
     with_values = [name for name in ("kind", "severity") if wanted[name].null_count() < len(wanted)]
-    assert re.split(" {2,}", header.strip()) == [
-        "id", "token", "lift", "low", "high", "universality", *with_values, "verdict",
-    ]  # fmt: skip
+    columns = ["id", "token", "lift", "low", "high", "universality", *with_values, "verdict"]
+    assert re.split(" {2,}", header.strip()) == columns
 
 
 @pytest.mark.parametrize(
@@ -314,32 +215,40 @@ def test_show_lists_what_its_filters_choose(topical_run, arguments):
     [
         (
             "--sort sticky_score",
-            "used the method profile, which cannot be sorted by 'sticky_score': sort by lift, lift_low",
+            "the method profile, which cannot be sorted by 'sticky_score': sort by lift, ",
         ),
-        ("--validated", "used the method profile, which judges every token: leave --validated out"),
-        ("--sort token", "cannot be sorted by 'token': sort by lift, lift_low"),
         ("--sort severity", "cannot be sorted by 'severity': sort by lift, lift_low"),
-        ("--verdict odd", "has no verdict 'odd': list by sticky or topical or benign"),
         ("--validated --sort lift", "used the method profile, which judges every token: leave --validated"),
+        ("--verdict odd", "has no verdict 'odd': list by sticky or topical or benign"),
+        ("--by-dimension", "was made without dimensions and layers: detect with --dimensions"),
+        ("--at-dimension 8", "it has only the model as it is"),
     ],
 )
-def test_show_refuses_what_a_profile_run_does_not_have(run, arguments, saying):
+def test_show_refuses_what_a_run_does_not_have(run, arguments, saying):
     planted.refused("show", run, *arguments.split(), saying=saying)
-    planted.refused("show", run, *arguments.split(), "--format", "json", saying=saying)
+
+
+def test_sticky_tokens_of_a_negligible_size_are_counted_as_such(run, tmp_path):
+    """They exist where the smallest effect that matters was set to nothing."""
+    sticky = pl.when(pl.col("token").is_in(["river", "stone"]))
+    verdict, severity = sticky.then(pl.lit("sticky")), sticky.then(pl.lit("negligible"))
+    folder = changed(
+        run, tmp_path / "run", verdict=verdict.otherwise("verdict"), severity=severity.otherwise("severity")
+    )
+    said = planted.command("show", folder).stdout
+    assert "has 3 sticky tokens (1 severe, 2 negligible); the worst, '!'," in said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filters", [[], ["--verdict", "sticky"]], ids=["summary", "list"])
-def test_hostile_tokens_are_printed_escaped(run, tmp_path, filters):
-    folder = Path(shutil.copytree(run, tmp_path / "run"))
-    texts = pl.Series(list(HOSTILE))
+def test_hostile_tokens_are_printed_escaped(run, tmp_path):
+    folder, printed, texts = tmp_path / "run", "", pl.Series(list(HOSTILE))
+    shutil.copytree(run, folder)
     table = pl.read_parquet(folder / "tokens.parquet").head(len(texts))
     table = table.with_columns(token=texts, decoded=texts, verdict=pl.lit("sticky"))
-    printed = ""
-    for worst in range(len(HOSTILE)):  # each is once first: the summary lists twenty
+    for worst in range(len(HOSTILE)):  # each is once first, in the finding
         lifts = pl.Series([2.0 if row == worst else 1.0 for row in range(len(HOSTILE))])
         table.with_columns(lift=lifts).write_parquet(folder / "tokens.parquet")
-        printed += planted.command("show", folder, *filters).stdout
+        printed += planted.command("show", folder).stdout
     assert_harmless(printed)
     assert [shown for shown in HOSTILE.values() if f" {shown} " not in printed] == []
 
@@ -348,24 +257,26 @@ def test_hostile_tokens_are_printed_escaped(run, tmp_path, filters):
 
 
 @pytest.mark.slow
-def test_probe_gives_one_document(place, options):
-    arguments = ("probe", place / "planted", "!", "river", *options)
-    result = planted.command(*arguments, "--format", "json")
+def test_probe_gives_one_document_that_agrees_with_the_run(place, options, run):
+    result = planted.command("probe", place / "planted", "!", "river", *options, "--format", "json")
     found = planted.document(result)
-    assert [each["token"] for each in found] == ["!", "river"]
-    assert [each["verdict"] for each in found] == ["sticky", "benign"]
+    assert [(each["token"], each["verdict"]) for each in found] == [("!", "sticky"), ("river", "benign")]
     for each in found:
-        assert set(each) == set(ProfileEvidence.__slots__)
         assert each["curve"]["copies"] == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
         assert set(each["by_placement"]) == {"prefix", "suffix", "random"}
     assert "symptoms: 10 of 10" in result.stderr
     by_id = planted.command("probe", place / "planted", "34", "55", "--ids", *options, "-f", "json")
     assert planted.document(by_id) == found
+    # Rounds are the same; only what is ordinary is shown by fewer tokens.
+    assert found[0]["lift"] == pytest.approx(open_run(run).token("!")["lift"].item(), rel=0.02)
+    assert found[0]["mean_similarity"] == pytest.approx(open_run(run).plan.mean_similarity, abs=1e-9)
 
 
-def test_probe_prints_the_evidence_and_both_curves(place, run, options):
+def test_probe_prints_the_evidence_and_both_curves_and_stores_nothing(
+    place, run, options, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     result = planted.command("probe", place / "planted", "!", "river", *options)
-    assert result.exit_code == 0
     assert re.search(r"34 +! +OK( +[\d.]+){4} +severe +sticky", result.stdout)
     for side in ("below", "above"):
         assert f"Similarity of pairs {side} the mean similarity, by number of copies" in result.stdout
@@ -373,27 +284,99 @@ def test_probe_prints_the_evidence_and_both_curves(place, run, options):
         assert len(re.findall(rf"^{name}( +-?\d\.\d{{4}}){{7}} *$", result.stdout, re.MULTILINE)) == 2
     u = open_run(run).plan.mean_similarity
     assert result.stdout.endswith(f"the model's mean similarity is {u:.4f}.\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_probe_measures_an_unreachable_token_by_id(place, options):
     arguments = ("probe", place / "planted", "5", "--ids", *options)
     (found,) = planted.document(planted.command(*arguments, "--format", "json"))
     assert (found["token"], found["category"]) == ("[unused0]", "UNREACHABLE_SPECIAL")
-    table = planted.command(*arguments)
-    assert "[unused0]" in table.stdout
     saying = "cannot occur in text .UNREACHABLE_SPECIAL.: probe it with ids insertion"
     planted.refused(*arguments, "--insertion", "text", saying=saying)
 
 
-def test_probe_stores_nothing(place, options, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert planted.command("probe", place / "planted", "!", *options).exit_code == 0
-    assert list(tmp_path.iterdir()) == []
+# Dimensions, and judge
 
 
-def test_a_probe_of_a_detected_token_agrees_with_the_run(place, run, options):
-    """Rounds are the same; only what is ordinary is shown by fewer tokens."""
-    (evidence,) = planted.document(planted.command("probe", place / "planted", "!", *options, "-f", "json"))
-    row = open_run(run).token("!").row(0, named=True)
-    assert evidence["lift"] == pytest.approx(row["lift"], rel=0.02)
-    assert evidence["mean_similarity"] == pytest.approx(open_run(run).plan.mean_similarity, abs=1e-9)
+@pytest.fixture(scope="module")
+def deep(place, options):
+    """The folder of a run with dimensions; its printed results lie beside it."""
+    given = "--dimensions 8,24 --set smallest-effect=1 --set budget=8 --set adaptive=false".split()
+    result = planted.command("detect", place / "planted", *options, *given, "--out", place / "deep")
+    assert result.exit_code == 0, result.stderr
+    (place / "deep.txt").write_text(result.stdout, encoding="utf-8")
+    return place / "deep"
+
+
+def test_every_dimension_has_a_row_and_its_own_tokens(place, deep):
+    table = planted.document(planted.command("show", deep, "--by-dimension", "--format", "json"))
+    assert [row["dimension"] for row in table["dimensions"]] == [32, 8, 24]
+    assert table["dimensions"][0]["sticky"] == 1
+    whole = planted.document(planted.command("show", deep, "--format", "json"))
+    assert whole["dimensions"] == table["dimensions"]
+    printed = planted.command("show", deep, "--by-dimension").stdout
+    assert printed in (place / "deep.txt").read_text("utf-8")
+    assert re.findall(r"^ *(32|8|24) ", printed, re.MULTILINE) == ["32", "8", "24"]
+    at = ("show", deep, "--at-dimension", 8, "--format", "json")
+    listed = planted.document(planted.command(*at, "--limit", 5))["tokens"]
+    own = pl.read_parquet(deep / "dimensions.parquet").filter(dimension=8).sort("lift", descending=True)
+    assert [row["lift"] for row in listed] == own["lift"].head(5).to_list()
+    one = planted.document(planted.command(*at, "--token", planted.PLANTED))
+    assert [row["token"] for row in one["tokens"]] == [planted.PLANTED]
+    planted.refused("show", deep, "--at-layer", 1, saying="has no layer 1")
+    report = json.loads(planted.command("report", deep, "--format", "json").stdout)
+    (figure,) = [each for each in report["figures"] if each["name"] == "by-dimension"]
+    assert [row[1] for row in figure["rows"]] == [32, 8, 24]
+
+
+def judged(run, texts, *options):
+    return planted.command("judge", run, "--sentences", texts, *options)
+
+
+def test_a_judgement_says_the_finding_first_then_the_tokens_and_what_they_rest_on(place, deep):
+    result = judged(deep, place / "own.txt", "--dimensions", "24")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("1 token is sticky on these texts\n")
+    for said in (
+        "1 of 1 flagged tokens",
+        "moves up: ",
+        "300 texts from",
+        "tokens were measured on",
+        "by dimension",
+    ):
+        assert said in result.stdout
+    document = planted.document(judged(deep, place / "own.txt", "--dimensions", "24", "--format", "json"))
+    assert [row["token"] for row in document["flagged"]] == [planted.PLANTED]
+    (row,) = document["dimensions"]
+    assert row["dimension"] == 24
+    assert row["sticky"] == sum(each["verdict"] == "sticky" for each in row["flagged"])
+
+
+def test_a_judgement_reads_a_column_and_csv_has_all_tokens(place, deep):
+    given = (place / "own.csv", "--column", "body", "--anchors", 50, "--format")
+    document = planted.document(judged(deep, *given, "json"))
+    assert (document["texts"], document["anchors"]) == (300, 50)
+    rows = list(csv.DictReader(io.StringIO(judged(deep, *given, "csv").stdout)))
+    assert len(rows) == profiled.AVAILABLE
+    assert {row["token"]: row["verdict"] for row in rows}[planted.PLANTED] == "sticky"
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "saying"),
+    [
+        ("--sentences \x1b[31mred", 1, "no file"),
+        ("--column missing", 1, "column"),
+        ("--anchors 1", 2, "anchors"),
+        ("--model nope", 1, "nope"),
+        ("--column body --dimensions 9", 1, "has dimensions 8, 24"),
+    ],
+)
+def test_a_judgement_that_cannot_be_made_is_refused(place, deep, given, status, saying):
+    texts = ("--sentences", place / "own.csv")
+    planted.refused("judge", deep, *texts, *given.split(), status=status, saying=saying)
+
+
+def test_a_run_of_another_method_or_without_dimensions_is_not_judged_by_them(place, run, small_run):
+    texts = ("--sentences", place / "own.txt")
+    planted.refused("judge", small_run.path, *texts, saying="cannot judge another corpus")
+    planted.refused("judge", run, *texts, "--dimensions", 8, saying="was made without dimensions")

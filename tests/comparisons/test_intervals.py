@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from stickytoken.comparisons.compared_run import CopiesNeeded, copies_needed, exact_share
-from stickytoken.detection.evidence import RunEvidence
+from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.methods.entry import Scale
 
 SCALE = Scale(ordinary=0.0, spread=0.1, confidence=0.9, serious=0.5)
@@ -43,7 +43,7 @@ def evidence(*curves, ordinary=((0.0, 0.0, 0.0, 0.0),), copies=(0, 1, 2, 4)):
         ],
         schema_overrides={"below": pl.List(pl.Float64)},
     )
-    return RunEvidence(None, tokens, pl.DataFrame())
+    return RunEvidence(None, tokens)
 
 
 @pytest.mark.parametrize(

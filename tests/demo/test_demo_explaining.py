@@ -3,11 +3,11 @@
 import pytest
 
 from stickytoken import load_encoder
-from stickytoken.demo._answers import FIGURES, chosen_settings, deviation_figure, explain_on, figures_of
+from stickytoken.demo._explain import FIGURES, chosen_settings, deviation_figure, explain_on, figures_of
 from stickytoken.demo.context import SharedModel, named_token
 from stickytoken.errors import InputError
 from stickytoken.explanation.files import read_explanation
-from stickytoken.reports.explanation_section import explanation_figures
+from stickytoken.reports.figures.explanation import explanation_figures
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,6 @@ def test_what_a_static_model_does_not_have_is_not_drawn(planted_profile):
     ],
 )
 def test_the_answer_is_the_first_sentence_whatever_the_token(text, parts):
-    from stickytoken.demo.tabs.explain_tab import first_sentence
+    from stickytoken.demo._explain import first_sentence
 
     assert first_sentence(text, text.index("' (") + 1) == parts

@@ -10,7 +10,6 @@ from stickytoken.demo.context import (
     checked_placement,
     checked_text,
     checked_token_id,
-    name_of,
     named_token,
 )
 from stickytoken.errors import InputError
@@ -66,7 +65,7 @@ def test_a_token_is_named_by_its_string_or_its_id(shared_model):
     river = named_token(shared_model.vocabulary, "river")
     assert river.text.strip() == "river"
     assert named_token(shared_model.vocabulary, f" #{river.id} ") == river
-    assert name_of(shared_model.vocabulary, river.id) == "river"
+    assert shared_model.name_of(river.id) == "river"
 
 
 @pytest.mark.parametrize(
@@ -90,9 +89,9 @@ def test_a_token_that_nobody_can_try_is_refused(shared_model, name, reason):
 
 def test_an_id_that_the_vocabulary_does_not_have_has_no_name(shared_model):
     with pytest.raises(InputError, match="no token id 99999"):
-        name_of(shared_model.vocabulary, 99999)
+        shared_model.name_of(99999)
 
 
 def test_every_available_token_has_a_name_that_names_it(shared_model):
     for token in shared_model.vocabulary.available:
-        assert named_token(shared_model.vocabulary, name_of(shared_model.vocabulary, token.id)) == token
+        assert named_token(shared_model.vocabulary, shared_model.name_of(token.id)) == token

@@ -11,15 +11,17 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stickytoken import load_encoder
-from stickytoken.demo._answers import (
-    computed_evidence,
+from stickytoken.demo._explore import computed_evidence
+from stickytoken.demo.context import (
+    EXAMPLE,
+    SharedModel,
+    find_runs,
     listed_tokens,
     other_sentences,
     spread,
     worked_example,
     worst_token,
 )
-from stickytoken.demo.context import EXAMPLE, SharedModel, find_runs
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods.profile.estimates import EFFECTS_FILE
 from stickytoken.reports.content import read_content
@@ -90,12 +92,12 @@ def test_a_named_folder_that_is_no_run_is_an_error(tmp_path):
 def test_the_worked_example_is_the_worst_token_with_its_typical_pair(planted_profile):
     model, run = planted_profile
     context = context_of(model, [run])
-    example = worked_example(context.content, context.model.vocabulary, context.corpus)
+    example = worked_example(context)
     row = context.content.evidence.tokens.row(0, named=True)
     assert example.token_id == row["token_id"] == worst_token(context.content)
     assert (example.anchor, example.carrier) == (row["typical_anchor"], row["typical_carrier"])
     bare = replace(context.content, evidence=None)
-    other = worked_example(bare, context.model.vocabulary, context.corpus)
+    other = worked_example(replace(context, content=bare))
     assert other.token_id == example.token_id
     assert {other.anchor, other.carrier} <= {each.text for each in context.content.plan.anchors}
 
@@ -103,7 +105,7 @@ def test_the_worked_example_is_the_worst_token_with_its_typical_pair(planted_pro
 def test_without_a_run_there_is_an_example_too(bert_folder):
     context = context_of(bert_folder)
     assert context.run is None
-    example = worked_example(None, context.model.vocabulary, context.corpus)
+    example = worked_example(context)
     assert "are not known" in example.why
     assert example.token_id in {token.id for token in context.model.vocabulary.available}
     assert listed_tokens(None) == []
@@ -140,7 +142,7 @@ def test_the_packaged_run_says_what_its_model_does():
     kept = example.evidence.tokens
     token_id = kept["token_id"][0]
     bare = replace(
-        example, evidence=replace(example.evidence, tokens=kept.filter(pl.col("token_id") != token_id))
+        example, evidence=example.evidence._replace(tokens=kept.filter(pl.col("token_id") != token_id))
     )
     again = computed_evidence(bare, token_id, SharedModel(load_encoder("all-MiniLM-L6-v2"))).evidence.tokens
     assert_allclose(again["below"][0].to_list(), kept["below"][0].to_list(), atol=1e-4)

@@ -8,8 +8,8 @@ pytest.importorskip("gradio", reason="gradio is not installed")
 import repaired
 import web_app
 from stickytoken import load_encoder
+from stickytoken.demo._compare import NO_REPAIR, RepairView
 from stickytoken.demo.context import SharedModel, Startup
-from stickytoken.demo.tabs.repair_tab import NO_REPAIR, RepairView
 from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from stickytoken.demo._trial import plan_trial
+from stickytoken.demo._try import plan_trial
 from stickytoken.demo.server import AllowedHosts
 from web_app import Events, request
 
@@ -57,7 +57,7 @@ def computed(monkeypatch):
         planned.append(question)
         return plan_trial(encoder, question)
 
-    monkeypatch.setattr("stickytoken.demo.tabs.try_tab.plan_trial", noted)
+    monkeypatch.setattr("stickytoken.demo._try.plan_trial", noted)
     return planned
 
 
@@ -292,7 +292,7 @@ def test_a_defect_is_logged_with_its_traceback_and_leaves_no_answer(events, monk
     def broken(encoder, question):
         raise ZeroDivisionError("no such thing")
 
-    monkeypatch.setattr("stickytoken.demo.tabs.try_tab.plan_trial", broken)
+    monkeypatch.setattr("stickytoken.demo._try.plan_trial", broken)
     success, said = events.send(events.find("click", *TRY), *GOOD)
     assert success
     assert "The app failed" in said

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stickytoken import load_encoder
-from stickytoken.demo._trial import (
+from stickytoken.demo._try import (
     Question,
     describe_answer,
     measure_trial,

@@ -3,7 +3,7 @@
 import pytest
 
 from stickytoken.errors import InputError
-from stickytoken.measurement.stage import ignore_progress
+from stickytoken.measurement.engine import ignore_progress
 from web_app import ATTACKS, SHOWN, context_of, error, open_tab, saved_bert
 
 FIRST, SECOND = "the river sings near the bridge", "an old doctor walks"
@@ -12,8 +12,8 @@ FIRST, SECOND = "the river sings near the bridge", "an old doctor walks"
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
     """The tab of a tiny BERT without a run."""
+    from stickytoken.demo._explain import WhySimilar
     from stickytoken.demo.context import Startup
-    from stickytoken.demo.tabs.why_tab import WhySimilar
 
     context = context_of(saved_bert(tmp_path_factory.mktemp("why")))
     startup = Startup(context.model.name, context.library)

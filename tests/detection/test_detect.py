@@ -15,7 +15,7 @@ from plain_method import METRICS, PlainMethod
 from stickytoken import detect, load_encoder
 from stickytoken.insertion import Insertion
 from stickytoken.measurement.resume import differences
-from stickytoken.methods.std.settings import StdSettings
+from stickytoken.methods.std.plan import StdSettings
 
 
 @pytest.fixture(scope="module")

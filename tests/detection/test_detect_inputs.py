@@ -14,7 +14,7 @@ from stickytoken import detect, load_encoder, load_sentences, open_run
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.measurement.resume import differences
-from stickytoken.methods.std.settings import StdSettings
+from stickytoken.methods.std.plan import StdSettings
 
 
 def test_a_sample_is_drawn_by_the_seed(encoder, tmp_path):

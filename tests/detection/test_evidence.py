@@ -1,4 +1,4 @@
-"""What a run keeps for its reports: curves, pairs and the map, against plain computations."""
+"""What a run keeps for its reports: curves and pairs, against plain computations."""
 
 import shutil
 from pathlib import Path
@@ -6,15 +6,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.decomposition import PCA
 
 import planted
 import profiled
 from stickytoken import detect, load_encoder, open_run
-from stickytoken.detection.evidence import EVIDENCE_FILE, EVIDENCE_RECORD_FILE, MAP_FILE
+from stickytoken.detection.run_folder import EVIDENCE_FILE, EVIDENCE_RECORD_FILE
 from stickytoken.methods.probes import pairs_to_show
 
-FILES = (EVIDENCE_FILE, MAP_FILE, EVIDENCE_RECORD_FILE)
+FILES = (EVIDENCE_FILE, EVIDENCE_RECORD_FILE)
 
 
 @pytest.fixture(scope="module")
@@ -99,25 +98,9 @@ def test_the_planted_token_is_shown_first_beside_ordinary_ones(run):
     assert curve["below"][-1] - curve["below"][0] > 2 * abs(control[-1] - control[0])
 
 
-def test_the_map_is_the_mean_direction_and_the_first_component_beside_it(model, run):
-    points = run.evidence.points
-    vectors = units(model.encode_ids([(k,) for k in points["token_id"]]).astype(np.float64))
-    own = points["drawn"].to_numpy()
-    assert own.sum() == min(3000, profiled.AVAILABLE)
-    direction = vectors[own].mean(axis=0)
-    direction /= np.linalg.norm(direction)
-    assert points["to_mean"].to_numpy() == pytest.approx(vectors @ direction, abs=1e-6)
-    rest = vectors - np.outer(vectors @ direction, direction)
-    oracle = PCA(svd_solver="full").fit(rest[own])
-    found, expected = points["component"].to_numpy(), oracle.transform(rest)[:, 0]
-    assert min(np.abs(found - expected).max(), np.abs(found + expected).max()) < 1e-5
-    assert run.evidence.record.map_explained == pytest.approx(oracle.explained_variance_ratio_[0], abs=1e-6)
-
-
 def test_the_same_run_keeps_the_same_bytes(model, run, tmp_path):
     again = profiled.detect_profile(model, tmp_path / "run")
-    for name in (EVIDENCE_FILE, MAP_FILE):
-        assert (again.path / name).read_bytes() == (run.path / name).read_bytes()
+    assert (again.path / EVIDENCE_FILE).read_bytes() == (run.path / EVIDENCE_FILE).read_bytes()
 
 
 def test_evidence_changes_no_number_of_the_run(model, run, tmp_path):
@@ -162,7 +145,7 @@ def test_tokens_without_a_pair_have_none(model):
     """A model whose texts are all more similar than its vocabulary."""
     nothing = np.zeros((2, 3), dtype=bool)
     values = np.ones((2, 3))
-    assert pairs_to_show(values, values, nothing, 0.0) == {"typical": (), "largest": ()}
+    assert pairs_to_show(values, values, nothing, 0.0) == {"typical": [], "largest": []}
 
 
 def test_pairs_are_chosen_by_their_rise():
@@ -170,8 +153,8 @@ def test_pairs_are_chosen_by_their_rise():
     after = before + np.array([[0.1, 0.9, 0.3], [0.5, 0.2, 0.15]])
     shown = np.array([[True, False, True], [True, True, True]])
     found = pairs_to_show(before, after, shown, 0.21)
-    assert found["largest"][:2] == (1, 0)
-    assert found["typical"][:2] == (1, 1)
+    assert found["largest"][:2] == [1, 0]
+    assert found["typical"][:2] == [1, 1]
 
 
 def test_a_sample_smaller_than_what_is_shown(model, tmp_path):

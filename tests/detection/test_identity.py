@@ -15,10 +15,9 @@ from sentence_transformers import SentenceTransformer
 
 import planted
 import tiny
-from stickytoken.corpora import choice, text_kinds
-from stickytoken.corpora.choice import corpus_fingerprint
-from stickytoken.corpora.corpus import collect_sentences
-from stickytoken.corpora.pairs import SentencePair, pairs_fingerprint
+from stickytoken.data import corpora, text_kinds
+from stickytoken.data.corpora import SentencePair, corpus_fingerprint, pairs_fingerprint
+from stickytoken.data.sentences import collect_sentences
 from stickytoken.detection import detect
 from stickytoken.detection.detect import identity_parts
 from stickytoken.encoders import load_encoder
@@ -27,8 +26,9 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
-from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.std.settings import PlacementWeights, ScoreConstants, StdSettings
+from stickytoken.methods.profile.anchors import ProfileSettings
+from stickytoken.methods.registry import entries, method_named
+from stickytoken.methods.std.plan import PlacementWeights, ScoreConstants, StdSettings
 
 ENCODER = EncoderIdentity(
     weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32
@@ -62,7 +62,7 @@ OTHER_PROFILE_SETTINGS = {
     "confidence": 0.8,
     "fdr": 0.1,
     "smallest_effect": 0.3,
-    "screen_precision": Precision.INT8,
+    "screen_precision": Precision.BFLOAT16,
     "adaptive": False,
     "insertion": Insertion.TEXT,
     "copies": (4, 8),
@@ -112,7 +112,7 @@ def test_what_a_truncated_model_is_measured_by_is_named():
     assert differences(truncated, parts(method="profile", chosen=ProfileSettings())) == ["chosen_by"]
 
 
-@pytest.mark.parametrize("settings", [StdSettings(), ProfileSettings()], ids=["std", "profile"])
+@pytest.mark.parametrize("settings", [method_named(entry.name).settings() for entry in entries()])
 def test_an_identity_equals_itself_after_it_was_written_and_read(settings):
     """Else every setting that JSON spells otherwise would be named as a difference."""
     written = parts(chosen=settings)
@@ -160,7 +160,7 @@ def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkey
     assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
     assert corpus_fingerprint(dataclasses.replace(plain, source="elsewhere"), topics_count=True) in found
     kinds = text_kinds()
-    monkeypatch.setattr(choice, "text_kinds", lambda: dataclasses.replace(kinds, texts=kinds.texts[:-1]))
+    monkeypatch.setattr(corpora, "text_kinds", lambda: dataclasses.replace(kinds, texts=kinds.texts[:-1]))
     assert corpus_fingerprint(plain, topics_count=True) not in found
     assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
 
@@ -277,7 +277,7 @@ def test_the_hash_is_the_same_in_another_process():
     """Nothing of it may rest on hash seeds or on the order of a set."""
     script = (
         "from stickytoken.detection.detect import identity_parts\nfrom stickytoken.machine import digest\n"
-        "from stickytoken.methods.std.settings import StdSettings\n"
+        "from stickytoken.methods.std.plan import StdSettings\n"
         "from stickytoken.encoders.protocol import EncoderIdentity\n"
         "encoder = EncoderIdentity('aa', 'bb', 'cc', '', 'float32', 64, 32)\n"
         "print(digest(identity_parts(encoder, 'std', StdSettings(), 'dd', None)))\n"

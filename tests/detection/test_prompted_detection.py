@@ -14,7 +14,7 @@ import tiny_decoders
 from interrupted import assert_same_run
 from prompted_loading import load_prompted
 from stickytoken import load_encoder
-from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.data.sentences import collect_sentences
 from stickytoken.detection import detect
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.module import CausalPrompt
@@ -25,7 +25,9 @@ from stickytoken.measurement.ray_engine import ShardWorker, ray_engine
 pytestmark = pytest.mark.slow
 
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
-OPTIONS = "--device cpu --prompt prompteol --token-prepending --start 1 --exit 3 --layer 3".split()
+OPTIONS = (
+    "--device cpu --prompt prompteol --token-prepending --set start=1 --set exit=3 --set layer=3".split()
+)
 SAMPLE = 40
 SHARD_PROBES = 6 * planted.SHARD_PROBES
 
@@ -102,7 +104,7 @@ def test_a_run_that_is_cut_off_continues_to_the_same_bytes(folder, method, tmp_p
 @pytest.mark.parametrize("method", METHODS)
 def test_the_command_finds_what_the_function_finds(qwen, corpus_file, method, tmp_path):
     arguments = [
-        "detect", qwen, *OPTIONS, "--sentences", corpus_file, "--sample", 12, "--no-report",
+        "detect", qwen, *OPTIONS, "--sentences", corpus_file, "--sample", 12, "--set", "report=false",
         *("--method", method), *(planted.SMALL_OPTIONS[4:] if method == "std" else ()),
     ]  # fmt: skip
     told = planted.command(*arguments, "--out", tmp_path / "command", "-f", "json")
@@ -130,8 +132,8 @@ def test_the_command_finds_what_the_function_finds(qwen, corpus_file, method, tm
     )
     assert planted.files_of(tmp_path / "command") == before
     planted.refused(
-        "detect", qwen, *OPTIONS[:-1], 2, *arguments[len(OPTIONS) + 2 :], "--out", tmp_path / "command",
-        saying="differs in encoder",
+        "detect", qwen, *OPTIONS[:-1], "layer=2", *arguments[len(OPTIONS) + 2 :],
+        "--out", tmp_path / "command", saying="differs in encoder",
     )  # fmt: skip
 
 
@@ -153,7 +155,18 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
     lines = [{"sentence1": text, "sentence2": text[::-1], "score": len(text)} for text in tiny.sentences(12)]
     task.write_text("\n".join(json.dumps(line) for line in lines))
     token = run.tokens["token"][0]
-    asked = ["impact", run.path, "--tokens", token, "--task", task, "--device", "cpu", "--repetitions", 1]
+    asked = [
+        "impact",
+        run.path,
+        "--tokens",
+        token,
+        "--task",
+        task,
+        "--device",
+        "cpu",
+        "--set",
+        "repetitions=1",
+    ]
     moved = qwen.rename(tmp_path / "moved")
     refused = planted.command(*asked, "--format", "json")
     assert refused.exit_code == 1
@@ -161,7 +174,7 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
     measured = planted.command(*asked, "--model", moved, "--format", "json")
     assert measured.exit_code == 0, measured.stderr
     assert json.loads(measured.stdout)["effects"]
-    other = planted.command(*asked, "--model", moved, "--prompt", "cot")
+    other = planted.command(*asked, "--model", moved, "--set", "prompt=cot")
     assert other.exit_code == 1
     assert "was made with another model" in other.stderr
     moved.rename(qwen)

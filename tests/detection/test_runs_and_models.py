@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from stickytoken.detection.model_files import model_difference, require_same_model
-from stickytoken.detection.run import is_run
+from stickytoken.detection.run import is_run, model_difference, require_same_model
 from stickytoken.detection.run_folder import flagged_ids
 from stickytoken.errors import RunError
-from stickytoken.measurement.atomic import default_folder, folder_name
+from stickytoken.measurement.store import default_folder, folder_name
 
 IDENTITY = "0123456789abcdef" * 4
 

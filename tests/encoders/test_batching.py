@@ -1,6 +1,7 @@
-"""Batches of equal length, as properties of whatever lengths come in; too little memory for them."""
+"""Batches of equal length: how inputs are grouped, too little memory for them, and several threads."""
 
 import math
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -10,83 +11,50 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiny
+import tiny_architectures as architectures
 from stickytoken import load_encoder
-from stickytoken.encoders._batch_runner import BatchRunner, affordable_tokens
+from stickytoken.encoders.compute.batches import BatchRunner, affordable_tokens
+from stickytoken.encoders.compute.workers import compute_all, worker_count
 from stickytoken.encoders.protocol import TOKEN_MULTIPLE, equal_length_batches
 from stickytoken.errors import EncodingError
+from torch_threads import torch_threads
 
-lengths = st.lists(st.integers(0, 40), max_size=60)
-budgets = st.integers(1, 200)
-reproducible = settings(max_examples=200)
-
-
-@reproducible
-@given(lengths, budgets)
-def test_every_input_is_in_exactly_one_batch(sizes, budget):
-    batches = equal_length_batches(sizes, budget)
-    assert sorted(place for batch in batches for place in batch.tolist()) == list(range(len(sizes)))
-    assert all(len(batch) for batch in batches)
+TEXTS = [f"the {word} sings {'near the bridge ' * (place % 5)}" for place, word in enumerate(tiny.WORDS)]
 
 
-@reproducible
-@given(lengths, budgets)
-def test_a_batch_holds_one_length_only(sizes, budget):
-    assert all(len({sizes[place] for place in batch}) == 1 for batch in equal_length_batches(sizes, budget))
-
-
-@reproducible
-@given(lengths, budgets)
-def test_a_batch_keeps_the_budget_unless_it_is_a_single_input(sizes, budget):
-    for batch in equal_length_batches(sizes, budget):
-        assert len(batch) == 1 or sum(sizes[place] for place in batch) <= budget
-
-
-@reproducible
-@given(lengths, budgets)
-def test_only_the_last_batch_of_a_length_has_room_for_more(sizes, budget):
-    """More is one input, or as many as keep the tokens a multiple of what kernels like."""
-    batches = equal_length_batches(sizes, budget)
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 200))
+def test_a_batch_is_full_of_one_length_and_long_ones_come_first(sizes, budget):
+    batches = equal_length_batches(np.array(sizes, dtype=np.int32), budget)
+    order = [place for batch in batches for place in batch.tolist()]
+    assert order == sorted(range(len(sizes)), key=lambda place: (-sizes[place], place))
+    for batch in batches:
+        (length,) = {sizes[place] for place in batch}
+        assert len(batch) == 1 or length * len(batch) <= budget
     for batch, following in pairwise(batches):
         length = sizes[batch[0]]
-        if sizes[following[0]] == length:
+        if sizes[following[0]] == length:  # then there was no room for more of it
             step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
             more = step if len(batch) >= step else 1
             assert (len(batch) + more) * max(1, length) > budget
 
 
-@reproducible
-@given(lengths, budgets)
-def test_inputs_of_one_length_keep_their_order_and_long_ones_come_first(sizes, budget):
-    order = [place for batch in equal_length_batches(sizes, budget) for place in batch.tolist()]
-    assert order == sorted(range(len(sizes)), key=lambda place: (-sizes[place], place))
+@pytest.mark.parametrize("length", [1, 24, 64, 100, 5000])
+def test_batches_have_multiples_of_tokens_where_their_budget_allows_it(length):
+    full = len(equal_length_batches([length] * 9000, 4096)[0]) * length
+    assert 2048 < full <= max(4096, length)
+    assert full % TOKEN_MULTIPLE == 0 or length > 4096 // TOKEN_MULTIPLE
 
 
-@reproducible
-@given(lengths, budgets)
-def test_the_same_lengths_give_the_same_batches_from_an_array(sizes, budget):
-    expected = equal_length_batches(sizes, budget)
-    found = equal_length_batches(np.array(sizes, dtype=np.int32), budget)
-    assert [batch.tolist() for batch in found] == [batch.tolist() for batch in expected]
+# --- memory; the allocator is the one part that no test machine can run
 
 
-def test_no_inputs_make_no_batches():
-    assert equal_length_batches([], 8) == []
-
-
-def test_an_input_longer_than_the_budget_is_a_batch_of_its_own():
-    batches = equal_length_batches([3, 9, 9, 3, 3], 6)
-    assert [batch.tolist() for batch in batches] == [[1], [2], [0, 3], [4]]
-
-
-@pytest.mark.parametrize("fits", [1, 3, 40])
+@pytest.mark.parametrize(("fits", "budget"), [(1, None), (3, None), (40, None), (2, 24)])
 def test_a_device_out_of_memory_gets_smaller_batches_and_the_same_vectors(
-    fits, monkeypatch, caplog, tmp_path
+    fits, budget, model, monkeypatch, caplog
 ):
-    """The allocator is the one part that no test machine can run."""
-    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path))
     texts = [f"the {word} sings to the {other}" for word in tiny.WORDS[:9] for other in tiny.WORDS[:9]]
-    expected = load_encoder(model).encode(texts)
-    encoder = load_encoder(model)
+    expected, encoder = load_encoder(model).encode(texts), load_encoder(model, token_budget=budget)
     launch = BatchRunner.launch
 
     def limited(self, contents):
@@ -101,39 +69,17 @@ def test_a_device_out_of_memory_gets_smaller_batches_and_the_same_vectors(
     assert said
     caplog.clear()
     assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
-    if fits > 1:
-        assert len(caplog.records) < len(said)
+    assert len(caplog.records) < len(said) or fits == 1
 
 
-def test_one_input_that_does_not_fit_is_an_error(monkeypatch, tmp_path):
-    encoder = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path)))
-
+def test_one_input_that_does_not_fit_is_an_error(model, monkeypatch):
     def nothing_fits(self, contents):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
+    encoder = load_encoder(model)
     monkeypatch.setattr(BatchRunner, "launch", nothing_fits)
     with pytest.raises(EncodingError, match="cpu ran out of memory on a text of 5 tokens: use shorter"):
         encoder.encode(["the river sings", "a bird"])
-
-
-@pytest.mark.parametrize("ahead", [1, 2, 3])
-def test_batches_that_are_computed_ahead_give_the_same_vectors(ahead, monkeypatch, tmp_path):
-    """As on an accelerator; a lack of memory may come while another batch is being computed."""
-    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path))
-    texts = [" ".join(tiny.WORDS[: 1 + k % 7]) + f" {word}" for k, word in enumerate(tiny.WORDS * 3)]
-    expected = load_encoder(model).encode(texts)
-    encoder = load_encoder(model, token_budget=24)
-    encoder._runner._ahead = ahead
-    assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
-    launch, most = BatchRunner.launch, 2
-
-    def limited(self, contents):
-        if len(contents) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return launch(self, contents)
-
-    monkeypatch.setattr(BatchRunner, "launch", limited)
-    assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -145,7 +91,6 @@ def test_a_batch_takes_a_share_of_the_free_memory_within_bounds(free, bytes_per_
 
 
 def test_on_cuda_the_free_memory_sets_the_batch(monkeypatch, tmp_path):
-    """The device's memory is the one part that no test machine has; the model computes."""
     launched, launch = [], BatchRunner.launch
 
     def counted(self, contents):
@@ -161,3 +106,99 @@ def test_on_cuda_the_free_memory_sets_the_batch(monkeypatch, tmp_path):
     # Texts of 32 tokens, [CLS] and [SEP] among them, that take 100,000 bytes a token; 40 % of 10 GB.
     assert encoder._runner._budget_by_memory() == 40_000
     assert launched[-1] == launched[-2] == 64 * 30
+
+
+# --- several threads
+
+
+@pytest.mark.parametrize(("name", "pooling"), [("bert", "mean"), ("t5", "mean"), ("qwen2-chat", "lasttoken")])
+def test_vectors_do_not_depend_on_the_number_of_threads(name, pooling, backbone):
+    encoder = load_encoder(architectures.stacked(backbone(name), pooling=pooling), token_budget=40)
+    alone = encoder.encode(TEXTS)
+    for threads in (2, 3):
+        with torch_threads(threads):
+            # MKL rounds by where its inputs lie in memory.
+            np.testing.assert_allclose(encoder.encode(TEXTS), alone, atol=4e-6)
+
+
+def test_every_item_is_computed_once_by_threads_of_one_torch_thread_each():
+    seen, threads, inference = [], set(), set()
+    both = threading.Barrier(2, timeout=60)
+
+    def compute(item):
+        if item < 2:
+            both.wait()  # so both threads take part
+        seen.append(item)
+        threads.add((threading.get_ident(), torch.get_num_threads()))
+        inference.add(torch.is_inference_mode_enabled())
+
+    before = torch.get_num_threads()
+    compute_all(compute, range(50), 2)
+    assert sorted(seen) == list(range(50))
+    assert len(threads) == 2
+    assert {count for _, count in threads} == {1}
+    assert inference == {True}
+    assert torch.get_num_threads() == before
+    threads.clear()
+    compute_all(compute, range(2, 5), 1)
+    assert {ident for ident, _ in threads} == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_a_thread_raises_is_raised_and_the_rest_is_left_out(error):
+    begun = []
+
+    def compute(item):
+        begun.append(item)
+        if item == 3:
+            raise error("item 3")
+
+    with pytest.raises(error, match="item 3"):
+        compute_all(compute, range(10_000), 2)
+    assert len(begun) < 10_000
+
+
+def test_calls_that_overlap_give_back_what_was_there_before_the_first():
+    """As of two visitors with different models, each in a thread that is new to torch."""
+    begun, ended = threading.Barrier(4, timeout=60), threading.Event()
+    found = []
+
+    def long(_):
+        begun.wait()
+        ended.wait(60)
+
+    def visitor():
+        compute_all(long, range(2), 2)
+        found.append(torch.get_num_threads())
+
+    def run(*targets):
+        threads = [threading.Thread(target=target) for target in targets]
+        for thread in threads:
+            thread.start()
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+    with torch_threads(3):
+        run(visitor, visitor)
+        run(lambda: found.append(torch.get_num_threads()))  # a thread that is new to torch, too
+    assert found == [3, 3, 3]
+
+
+def test_workers_are_for_known_modules_without_hooks_and_not_more_than_torch_may_use(model, monkeypatch):
+    monkeypatch.setattr("stickytoken.encoders.compute.workers.available_cores", lambda: 4)
+
+    class Own(torch.nn.Identity):
+        pass
+
+    for threads, workers in ((1, 1), (3, 3), (64, 4)):
+        with torch_threads(threads):
+            assert worker_count(model) == workers
+    with torch_threads(4):
+        for register in (model[0].register_forward_hook, model[0].register_forward_pre_hook):
+            handle = register(lambda *_: None)
+            assert worker_count(model) == 1
+            handle.remove()
+        assert worker_count(model) == 4
+        model.append(Own())
+        assert worker_count(model) == 1

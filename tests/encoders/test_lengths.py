@@ -1,118 +1,147 @@
-"""The longest input that a user asks for: taken, or refused with what the model can do."""
+"""The longest input: what the model reads, what a user asks for, and what is refused."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
 import saved_models
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
-from stickytoken.errors import EncodingError, InputError
+from stickytoken.errors import EncodingError, InputError, ModelError
 
-TEXT = "river stone bird winter market song letter engine green old"
-
-
-def saved(save, folder: Path, **options) -> Path:
-    """An architecture with its stack of modules in a folder."""
-    return architectures.saved(architectures.stacked(save(folder / "backbone"), **options), folder / "model")
+LONGEST = architectures.MAX_LENGTH
+KNOWN = [word for word in tiny.WORDS if len(word) > 1]
 
 
-def load(folder: Path, max_length: int | None, **options):
+def words(count):
+    """A text of as many tokens, of which no two neighbours are equal."""
+    return " ".join(KNOWN[place % len(KNOWN)] for place in range(count))
+
+
+def load(folder, max_length, **options):
     return load_encoder(folder, device="cpu", max_length=max_length, **options)
 
 
-def test_a_static_model_has_no_longest_input_to_set(tmp_path):
-    folder = architectures.saved(architectures.static_model(), tmp_path / "static")
-    with pytest.raises(
-        InputError, match=r"max_length is 50: .*no limit to set; leave max_length out"
-    ) as error:
-        load(folder, 50)
-    assert str(folder) in str(error.value)
-    assert load(folder, None).identity.max_length is None
+@pytest.fixture
+def folder(backbone, tmp_path):
+    """Save a stack on an architecture."""
+    return lambda name: architectures.saved(architectures.stacked(backbone(name)), tmp_path / "model")
 
 
-@pytest.mark.parametrize("length", [0, -1, -100])
+@pytest.mark.parametrize(("length", "prompt"), [(LONGEST, ""), (LONGEST, "the song "), (6, "")])
+def test_the_longest_text_is_read_whole_and_a_longer_one_refused(model, length, prompt):
+    model.max_seq_length = length
+    encoder, room = load_encoder(model, prompt=prompt), length - 2 - len(prompt.split())
+    whole, longer = words(room), words(room + 1)
+    np.testing.assert_allclose(
+        encoder.encode([whole]), model.encode([whole], prompt=prompt), rtol=0, atol=1e-5
+    )
+    assert np.abs(encoder.encode([whole]) - encoder.encode([words(room - 1)])).max() > 1e-3
+    # Texts given twice do not shift the name of the one that is refused.
+    with pytest.raises(EncodingError, match=f"{length + 1} tokens.*reads {length}") as caught:
+        encoder.encode(["stone", "stone", "river", longer, longer])
+    assert repr(longer[:79])[:-1] in str(caught.value)
+
+
+def test_too_many_ids_are_refused_and_shown_as_text(model):
+    token = model.tokenizer.convert_tokens_to_ids("river")
+    with pytest.raises(EncodingError, match=r"'river river .*97 tokens.*reads 96"):
+        load_encoder(model).encode_ids([[token] * 95])
+
+
+def test_a_prompt_longer_than_the_model_reads_is_said_to_be_too_long(model):
+    with pytest.raises(ModelError, match=r"too long: the model reads 96"):
+        load_encoder(model, prompt="the river " * 60)
+
+
+def test_positions_that_start_behind_the_padding_shorten_the_longest_text(folder):
+    path = folder("roberta")
+    saved_models.edit(path / "tokenizer_config.json", lambda config: config.pop("model_max_length"))
+    library = SentenceTransformer(str(path), device="cpu")
+    assert library.max_seq_length == LONGEST + 2
+    encoder, whole = load(path, None), " river" * (LONGEST - 2)
+    np.testing.assert_allclose(encoder.encode([whole]), library.encode([whole]), rtol=0, atol=1e-5)
+    with pytest.raises(EncodingError, match=r"97 tokens.*reads 96"):
+        encoder.encode([whole + " river"])
+
+
+def test_a_static_model_reads_to_where_its_tokenizer_cuts_and_has_no_limit_to_set(tmp_path):
+    model = architectures.static_model()
+    path = architectures.saved(model, tmp_path / "static")
+    assert load(path, None).max_length is None
+    with pytest.raises(InputError, match=r"max_length is 50: .*static' .*no limit to set"):
+        load(path, 50)
+    model.tokenizer.enable_truncation(30)
+    encoder = load_encoder(model)
+    np.testing.assert_allclose(encoder.encode([words(30)]), model.encode([words(30)]), rtol=0, atol=1e-5)
+    with pytest.raises(EncodingError, match=r"31 tokens.*reads 30"):
+        encoder.encode([words(31)])
+
+
+@pytest.mark.parametrize("length", [0, -100])
 def test_a_longest_input_below_1_is_refused_before_the_model_is_looked_for(length):
     with pytest.raises(InputError, match=f"max_length is {length}: pass at least 1"):
-        load_encoder("no-such/model", device="cpu", max_length=length)
+        load("no-such/model", length)
 
 
-@pytest.mark.parametrize(
-    "save", [architectures.bert, architectures.roberta, architectures.mpnet, architectures.modernbert]
-)
-def test_a_longest_input_beyond_the_positions_is_refused_and_the_last_position_is_read(save, tmp_path):
-    folder = saved(save, tmp_path)
-    longest = architectures.MAX_LENGTH
-    with pytest.raises(InputError, match=f"max_length is {longest + 1}: .* only {longest} positions"):
-        load(folder, longest + 1)
-    encoder = load(folder, longest)
-    assert encoder.identity.max_length == longest
-    ids = (encoder.tokenize([TEXT])[0].ids * 30)[: longest - 2]
+@pytest.mark.parametrize("name", ["bert", "roberta", "mpnet", "modernbert"])
+def test_a_longest_input_beyond_the_positions_is_refused_and_the_last_position_is_read(name, folder):
+    path = folder(name)
+    with pytest.raises(InputError, match=f"max_length is {LONGEST + 1}: .* only {LONGEST} positions"):
+        load(path, LONGEST + 1)
+    encoder = load(path, LONGEST)
+    assert encoder.identity.max_length == LONGEST
+    ids = (encoder.tokenize([words(9)])[0].ids * 30)[: LONGEST - 2]
     assert encoder.fits(ids)
     assert not encoder.fits([*ids, ids[0]])
-    assert np.array_equal(encoder.encode_ids([ids]), load(folder, None).encode_ids([ids]))
+    assert np.array_equal(encoder.encode_ids([ids]), load(path, None).encode_ids([ids]))
 
 
-def test_relative_positions_have_no_end(tmp_path):
-    folder = saved(architectures.t5, tmp_path)
-    assert load(folder, None).identity.max_length == architectures.MAX_LENGTH
-    encoder = load(folder, 1000)
+def test_relative_positions_have_no_end(folder):
+    path = folder("t5")
+    assert load(path, None).identity.max_length == LONGEST
+    encoder = load(path, 1000)
     assert encoder.identity.max_length == 1000
-    assert encoder.encode([f"{TEXT} " * 30]).shape == (1, architectures.DIMENSION)
+    assert encoder.encode([words(300)]).shape == (1, architectures.DIMENSION)
 
 
-@pytest.mark.parametrize("kind", ["yarn", "default"])
-def test_stretched_rotary_positions_reach_beyond_the_declared_ones(kind, tmp_path):
-    folder = saved(architectures.qwen2, tmp_path)
-
-    def stretch(config: dict) -> None:
-        scaling = {"factor": 4.0, "original_max_position_embeddings": architectures.MAX_LENGTH}
-        config["rope_parameters"] = {"rope_theta": 10000.0, "rope_type": kind} | (
-            scaling if kind == "yarn" else {}
-        )
-
-    saved_models.edit(folder / "config.json", stretch)
-    if kind == "yarn":
-        encoder = load(folder, 300)
-        ids = (encoder.tokenize([TEXT])[0].ids * 30)[:300]
-        assert encoder.encode_ids([ids]).shape == (1, architectures.DIMENSION)
-    else:
-        with pytest.raises(InputError, match="has only 96 positions; pass at most 96"):
-            load(folder, 300)
+def test_stretched_rotary_positions_reach_beyond_the_declared_ones(folder):
+    path = folder("qwen2")
+    rope = {"rope_theta": 10000.0, "rope_type": "default"}
+    saved_models.edit(path / "config.json", lambda config: config.update(rope_parameters=rope))
+    with pytest.raises(InputError, match="has only 96 positions; pass at most 96"):
+        load(path, 300)
+    rope |= {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": LONGEST}
+    saved_models.edit(path / "config.json", lambda config: config.update(rope_parameters=rope))
+    encoder = load(path, 300)
+    ids = (encoder.tokenize([words(9)])[0].ids * 40)[:300]
+    assert encoder.encode_ids([ids]).shape == (1, architectures.DIMENSION)
 
 
-def test_a_longest_input_above_what_the_tokenizer_cuts_at_is_taken(tmp_path):
+def test_a_longest_input_above_what_the_tokenizer_cuts_at_is_taken(folder):
     """Models often ship with a shorter limit than their positions, as all-MiniLM-L6-v2 does."""
-    folder = saved(architectures.bert, tmp_path)
-    path = folder / "sentence_bert_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"max_seq_length": 12}), "utf-8")
-    saved_models.edit(folder / "tokenizer_config.json", lambda config: config.update(model_max_length=12))
+    path = folder("bert")
+    config = path / "sentence_bert_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"max_seq_length": 12}), "utf-8")
+    saved_models.edit(path / "tokenizer_config.json", lambda config: config.update(model_max_length=12))
     with pytest.raises(EncodingError, match="14 tokens, the model reads 12"):
-        load(folder, None).encode([f"{TEXT} the of"])
-    longer = load(folder, 40)
+        load(path, None).encode([words(12)])
+    longer = load(path, 40)
     assert longer.identity.max_length == 40
-    assert longer.encode([TEXT * 2]).shape == (1, architectures.DIMENSION)
+    assert longer.encode([words(38)]).shape == (1, architectures.DIMENSION)
 
 
-def test_a_longest_input_without_room_for_a_text_is_refused(tmp_path):
-    folder = saved(architectures.bert, tmp_path)
+def test_a_shorter_longest_input_needs_room_for_a_text_and_changes_no_vector_but_the_identity(folder):
+    path = folder("bert")
     for length, prompt, taken in ((1, "", 2), (2, "", 2), (4, "the song ", 4)):
-        with pytest.raises(
-            InputError, match=f"max_length is {length}: .* take {taken} tokens, which leaves no room"
-        ):
-            load(folder, length, prompt=prompt)
-    assert load(folder, 3).encode(["river"]).shape == (1, architectures.DIMENSION)
+        with pytest.raises(InputError, match=f"max_length is {length}: .* take {taken} tokens"):
+            load(path, length, prompt=prompt)
     with pytest.raises(EncodingError, match="4 tokens, the model reads 3"):
-        load(folder, 3).encode(["the river"])
-
-
-def test_a_shorter_longest_input_changes_no_vector_but_the_identity(tmp_path):
-    folder = saved(architectures.bert, tmp_path)
-    texts = tiny.sentences(5)
-    short, whole = load(folder, 20), load(folder, None)
-    assert np.array_equal(short.encode(texts), whole.encode(texts))
-    assert (short.identity.max_length, whole.identity.max_length) == (20, architectures.MAX_LENGTH)
+        load(path, 3).encode(["the river"])
+    short, whole = load(path, 3), load(path, None)
+    assert np.array_equal(short.encode(["river"]), whole.encode(["river"]))
+    assert (short.identity.max_length, whole.identity.max_length) == (3, LONGEST)
     assert short.identity != whole.identity

@@ -5,22 +5,22 @@ import pytest
 import torch
 
 import tiny
-from stickytoken.corpora import Sentences
+from stickytoken.data import Sentences
 from stickytoken.detection import detect
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
-from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.errors import EncodingError, ModelError
 from stickytoken.explanation import explain
 from stickytoken.insertion import Insertion
-from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.std.settings import StdSettings
+from stickytoken.methods.profile.anchors import ProfileSettings
+from stickytoken.methods.std.plan import StdSettings
 from word_bag import WordBag
 
 TEXTS = tiny.sentences(12)
 
 
-def bag():
-    return WordBag(tiny.wordpiece_tokenizer())
+def bag(**options):
+    return WordBag(tiny.wordpiece_tokenizer(), **options)
 
 
 def test_a_class_with_encode_and_a_tokenizer_becomes_an_encoder_of_texts():
@@ -46,7 +46,7 @@ def test_members_are_found_without_being_computed():
 
 
 @pytest.mark.parametrize(
-    "tensor",
+    "kind",
     [
         lambda rows: torch.tensor(np.array(rows), requires_grad=True),
         lambda rows: torch.tensor(np.array(rows)).bfloat16(),
@@ -54,10 +54,10 @@ def test_members_are_found_without_being_computed():
         lambda rows: [row.tolist() for row in rows],
     ],
 )
-def test_vectors_may_be_tensors_arrays_or_lists(tensor):
+def test_vectors_may_be_tensors_arrays_or_lists(kind):
     class Other(WordBag):
         def encode(self, texts):
-            return tensor(super().encode(texts))
+            return kind(super().encode(texts))
 
     assert np.allclose(load_encoder(Other()).encode(TEXTS), np.array(WordBag().encode(TEXTS)), atol=2e-2)
 
@@ -69,9 +69,7 @@ def test_vectors_may_be_tensors_arrays_or_lists(tensor):
         (np.zeros(3), r"shape \(3,\) for 3 texts"),
         (np.zeros((2, 4)), r"shape \(2, 4\) for 3 texts"),
         ([[1.0], [1.0, 2.0], [3.0]], "not an array of numbers"),
-        (None, r"shape \(\) for 3 texts|no array"),
-        (np.full((3, 4), np.nan), "'a'.*not finite"),
-        (np.zeros((3, 4)), "'a'.*zero"),
+        (None, r"shape \(\) for 3 texts"),
     ],
 )
 def test_vectors_that_cannot_be_used_are_refused(found, said):
@@ -83,23 +81,13 @@ def test_vectors_that_cannot_be_used_are_refused(found, said):
         load_encoder(Broken()).encode(["a", "b", "c"])
 
 
-@pytest.mark.parametrize("model", [object(), 3, None, {"encode": 1}, torch.nn.Linear(2, 2)])
+@pytest.mark.parametrize("model", [object(), None, {"encode": 1}, torch.nn.Linear(2, 2), WordBag])
 def test_an_object_that_encodes_nothing_is_told_what_it_lacks(model):
-    with pytest.raises(
-        ModelError, match=rf"type {type(model).__name__} .*lacks the method encode\(texts\)"
-    ) as caught:
+    said = (
+        "WordBag is a class: pass an object" if model is WordBag else rf"type {type(model).__name__} .*lacks"
+    )
+    with pytest.raises(ModelError, match=said):
         load_encoder(model)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_class_in_place_of_an_object_is_refused():
-    with pytest.raises(ModelError, match=r"WordBag is a class: pass an object of it, WordBag\("):
-        load_encoder(WordBag)
-
-
-def test_options_of_loading_are_refused_for_what_is_loaded():
-    with pytest.raises(InputError, match="device, revision cannot be set on bag"):
-        load_encoder(bag(), device="cpu", revision="main")
 
 
 def test_a_text_longer_than_the_class_says_is_refused_by_its_name():
@@ -120,14 +108,13 @@ def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path
 
 
 def test_the_identity_follows_the_vectors_or_the_fingerprint():
-    plain, other = load_encoder(bag()), load_encoder(WordBag(tiny.wordpiece_tokenizer(), seed=1))
+    plain, other = load_encoder(bag()), load_encoder(bag(seed=1))
     assert plain.identity == load_encoder(bag()).identity
     assert plain.identity.weights != other.identity.weights
     own = bag()
     encoder = load_encoder(own)
-    before = encoder.identity
     own.seed = 1
-    assert encoder.identity == other.identity != before
+    assert encoder.identity == other.identity
     own.fingerprint = "version 1"
     named = encoder.identity
     own.seed = 2
@@ -138,32 +125,31 @@ def test_the_identity_follows_the_vectors_or_the_fingerprint():
 
 def test_what_needs_ids_says_so_in_one_line(tmp_path):
     encoder = load_encoder(bag())
+    low = ProfileSettings(insertion=Insertion.TEXT, screen_precision="bfloat16")
     for run in (
         lambda: require_ids(encoder, "explain"),
         lambda: explain(encoder, ["stone"]),
         lambda: detect(encoder, settings=ProfileSettings(), out=tmp_path / "ids"),
-        lambda: detect(
-            encoder,
-            settings=ProfileSettings(insertion=Insertion.TEXT, screen_precision="bfloat16"),
-            out=tmp_path / "low",
-        ),
+        lambda: detect(encoder, settings=low, out=tmp_path / "low"),
         lambda: detect(encoder, settings=StdSettings(insertion=Insertion.IDS), out=tmp_path / "std"),
     ):
-        with pytest.raises(ModelError, match=r"needs token ids, and bag encodes texts only") as caught:
+        with pytest.raises(ModelError, match=r"needs token ids, and bag encodes texts only"):
             run()
-        assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("method", ["profile", "std"])
-def test_detection_with_texts_needs_nothing_but_texts(tmp_path, method):
-    settings = (
-        ProfileSettings(insertion=Insertion.TEXT, budget=4)
-        if method == "profile"
-        else StdSettings(sentences=40, scoring_pairs=4, validation_pairs=4, copies=2)
-    )
-    sentences = Sentences(tuple(tiny.sentences(900)), "test")
-    encoder = load_encoder(bag())
-    run = detect(encoder, sentences=sentences, settings=settings, out=tmp_path / "run")
-    assert run.tokens.height > 40
-    again = detect(load_encoder(bag()), sentences=sentences, settings=settings, out=tmp_path / "run")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ProfileSettings(
+            insertion=Insertion.TEXT, anchors=60, vocabulary_anchors=40, topics=4, confirming_texts=12
+        ),
+        StdSettings(sentences=40, scoring_pairs=4, validation_pairs=4, copies=2),
+    ],
+    ids=["profile", "std"],
+)
+def test_detection_with_texts_needs_nothing_but_texts(tmp_path, settings):
+    options = {"sentences": Sentences(tuple(tiny.sentences(900)), "test"), "settings": settings, "sample": 12}
+    run = detect(load_encoder(bag()), out=tmp_path / "run", **options)
+    assert run.tokens.height == 12
+    again = detect(load_encoder(bag()), out=tmp_path / "run", **options)
     assert again.tokens.equals(run.tokens)

@@ -76,24 +76,17 @@ def test_a_revision_picks_its_own_snapshot(pristine, hub_cache, tmp_path):
     assert np.array_equal(saved_models.vectors("tests/tiny"), saved_models.vectors(pristine))
     assert np.array_equal(saved_models.vectors("tests/tiny", revision="v2"), saved_models.vectors(other))
     assert resolve_model("tests/tiny", "v3").origin is Origin.HUB
-
-
-def test_a_cache_that_holds_only_the_configuration_does_not_count(pristine, hub_cache):
-    snapshot = cached(hub_cache, "tests/tiny", pristine)
-    (snapshot / "model.safetensors").unlink()
+    # A cache that holds only the configuration does not count.
+    (Path(resolve_model("tests/tiny").location) / "model.safetensors").unlink()
     assert resolve_model("tests/tiny").origin is Origin.HUB
 
 
-def test_the_tokenizer_of_a_cached_model_is_found(pristine, hub_cache):
-    cached(hub_cache, "tests/tiny", pristine)
-    assert load_tokenizer("tests/tiny").entries == load_tokenizer(pristine).entries
-
-
-def test_the_tokenizer_of_a_cached_static_model_is_found(hub_cache, tmp_path):
-    folder = saved_models.static_in_a_folder(tmp_path / "static")
-    cached(hub_cache, "tests/static", folder)
-    assert np.array_equal(saved_models.vectors("tests/static"), saved_models.vectors(folder))
-    assert load_tokenizer("tests/static").entries == load_tokenizer(folder).entries
+def test_the_tokenizer_of_a_cached_model_is_found(pristine, hub_cache, tmp_path):
+    static = saved_models.static_in_a_folder(tmp_path / "static")
+    for name, folder in (("tests/tiny", pristine), ("tests/static", static)):
+        cached(hub_cache, name, folder)
+        assert load_tokenizer(name).entries == load_tokenizer(folder).entries
+        assert np.array_equal(saved_models.vectors(name), saved_models.vectors(folder))
 
 
 def tokenizer_in(hub: Path, repository: str, save: Callable[[Path], Path]) -> dict[int, str]:
@@ -110,18 +103,12 @@ def test_the_hub_is_asked_for_a_short_name_among_the_sentence_transformers_first
     assert load_tokenizer("tiny").entries == plain
     preferred = tokenizer_in(hub_cache, "sentence-transformers/tiny", architectures.bert)
     assert preferred != plain
-    assert resolve_model("tiny").origin is Origin.HUB
     assert load_tokenizer("tiny").entries == preferred
-
-
-def test_a_short_name_that_only_the_sentence_transformers_have_is_found(hub_cache):
-    entries = tokenizer_in(hub_cache, "sentence-transformers/tiny", architectures.bert)
-    assert load_tokenizer("tiny").entries == entries
+    shutil.rmtree(hub_cache / "models--tiny")
+    assert load_tokenizer("tiny").entries == preferred
     with pytest.raises(ModelError, match="no tokenizer 'other'"):
         load_tokenizer("other")
-
-
-def test_the_first_models_of_transformers_have_no_organisation(hub_cache):
+    # The first models of transformers have no organisation.
     entries = tokenizer_in(hub_cache, "bert-base-uncased", architectures.roberta)
     tokenizer_in(hub_cache, "sentence-transformers/bert-base-uncased", architectures.bert)
     assert load_tokenizer("bert-base-uncased").entries == entries
@@ -136,36 +123,26 @@ def test_the_hub_is_asked_first_for_what_the_library_asks_for(name, pristine, hu
     assert SentenceTransformer(name, device="cpu").encode("river").shape == (architectures.DIMENSION,)
 
 
-@pytest.mark.parametrize("load", [load_encoder, load_tokenizer])
-def test_a_folder_has_no_revisions(load, pristine, tmp_path, monkeypatch):
+def test_folders_and_loaded_models_have_no_revisions(pristine, monkeypatch):
     monkeypatch.chdir(pristine.parent)
-    for folder in (pristine, pristine.name):
+    for load in (load_encoder, load_tokenizer):
         with pytest.raises(InputError, match=r"revision 'v2' cannot be used, since .* is a folder") as caught:
-            load(folder, revision="v2")
-        assert repr(str(folder)) in str(caught.value)
-
-
-def test_a_loaded_model_has_no_revisions(pristine):
+            load(pristine.name, revision="v2")
+        assert repr(pristine.name) in str(caught.value)
     model = SentenceTransformer(str(pristine), device="cpu")
     with pytest.raises(InputError, match=r"revision 'v2' .* already loaded: leave out the revision"):
         load_encoder(model, revision="v2")
 
 
-@pytest.mark.parametrize("name", PACKAGED_NAMES)
-def test_the_packaged_model_is_taken_for_both_of_its_names_and_is_whole(name):
+def test_the_packaged_model_is_taken_for_both_of_its_names_and_is_whole():
     package = pytest.importorskip(PACKAGE)
-    source = resolve_model(name)
-    assert source.origin is Origin.PACKAGED
-    assert Path(source.location).is_relative_to(Path(package.__file__).parent)
-    assert load_tokenizer(name).encode_many(["the river"]) == [[1996, 2314]]
-
-
-def test_the_packaged_model_gives_the_vectors_of_the_library():
-    pytest.importorskip(PACKAGE)
-    expected = SentenceTransformer(resolve_model(PACKAGED_NAMES[0]).location, device="cpu").encode(
-        saved_models.TEXTS
-    )
-    np.testing.assert_allclose(saved_models.vectors(PACKAGED_NAMES[0]), expected, rtol=0, atol=1e-5)
+    for name in PACKAGED_NAMES:
+        source = resolve_model(name)
+        assert source.origin is Origin.PACKAGED
+        assert Path(source.location).is_relative_to(Path(package.__file__).parent)
+        assert load_tokenizer(name).encode_many(["the river"]) == [[1996, 2314]]
+    expected = SentenceTransformer(source.location, device="cpu").encode(saved_models.TEXTS)
+    np.testing.assert_allclose(saved_models.vectors(name), expected, rtol=0, atol=1e-5)
 
 
 def test_a_cached_copy_comes_before_the_packaged_model_and_a_revision_rules_it_out(pristine, hub_cache):
@@ -176,29 +153,20 @@ def test_a_cached_copy_comes_before_the_packaged_model_and_a_revision_rules_it_o
         assert resolve_model(name).origin is Origin.CACHE
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch) -> Path:
-    """A package of the right name that comes before the installed one; returns its model folder."""
+def test_packaged_weights_that_are_missing_or_tampered_with_are_refused(tmp_path, monkeypatch, pristine):
     folder = tmp_path / "site" / PACKAGE / "model"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.delitem(sys.modules, PACKAGE, raising=False)
     importlib.invalidate_caches()
-    return folder
-
-
-@pytest.mark.parametrize("name", PACKAGED_NAMES)
-def test_packaged_weights_that_were_tampered_with_are_refused(name, package, pristine):
-    shutil.copytree(pristine, package, dirs_exist_ok=True)
-    with pytest.raises(ModelError, match=r"sha256 [0-9a-f]{64}, expected 53aa5117.*reinstall") as caught:
-        load_encoder(name, device="cpu")
-    assert str(package / "model.safetensors") in str(caught.value)
-
-
-def test_a_package_without_weights_is_refused(package):
     with pytest.raises(ModelError, match="has no weights: reinstall"):
         resolve_model(PACKAGED_NAMES[0])
+    shutil.copytree(pristine, folder, dirs_exist_ok=True)
+    for name in PACKAGED_NAMES:
+        with pytest.raises(ModelError, match=r"sha256 [0-9a-f]{64}, expected 53aa5117.*reinstall") as caught:
+            load_encoder(name, device="cpu")
+        assert str(folder / "model.safetensors") in str(caught.value)
 
 
 def test_a_hub_that_cannot_be_reached_is_told_at_once_in_one_line(hub_cache):
@@ -214,24 +182,16 @@ def test_a_hub_that_cannot_be_reached_is_told_at_once_in_one_line(hub_cache):
     assert "(127.0.0.1 cannot be reached: Connection refused)" in line
 
 
-def test_a_cached_file_is_enough_without_the_hub(hub_cache, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match=r"127.0.0.1 cannot be reached"):
-        require_hub("someone/model")
-    (hub_cache / "models--someone--model").mkdir(parents=True)
-    require_hub("model", "someone/model")
-
-
-@pytest.mark.parametrize("proxy", ["https_proxy", "all_proxy"])
-def test_a_hub_behind_a_proxy_is_not_tried_directly(proxy, monkeypatch):
-    from huggingface_hub import constants
-
+@pytest.mark.parametrize("proxy", [None, "https_proxy", "all_proxy"])
+def test_a_hub_is_not_tried_behind_a_proxy_or_where_files_are_cached(proxy, hub_cache, monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", "https://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match="cannot be reached"):
-        require_hub("nobody/nothing")
-    monkeypatch.setenv(proxy, "http://127.0.0.1:9")
-    require_hub("nobody/nothing")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "https://127.0.0.1:9")
+    with pytest.raises(ConnectionError, match=r"127.0.0.1 cannot be reached"):
+        require_hub("someone/model")
+    if proxy is None:
+        (hub_cache / "models--someone--model").mkdir(parents=True)
+    else:
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    require_hub("model", "someone/model")

@@ -1,15 +1,14 @@
-"""Views of vectors: truncations and layers, against models that are truncated or cut."""
+"""Views of vectors, truncations and layers, and the mean cosine over the vocabulary, against slow ways."""
 
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
+import transformers
 from sentence_transformers.base.modules import Dense
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from sklearn.metrics.pairwise import cosine_similarity
 
-import profiled
-import tiny
-import tiny_architectures
+import tiny_architectures as architectures
 from stickytoken import load_encoder
 from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.encoders.views import (
@@ -24,73 +23,53 @@ from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.inspection import inspector_of
 
 TEXTS = ["the river sings", "a", "the old bird walks near the window of the market", "the river sings"]
-# Where each architecture keeps its list of layers.
-LAYERS = ("encoder.layer", "transformer.layer", "layers", "h", "encoder.block", "blocks", "encoder.layers")
 
 
-def layers_of(backbone):
-    for path in LAYERS:
-        owner, found = backbone, backbone
-        for name in path.split("."):
-            owner, found = found, getattr(found, name, None)
-        if isinstance(found, torch.nn.ModuleList):
-            return owner, path.split(".")[-1], found
-    return None
-
-
-def stacked(folder, *later):
-    transformer = Transformer(str(folder))
-    pooling = Pooling(transformer.get_embedding_dimension(), pooling_mode="mean")
-    return SentenceTransformer(modules=[transformer, pooling, *later], device="cpu")
+# --- layers and truncations
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", tiny_architectures.ARCHITECTURES, ids=lambda each: each.name)
-def test_the_vectors_after_a_layer_are_those_of_the_model_cut_to_it(architecture, tmp_path):
-    folder = architecture.save(tmp_path / "backbone")
+@pytest.mark.parametrize(
+    ("name", "owner", "layers"),
+    [
+        ("bert", "encoder", "layer"),
+        ("distilbert", "transformer", "layer"),
+        ("modernbert", "", "layers"),
+        ("t5", "encoder", "block"),
+        ("gemma2", "", "layers"),
+    ],
+)
+def test_the_vectors_after_a_layer_are_those_of_the_model_cut_to_it(name, owner, layers, backbone):
     dense = Dense(32, 24, activation_function=torch.nn.Tanh())
-    model = stacked(folder, dense, Normalize())
-    place = layers_of(model[0].model)
-    if place is None:
-        pytest.skip("its layers are not a list")
-    wide = load_encoder(model).whole((1, 2))
-    plain = load_encoder(model).encode(TEXTS)
-    found = wide.encode(TEXTS)
+
+    def stacked():
+        model = architectures.stacked(backbone(name))
+        model.extend([dense, Normalize()])
+        return model
+
+    model = stacked()
+    plain, found = load_encoder(model).encode(TEXTS), load_encoder(model).whole((1, 2)).encode(TEXTS)
     assert np.allclose(found[:, :24], plain, atol=1e-5)
     assert np.allclose(found[:, 48:], plain, atol=1e-5)
-    cut = stacked(folder, dense, Normalize())
-    owner, name, layers = layers_of(cut[0].model)
-    setattr(owner, name, layers[:1])
-    for config in (cut[0].model.config, getattr(owner, "config", None)):
-        if config is not None:
-            config.num_hidden_layers = 1
+    cut = stacked()
+    stack = cut[0].model.get_submodule(owner)
+    setattr(stack, layers, getattr(stack, layers)[:1])
+    for config in (cut[0].model.config, getattr(stack, "config", cut[0].model.config)):
+        config.num_hidden_layers = 1
     assert np.allclose(found[:, 24:48], load_encoder(cut).encode(TEXTS), atol=1e-5)
     assert not np.allclose(found[:, 24:48], plain, atol=1e-2)
 
 
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
-    return tiny.bert_backbone(tmp_path_factory.mktemp("backbone"), words=profiled.WORDS)
-
-
-def test_whole_vectors_are_those_without_truncation_and_share_the_model(backbone):
-    model = tiny.sentence_transformer(backbone, normalize=True, truncate_dim=8)
+def test_whole_vectors_are_those_without_truncation_and_follow_the_model(backbone):
+    model = architectures.stacked(backbone("bert"), truncate_dim=8)
     encoder = load_encoder(model)
     whole = whole_vectors(encoder)
-    assert (encoder.dimension, whole.dimension) == (8, 32)
-    assert np.array_equal(whole.encode(TEXTS)[:, :8], encoder.encode(TEXTS))
+    assert (encoder.dimension, whole.dimension, model.truncate_dim) == (8, 32, 8)
+    before = whole.encode(TEXTS)
+    assert np.array_equal(before[:, :8], encoder.encode(TEXTS))
     assert whole_vectors(encoder) is whole
     assert whole_vectors(whole) is whole
-    assert model.truncate_dim == 8
     assert whole.encode_ids(encoder.content_ids(TEXTS)).shape == (4, 32)
-    plain = load_encoder(tiny.sentence_transformer(backbone))
-    assert whole_vectors(plain) is plain
-
-
-def test_a_change_of_the_model_is_seen(backbone):
-    model = tiny.sentence_transformer(backbone, truncate_dim=8)
-    encoder = load_encoder(model)
-    before = whole_vectors(encoder).encode(TEXTS)
     with torch.no_grad():
         model[0].model.embeddings.word_embeddings.weight *= 1.5
     after = whole_vectors(encoder).encode(TEXTS)
@@ -100,8 +79,8 @@ def test_a_change_of_the_model_is_seen(backbone):
     assert whole_vectors(encoder) is encoder
 
 
-def test_views_are_columns_of_what_is_side_by_side(backbone):
-    encoder = load_encoder(tiny.sentence_transformer(backbone))
+def test_views_are_columns_of_what_is_side_by_side(model):
+    encoder = load_encoder(model)
     views = views_of(encoder, [8, 32], [1, 2])
     assert views.own == views.whole == View(32)
     assert views.asked == (View(8, 1, 32), View(32, 1, 32), View(8), View(32))
@@ -109,26 +88,13 @@ def test_views_are_columns_of_what_is_side_by_side(backbone):
     vectors = views.reading(encoder).encode(TEXTS)
     assert vectors.shape == (4, 96)
     assert np.array_equal(views.asked[1].of(vectors), vectors[:, 32:64])
-    assert [str(view) for view in views.asked[:1]] == ["layer 1, dimension 8"]
-    assert len({view.key for view in views.asked}) == 4
+    assert [str(view) for view in views.asked[1:3]] == ["layer 1, dimension 32", "dimension 8"]
+    assert [view.key for view in views.asked] == ["layer1-8", "layer1-32", "8", "32"]
+    with pytest.raises(InputError, match=r"layers include 3, and .* has 2"):
+        views_of(encoder, [], [3])
 
 
-def test_u_of_several_views_is_that_of_each(backbone):
-    encoder = load_encoder(tiny.sentence_transformer(backbone, normalize=True))
-    views = [View(32), View(8), View(20)]
-    for most in (None, 50):
-        found = mean_similarities(encoder, views, most=most)
-        for view, u in zip(views, found, strict=True):
-            truncated = load_encoder(
-                tiny.sentence_transformer(backbone, normalize=True, truncate_dim=view.dimension)
-            )
-            alone = mean_similarity(truncated, most=most)
-            assert u.value == pytest.approx(alone.value, abs=1e-6)
-            assert u.error == pytest.approx(alone.error, abs=1e-6)
-            assert (u.entries, u.left_out) == (alone.entries, alone.left_out)
-
-
-def test_a_zero_vector_in_a_view_is_refused_and_named():
+def test_a_vector_that_cannot_be_used_in_a_view_is_refused_and_named():
     vectors = np.eye(3, dtype=np.float32)
     with pytest.raises(EncodingError, match="1 of 3 vectors are zero at dimension 2"):
         View(2).units(vectors)
@@ -138,10 +104,9 @@ def test_a_zero_vector_in_a_view_is_refused_and_named():
     assert np.allclose(np.linalg.norm(View(1, None, 2).units(vectors[2:]), axis=1), 1)
 
 
-def test_an_encoder_of_a_view_encodes_every_text_once(backbone):
-    encoder = load_encoder(tiny.sentence_transformer(backbone))
-    views = views_of(encoder, [8])
-    encoders = view_encoders(encoder, views)
+def test_an_encoder_of_a_view_encodes_every_text_once(model):
+    encoder = load_encoder(model)
+    encoders = view_encoders(encoder, views_of(encoder, [8]))
     assert list(encoders) == [View(32), View(8)]
     wanted, calls = encoder.encode(TEXTS), []
     inner = encoder.encode
@@ -149,6 +114,7 @@ def test_an_encoder_of_a_view_encodes_every_text_once(backbone):
     for view, each in encoders.items():
         assert each.dimension == view.dimension
         assert np.allclose(each.encode(TEXTS), wanted[:, : view.dimension], atol=1e-5)
+        assert np.allclose(each.encode_ids(encoder.content_ids(TEXTS)), each.encode(TEXTS), atol=1e-5)
     assert calls == [3]
     assert encoders[View(8)].encode([]).shape == (0, 8)
     with pytest.raises(InputError, match="has no precision bfloat16"):
@@ -167,14 +133,95 @@ def test_a_model_of_texts_only_gives_its_vectors_as_a_whole_and_no_layers():
 
 def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_path):
     """The identity, the vectors and what looks inside are those of the truncated model."""
-    tiny.sentence_transformer(backbone, normalize=True, truncate_dim=8).save(str(tmp_path / "model"))
-    encoder = load_encoder(tmp_path / "model", device="cpu")
-    whole = load_encoder(tiny.sentence_transformer(backbone, normalize=True))
+    cut, whole = (architectures.stacked(backbone("bert"), truncate_dim=width) for width in (8, None))
+    path = architectures.saved(cut, tmp_path / "model")
+    encoder = load_encoder(path, device="cpu")
     assert encoder.dimension == encoder.identity.dimension == 8
-    assert encoder.identity.modules != whole.identity.modules
-    assert np.allclose(encoder.encode(TEXTS), whole.encode(TEXTS)[:, :8], atol=1e-6)
-    again = loaded_like(encoder, tmp_path / "model")
-    assert again.identity == encoder.identity
+    assert encoder.identity.modules != load_encoder(whole).identity.modules
+    assert np.allclose(encoder.encode(TEXTS), load_encoder(whole).encode(TEXTS)[:, :8], atol=1e-6)
+    assert loaded_like(encoder, path).identity == encoder.identity
     ids = encoder.content_ids(TEXTS[:1])
     (inside,) = inspector_of(encoder).look(ids, [[0] * len(ids[0])], 1)
     assert np.allclose(inside.vector, encoder.encode(TEXTS[:1])[0], atol=1e-6)
+
+
+# --- the mean cosine over the vocabulary
+
+
+def slow_mean(encoder, strings):
+    """All pairs at once in float64, each vector with itself included."""
+    return pytest.approx(cosine_similarity(encoder.encode(strings).astype(np.float64)).mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "prompt", "chunk"), [("mean", "", 7), ("cls", "the song: ", 4096), ("mean", "the song: ", 64)]
+)
+def test_u_equals_the_mean_over_all_pairs_and_every_chunk_is_reported(backbone, pooling, prompt, chunk):
+    encoder = load_encoder(architectures.stacked(backbone("bert"), pooling=pooling), prompt=prompt)
+    strings, calls = list(encoder.tokenizer.entries.values()), []
+    size = len(strings)
+    found = mean_similarity(encoder, lambda *done: calls.append(done), chunk=chunk)
+    assert (found.entries, found.left_out, found.error) == (size, 0, 0)
+    assert found.value == slow_mean(encoder, strings)
+    assert 0.05 < found.value < 0.99
+    assert calls == [(0, size), *((min(done, size), size) for done in range(chunk, size + chunk, chunk))]
+
+
+def test_entries_that_are_too_long_or_nothing_are_left_out_and_counted(tmp_path):
+    left_out = ["." * 120, "\ufffd"]
+    vocabulary = architectures.bert_tokenizer().get_vocab()
+    vocabulary |= {entry: len(vocabulary) + place for place, entry in enumerate(left_out)}
+    tokenizer = transformers.BertTokenizer(vocab=vocabulary, model_max_length=architectures.MAX_LENGTH)
+    encoder = load_encoder(architectures.stacked(architectures.bert(tmp_path / "bert", tokenizer)))
+    assert [len(text.ids) for text in encoder.tokenize(left_out)] == [120, 0]
+    found = mean_similarity(encoder)
+    strings = [entry for entry in encoder.tokenizer.entries.values() if entry not in left_out]
+    assert (found.entries, found.left_out) == (len(strings), 2)
+    assert found.value == slow_mean(encoder, strings)
+
+
+def test_entries_with_a_zero_vector_are_left_out_and_a_vocabulary_of_them_is_refused():
+    model = architectures.static_model()
+    weights = model[0].embedding.weight
+    zero = [model.tokenizer.token_to_id(word) for word in ("stone", "river")]
+    with torch.no_grad():
+        weights[zero] = 0
+    encoder = load_encoder(model)
+    found = mean_similarity(encoder)
+    strings = [entry for token_id, entry in encoder.tokenizer.entries.items() if token_id not in zero]
+    assert (found.entries, found.left_out) == (len(strings), 2)
+    assert found.value == slow_mean(encoder, strings)
+    with torch.no_grad():
+        weights[:, :8] = 0
+    with pytest.raises(EncodingError, match=r"can be encoded with a vector that is not zero at dimension 8"):
+        mean_similarities(encoder, [View(32), View(8)])
+    weights.data.zero_()
+    for options in ({}, {"most": 9}):
+        with pytest.raises(EncodingError, match="can be encoded"):
+            mean_similarity(encoder, **options)
+
+
+def test_equal_vectors_have_the_mean_one_and_opposite_ones_the_square_of_their_balance():
+    model = architectures.static_model()
+    weights = model[0].embedding.weight
+    with torch.no_grad():
+        weights[:] = torch.linspace(0.1, 1, architectures.DIMENSION)
+    assert mean_similarity(load_encoder(model)).value == pytest.approx(1, abs=1e-6)
+    with torch.no_grad():
+        weights[::2] *= -np.e
+    encoder = load_encoder(model)
+    signs = np.sign(encoder.encode(list(encoder.tokenizer.entries.values()))[:, 0])
+    assert set(signs) == {-1, 1}
+    assert mean_similarity(encoder).value == pytest.approx(signs.mean() ** 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("most", [None, 50])
+def test_u_of_several_views_is_that_of_each(backbone, most):
+    encoder = load_encoder(architectures.stacked(backbone("bert")))
+    views = [View(32), View(8), View(20)]
+    for view, u in zip(views, mean_similarities(encoder, views, most=most), strict=True):
+        alone = mean_similarity(
+            load_encoder(architectures.stacked(backbone("bert"), truncate_dim=view.dimension)), most=most
+        )
+        assert tuple(u) == pytest.approx(tuple(alone), abs=1e-6)
+        assert (u.error > 0) is (most is not None)

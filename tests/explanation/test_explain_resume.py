@@ -10,7 +10,7 @@ import planted
 import tiny
 from interrupted import died, finished, killed_again_and_again
 from stickytoken import load_encoder
-from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.data.sentences import collect_sentences
 from stickytoken.errors import RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.result import TABLES
@@ -18,7 +18,7 @@ from stickytoken.explanation.result import TABLES
 SETTINGS = ExplainSettings(
     copies=3, carriers=4, benign=4, attribution_carriers=1, attribution_benign=3, steps=3, directions=16
 )
-TOKENS = ("river", "garden", "window", "stone", "market", "song")
+TOKENS = ("river", "garden", "window", "stone")
 
 
 def corpus():
@@ -26,13 +26,12 @@ def corpus():
 
 
 def explain_small(model, out):
-    """Explain six tokens, in a process of its own."""
+    """Explain all tokens, in a process of its own."""
     encoder = load_encoder(model, device="cpu")
     explain(encoder, TOKENS, sentences=corpus(), settings=SETTINGS, out=out)
 
 
 def explained_tokens(folder):
-    """Committed explanations by folder name."""
     return {
         path.parent.name: (path.stat().st_mtime_ns, path.read_bytes())
         for path in folder.glob("*/explanation.json")
@@ -63,6 +62,12 @@ def assert_same(folder, whole):
     assert sorted(path.relative_to(folder) for path in folder.rglob("*.*")) == names
     for name in names:
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def assert_equal(one, other):
+    assert one.document() == other.document()
+    for name in TABLES:
+        assert getattr(one, name).equals(getattr(other, name)), name
 
 
 @pytest.mark.slow
@@ -106,9 +111,7 @@ def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, tmp_
     # One text of the token and of each of three benign ones, and both texts of the pair.
     assert len(texts) == 1 + SETTINGS.attribution_benign + 2
     assert "inside" not in {event.stage for event in events}
-    assert found.document() == whole.document()
-    for name in TABLES:
-        assert getattr(found, name).equals(getattr(whole, name)), name
+    assert_equal(found, whole)
     assert not (folder / "shards").exists()
 
 
@@ -137,58 +140,38 @@ def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes
 
 def test_a_finished_explanation_is_opened_and_says_the_same(encoder, tmp_path):
     first = again(encoder, tmp_path / "out", ["river", "garden"])
-    before = planted.files_of(tmp_path)
-    events = []
+    before, events = planted.files_of(tmp_path), []
     second = again(encoder, tmp_path / "out", ["river", "garden"], progress=events.append)
     assert events == []
     assert planted.files_of(tmp_path) == before
-    assert second.document() == first.document()
-    assert second.parts == first.parts
+    assert_equal(second, first)
     assert second.settings == first.settings
-    for name in TABLES:
-        assert getattr(second, name).equals(getattr(first, name)), name
+    for token_id, parts in again(encoder, None, ["river", "garden"]).parts.items():
+        record = json.loads((tmp_path / "out" / str(token_id) / "explanation.json").read_text("utf-8"))
+        assert record["identity_parts"] == json.loads(json.dumps(parts)) == second.parts[token_id]
 
 
-def test_an_explanation_of_one_token_is_that_among_others(encoder, tmp_path):
-    excluded = again(encoder, None, ["river", "garden"])
-    again(encoder, tmp_path / "out", ["river", "garden"])
-    token_id = excluded.tokens[0].token_id
-    document = json.loads((tmp_path / "out" / str(token_id) / "explanation.json").read_text("utf-8"))
-    assert document["identity_parts"] == json.loads(json.dumps(excluded.parts[token_id]))
-
-
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({"settings": replace(SETTINGS, copies=4)}, r"settings\.copies"),
-        ({"settings": replace(SETTINGS, benign=5)}, "benign"),
-        ({"sentences": collect_sentences(tiny.sentences(40)[5:], "test")}, "anchors"),
-        ({"texts": ["the river sings"]}, "carriers"),
-    ],
-)
-def test_a_folder_of_another_explanation_is_refused(encoder, tmp_path, options, part):
-    again(encoder, tmp_path / "out", ["river"])
-    before = planted.files_of(tmp_path)
-    with pytest.raises(RunError, match=f"contains a different explanation \\(it differs in .*{part}"):
-        again(encoder, tmp_path / "out", ["river"], **options)
-    assert planted.files_of(tmp_path) == before
-
-
-def test_a_model_that_was_changed_in_place_is_another_model(bert_folder, tmp_path):
-    encoder = load_encoder(bert_folder, device="cpu")
-    again(encoder, tmp_path / "out", ["river"])
-    next(encoder.model.parameters()).data[7] += 1
-    with pytest.raises(RunError, match=r"it differs in encoder\.weights\)"):
-        again(encoder, tmp_path / "out", ["river"])
-
-
-def test_a_damaged_explanation_is_computed_again_once_it_is_moved_away(encoder, tmp_path):
+def test_a_folder_of_another_explanation_is_refused(encoder, bert_folder, tmp_path):
     found = again(encoder, tmp_path / "out", ["river"])
-    folder = tmp_path / "out" / str(found.tokens[0].token_id)
-    expected = (folder / "explanation.json").read_bytes()
-    (folder / "explanation.json").write_bytes(b"{")
+    before = planted.files_of(tmp_path)
+    changed = load_encoder(bert_folder, device="cpu")
+    next(changed.model.parameters()).data[7] += 1
+    for model, options, part in (
+        (encoder, {"settings": replace(SETTINGS, copies=4)}, r"settings\.copies"),
+        (encoder, {"settings": replace(SETTINGS, benign=5)}, "benign"),
+        (encoder, {"sentences": collect_sentences(tiny.sentences(40)[5:], "test")}, "anchors"),
+        (encoder, {"texts": ["the river sings"]}, "carriers"),
+        (changed, {}, r"encoder\.weights\)"),
+    ):
+        with pytest.raises(RunError, match=f"contains a different explanation \\(it differs in .*{part}"):
+            again(model, tmp_path / "out", ["river"], **options)
+    assert planted.files_of(tmp_path) == before
+    # A damaged record is computed again once it is moved away.
+    file = tmp_path / "out" / str(found.tokens[0].token_id) / "explanation.json"
+    expected = file.read_bytes()
+    file.write_bytes(b"{")
     with pytest.raises(RunError, match="restore it, or move it away and run the same command again"):
         again(encoder, tmp_path / "out", ["river"])
-    (folder / "explanation.json").rename(tmp_path / "damaged.json")
+    file.rename(tmp_path / "damaged.json")
     again(encoder, tmp_path / "out", ["river"])
-    assert (folder / "explanation.json").read_bytes() == expected
+    assert file.read_bytes() == expected

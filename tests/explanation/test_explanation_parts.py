@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
-from stickytoken.explanation import _material as _embeddings
+from stickytoken.explanation import settings as _embeddings
 from stickytoken.explanation._attributing import UNBOUNDED, Bounds, compare, distribution_distances
-from stickytoken.explanation._material import EmbeddingMatrix, share_below
 from stickytoken.explanation._measuring import distances_to_benign
-from stickytoken.explanation._verdict import _CALLED
-from stickytoken.explanation.files import MEASURES_SCHEMA
-from stickytoken.explanation.settings import ExplainSettings, Part, place_copies
-from stickytoken.explanation.tables import AREA_OF, BOUNDS, frame, head_rows, measure_rows
+from stickytoken.explanation.files import AREA_OF, BOUNDS, MEASURES_SCHEMA, frame, head_rows, measure_rows
+from stickytoken.explanation.result import _CALLED
+from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Part, place_copies, share_below
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 
 SHARE = Bounds(0, 1)
@@ -37,45 +35,18 @@ def test_the_interval_of_a_value_is_students():
     np.testing.assert_allclose([found.low[0], found.high[0]], [low, high])
 
 
-def test_an_ordinary_token_leaves_the_benign_interval_as_often_as_said():
+@pytest.mark.parametrize(
+    ("shares", "bounds", "low", "high"),
+    [(False, UNBOUNDED, 0.03, 0.06), (True, SHARE, 0.03, 0.06), (True, UNBOUNDED, 0.08, 1)],
+    ids=["normal", "shares", "shares without bounds"],
+)
+def test_a_token_leaves_the_benign_interval_as_often_as_said(shares, bounds, low, high):
     random, left = generator(), 0
     for _ in range(2000):
-        means = random.normal(size=(13, 5))
-        found = compare(means[:1], means[1:, None], 0.95, 5)
-        left += bool(found.outside.any())
-    assert 0.03 < left / 2000 < 0.06
-
-
-def test_skewed_shares_leave_their_interval_as_often_as_said():
-    random, left = generator(), {True: 0, False: 0}
-    for _ in range(2000):
-        means = 1 / (1 + np.exp(4 - random.normal(size=(17, 6))))
-        for shares in left:
-            found = compare(means[:1], means[1:, None], 0.95, 6, SHARE if shares else UNBOUNDED)
-            left[shares] += bool(found.outside.any())
-    assert 0.03 < left[True] / 2000 < 0.06
-    assert left[False] / 2000 > 0.08
-
-
-@given(st.integers(0, 10**6))
-def test_a_share_and_what_it_leaves_are_compared_alike(seed):
-    random = generator(seed)
-    values, benign = random.random((6, 2)), random.random((5, 6, 2))
-    one, other = (
-        compare(values, benign, 0.95, 2, SHARE),
-        compare(1 - values, 1 - benign, 0.95, 2, SHARE),
-    )
-    np.testing.assert_allclose(other.deviations, -one.deviations, atol=1e-9)
-    np.testing.assert_allclose(other.benign_high, 1 - one.benign_low, atol=1e-9)
-    assert (one.outside == other.outside).all()
-    assert ((one.benign_low > 0) & (one.benign_high < 1)).all()
-
-
-def test_shares_of_nothing_and_of_all_are_compared_too():
-    benign = np.zeros((4, 3, 1))
-    assert not compare(np.zeros((3, 1)), benign, 0.95, 1, SHARE).outside[0]
-    assert compare(np.ones((3, 1)), benign, 0.95, 1, SHARE).outside[0]
-    assert not compare(np.ones((3, 1)), benign + 1, 0.95, 1, SHARE).outside[0]
+        means = random.normal(size=(17, 6))
+        means = 1 / (1 + np.exp(4 - means)) if shares else means
+        left += bool(compare(means[:1], means[1:, None], 0.95, 6, bounds).outside.any())
+    assert low < left / 2000 < high
 
 
 @given(st.integers(0, 10**6), st.sampled_from(sorted(BOUNDS)), st.sampled_from([3, 4, 8]))
@@ -108,41 +79,27 @@ def test_intervals_of_cosines_are_those_of_fishers_z():
     np.testing.assert_allclose([found.low[0], found.high[0]], np.tanh([low, high]).ravel(), atol=5e-3)
 
 
-def test_the_interval_of_a_skewed_mean_covers_it_as_often_as_said():
-    random, covered = generator(), 0
-    for _ in range(2000):
-        found = compare(random.beta(2, 8, (50, 1)), np.zeros((3, 1, 1)), 0.9, 1, SHARE)
-        covered += bool(found.low[0] <= 0.2 <= found.high[0])
-    assert 0.87 < covered / 2000 < 0.93
-
-
-def test_distances_that_are_rounding_errors_are_no_difference():
-    noise = generator().uniform(1e-9, 4e-8, (5, 6, 1))
-    found = compare(np.full((6, 1), 4e-7), noise, 0.9, 1, BOUNDS["carrier_cosine_drift"])
-    assert not found.outside[0]
+@pytest.mark.parametrize(
+    ("value", "benign", "bounds", "outside"),
+    [
+        (1e-9, np.zeros(4), UNBOUNDED, False),
+        (0.1, np.zeros(4), UNBOUNDED, True),
+        (4e-7, np.array([1e-9, 2e-8, 4e-8, 3e-9]), BOUNDS["carrier_cosine_drift"], False),
+        (0, np.zeros(4), SHARE, False),
+        (1, np.zeros(4), SHARE, True),
+        (1, np.ones(4), SHARE, False),
+    ],
+)
+def test_rounding_errors_are_no_difference(value, benign, bounds, outside):
+    found = compare(np.full((3, 1), value), np.repeat(benign, 3).reshape(4, 3, 1), 0.95, 1, bounds)
+    assert found.outside[0] == outside
+    assert np.isnan(found.deviations[0]) == (benign.std() < 1e-7)
 
 
 def test_one_text_has_no_interval():
     found = compare(np.ones((1, 1)), generator().normal(size=(4, 1, 1)), 0.95, 1)
     assert np.isnan(found.low).all()
     assert np.isfinite(found.benign_low).all()
-
-
-def test_values_that_are_all_the_same_differ_by_more_than_rounding_only():
-    same = np.zeros((4, 3, 1))
-    assert not compare(np.full((3, 1), 1e-9), same, 0.95, 1).outside[0]
-    found = compare(np.full((3, 1), 0.1), same, 0.95, 1)
-    assert found.outside[0]
-    assert np.isnan(found.deviations[0])
-
-
-@given(st.integers(0, 10**6), st.floats(-5, 5))
-def test_shifting_everything_shifts_the_comparison(seed, shift):
-    random = generator(seed)
-    values, benign = random.normal(size=(6, 2)), random.normal(size=(5, 6, 2))
-    plain, moved = compare(values, benign, 0.95, 2), compare(values + shift, benign + shift, 0.95, 2)
-    np.testing.assert_allclose(moved.deviations, plain.deviations, atol=1e-6)
-    np.testing.assert_allclose(moved.benign_high, plain.benign_high + shift, atol=1e-9)
 
 
 def test_distances_of_distributions():
@@ -181,69 +138,46 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
 # The embedding matrix.
 
 
-@pytest.fixture(scope="module")
-def matrix():
+@pytest.fixture
+def matrix(monkeypatch):
+    """A few rows, of which three are taken at a time."""
+    monkeypatch.setattr(_embeddings, "_ROWS", 3)
     names = {0: "[PAD]", 1: "[unused0]", 2: "river", 3: "stone", 4: "bird", 5: "unused"}
     rows = generator().normal(size=(8, 5)).astype(np.float32)
     rows[0] = 0
     return EmbeddingMatrix(rows, names)
 
 
-def test_unused_rows_are_those_that_no_text_can_use(matrix):
-    assert matrix.unused == [1, 6, 7]
-
-
 def test_measures_of_rows(matrix):
     rows, found = matrix.rows.astype(float), matrix.measures
-    unused = rows[[1, 6, 7]].mean(axis=0)
-    for row in range(1, 8):
-        assert found["embedding_norm"][row] == pytest.approx(np.linalg.norm(rows[row]))
-        distance = np.linalg.norm(rows[row] - rows.mean(axis=0))
-        assert found["embedding_distance_to_mean"][row] == pytest.approx(distance)
-        cosine = cosine_similarity(rows[[row]], unused[None])[0, 0]
-        assert found["embedding_cosine_to_unused"][row] == pytest.approx(cosine)
+    assert matrix.unused == [1, 6, 7]
+    unused = rows[matrix.unused].mean(axis=0)
+    np.testing.assert_allclose(found["embedding_norm"], np.linalg.norm(rows, axis=1))
+    distances = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
+    np.testing.assert_allclose(found["embedding_distance_to_mean"], distances)
+    cosines = cosine_similarity(rows[1:], unused[None])[:, 0]
+    np.testing.assert_allclose(found["embedding_cosine_to_unused"][1:], cosines)
     assert np.isnan(found["embedding_cosine_to_mean"][0])
-    without = EmbeddingMatrix(matrix.rows[:5], {k: matrix.names[k] if k != 1 else "wing" for k in range(5)})
-    assert set(without.measures) == {
-        "embedding_norm",
-        "embedding_distance_to_mean",
-        "embedding_cosine_to_mean",
-    }
+    without = EmbeddingMatrix(matrix.rows[:5], matrix.names | {1: "wing"})
+    assert not any("unused" in name for name in without.measures)
 
 
-def test_neighbours_are_the_nearest_by_cosine(matrix):
+def test_neighbours_and_geometry_are_those_of_cosines(matrix):
     cosines = cosine_similarity(matrix.rows[[2]], matrix.rows)[0]
-    expected = sorted((k for k in (1, 3, 4, 5)), key=lambda k: -cosines[k])
-    found = matrix.neighbours(2, 3)
-    assert [k for k, _ in found] == expected[:3]
-    np.testing.assert_allclose([value for _, value in found], cosines[expected[:3]], atol=1e-6)
+    expected = sorted((k for k in (1, 3, 4, 5)), key=lambda k: -cosines[k])[:3]
+    assert dict(matrix.neighbours(2, 3)) == pytest.approx({k: cosines[k] for k in expected})
+    assert [k for k, _ in matrix.neighbours(2, 3)] == expected
     assert matrix.neighbours(0, 3) == []
-
-
-def test_the_geometry_of_the_vocabulary(matrix):
-    found = matrix.geometry
-    rows = matrix.rows[1:6].astype(float)
-    assert found["mean_cosine"] == pytest.approx(cosine_similarity(rows).mean())
+    rows, found = matrix.rows[:6].astype(float), matrix.geometry
+    assert found["mean_cosine"] == pytest.approx(cosine_similarity(rows[1:]).mean())
     assert found["entries"] == 6
-    assert 0 < found["first_component_share"] <= 1
+    spread = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2
+    assert found["first_component_share"] == pytest.approx(spread[0] / spread.sum())
 
 
 def test_the_share_of_entries_below_a_token():
     assert share_below(np.array([3.0, 1.0, 2.0]), 2, [0, 1, 9]) == 0.5
     assert share_below(np.array([3.0, 1.0, np.nan]), 2, [0, 1]) is None
-
-
-def test_a_large_matrix_is_measured_a_few_rows_at_a_time(monkeypatch):
-    rows = generator().normal(size=(50, 6)).astype(np.float32)
-    names = {k: f"<unused{k}>" if k < 9 else f"word{k}" for k in range(44)}
-    whole = EmbeddingMatrix(rows, names)
-    expected = whole.measures, whole.neighbours(20, 5), whole.geometry
-    monkeypatch.setattr(_embeddings, "_ROWS", 7)
-    parts = EmbeddingMatrix(rows, names)
-    for name, column in expected[0].items():
-        np.testing.assert_allclose(parts.measures[name], column, rtol=1e-12)
-    assert dict(parts.neighbours(20, 5)) == pytest.approx(dict(expected[1]))
-    assert parts.geometry == pytest.approx(expected[2])
 
 
 def test_a_large_matrix_is_never_copied_as_a_whole():
@@ -285,13 +219,10 @@ def test_rows_of_heads_have_one_for_each_head_and_their_mean():
     random = generator()
     heads, benign = random.random((10, 2, 3)), random.random((4, 10, 2, 3))
     heads[:, 1, 2] += 2
-    rows = head_rows(heads, benign, 0.95)
-    assert [(row["layer"], row["head"]) for row in rows] == [
-        (layer, head) for layer in (1, 2) for head in (None, 0, 1, 2)
-    ]
-    odd = next(row for row in rows if (row["layer"], row["head"]) == (2, 2))
+    rows = {(row["layer"], row["head"]): row for row in head_rows(heads, benign, 0.95)}
+    assert list(rows) == [(layer, head) for layer in (1, 2) for head in (None, 0, 1, 2)]
+    odd = rows[2, 2]
     assert odd["outside"]
     assert odd["wasserstein"] > 5 * odd["wasserstein_benign"]
     assert odd["kl"] > odd["kl_benign"]
-    whole = next(row for row in rows if row["layer"] == 1 and row["head"] is None)
-    assert whole["value"] == pytest.approx(heads[:, 0].mean())
+    assert rows[1, None]["value"] == pytest.approx(heads[:, 0].mean())

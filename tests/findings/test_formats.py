@@ -21,17 +21,14 @@ from stickytoken.findings import (
     junit,
     message_text,
     relative_uri,
+    repository_path,
+    repository_root,
     sarif,
 )
 from stickytoken.validation import visible
 
 RULES = (
-    Rule(
-        "sticky-token",
-        "No token of the model is sticky",
-        "Sticky tokens pull texts. Repair them.",
-        Level.ERROR,
-    ),
+    Rule("sticky-token", "No token is sticky", "Sticky tokens pull texts. Repair them.", Level.ERROR),
     Rule("copies", "No document repeats a word", "Copies pull a document. Clean it.", Level.WARNING),
 )
 FINDING = Finding(
@@ -47,11 +44,11 @@ PIECES = (
     "##[error]x", "a,file=b", "]]>", "<!--", "&amp;", "<!DOCTYPE x>", "\\", "\\[", "\ud800", "\udcff",
     "\ufffe", "\uffff", "\x85", "=cmd", "../..", "a:b", "?q", "#f", " ", "C:\\x", "//host",
 )  # fmt: skip
-# 1,000 different texts made of the pieces, each piece alone among them.
+# 300 texts made of the pieces, each piece alone among them.
 RANDOM = random.Random(0)
 HOSTILE_TEXTS = (
     *PIECES,
-    *("".join(RANDOM.choices(PIECES, k=RANDOM.randint(2, 5))) for _ in range(1000 - len(PIECES))),
+    *("".join(RANDOM.choices(PIECES, k=RANDOM.randint(2, 5))) for _ in range(300 - len(PIECES))),
 )
 
 
@@ -77,9 +74,6 @@ def read_plain_text(text):
     return links, text.replace("{{", "{").replace("}}", "}")
 
 
-# What is said.
-
-
 def test_sarif_is_valid_and_says_what_was_found(schema):
     document = sarif([FINDING], RULES, "1.2.3")
     schema.validate(document)
@@ -93,23 +87,18 @@ def test_sarif_is_valid_and_says_what_was_found(schema):
     assert run["invocations"] == [{"executionSuccessful": True}]
 
 
-def test_an_empty_result_is_a_passed_check_in_every_format(schema):
-    schema.validate(document := sarif([], RULES, "1.2.3"))
-    assert document["runs"][0]["results"] == []
-    suite = ET.fromstring(junit([], RULES, "mini"))
-    assert suite.get("tests") == "2"
-    assert suite.get("failures") == suite.get("errors") == "0"
-    assert list(github_annotations([])) == []
-
-
-def test_what_could_not_be_checked_never_looks_like_a_passed_check(schema):
-    schema.validate(document := sarif([], RULES, "1.2.3", ["the run is not finished"]))
-    (invocation,) = document["runs"][0]["invocations"]
-    assert invocation["executionSuccessful"] is False
-    suite = ET.fromstring(junit([], RULES, "mini", ["the run is not finished"]))
-    assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
-    (line,) = github_annotations([], ["the run is not finished"])
-    assert line.startswith("::error ")
+@pytest.mark.parametrize("incomplete", [[], ["the run is not finished"]])
+def test_without_findings_a_check_has_passed_only_if_it_is_complete(schema, incomplete):
+    schema.validate(document := sarif([], RULES, "1.2.3", incomplete))
+    (run,) = document["runs"]
+    assert run["results"] == []
+    assert run["invocations"][0]["executionSuccessful"] is not bool(incomplete)
+    suite = ET.fromstring(junit([], RULES, "mini", incomplete))
+    assert [suite.get(name) for name in ("tests", "failures")] == ["1" if incomplete else "2", "0"]
+    assert suite.get("errors") == str(len(incomplete))
+    assert [line.split(" ")[0] for line in github_annotations([], incomplete)] == ["::error"] * len(
+        incomplete
+    )
 
 
 def test_only_errors_fail_in_junit():
@@ -136,48 +125,26 @@ def test_annotations_name_the_place_and_the_level():
 
 
 def test_a_finding_without_a_file_is_located_by_what_it_is(schema):
-    schema.validate(
-        document := sarif([Finding("copies", Level.NOTE, "x", identity=("mini", "evil"))], RULES, "1")
-    )
+    schema.validate(document := sarif([Finding("copies", Level.NOTE, "x", identity=("a", "b"))], RULES, "1"))
     (result,) = document["runs"][0]["results"]
-    assert result["locations"] == [{"logicalLocations": [{"fullyQualifiedName": "mini/evil"}]}]
+    assert result["locations"] == [{"logicalLocations": [{"fullyQualifiedName": "a/b"}]}]
 
 
-@pytest.mark.parametrize(
-    "writer", [lambda found: sarif(found, RULES, "1"), lambda found: junit(found, RULES, "m")]
-)
-def test_a_finding_of_an_unknown_rule_is_a_defect(writer):
-    with pytest.raises(ValueError, match="'other'"):
-        writer([Finding("other", Level.ERROR, "x")])
+def test_a_finding_of_an_unknown_rule_is_a_defect():
+    other = [Finding("other", Level.ERROR, "x")]
+    for write in (lambda: sarif(other, RULES, "1"), lambda: junit(other, RULES, "m")):
+        with pytest.raises(ValueError, match="'other'"):
+            write()
 
 
 def test_the_fingerprint_depends_on_the_identity_alone():
-    def prints(**changes):
-        finding = Finding(
-            **{"rule": "copies", "level": Level.ERROR, "message": "x", "identity": ("m", "t")} | changes
-        )
-        return finding.fingerprint
+    def prints(rule="copies", level=Level.ERROR, message="x", path=None, identity=("m", "t")):
+        return Finding(rule, level, message, path, identity=identity).fingerprint
 
-    same = {
-        prints(),
-        prints(message="y"),
-        prints(path="a.txt"),
-        prints(level=Level.NOTE),
-        prints(properties={"k": 1}),
-    }
-    assert len(same) == 1
-    assert len({prints(), prints(rule="other"), prints(identity=("m", "u")), prints(identity=("mt",))}) == 4
+    assert prints() == prints(level=Level.NOTE, message="y", path="a.txt")
+    assert len({prints(), prints("other"), prints(identity=("m", "u")), prints(identity=("mt",))}) == 4
 
 
-# Hostile text.
-
-
-def test_there_are_a_thousand_hostile_texts():
-    assert len(HOSTILE_TEXTS) == 1000
-    assert len(set(HOSTILE_TEXTS)) > 990
-
-
-@pytest.mark.slow
 def test_sarif_of_hostile_text_is_valid_and_holds_no_link_and_no_placeholder(schema):
     document = json.loads(json.dumps(sarif(hostile_findings(HOSTILE_TEXTS), RULES, "1", HOSTILE_TEXTS)))
     schema.validate(document)
@@ -194,7 +161,7 @@ def test_junit_of_hostile_text_is_one_document_with_the_same_tests():
     findings = hostile_findings(HOSTILE_TEXTS)
     root = ET.fromstring(junit(findings, RULES, "".join(PIECES), HOSTILE_TEXTS).encode("utf-8"))
     cases = root.findall("./testsuite/testcase")
-    assert len(cases) == 2000
+    assert len(cases) == 600
     assert {child.tag for case in cases for child in case} == {"failure", "error"}
     for text in root.itertext():
         assert_harmless(text)
@@ -202,7 +169,7 @@ def test_junit_of_hostile_text_is_one_document_with_the_same_tests():
 
 def test_an_annotation_of_hostile_text_is_one_command_on_one_line():
     lines = list(github_annotations(hostile_findings(HOSTILE_TEXTS), HOSTILE_TEXTS))
-    assert len(lines) == 2000
+    assert len(lines) == 600
     for line in lines:
         assert_harmless(line)
         command = re.fullmatch(r"::error ((?:file=[^:,]*,line=3,)?title=[^:,]*)::(.*)", line)
@@ -229,3 +196,18 @@ def test_a_relative_uri_gives_the_name_of_the_file_back(name):
     uri = relative_uri(name)
     assert re.fullmatch(r"[A-Za-z0-9._~/%-]+", uri)
     assert unquote_to_bytes(uri).decode("utf-8", "surrogateescape") == name
+
+
+# Places in a repository.
+
+
+def test_a_path_is_relative_to_the_nearest_folder_with_git_or_none_outside(tmp_path):
+    root = tmp_path / "project"
+    (root / "docs").mkdir(parents=True)
+    # In a work tree, a file stands in place of the folder.
+    (root / ".git").write_text("gitdir: elsewhere")
+    (root / "link").symlink_to(tmp_path)
+    assert repository_root(root / "docs") == repository_root(root) == root
+    assert repository_path(root / "docs" / ".." / "runs" / "a.txt", root) == "runs/a.txt"
+    for outside in (tmp_path / "other.txt", root, root / "link" / "a.txt"):
+        assert repository_path(outside, root) is None

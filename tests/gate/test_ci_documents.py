@@ -6,16 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
-from stickytoken.detection import model_files
-from stickytoken.detection.model_files import look_at_model, record_model
-from stickytoken.detection.run import open_run
-from stickytoken.gate.project_settings import ProjectSettings
+from stickytoken.detection import run as model_files
+from stickytoken.detection.run import look_at_model, open_run, record_model
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text("utf-8")
 
@@ -65,10 +62,6 @@ def shell(root, *command):
 
 def settings(root, text):
     (root / "pyproject.toml").write_text(f'[tool.stickytoken]\nmodel = "my_model"\n{text}', encoding="utf-8")
-
-
-def test_the_settings_of_the_page_are_settings():
-    ProjectSettings.model_validate(tomllib.loads(SETTINGS)["tool"]["stickytoken"])
 
 
 @pytest.mark.slow

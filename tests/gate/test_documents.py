@@ -6,7 +6,7 @@ import pytest
 
 import planted
 from hostile import assert_harmless
-from stickytoken.errors import InputError, StickyTokenError
+from stickytoken.errors import InputError
 from stickytoken.findings import Level
 from stickytoken.gate import Outcome, check
 
@@ -19,25 +19,18 @@ def run(planted_profile):
     return planted_profile[1]
 
 
-def test_clean_documents_close_nothing(run):
-    found = check(run, baseline=run, documents=CLEAN)
-    assert found.passed
-    assert found.documents[1:] == (2, 0)
-
-
 def test_copies_of_a_flagged_token_close_the_gate_whatever_is_tolerated(run):
+    clean = check(run, baseline=run, documents=[*CLEAN, "market " * 40])
+    assert clean.passed
+    assert clean.documents[1:] == (3, 0)
+    # A repeated word without a flag is a warning.
+    assert [f.level for f in clean.findings if f.rule == "document-repetition"] == [Level.WARNING]
     found = check(run, baseline=run, max_tokens=99, fail_on="severe", documents=[*CLEAN, COPIES])
     assert found.outcome is Outcome.CLOSED
     (error,) = (finding for finding in found.findings if finding.level is Level.ERROR)
     assert error.rule == "document-copies"
     assert found.documents[1:] == (3, 1)
     assert found.headline().endswith("1 of 3 documents with copies of one")
-
-
-def test_a_repeated_word_without_a_flag_is_a_warning(run):
-    found = check(run, baseline=run, documents=[*CLEAN, "market " * 40])
-    assert found.passed
-    assert [f.level for f in found.findings if f.rule == "document-repetition"] == [Level.WARNING]
 
 
 def test_documents_that_cannot_be_read_are_no_pass(run, write):
@@ -47,20 +40,12 @@ def test_documents_that_cannot_be_read_are_no_pass(run, write):
     assert "1 record was skipped" in found.incomplete[0]
 
 
-@pytest.mark.parametrize("documents", [[], "empty.txt"])
-def test_an_empty_collection_is_no_pass(run, documents, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty.txt").write_text("")
-    try:
-        found = check(run, baseline=run, documents=documents)
-    except StickyTokenError:
-        return
-    assert found.outcome is Outcome.INCONCLUSIVE
-
-
 def test_missing_documents_are_refused_before_anything_else(run, tmp_path):
     with pytest.raises(InputError):
         check("no/such/model", documents=tmp_path / "missing.txt")
+    for empty in ([], tmp_path):
+        with pytest.raises(InputError):
+            check(run, documents=empty)
     with pytest.raises(InputError, match="column is 'text' without documents"):
         check(run, column="text")
 

@@ -50,29 +50,23 @@ def named(found, level=Level.ERROR):
     return [finding.properties["token"] for finding in found.findings if finding.level is level]
 
 
-# One run.
-
-
 @pytest.mark.slow
-def test_a_sticky_token_closes_the_gate(runs):
+def test_a_sticky_token_closes_the_gate_and_without_one_it_is_open(runs):
     found = check(runs(2))
     assert found.outcome is Outcome.CLOSED
     assert planted.PLANTED in named(found)
     assert found.counted == found.sticky == len(runs(2).sticky)
-    assert found.findings[0].identity == (
-        Path(runs(2).model_name).name,
-        found.findings[0].properties["token"],
-    )
-
-
-@pytest.mark.slow
-def test_a_model_without_sticky_tokens_passes(runs):
+    first = found.findings[0]
+    assert first.identity == (Path(runs(2).model_name).name, first.properties["token"])
+    (note,) = (note for note in found.notes if "non-default settings" in note)
+    assert "anchors 80" in note
+    assert "seed" not in note
     found = check(runs(0))
     assert (found.passed, found.findings, found.incomplete) == (True, (), ())
 
 
 @pytest.mark.parametrize("fail_on", list(FailOn))
-@pytest.mark.parametrize("tolerated", [0, 1, 2, 50])
+@pytest.mark.parametrize("tolerated", [0, 1, 50])
 def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered, fail_on, tolerated):
     grades = ["severe", "serious", "serious", "mild", "negligible", None]
 
@@ -115,23 +109,18 @@ def test_wrong_options_are_refused(runs, options, message):
         check(runs(0), **options)
 
 
-# What is not enough.
-
-
 @pytest.mark.slow
-def test_a_run_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
+def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
     encoder = stickytoken.load_encoder(profiled.planted_model(0))
     sample = profiled.detect_profile(encoder, tmp_path / "run", sample=40)
-    found = check(sample)
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert "covered 40 of" in found.incomplete[0]
-
-
-@pytest.mark.slow
-def test_a_sticky_token_in_a_sample_closes_the_gate_all_the_same(tmp_path):
+    for found in (check(sample), check(runs(0), baseline=sample)):
+        assert found.outcome is Outcome.INCONCLUSIVE
+        assert "covered 40 of" in found.incomplete[0]
+    assert found.incomplete[0].startswith("the baseline in")
+    # A sticky token in a sample closes the gate all the same.
     model = stickytoken.load_encoder(profiled.planted_model(2))
     token = next(key for key, text in model.tokenizer.entries.items() if text == planted.PLANTED)
-    found = check(profiled.detect_profile(model, tmp_path / "run", tokens=[token, 50, 51]))
+    found = check(profiled.detect_profile(model, tmp_path / "few", tokens=[token, 50, 51]))
     assert found.outcome is Outcome.CLOSED
     assert found.incomplete
 
@@ -140,7 +129,6 @@ def test_a_sticky_token_in_a_sample_closes_the_gate_all_the_same(tmp_path):
     ("change", "reason"),
     [
         (lambda table: table.head(100), "has 100 rows in tokens.parquet"),
-        (lambda table: pl.concat([table.head(1), table.head(len(table) - 1)]), "rows in tokens.parquet"),
         (lambda table: table.with_columns(verdict=pl.lit("benign")), "0 sticky tokens in tokens.parquet and"),
         (
             lambda table: table.with_columns(verdict=pl.lit("fine")),
@@ -159,7 +147,9 @@ def test_a_table_that_lacks_something_never_passes(altered, change, reason):
     assert any(reason in each for each in found.incomplete)
 
 
-def test_a_run_that_was_cut_off_is_refused(altered):
+def test_a_damaged_or_unfinished_run_is_refused(altered):
+    with pytest.raises(RunError, match="no column of distinct token ids"):
+        check(altered(lambda table: pl.concat([table.head(1), table.head(len(table) - 1)])))
     with pytest.raises(RunError, match="is not finished"):
         check(altered(result=None))
 
@@ -171,25 +161,13 @@ def test_an_unreadable_corpus_never_passes(altered):
     assert "cannot read 40% of polish.txt" in found.incomplete[0]
 
 
-def test_settings_that_are_not_the_defaults_are_said(runs):
-    (note,) = (note for note in check(runs(0)).notes if "non-default settings" in note)
-    assert "anchors 80" in note
-    assert "seed" not in note
-
-
-# Against a baseline.
-
-
-def test_nothing_is_new_against_the_same_run(runs):
+@pytest.mark.slow
+def test_noise_is_no_change_in_either_direction(runs):
     found = check(runs(2), baseline=runs(2))
     assert found.passed
     assert {finding.level for finding in found.findings} == {Level.NOTE}
     assert {finding.properties["change"] for finding in found.findings} == {"known"}
-
-
-@pytest.mark.slow
-def test_another_seed_makes_nothing_new(runs):
-    """The same model, measured on other texts: noise is no change, in either direction."""
+    # The same model, measured on other texts.
     for strength in (0, 2):
         first, second = runs(strength), runs(strength, seed=7)
         assert check(second, baseline=first).passed
@@ -244,15 +222,6 @@ def test_overlapping_intervals_are_no_change(altered, runs):
 
     assert planted.PLANTED not in named(check(runs(2), baseline=altered(lower(0.9))))
     assert planted.PLANTED in named(check(runs(2), baseline=altered(lower(1.1))))
-
-
-@pytest.mark.slow
-def test_a_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
-    encoder = stickytoken.load_encoder(profiled.planted_model(0))
-    sample = profiled.detect_profile(encoder, tmp_path / "run", sample=40)
-    found = check(runs(0), baseline=sample)
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert "the baseline in" in found.incomplete[0]
 
 
 @pytest.mark.slow

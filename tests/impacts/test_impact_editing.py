@@ -7,31 +7,27 @@ from hypothesis import strategies as st
 
 import impact_files as files
 import tiny
-from stickytoken import open_run
-from stickytoken.detection.model_files import worst_tokens
 from stickytoken.encoders.protocol import content_limit
 from stickytoken.errors import InputError
-from stickytoken.impacts.conditions import (
-    Carrier,
+from stickytoken.impacts import ImpactSettings
+from stickytoken.impacts.statistics import (
     Condition,
     Kind,
-    Treatment,
-    cut_ids,
+    first_ids,
     gaps,
     make_conditions,
     needed_room,
     prepare,
+    probe,
     turns,
 )
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText
 
-PLACEMENTS = list(Placement)
-
 
 def test_places_are_a_function_of_the_seed_and_the_text():
-    assert gaps(1, "a text", 5, 8) == gaps(1, "a text", 5, 8)
-    assert gaps(1, "a text", 5, 8) != gaps(2, "a text", 5, 8)
-    assert gaps(1, "a text", 5, 8) != gaps(1, "another", 5, 8)
+    found = gaps(1, "a text", 5, 8)
+    assert found == gaps(1, "a text", 5, 8)
+    assert found not in (gaps(2, "a text", 5, 8), gaps(1, "another", 5, 8))
     assert all(0 <= gap <= 5 + step for step, gap in enumerate(gaps(1, "a text", 5, 8)))
 
 
@@ -48,15 +44,17 @@ def test_a_mixture_of_many_tokens_does_not_favour_the_first():
 
 
 @pytest.mark.parametrize("insertion", list(Insertion))
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", list(Placement))
 def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placement):
     tokens = [Token(files.token_id(encoder, word), word) for word in ("river", "stone")]
     (carrier,) = prepare(encoder, ["the old song falls over green glass"], 4, insertion, "t")
-    treatment = Treatment(placement, insertion, 4)
-    probes = [treatment.probe(carrier, Condition(Kind.STICKY, (token,), 0, 3)) for token in tokens]
+    settings = ImpactSettings(placement=placement, insertion=insertion)
+    probes = [probe(settings, carrier, Condition(Kind.STICKY, (token,), 0, 3), 4) for token in tokens]
     if insertion is not Insertion.IDS:
+        assert probes[0].split().count("river") == 4
         assert probes[0].replace("river", "stone") == probes[1]
     else:
+        assert probes[0].count(tokens[0].id) == 4
         swapped = tuple(tokens[1].id if each == tokens[0].id else each for each in probes[0])
         assert swapped == probes[1]
 
@@ -80,13 +78,9 @@ def test_ids_are_cut_where_the_model_would_cut(encoder):
     assert all(encoder.fits((*each.content.ids, *(5,) * 8)) for each in found)
 
 
-@pytest.mark.parametrize("longest", [3, 4, 5, 6])
-def test_a_cut_counts_what_stands_before_the_first_word(longest):
+def test_a_cut_counts_what_stands_before_the_first_word():
     content = TokenizedText(head=(9, 8), words=((1, 2), (3,), (4, 5)), tail=(7,))
-    found = cut_ids(Carrier("a b c", content, False), longest)
-    assert found.cut
-    assert found.content.ids == content.ids[:longest]
-    assert found.content.head == (9, 8)
+    assert [first_ids(content, longest).ids for longest in (3, 5)] == [content.ids[:3], content.ids[:5]]
 
 
 def test_text_is_cut_behind_a_word(encoder):
@@ -106,7 +100,6 @@ def test_copies_that_leave_no_room_are_refused(encoder):
 
 def test_a_model_without_limit_cuts_nothing():
     encoder = files.planted_encoder()
-    assert content_limit(encoder) is None
     assert not prepare(encoder, [long_text(500)], 8, Insertion.IDS, "t")[0].cut
 
 
@@ -124,11 +117,6 @@ def test_conditions_are_complete_and_share_their_seeds():
     found = make_conditions(sticky, benign, 42, 2)
     assert len(found) == 2 * (1 + 2 + 4 + 2)
     assert {condition.seed for condition in found} == {42, 43}
-    mixtures = [[token.id for token in each.tokens] for each in found if each.mixture]
+    mixtures = [[token.id for token in each.tokens] for each in found if len(each.tokens) > 1]
     assert mixtures == [[1, 2], [1, 2], [3, 4], [3, 4]]
-    assert not any(condition.mixture for condition in make_conditions(sticky[:1], benign, 0, 1))
-
-
-def test_the_worst_tokens_of_a_run_come_first(planted_run):
-    run = open_run(planted_run)
-    assert worst_tokens(run, 1) == run.sticky["token_id"].to_list()[:1]
+    assert not any(len(each.tokens) > 1 for each in make_conditions(sticky[:1], benign, 0, 1))

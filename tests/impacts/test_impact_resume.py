@@ -1,18 +1,20 @@
-"""A measurement interrupted by a kill or an error ends with the same results."""
+"""A measurement interrupted by a kill or an error, or continued on Ray, ends with the same results."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import engines
 import impact_files as files
 import planted
 from interrupted import died, finished, killed_again_and_again
 from stickytoken import load_encoder, open_impact
-from stickytoken.errors import RunError
+from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES
 from stickytoken.insertion import Placement
+from stickytoken.measurement.ray_engine import ray_engine
 
 pytestmark = pytest.mark.slow
 
@@ -71,18 +73,6 @@ def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes
     assert_same(beside_tasks, whole)
 
 
-class StopError(Exception):
-    """An unexpected exception."""
-
-
-def cut_off(at):
-    def progress(step):
-        if step.computed > at:
-            raise StopError
-
-    return progress
-
-
 @pytest.fixture(scope="module")
 def bert(bert_folder):
     return load_encoder(bert_folder, device="cpu")
@@ -96,19 +86,19 @@ def options(bert, tmp_path_factory):
     return {"tasks": tasks, "tokens": tokens, "intrusion": tasks[-1], "settings": files.FEW}
 
 
-@pytest.mark.parametrize("placement", list(Placement))
+@pytest.mark.parametrize("placement", [Placement.PREFIX, Placement.RANDOM])
 def test_a_later_session_encodes_nothing_again(bert, options, tmp_path, placement):
     given = options | {"settings": replace(files.FEW, placement=placement), "tasks": options["tasks"][:1]}
     sessions = []
-    for at in (0, 2, 0):
+    for done in (1, 3, 1):
         sessions.append(files.Counting(bert))
-        with pytest.raises(StopError):
-            impact(sessions[-1], progress=cut_off(at), out=tmp_path / "out", **given)
+        progress = engines.interrupted_after("sts", done=done)
+        with pytest.raises(engines.InterruptionError):
+            impact(sessions[-1], progress=progress, out=tmp_path / "out", **given)
     sessions.append(files.Counting(bert))
     found = impact(sessions[-1], out=tmp_path / "out", **given)
     alone = files.Counting(bert)
     expected = impact(alone, out=tmp_path / "alone", **given)
-    assert all(session.seen for session in sessions)
     together = [each for session in sessions for each in session.seen]
     assert sorted(together) == sorted(alone.seen)
     assert found.result.sequences == expected.result.sequences == len(alone.seen)
@@ -116,18 +106,15 @@ def test_a_later_session_encodes_nothing_again(bert, options, tmp_path, placemen
         assert (found.path / name).read_bytes() == (expected.path / name).read_bytes(), name
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda _: b"", lambda content: content[:-30], lambda content: content[::-1]]
-)
+@pytest.mark.parametrize("damage", [lambda _: b"", lambda content: content[:-30]])
 def test_damaged_vectors_are_computed_again(bert, options, tmp_path, damage):
     given = options | {"tasks": options["tasks"][:1], "intrusion": None}
-    with pytest.raises(StopError):
-        impact(bert, progress=cut_off(1), out=tmp_path / "out", **given)
+    with pytest.raises(engines.InterruptionError):
+        impact(bert, progress=engines.interrupted_after("sts", done=2), out=tmp_path / "out", **given)
     (file,) = (tmp_path / "out").glob("vectors-*.npz")
     file.write_bytes(damage(file.read_bytes()))
     found = impact(bert, out=tmp_path / "out", **given)
-    expected = impact(bert, out=tmp_path / "alone", **given)
-    assert found.scores.equals(expected.scores)
+    assert found.scores.equals(impact(bert, out=tmp_path / "alone", **given).scores)
 
 
 def test_the_batch_size_changes_nothing(bert_folder, bert, options, tmp_path):
@@ -145,19 +132,25 @@ def test_the_batch_size_changes_nothing(bert_folder, bert, options, tmp_path):
                 assert ours[column].equals(theirs[column])
 
 
-def test_the_order_of_tasks_changes_nothing(bert, options, tmp_path):
-    backwards = options | {"tasks": options["tasks"][::-1]}
-    found = impact(bert, out=tmp_path / "backwards", **backwards)
+def test_neither_the_order_of_tasks_nor_ray_changes_a_number(bert, options, tmp_path):
     expected = impact(bert, out=tmp_path / "forwards", **options)
-    assert found.effects["task"].to_list() == expected.effects.sort("task")["task"].to_list()
+    backwards = impact(bert, out=tmp_path / "backwards", **options | {"tasks": options["tasks"][::-1]})
+    assert backwards.effects["task"].to_list() == expected.effects.sort("task")["task"].to_list()
+    alone = impact(bert, out=tmp_path / "alone", **options | {"tasks": options["tasks"][1:2]})
+    assert alone.conditions.equals(expected.conditions.filter(task="groups"))
     for table in ("effects", "conditions", "scores"):
-        ours, theirs = getattr(found, table), getattr(expected, table)
+        ours, theirs = getattr(backwards, table), getattr(expected, table)
         for task in ("sts", "groups", "beir"):
             assert ours.filter(task=task).equals(theirs.filter(task=task)), (table, task)
-    assert found.intrusion.equals(expected.intrusion)
-
-
-def test_a_task_alone_has_the_numbers_that_it_has_among_others(bert, options, tmp_path):
-    found = impact(bert, out=tmp_path / "alone", **options | {"tasks": options["tasks"][1:2]})
-    expected = impact(bert, out=tmp_path / "among", **options)
-    assert found.conditions.equals(expected.conditions.filter(task="groups"))
+    assert backwards.intrusion.equals(expected.intrusion)
+    with engines.local_ray(), ray_engine(bert, workers=2) as on_ray:
+        on_workers = impact(bert, out=tmp_path / "ray", engine=on_ray, **options)
+        progress = engines.interrupted_after("groups", done=2)
+        with pytest.raises(engines.InterruptionError):
+            impact(bert, out=tmp_path / "both", progress=progress, **options)
+        both = impact(bert, out=tmp_path / "both", engine=on_ray, **options)
+    for found in (on_workers, both):
+        for name in (*TABLES, "impact.md"):
+            assert (found.path / name).read_bytes() == (expected.path / name).read_bytes(), name
+    with pytest.raises(InputError, match="engine 'dask' is unknown"):
+        impact(bert, out=tmp_path / "other", engine="dask", **options)

@@ -1,4 +1,4 @@
-"""A look inside models: hidden states, attention, pooled parts, against the models themselves."""
+"""A look inside models, prompted ones too: states, attention, parts, contributions; against plain passes."""
 
 import weakref
 
@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+import plain_decoder
+import tiny
 import tiny_architectures as architectures
-from inspection_checks import assert_batches_and_order_change_nothing
-from stickytoken.encoders import load_encoder
+import tiny_decoders
+from stickytoken import load_encoder
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layers import TokenPrepending
+from stickytoken.encoders.prompted.model import Reading
+from stickytoken.encoders.prompted.prompts import Contrast, Prompt, find_prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection._attention import AttentionCapture
-from stickytoken.inspection.module_embedding import backbone_of
+from stickytoken.inspection.attention import AttentionCapture
+from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
+from stickytoken.inspection.module_embedding import BatchLimits, backbone_of
 
 TEXT = "the river sings near the old bridge"
 COPIES = 4
@@ -20,22 +27,27 @@ COPIES = 4
 
 @pytest.fixture(scope="module")
 def backbones(tmp_path_factory):
-    """A saved backbone of each architecture."""
     root = tmp_path_factory.mktemp("inspected")
     return {each.name: each.save(root / each.name) for each in architectures.ARCHITECTURES}
 
 
-def with_copies(encoder):
-    """Content ids of the text and copies of its first token behind it, with their labels."""
+def look(encoder):
+    """Look at content ids of the text with copies of its first token behind it, their labels 0 and 1."""
     ids = encoder.tokenize([TEXT])[0].ids
-    return (*ids, *ids[:1] * COPIES), [0] * len(ids) + [1] * COPIES
+    content, labels = (*ids, *ids[:1] * COPIES), [0] * len(ids) + [1] * COPIES
+    return content, labels, inspector_of(encoder).look([content], [labels], 2)[0]
 
 
-def model_input(encoder, content):
-    """What transformers itself is called with."""
-    features = encoder.features([content])
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    return {name: features[name] for name in names if name in features}
+def assert_attention(inside, weights, labels):
+    """Compare with the mean of a model's own weights, (layers, 1, heads, T, T), over pairs of parts."""
+    assert inside.labels.tolist() == labels
+    weights, labels = torch.stack(weights)[:, 0].double().numpy(), np.array(labels)
+    for attends in set(labels.tolist()):
+        shares = inside.attention[:, :, attends]
+        np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
+        for receives in range(3):
+            mean = weights[:, :, labels == attends][..., labels == receives].sum(axis=-1).mean(axis=-1)
+            np.testing.assert_allclose(shares[..., receives], mean, atol=2e-5)
 
 
 def settings_of(model):
@@ -51,41 +63,30 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
     pooling = architecture.poolings[-1]
     model = architectures.stacked(backbones[architecture.name], pooling=pooling, normalize=True)
     encoder = load_encoder(model)
-    content, labels = with_copies(encoder)
+    content, labels, _ = look(encoder)  # transformers installs recorders of its own once, for good
     plain, template = backbone_of(model), encoder.template
-    # transformers installs recorders of its own, for good, when a model is first asked for its states.
-    with torch.no_grad():
-        plain(**model_input(encoder, content), output_hidden_states=True)
     model.train()
     before = settings_of(model)
-    inside = inspector_of(encoder).look([content], [labels], 2)[0]
+    inside = look(encoder)[2]
     assert settings_of(model) == before
 
     plain.eval()
     plain.set_attn_implementation("eager")
+    features = encoder.features([content])
+    names = {"input_ids", "attention_mask", "token_type_ids"}.intersection(features)
+    inputs = {name: features[name] for name in names}
     with torch.no_grad():
-        out = plain(**model_input(encoder, content), output_attentions=True, output_hidden_states=True)
+        out = plain(**inputs, output_attentions=True, output_hidden_states=True)
     hidden = torch.stack(out.hidden_states)[:, 0].numpy()
     np.testing.assert_allclose(inside.hidden, hidden, atol=2e-5)
-    expected = [2] * len(template.before) + labels + [2] * len(template.after)
-    assert inside.labels.tolist() == expected
-    weights = torch.stack(out.attentions)[:, 0].double().numpy()
-    for attends in set(expected):
-        rows = np.array(expected) == attends
-        shares = inside.attention[:, :, attends]
-        np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
-        for receives in range(3):
-            columns = np.array(expected) == receives
-            mean = weights[:, :, rows][..., columns].sum(axis=-1).mean(axis=-1)
-            np.testing.assert_allclose(shares[..., receives], mean, atol=2e-5)
+    assert_attention(inside, out.attentions, [2] * len(template.before) + labels + [2] * len(template.after))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens"])
 def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pooling):
     model = architectures.stacked(backbones["bert"], pooling=pooling, dense=12, normalize=True)
     encoder = load_encoder(model)
-    content, labels = with_copies(encoder)
-    inside = inspector_of(encoder).look([content], [labels], 2)[0]
+    content, _, inside = look(encoder)
     states, size = inside.hidden[-1].astype(float), len(inside.labels)
     places = np.arange(1, size + 1)
     weights = {
@@ -100,12 +101,8 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
         np.testing.assert_allclose(inside.supplied[part], kept @ states, atol=1e-5)
     np.testing.assert_allclose(inside.supplied.sum(axis=0), inside.pooled, atol=1e-5)
     np.testing.assert_allclose(inside.vector, encoder.encode_ids([content])[0], atol=1e-5)
-
-
-def test_a_pooling_that_is_no_sum_supplies_nothing(backbones):
-    encoder = load_encoder(architectures.stacked(backbones["bert"], pooling="max"))
-    content, labels = with_copies(encoder)
-    inside = inspector_of(encoder).look([content], [labels], 2)[0]
+    no_sum = load_encoder(architectures.stacked(backbones["bert"], pooling="max"))
+    inside = look(no_sum)[2]
     assert inside.supplied is None
     assert inside.pooled is not None
 
@@ -113,18 +110,13 @@ def test_a_pooling_that_is_no_sum_supplies_nothing(backbones):
 def test_a_static_model_is_the_mean_of_its_rows():
     model = architectures.static_model()
     encoder = load_encoder(model)
-    content, labels = with_copies(encoder)
+    content, _, inside = look(encoder)
     inspector = inspector_of(encoder)
-    inside = inspector.look([content], [labels], 2)[0]
     assert not inspector.has_layers
     assert inside.attention is None
     np.testing.assert_allclose(inside.supplied.sum(axis=0), inside.vector, atol=1e-6)
     copy = inspector.embedding_matrix()[content[-1]]
     np.testing.assert_allclose(inside.supplied[1], copy * COPIES / len(content), atol=1e-6)
-
-
-def test_batches_and_order_change_nothing(backbones):
-    assert_batches_and_order_change_nothing(load_encoder(architectures.stacked(backbones["bert"])))
 
 
 def test_weights_of_one_layer_are_held_at_a_time(backbones, monkeypatch):
@@ -151,16 +143,12 @@ class Decoy(torch.nn.Module):
 
     def __init__(self, inner):
         super().__init__()
-        self.inner = inner
+        self.inner, self.mixer = inner, Mixer()
 
     def forward(self, states, *arguments, **options):
         found = self.inner(states, *arguments, **options)
         rows, size = states.shape[:2]
-        return self.mix(found, torch.full((rows, 4, size, size), 1 / size))
-
-    def mix(self, found, square):
-        mixed = self.mixer(found, square)
-        return mixed[0]
+        return self.mixer(found, torch.full((rows, 4, size, size), 1 / size))[0]
 
 
 class Mixer(torch.nn.Module):
@@ -170,41 +158,15 @@ class Mixer(torch.nn.Module):
 
 def test_a_square_output_that_is_no_attention_is_not_taken_for_it(backbones):
     model = architectures.stacked(backbones["bert"])
-    content, labels = with_copies(load_encoder(model))
-    expected = inspector_of(load_encoder(model)).look([content], [labels], 2)[0]
+    expected = look(load_encoder(model))[2]
     for layer in model[0].model.encoder.layer:
         layer.output.dense = Decoy(layer.output.dense)
-        layer.output.dense.mixer = Mixer()
-    encoder = load_encoder(model)
-    seen = []
-    hook = (
-        model[0]
-        .model.encoder.layer[0]
-        .output.dense.mixer.register_forward_hook(lambda module, inputs, output: seen.append(output[1]))
-    )
-    found = inspector_of(encoder).look([content], [labels], 2)[0]
-    hook.remove()
-    assert all((square.sum(-1) - 1).abs().max() < 1e-6 for square in seen)
-    assert seen
+    found = look(load_encoder(model))[2]
     assert found.attention.shape == expected.attention.shape == (2, 4, 3, 3)
     np.testing.assert_allclose(found.attention, expected.attention, atol=1e-6)
 
 
-def test_a_model_that_reports_no_attention_has_none(backbones, monkeypatch):
-    model = architectures.stacked(backbones["bert"])
-    forward = type(backbone_of(model)).forward
-
-    def silent(self, *arguments, **options):
-        found = forward(self, *arguments, **options)
-        found.attentions = None
-        return found
-
-    monkeypatch.setattr(type(backbone_of(model)), "forward", silent)
-    content, labels = with_copies(load_encoder(model))
-    assert inspector_of(load_encoder(model)).look([content], [labels], 2)[0].attention is None
-
-
-def test_bad_input_is_refused(backbones):
+def test_bad_input_of_a_model_is_refused(backbones):
     encoder = load_encoder(architectures.stacked(backbones["bert"]))
     inspector = inspector_of(encoder)
     with pytest.raises(EncodingError, match="has 102 tokens, the model reads 96"):
@@ -221,3 +183,268 @@ def test_an_encoder_of_another_kind_is_refused():
 
     with pytest.raises(ModelError, match="remote is a Remote, which returns vectors and does not show"):
         inspector_of(Remote())
+
+
+# Prompted models.
+
+
+REFERENCED = [
+    ("gemma2", 1),
+    ("llama", 0),
+    ("mistral", 1),
+    ("qwen2", 0),
+    ("qwen3", 1),
+    ("gemma3", 0),
+    ("phi3", 1),
+    ("gpt2", 1),
+]
+
+
+def encoder_of(name="qwen2", prompt="prompteol", span=None, layer=-1, **options):
+    model, tokenizer = tiny_decoders.decoder(name)
+    prepending = None if span is None else TokenPrepending(*span)
+    return CausalPromptEncoder(
+        model, tokenizer, "tiny", Reading(find_prompt(prompt), prepending, layer), **options
+    )
+
+
+@pytest.mark.parametrize("name", tiny_decoders.DECODERS)
+def test_attention_and_states_of_a_prompt_are_those_of_plain_transformers(name, caplog):
+    encoder = encoder_of(name)
+    content, labels, inside = look(encoder)
+    assert "attention implementation" not in caplog.text  # nothing is asked of a model that it refuses
+    model, prompt = encoder.prompted.decoder.model, encoder.prompted.prompts[0]
+    weighed = name != "falcon"  # stays with its fused kernels, which hold no weights
+    if weighed:
+        model.set_attn_implementation("eager")
+    ids = torch.tensor([prompt.fill(content)])
+    with torch.no_grad():
+        out = model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            output_attentions=weighed,
+            output_hidden_states=True,
+        )
+    hidden = torch.stack(out.hidden_states[: tiny_decoders.LAYERS])[:, 0].numpy()
+    if name == "opt":  # its output is narrower than its layers: there is no one table of states
+        assert inside.hidden is None
+    else:
+        np.testing.assert_allclose(inside.hidden[:-1], hidden, atol=2e-5)
+        np.testing.assert_allclose(inside.hidden[-1], out.last_hidden_state[0], atol=2e-5)
+    if weighed:
+        first = len(prompt.before)
+        rest = ids.shape[1] - first - len(content)
+        assert_attention(inside, out.attentions, [2] * first + labels + [2] * rest)
+    else:
+        assert inside.attention is None
+
+
+@pytest.mark.parametrize(("name", "start"), REFERENCED)
+def test_overwritten_states_are_those_of_layers_called_one_by_one(name, start):
+    encoder = encoder_of(name, span=(start, 3))
+    content, _, inside = look(encoder)
+    ids = encoder.prompted.prompts[0].fill(content)
+    place = encoder.prompted.prompts[0].place % len(ids)
+    # A row of its own, or a vector in place of a row: the reference is given the same.
+    model, placeholder = encoder.prompted.decoder.model, encoder.prompted.placeholder
+    rows = model.get_input_embeddings()
+    known = [min(each, rows.num_embeddings - 1) for each in ids]
+    handle = rows.register_forward_hook(
+        lambda _, __, found: (
+            found.index_copy(1, torch.tensor([place]), placeholder[None, None].to(found))
+            if placeholder is not None
+            else found
+        )
+    )
+    try:
+        with torch.no_grad():
+            states = plain_decoder.prompt_states(model, known, start=start, stop=3, place=place)
+    finally:
+        handle.remove()
+    expected = torch.stack(states).numpy()
+    others = np.arange(len(ids)) != place
+    np.testing.assert_allclose(inside.hidden[:, others], expected[:, others], atol=2e-4)
+    np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(("prompt", "span"), [("prompteol", (1, 3)), ("ck", None)])
+def test_with_contrast_the_look_and_the_attribution_give_the_encoder_s_vector(prompt, span):
+    model, tokenizer = tiny_decoders.decoder("qwen2")
+    prepending = None if span is None else TokenPrepending(*span)
+    reading = Reading(find_prompt(prompt), prepending, 3, Contrast(1))
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading)
+    content, _, inside = look(encoder)
+    expected = encoder.encode_ids([content])[0]
+    np.testing.assert_allclose(inside.vector, expected, atol=1e-5 * np.abs(expected).max())
+    parts = JacobianIntegrator(inspector_of(encoder)).contributions(content, [0] * len(content), 64)
+    assert parts.error < 0.05
+    unit = expected / np.linalg.norm(expected)
+    np.testing.assert_allclose(parts.vector, unit, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "normalize", "layer"), [("prompteol", False, 2), ("metaeol", True, -1), ("echo", True, 2)]
+)
+def test_the_vector_is_that_of_the_encoder_and_the_sum_of_its_parts(prompt, normalize, layer):
+    encoder = encoder_of(prompt=prompt, layer=layer, normalize=normalize)
+    content, _, inside = look(encoder)
+    np.testing.assert_allclose(inside.vector, encoder.encode_ids([content])[0], atol=1e-5)
+    np.testing.assert_allclose(inside.supplied.sum(axis=0), inside.pooled, atol=1e-6)
+    direction = inside.pooled / np.linalg.norm(inside.pooled)
+    np.testing.assert_allclose(inside.vector / np.linalg.norm(inside.vector), direction, atol=1e-6)
+    read = tiny_decoders.LAYERS if layer == -1 else layer
+    assert (len(inside.hidden), len(inside.attention)) == (read + 1, read)
+
+
+def test_several_prompts_are_one_input():
+    encoder = encoder_of(prompt="metaeol")
+    inside = look(encoder)[2]
+    alone = [
+        look(encoder_of(prompt=Prompt("own", (template,))))[2]
+        for template in encoder.reading.prompt.templates
+    ]
+    assert inside.labels.tolist() == [label for each in alone for label in each.labels.tolist()]
+    np.testing.assert_allclose(
+        inside.hidden, np.concatenate([each.hidden for each in alone], axis=1), atol=2e-5
+    )
+    received = np.stack([each.attention for each in alone])
+    sizes = np.array([np.bincount(each.labels) for each in alone])
+    for part in range(3):
+        mean = np.average(received[:, :, :, part], axis=0, weights=sizes[:, part])
+        np.testing.assert_allclose(inside.attention[:, :, part], mean, atol=1e-5)
+    np.testing.assert_allclose(inside.pooled, np.mean([each.pooled for each in alone], axis=0), atol=1e-5)
+
+
+def test_an_echo_has_its_text_twice_and_pools_the_second():
+    encoder = encoder_of(prompt="echo")
+    content, _, inside = look(encoder)
+    ids = np.array(encoder.prompted.prompts[0].fill(content))
+    copies = ids[inside.labels == 1]
+    assert copies.tolist() == [content[-1]] * 2 * COPIES
+    assert ids[inside.labels == 0].tolist() == [*content[:-COPIES]] * 2
+    second = np.flatnonzero(inside.labels != 2)[len(content) :]
+    states = inside.hidden[-1].astype(float)
+    np.testing.assert_allclose(inside.pooled, states[second].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        inside.supplied[1], states[second[-COPIES:]].sum(axis=0) / len(content), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("prompted", [False, True])
+def test_batches_and_order_change_nothing(prompted, bert_folder):
+    encoder = encoder_of(span=(1, 3)) if prompted else load_encoder(bert_folder, device="cpu")
+    contents = [text.ids for text in encoder.tokenize(tiny.sentences(9))]
+    labels = [[0] * len(content) for content in contents]
+    inspector = inspector_of(encoder)
+    together = inspector.look(contents, labels, 1)
+    inspector.limits = BatchLimits(weights=1)
+    one_by_one = inspector.look(contents[::-1], labels[::-1], 1)[::-1]
+    for left, right in zip(together, one_by_one, strict=True):
+        for name in ("hidden", "attention", "supplied", "vector"):
+            np.testing.assert_allclose(getattr(left, name), getattr(right, name), atol=1e-5)
+
+
+# Contributions.
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt"),
+    [
+        *((name, "prompteol") for name in sorted(set(tiny_decoders.DECODERS) - {"bloom"})),
+        *(pytest.param("qwen2", prompt, marks=pytest.mark.slow) for prompt in ("metaeol", "echo")),
+    ],
+)
+def test_contributions_sum_to_the_vector(name, prompt):
+    encoder = encoder_of(name, prompt, span=(1, 3) if prompt == "prompteol" else None)
+    ids = encoder.tokenize(["the river sings"])[0].ids
+    steps = 64 if prompt == "prompteol" else 12
+    found = JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), steps)
+    vector = encoder.encode_ids([ids])[0].astype(float)
+    np.testing.assert_allclose(found.vector, vector / np.linalg.norm(vector), atol=1e-5)
+    assert found.error < 0.02
+    assert np.linalg.norm(found.parts, axis=1).max() > 0.01
+
+
+@pytest.mark.slow
+def test_contributions_are_integrals_of_finite_differences():
+    """Every state in double precision, every layer wrapped by hand."""
+    encoder = encoder_of("llama", span=(1, 3))
+    ids = encoder.tokenize(["the river sings"])[0].ids
+    found = JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), 64)
+    prompted = encoder.prompted
+    model = prompted.decoder.model
+    prompt = prompted.prompts[0]
+    whole = torch.tensor([prompt.fill(ids)])
+    with torch.no_grad():
+        rows = prompted.embed(whole).double()
+        filler = model.get_input_embeddings()(torch.tensor([encoder._user_tokenizer.pad_token_id])).double()
+    model.double()
+    inside = slice(len(prompt.before), len(prompt.before) + len(ids))
+    reference = rows.clone()
+    reference[:, inside] = filler
+    place = prompt.place % whole.shape[1]
+
+    def unit_vector(embeddings):
+        state = tiny_decoders.plain_state(
+            model, prompted.decoder.layers, embeddings, start=1, stop=3, place=place
+        )
+        return (state / state.norm()).numpy()
+
+    points, step = 400, 1e-5
+    for token in (0, len(ids) - 1):
+        direction = torch.zeros_like(rows)
+        direction[:, len(prompt.before) + token] = (rows - reference)[:, len(prompt.before) + token]
+        total = 0
+        for along in (np.arange(points) + 0.5) / points:
+            here = reference + along * (rows - reference)
+            high, low = (unit_vector(here + side * step * direction) for side in (1, -1))
+            total = total + (high - low) / (2 * step) / points
+        np.testing.assert_allclose(found.parts[token], total, atol=2e-4)
+
+
+def state_of(model):
+    hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()]
+    return model.config._attn_implementation, model.config.output_attentions, hooks, model.training
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gpt2", "falcon"])
+def test_the_model_is_left_as_it_was_even_after_an_error(name, monkeypatch):
+    encoder = encoder_of(name, span=(1, 3))
+    model = encoder.prompted.decoder.model
+    inspector = inspector_of(encoder)
+    content, labels, _ = look(encoder)  # transformers installs recorders of its own once
+    model.train()
+    before = state_of(model)
+    looks = (
+        lambda: inspector.look([content], [labels], 2),
+        lambda: JacobianIntegrator(inspector).contributions(content, labels, 2),
+    )
+    for look_inside in looks:
+        look_inside()
+        assert state_of(model) == before
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(encoder.prompted.decoder.layers[2], "forward", broken)
+    for look_inside in looks:
+        with pytest.raises(RuntimeError, match="broken"):
+            look_inside()
+        assert state_of(model) == before
+
+
+def test_bad_input_of_a_prompted_model_is_refused():
+    encoder = encoder_of()
+    inspector = inspector_of(encoder)
+    with pytest.raises(EncodingError, match="the model reads 512"):
+        inspector.look([[20] * 600], [[0] * 600], 1)
+    with pytest.raises(EncodingError, match="token id 99999"):
+        inspector.look([[99999]], [[0]], 1)
+    with torch.no_grad():
+        encoder.prompted.decoder.model.get_input_embeddings().weight[20] = float("nan")
+    with pytest.raises(EncodingError, match="is not finite"):
+        inspector.look([[20, 21]], [[0, 0]], 1)
+    with pytest.raises(EncodingError, match="no usable vector"):
+        JacobianIntegrator(inspector).contributions([20, 21], [0, 0], 2)
+    with pytest.raises(ModelError, match="has no forward-mode derivative"):
+        JacobianIntegrator(inspector_of(encoder_of("bloom"))).contributions([20, 21], [0, 0], 2)

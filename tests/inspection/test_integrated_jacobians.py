@@ -1,15 +1,17 @@
-"""Integrated Jacobians against finite differences, captum and the similarity itself."""
+"""Integrated Jacobians against captum and the vectors themselves, and their rule of integration."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tiny
 import tiny_architectures as architectures
 from captum_oracle import captum_attributions
 from stickytoken.encoders import load_encoder
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
+from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, rule_along, whole_rule
 from stickytoken.inspection.module_embedding import backbone_of
 
 STEPS = 24
@@ -18,65 +20,24 @@ TEXT = "the river sings near the bridge"
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory):
-    """A tiny BERT with a row for its padding."""
     return architectures.bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")
 def encoder(backbone):
-    """Mean pooling and normalisation behind it."""
     return load_encoder(architectures.stacked(backbone, normalize=True))
 
 
 @pytest.fixture(scope="module")
 def found(encoder):
-    """A text's contributions, one part a token."""
     ids = encoder.tokenize([TEXT])[0].ids
     return JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), STEPS)
-
-
-def vectors_along(encoder, ids, row_of):
-    """The model's unit vector, with rows of the text's content replaced."""
-    model, features = encoder.model, encoder.features([tuple(ids)])
-    embeddings = backbone_of(model).get_input_embeddings()
-    handle = embeddings.register_forward_hook(lambda _, __, rows: row_of(rows))
-    try:
-        with torch.no_grad():
-            return model.eval()(features)["sentence_embedding"][0].double().numpy()
-    finally:
-        handle.remove()
 
 
 def test_the_sum_of_the_parts_is_the_vector(encoder, found):
     assert found.error < 1e-5
     np.testing.assert_allclose(found.vector, encoder.encode([TEXT])[0], atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm([found.vector, found.reference], axis=1), 1, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_contributions_are_integrals_of_finite_differences(encoder, found):
-    ids = encoder.tokenize([TEXT])[0].ids
-    model = encoder.model.double()
-    try:
-        padding = backbone_of(model).get_input_embeddings().weight[model.tokenizer.pad_token_id].detach()
-        points, width, step = 60, len(ids), 1e-5
-        for token in (0, width - 1):
-            total = 0
-            for place in (np.arange(points) + 0.5) / points:
-
-                def moved(rows, place=place, token=token, step=step):
-                    reference = rows.clone()
-                    reference[:, 1 : 1 + width] = padding
-                    along = reference + place * (rows - reference)
-                    along[:, 1 + token] += step * (rows - reference)[:, 1 + token]
-                    return along
-
-                high = vectors_along(encoder, ids, moved)
-                low = vectors_along(encoder, ids, lambda rows, moved=moved: moved(rows, step=-step))
-                total = total + (high - low) / (2 * step) / points
-            np.testing.assert_allclose(found.parts[token], total, atol=2e-4)
-    finally:
-        encoder.model.float()
 
 
 def test_parts_are_sums_of_their_tokens(encoder, found):
@@ -140,3 +101,38 @@ def test_a_text_that_turns_sharply_gets_more_steps(backbone, one_part_a_token):
     found = JacobianIntegrator(inspector).contributions(ids, labels, 6)
     fixed = JacobianIntegrator(inspector, most=1).contributions(ids, labels, 6)
     assert fixed.error > 0.01 > found.error
+
+
+# The rule of integration.
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=60), st.integers(1, 50), st.integers(0, 7))
+def test_points_are_in_order_and_polynomials_are_integrated_exactly(legs, points, degree):
+    travelled = np.concatenate([[0.0], np.cumsum(legs)])
+    for (places, weights), exact in (
+        (rule_along(travelled, points), 8 if points >= 4 else 2 * points),
+        (whole_rule(points), 2 * points),
+    ):
+        assert places.shape == weights.shape == (points,)
+        assert (np.diff(places) > 0).all()
+        assert 0 < places[0] <= places[-1] < 1
+        if degree < exact:
+            assert weights @ places**degree == pytest.approx(1 / (degree + 1), abs=1e-9)
+
+
+@pytest.mark.parametrize("turn", [0.31, 0.62])
+def test_a_sharp_turn_is_met(turn):
+    value = np.tanh((np.linspace(0, 1, 81) - turn) / 0.01)
+    travelled = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(value)))])
+    exact = value[-1] - value[0]
+    error, plain = (
+        abs(weights @ (1 / np.cosh((places - turn) / 0.01) ** 2 / 0.01) - exact)
+        for places, weights in (rule_along(travelled, 40), whole_rule(40))
+    )
+    assert error < 0.05 * exact
+    assert error < plain / 2
+
+
+def test_a_way_on_which_nothing_happens_is_divided_evenly():
+    places, _ = rule_along(np.zeros(5), 8)
+    np.testing.assert_allclose(places, 1 - places[::-1])

@@ -21,8 +21,19 @@ import stickytoken
 
 ROOT = Path(__file__).resolve().parents[2]
 WHEEL = Path(os.environ["STICKYTOKEN_WHEEL"]).absolute()
-QUICK = ("--method", "std", "--sample", 4, "--sentence-count", 40, "--pair-count", 60, "--scoring-pairs", 2)
-QUICK += ("--validation-pairs", 6)
+QUICK = (
+    "--method",
+    "std",
+    "--sample",
+    4,
+    "--set",
+    "sentence-count=40",
+    "--set",
+    "pair-count=60",
+    "--set",
+    "scoring-pairs=2",
+)
+QUICK += ("--set", "validation-pairs=6")
 # Megabytes on Linux with torch's build for the CPU; a CUDA build is gigabytes larger.
 CORE_MEGABYTES = 2000
 PACKAGE_MEGABYTES = 15
@@ -159,8 +170,17 @@ def test_the_sizes_are_those_of_the_documents(core):
 def test_the_core_detects_shows_and_probes(core, model, run, sentence_file):
     assert "stickytoken[report]" in core.refused("report", run)
     assert json.loads(core.done("show", run, "--format", "json"))
-    options = ("--sentences", sentence_file, "--method", "std", "--sentence-count", 40, "--pair-count", 60)
-    assert "river" in core.done("probe", model, "river", *options, "--validation-pairs", 6)
+    options = (
+        "--sentences",
+        sentence_file,
+        "--method",
+        "std",
+        "--set",
+        "sentence-count=40",
+        "--set",
+        "pair-count=60",
+    )
+    assert "river" in core.done("probe", model, "river", *options, "--set", "validation-pairs=6")
 
 
 @pytest.mark.parametrize(
@@ -170,11 +190,14 @@ def test_the_core_detects_shows_and_probes(core, model, run, sentence_file):
         ("report", ("report", "{run}")),
         ("figures", ("report", "{run}", "--figures", "figures")),
         ("hub", ("detect", "{model}", "--sentences", "hub:someone/sentences")),
-        ("ray", ("detect", "{model}", "--sentences", "{sentences}", "--engine", "ray", "--method", "std")),
+        (
+            "ray",
+            ("detect", "{model}", "--sentences", "{sentences}", "--set", "engine=ray", "--method", "std"),
+        ),
         ("impact", ("evaluate", "{model}", "--task", "{rankings}")),
         ("mteb", ("evaluate", "{model}", "--task", "STSBenchmark")),
         ("demo", ("demo",)),
-        ("endpoint", ("detect", "http://127.0.0.1:9/v1#m", "--tokenizer", "{model}")),
+        ("endpoint", ("detect", "http://127.0.0.1:9/v1#m", "--set", "tokenizer={model}")),
     ],
 )
 def test_a_command_of_the_core_names_the_extra_that_it_needs(
@@ -222,7 +245,7 @@ def test_hub_reaches_for_the_data_set(with_extra, model):
 
 
 def test_ray_detects(with_extra, model, sentence_file, tmp_path):
-    options = ("--sentences", sentence_file, *QUICK, "--engine", "ray", "--out", tmp_path / "run")
+    options = ("--sentences", sentence_file, *QUICK, "--set", "engine=ray", "--out", tmp_path / "run")
     assert with_extra("ray").done("detect", model, *options, "--format", "json")
 
 
@@ -238,7 +261,7 @@ def test_mteb_reaches_for_the_task(with_extra, model):
 
 
 def test_endpoint_reaches_for_the_server(with_extra, model):
-    line = with_extra("endpoint").refused("detect", "http://127.0.0.1:9/v1#m", "--tokenizer", model)
+    line = with_extra("endpoint").refused("detect", "http://127.0.0.1:9/v1#m", "--set", f"tokenizer={model}")
     assert "127.0.0.1:9" in line
     assert "pip install" not in line
 

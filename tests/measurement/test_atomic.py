@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from stickytoken.errors import RunError
-from stickytoken.measurement.atomic import remove_leftovers, write_atomically
+from stickytoken.measurement.store import remove_leftovers, write_atomically
 
 
 def write(content):

@@ -58,12 +58,12 @@ def test_a_run_that_fills_the_disk_says_so_and_continues_when_there_is_space(enc
 
 def test_a_table_that_fills_the_disk_leaves_the_old_one(small_disk):
     folder = RunFolder(small_disk)
-    folder.write_table("tokens.parquet", pl.DataFrame({"a": [1]}))
+    folder.write_table("tokens.parquet", pl.DataFrame({"token_id": [1]}))
     noise = random.Random(0)
-    large = pl.DataFrame({"a": [noise.random() for _ in range(20_000)]})
+    large = pl.DataFrame({"token_id": [noise.random() for _ in range(20_000)]})
     with pytest.raises(RunError, match="no space left to write"):
         folder.write_table("tokens.parquet", large)
-    assert folder.read_table("tokens.parquet")["a"].to_list() == [1]
+    assert folder.read_table("tokens.parquet")["token_id"].to_list() == [1]
     assert [path.name for path in small_disk.iterdir()] == ["tokens.parquet"]
 
 
@@ -72,11 +72,11 @@ def test_a_full_disk_shows_as_such_when_the_writer_meets_it(tmp_path, monkeypatc
         raise OSError(28, "No space left on device")
 
     folder = RunFolder(tmp_path)
-    folder.write_table("tokens.parquet", pl.DataFrame({"a": [1]}))
+    folder.write_table("tokens.parquet", pl.DataFrame({"token_id": [1]}))
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(RunError, match="no space left"):
-        folder.write_table("tokens.parquet", pl.DataFrame({"a": [2]}))
-    assert folder.read_table("tokens.parquet")["a"].to_list() == [1]
+        folder.write_table("tokens.parquet", pl.DataFrame({"token_id": [2]}))
+    assert folder.read_table("tokens.parquet")["token_id"].to_list() == [1]
     assert len(list(tmp_path.iterdir())) == 1
 
 

@@ -14,9 +14,8 @@ from stickytoken.detection import detect
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.engine import Engine, LocalEngine, TokenWork
+from stickytoken.measurement.engine import Engine, LocalEngine, Shard, TokenWork, ignore_progress
 from stickytoken.measurement.ray_engine import ray_engine
-from stickytoken.measurement.stage import Shard, ignore_progress
 from stickytoken.methods.std.plan import make_plan, validation_stage
 from stickytoken.vocabulary import categorize
 

@@ -113,12 +113,12 @@ def test_more_than_a_cluster_has_is_refused(device, workers, saying):
 # The command.
 
 
-@pytest.mark.parametrize("option", [("--ray-address", "auto"), ("--workers", "2")])
+@pytest.mark.parametrize("option", [("--set", "ray-address=auto"), ("--set", "workers=2")])
 def test_an_option_of_ray_without_it_is_wrong_usage(bert_folder, option):
-    planted.refused("detect", bert_folder, *option, status=2, saying=f"{option[0]}.*--engine ray")
+    planted.refused("detect", bert_folder, *option, status=2, saying=f"{option[0]}.*--set engine=ray")
 
 
-@pytest.mark.parametrize("options", [("--engine", "dask"), ("--engine", "ray", "--workers", "0")])
+@pytest.mark.parametrize("options", [("--set", "engine=dask"), ("--set", "engine=ray", "--set", "workers=0")])
 def test_values_that_no_engine_has_are_wrong_usage(bert_folder, options):
     planted.refused("detect", bert_folder, *options, status=2)
 
@@ -126,7 +126,14 @@ def test_values_that_no_engine_has_are_wrong_usage(bert_folder, options):
 def test_a_command_with_an_address_that_nobody_answers_at_fails_with_one_line(
     bert_folder, sentence_file, closed_port, tmp_path
 ):
-    options = ("--engine", "ray", "--ray-address", f"127.0.0.1:{closed_port}", "--out", tmp_path / "run")
+    options = (
+        "--set",
+        "engine=ray",
+        "--set",
+        f"ray-address=127.0.0.1:{closed_port}",
+        "--out",
+        tmp_path / "run",
+    )
     planted.refused(
         "detect", bert_folder, "--sentences", sentence_file, *planted.SMALL_OPTIONS, *options,
         saying="nothing answers",

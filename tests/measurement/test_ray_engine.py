@@ -21,7 +21,7 @@ from stickytoken.encoders import EncoderIdentity
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Token
 from stickytoken.measurement import ray_engine as module
-from stickytoken.measurement.engine import TokenWork
+from stickytoken.measurement.engine import Shard, TokenWork
 from stickytoken.measurement.ray_engine import (
     RayCluster,
     ShardWorker,
@@ -30,7 +30,6 @@ from stickytoken.measurement.ray_engine import (
     nodes_of,
     ray_engine,
 )
-from stickytoken.measurement.stage import Shard
 
 pytestmark = pytest.mark.slow
 
@@ -221,7 +220,7 @@ def test_ctrl_c_ends_the_command_its_workers_and_its_ray_and_the_run_continues_w
     """The signal goes to all processes of the terminal, like a real Ctrl-C."""
     folder = tmp_path / "run"
     arguments = ["detect", str(bert_folder), "--sentences", str(sentence_file), *planted.SMALL_OPTIONS]
-    ray_options = ["--engine", "ray", "--workers", "1", "--out", str(folder)]
+    ray_options = ["--set", "engine=ray", "--set", "workers=1", "--out", str(folder)]
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *arguments, *ray_options],
         stdout=subprocess.PIPE,

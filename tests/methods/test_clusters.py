@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from stickytoken.methods.profile.anchors import cluster
+from stickytoken.methods.profile.anchors import cluster, representative_carriers, typical_carriers
 
 
 def unit(vectors):
@@ -67,45 +67,17 @@ def test_the_same_seed_gives_the_same_groups_and_another_may_not():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_another_order_of_the_vectors_gives_the_same_groups_under_their_new_first_places(seed):
-    vectors, _ = topics(seed, (15, 10))
-    order = np.random.default_rng(seed).permutation(25)
-    found, turned = cluster(vectors, 2, 0), cluster(vectors[order], 2, 0)
-    assert in_order_of_appearance(turned)
-    assert adjusted_rand_score(found[order], turned) == 1.0
-
-
-@pytest.mark.parametrize("seed", range(5))
 def test_another_order_of_the_vectors_is_another_order_of_the_same_groups(seed):
     """Also where nothing lies apart: the first centers do not depend on the order."""
     vectors, order = draw(seed, 80), np.random.default_rng(seed).permutation(80)
     assert adjusted_rand_score(cluster(vectors, 6, 1)[order], cluster(vectors[order], 6, 1)) == 1.0
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_turning_the_space_around_changes_no_groups_that_lie_apart(seed):
-    vectors, _ = topics(seed, (12, 8))
-    turn, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(2, 2)))
-    assert np.array_equal(cluster(vectors, 2, 1), cluster((vectors @ turn).astype(np.float32), 2, 1))
-
-
-@pytest.mark.parametrize(("count", "groups"), [(0, 3), (1, 5), (3, 2), (7, 24), (50, 1)])
-def test_too_few_vectors_for_two_groups_are_one(count, groups):
-    assert cluster(draw(4, count), groups, 0).tolist() == [0] * count
-
-
-@pytest.mark.parametrize("count", [8, 15, 16, 40])
-def test_groups_of_fewer_than_four_vectors_are_not_made_on_average(count):
-    assert cluster(draw(5, count), 99, 0).max() + 1 == count // 4
-
-
-def test_equal_vectors_are_one_group_and_stay_together():
-    assert cluster(np.tile(draw(6, 1), (20, 1)), 5, 0).tolist() == [0] * 20
-    places = np.random.default_rng(7).integers(0, 3, 30)
-    found = cluster(np.eye(3, dtype=np.float32)[places], 2, 0)
-    assert in_order_of_appearance(found)
-    for place in range(3):
-        assert len(set(found[places == place].tolist())) == 1
+@pytest.mark.parametrize(
+    ("count", "asked", "groups"), [(0, 3, 0), (1, 5, 1), (7, 24, 1), (50, 1, 1), (8, 99, 2), (15, 99, 3)]
+)
+def test_no_group_has_fewer_than_four_vectors_on_average(count, asked, groups):
+    assert len(set(cluster(draw(5, count), asked, 0).tolist())) == groups
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -122,7 +94,90 @@ def test_vectors_that_occur_many_times_are_no_first_centers_twice(seed):
             assert all(len(set(found[places == place].tolist())) == 1 for place in range(7))
 
 
-def test_two_distinct_vectors_are_two_groups_however_many_are_asked_for():
-    places = np.array([1, 0, 0, 1, 1, 0, 0, 0])
-    found = cluster(np.eye(2, dtype=np.float32)[places], 7, 1)
-    assert found.tolist() == [0, 1, 1, 0, 0, 1, 1, 1]
+# The few carriers that stand for all: those whose lifts predict the mean, whatever their order or unit.
+
+PILOT, KINDS = 128, 3
+GROUP_WEIGHTS = np.array([0.5, 0.3, 0.2])
+seeds = st.integers(0, 2**32 - 1)
+
+
+def lifts_of(seed, noise, groups=KINDS):
+    """Effects of random tokens by group, seen through carriers of which each has noise of its own size."""
+    generator = np.random.default_rng(seed)
+    effects = generator.normal(size=(PILOT, 1, groups))
+    noise = np.asarray(noise, dtype=float)[:, None]
+    return effects + noise * generator.normal(size=(PILOT, len(noise), groups))
+
+
+def slow_choice(lifts, weights, count):
+    """Greedy, by numpy's correlation of the mean over the chosen with the mean over all, group by group."""
+    chosen = []
+    for _ in range(count):
+        best, place = -np.inf, None
+        for k in range(lifts.shape[1]):
+            if k in chosen:
+                continue
+            score = 0.0
+            for group in range(lifts.shape[2]):
+                few = lifts[:, [*chosen, k], group].mean(axis=1)
+                score += weights[group] * np.corrcoef(few, lifts[:, :, group].mean(axis=1))[0, 1]
+            if score > best + 1e-12:
+                best, place = score, k
+        chosen.append(place)
+    return sorted(chosen)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_the_choice_equals_a_plain_greedy_search(seed, count):
+    generator = np.random.default_rng(seed)
+    lifts = lifts_of(seed, generator.uniform(0.5, 4, 9))
+    assert representative_carriers(lifts, GROUP_WEIGHTS, count) == slow_choice(lifts, GROUP_WEIGHTS, count)
+
+
+@settings(max_examples=40)
+@given(seeds, st.permutations(range(7)), st.integers(1, 7))
+def test_another_order_of_the_carriers_is_the_same_choice(seed, order, count):
+    lifts = lifts_of(seed, np.linspace(0.5, 3, 7))
+    found = representative_carriers(lifts[:, list(order)], GROUP_WEIGHTS, count)
+    assert sorted(order[place] for place in found) == representative_carriers(lifts, GROUP_WEIGHTS, count)
+    assert len(set(found)) == count
+
+
+@settings(max_examples=40)
+@given(seeds, st.floats(0.01, 100), st.integers(1, 4))
+def test_neither_the_unit_nor_the_level_of_a_carrier_or_group_nor_the_order_of_tokens_matters(
+    seed, unit, count
+):
+    lifts, generator = lifts_of(seed, np.linspace(0.5, 3, 7)), np.random.default_rng(seed)
+    plain = representative_carriers(lifts, GROUP_WEIGHTS, count)
+    moved = unit * lifts + generator.normal(size=(1, 7, KINDS))
+    assert representative_carriers(moved[generator.permutation(PILOT)], 3 * GROUP_WEIGHTS, count) == plain
+    by_group = lifts * generator.uniform(0.1, 10, KINDS)
+    assert representative_carriers(by_group, GROUP_WEIGHTS, count) == plain
+
+
+def test_a_group_that_no_carrier_has_a_pair_with_has_no_say():
+    lifts = lifts_of(3, np.linspace(0.5, 3, 7))
+    missing = lifts.copy()
+    missing[:, :, 1] = np.nan
+    kept = [0, 2]
+    for count in (1, 3, 7):
+        found = representative_carriers(missing, GROUP_WEIGHTS, count)
+        assert found == representative_carriers(lifts[:, :, kept], GROUP_WEIGHTS[kept], count)
+
+
+def test_lifts_that_are_all_alike_give_the_first_carriers():
+    assert representative_carriers(np.ones((5, 4, 2)), np.ones(2), 2) == [0, 1]
+    assert typical_carriers(np.arange(51), 3) == [14, 15, 16]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.data())
+def test_typical_carriers_are_neighbours_in_length(lengths, data):
+    count = data.draw(st.integers(1, len(lengths)))
+    chosen = typical_carriers(np.array(lengths), count)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == count
+    ranked = sorted(lengths)
+    of_chosen = sorted(lengths[place] for place in chosen)
+    assert of_chosen in [ranked[first : first + count] for first in range(len(lengths) - count + 1)]

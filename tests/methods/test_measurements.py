@@ -3,59 +3,44 @@
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.linear_model import RidgeCV
 
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.profile.estimates import Measurements, measurements, together
+from stickytoken.methods.profile.estimates import Measurements, calibrate, measurements, together
 from stickytoken.methods.statistics import Pull
 
 CARRIERS, GROUPS, DIMENSION = 3, 2, 5
 
 
-def drawn(count=40, seed=0):
+def drawn():
     """Rows as a stage returns them, in any order; one group has no pair in one carrier."""
-    generator = np.random.default_rng(seed)
-    rows = []
-    for token_id in generator.permutation(count):
-        groups = generator.random((CARRIERS, GROUPS)).astype(np.float32)
-        groups[1, 0] = np.nan
-        rows.append(
-            {
-                "token_id": int(token_id),
-                "lifts": generator.random(CARRIERS).tolist(),
-                "rising": generator.random(CARRIERS).astype(np.float32),
-                "groups": groups.ravel(),
-                "contraction": float(generator.random()),
-                "pull": generator.normal(size=DIMENSION).astype(np.float16),
-            }
-        )
-    return rows
+    whole = sample(range(40), 0, CARRIERS)
+    return [
+        {
+            "token_id": row,
+            "lifts": whole.lifts[row].tolist(),
+            "rising": whole.rising[row],
+            "groups": whole.groups[row].ravel(),
+            "contraction": float(whole.effects.contraction[row]),
+            "pull": whole.effects.pull[row].astype(np.float16),
+        }
+        for row in np.random.default_rng(0).permutation(40).tolist()
+    ]
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["in memory", "in a file"])
 def test_rows_become_arrays_by_ascending_id_with_what_is_missing_kept_missing(tmp_path, stored):
-    rows = drawn()
-    frame = pl.DataFrame(rows, infer_schema_length=None)
+    frame = pl.DataFrame(drawn(), infer_schema_length=None)
     if stored:
         ResultFolder(tmp_path).write_table("rows.parquet", frame)
         frame = pl.read_parquet(tmp_path / "rows.parquet")
-    found = measurements(frame, CARRIERS)
-    ordered = sorted(rows, key=lambda row: row["token_id"])
-    assert found.ids.tolist() == list(range(40))
+    found, expected = measurements(frame, CARRIERS), sample(range(40), 0, CARRIERS)
     assert found.ids.dtype == np.int64
-    for name in ("lifts", "rising"):
-        np.testing.assert_array_equal(getattr(found, name), np.array([row[name] for row in ordered]))
-    expected = np.stack([row["groups"].reshape(CARRIERS, GROUPS) for row in ordered])
-    np.testing.assert_array_equal(found.groups, expected)
-    assert np.isnan(found.groups[:, 1, 0]).all()
-    np.testing.assert_array_equal(found.effects.contraction, [row["contraction"] for row in ordered])
-    np.testing.assert_array_equal(found.effects.pull, np.stack([row["pull"] for row in ordered]))
-
-
-def test_one_carrier_and_one_token_keep_their_axes():
-    row = {"token_id": 3, "lifts": [0.5], "rising": [1.0], "groups": [0.1, 0.2], "contraction": 0.3}
-    found = measurements(pl.DataFrame([row | {"pull": [1.0, 2.0]}]), 1)
-    assert (found.lifts.shape, found.rising.shape) == ((1, 1), (1, 1))
-    assert (found.groups.shape, found.effects.pull.shape) == ((1, 1, 2), (1, 2))
+    for name in ("ids", "lifts", "rising", "groups"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert np.isnan(found.groups[:, 2, 1]).all()
+    np.testing.assert_array_equal(found.effects.contraction, expected.effects.contraction)
+    np.testing.assert_array_equal(found.effects.pull, expected.effects.pull.astype(np.float16))
 
 
 def sample(ids, seed, carriers=4):
@@ -74,14 +59,8 @@ def sample(ids, seed, carriers=4):
 
 def row_of(measured, token_id):
     row = measured.ids.tolist().index(token_id)
-    effects = measured.effects
-    return (
-        measured.lifts[row].tolist(),
-        measured.rising[row].tolist(),
-        np.nan_to_num(measured.groups[row], nan=-9).tolist(),
-        float(effects.contraction[row]),
-        effects.pull[row].tolist(),
-    )
+    parts = (measured.lifts, measured.rising, measured.groups, *measured.effects)
+    return [np.nan_to_num(part[row], nan=-9).tolist() for part in parts]
 
 
 def test_two_rounds_on_the_same_carriers_become_one_by_ascending_id():
@@ -94,15 +73,15 @@ def test_two_rounds_on_the_same_carriers_become_one_by_ascending_id():
 
 
 def test_some_tokens_and_carriers_are_kept_and_the_effects_are_those_of_all_carriers():
-    whole = sample([2, 7, 9], 3)
-    found = whole.chosen(np.array([0, 2]), [1, 3])
+    whole, rows = sample([2, 7, 9], 3), [0, 2]
+    found = whole.chosen(np.array(rows), [1, 3])
     assert found.ids.tolist() == [2, 9]
-    for row, own in enumerate((0, 2)):
-        assert found.lifts[row].tolist() == whole.lifts[own, [1, 3]].tolist()
-        assert found.rising[row].tolist() == whole.rising[own, [1, 3]].tolist()
-        assert np.array_equal(found.groups[row], whole.groups[own][[1, 3]], equal_nan=True)
-        assert found.effects.contraction[row] == whole.effects.contraction[own]
-        assert np.array_equal(found.effects.pull[row], whole.effects.pull[own])
+    for name in ("lifts", "rising", "groups"):
+        expected = getattr(whole, name)[rows][:, [1, 3]]
+        assert np.array_equal(getattr(found, name), expected, equal_nan=True)
+    for part, everything in zip(found.effects, whole.effects, strict=True):
+        assert np.array_equal(part, everything[rows])
+    assert whole.rows(np.array([9, 2, 7, 9])).tolist() == [2, 0, 1, 2]
 
 
 def test_lifts_on_a_group_leave_out_the_carriers_that_have_no_pair_with_it():
@@ -115,6 +94,50 @@ def test_lifts_on_a_group_leave_out_the_carriers_that_have_no_pair_with_it():
         assert means[row, 1] == pytest.approx(sum(map(float, whole.groups[row, [0, 1, 3], 1])) / 3)
 
 
-def test_rows_of_token_ids_are_their_places():
-    whole = sample([2, 7, 9], 5)
-    assert whole.rows(np.array([9, 2, 7, 9])).tolist() == [2, 0, 1, 2]
+# Lifts that are computed from pulls, corrected by a few measured tokens.
+
+VOCABULARY, MEASURED, FEATURES = 400, 150, 12
+
+
+def line_and_features(seed, bend=0.0, noise=0.0):
+    """Predicted lifts, features, measured rows, true and noisy lifts: a line, and some of the features."""
+    generator = np.random.default_rng(seed)
+    features = [generator.normal(size=(VOCABULARY, FEATURES)), 100 * generator.normal(size=(VOCABULARY, 2))]
+    predicted = generator.normal(size=VOCABULARY)
+    true = 0.3 + 1.7 * predicted + bend * features[0] @ generator.normal(size=FEATURES)
+    rows = np.sort(generator.permutation(VOCABULARY)[:MEASURED])
+    return predicted, features, rows, true, true[rows] + noise * generator.normal(size=MEASURED)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_features_add_is_learned_and_the_error_is_that_of_tokens_that_had_no_part(seed):
+    predicted, features, rows, true, lifts = line_and_features(seed, bend=0.5, noise=0.3)
+    found = calibrate(predicted, features, rows, lifts, 0.3**2)
+    others = np.setdiff1d(np.arange(VOCABULARY), rows)
+    line = np.polyval(np.polyfit(predicted[rows], lifts, 1), predicted)
+    off = np.sqrt(np.mean((found.values - true)[others] ** 2))
+    assert off < 0.2 * np.sqrt(np.mean((line - true)[others] ** 2))
+    # The cross-validated error contains noise of its own: a tenth of the noise that it takes away.
+    assert found.error == pytest.approx(off, abs=0.1)
+
+
+def test_the_fit_is_the_ridge_regression_that_leave_one_out_chooses():
+    predicted, features, rows, _, lifts = line_and_features(4, bend=0.1, noise=0.5)
+    slope, intercept = np.polyfit(predicted[rows], lifts, 1)
+    line = intercept + slope * predicted
+    groups = [group - group[rows].mean(axis=0) for group in features]
+    known = np.column_stack([group / np.sqrt((group[rows] ** 2).sum(axis=1).mean()) for group in groups])
+    scale = (known[rows] ** 2).sum(axis=1).mean()
+    left = lifts - line[rows]
+
+    ridge = RidgeCV(np.geomspace(1e-2, 1e3, 16) * scale, fit_intercept=False, store_cv_results=True)
+    expected = line + ridge.fit(known[rows], left).predict(known)
+    errors = ridge.cv_results_.mean(axis=0)
+    found = calibrate(predicted, features, rows, lifts, 0.0)
+    assert found.values == pytest.approx(expected, abs=1e-8)
+    assert found.error == pytest.approx(np.sqrt(errors.min()), abs=1e-8)
+
+
+def test_predictions_and_features_that_do_not_vary_give_the_mean():
+    found = calibrate(np.ones(6), [np.zeros((6, 3))], np.arange(4), np.array([1.0, 2, 3, 6]), 0.0)
+    assert found.values == pytest.approx(np.full(6, 3.0))

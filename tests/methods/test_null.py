@@ -31,9 +31,12 @@ def null_of(center=0.0, spread=1.0, freedom=np.inf):
     return Null(center, spread, Shape(freedom=freedom))
 
 
-def quantile_error(level, total, tokens=TOKENS):
-    """Standard error of a quantile of normal values."""
-    return total * np.sqrt(level * (1 - level) / tokens) / stats.norm.pdf(stats.norm.ppf(level))
+def fit_errors(spread, noise):
+    """Standard errors of a center and a spread that are taken from two quantiles of normal values."""
+    total, levels = np.hypot(spread, noise), np.array([0.5, WIDTH])
+    errors = total * np.sqrt(levels * (1 - levels) / TOKENS) / stats.norm.pdf(stats.norm.ppf(levels))
+    # spread**2 = total**2 - noise**2, and total = (width - center) / normal quantile.
+    return errors[0], np.hypot(*errors) / stats.norm.ppf(WIDTH) * total / spread
 
 
 def family_of(shape):
@@ -49,12 +52,6 @@ def draw_effects(generator, shape, size):
     return plain.rvs(size=size, random_state=generator) * unit
 
 
-def draw_sides(generator, below, above, size=TOKENS):
-    """Effects of one shape below their median and of another above it."""
-    low, high = (np.abs(draw_effects(generator, shape, size)) for shape in (below, above))
-    return np.where(generator.uniform(size=size) < 0.5, -low, high)
-
-
 # fit
 
 
@@ -62,12 +59,9 @@ def draw_sides(generator, below, above, size=TOKENS):
 @pytest.mark.parametrize(("spread", "noise"), [(3.0, 0.0), (3.0, 2.0), (1.0, 1.5)])
 def test_center_and_spread_of_a_normal_vocabulary_are_recovered_through_the_noise(seed, spread, noise):
     found = Null.fit(normal_vocabulary(seed, 2.0, spread, noise), noise**2)
-    total = np.hypot(spread, noise)
-    of_center, of_width = quantile_error(0.5, total), quantile_error(WIDTH, total)
+    of_center, of_spread = fit_errors(spread, noise)
     assert abs(found.center - 2) <= 4 * of_center
-    # spread**2 = total**2 - noise**2, and total = (width - center) / normal quantile.
-    allowed = 4 * np.hypot(of_center, of_width) / stats.norm.ppf(WIDTH) * total / spread
-    assert abs(found.spread - spread) <= allowed
+    assert abs(found.spread - spread) <= 4 * of_spread
 
 
 def test_the_spread_is_that_of_the_upper_side():
@@ -85,30 +79,10 @@ def test_sticky_tokens_move_the_null_no_further_than_they_move_the_ranks_of_the_
     found = Null.fit(values, 4.0)
     center, width = (total * stats.norm.ppf(level / (1 - share)) for level in (0.5, WIDTH))
     spread = (((width - center) / stats.norm.ppf(WIDTH)) ** 2 - 4) ** 0.5
-    of_center, of_width = quantile_error(0.5, total), quantile_error(WIDTH, total)
+    of_center, of_spread = fit_errors(spread, 2.0)
     assert abs(found.center - 2 - center) <= 4 * of_center
-    allowed = 4 * np.hypot(of_center, of_width) / stats.norm.ppf(WIDTH) * total / spread
-    assert abs(found.spread - spread) <= allowed
+    assert abs(found.spread - spread) <= 4 * of_spread
     assert spread <= 1.08 * 3
-
-
-def test_how_strong_sticky_tokens_are_does_not_matter():
-    values = normal_vocabulary(6)
-    fits = []
-    for strength in (40, 60, 1e6):
-        values[:200] = strength
-        fits.append(Null.fit(values, 4.0))
-    assert fits[0] == fits[1] == fits[2]
-
-
-@pytest.mark.slow
-def test_sticky_tokens_do_not_pass_for_heavy_tails():
-    for seed in range(5):
-        values = normal_vocabulary(seed)
-        plain = Null.fit(values, 4.0)
-        values[:400] = np.random.default_rng(seed).uniform(12, 40, 400)
-        assert np.isinf(plain.shape.freedom)
-        assert np.isinf(Null.fit(values, 4.0).shape.freedom)
 
 
 @pytest.mark.slow
@@ -133,50 +107,14 @@ def test_heavy_tails_give_student_s_t_and_its_width(seed, noise):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("noise", "wrong", "least"), [(0.0, stats.norm.sf(2), 12.0), (0.5, 0.2, 6.0)])
-@pytest.mark.parametrize("sides", [(HEAVY, NORMAL), (NORMAL, HEAVY)], ids=["below", "above"])
-def test_a_tail_that_is_heavy_on_one_side_alone_stays_normal(sides, noise, wrong, least):
-    """But by chance, and then it is no heavy one. Noise carries some of a side across the median."""
-    fits, draws = [], 20
-    for seed in range(draws):
-        generator = np.random.default_rng(seed)
-        values = draw_sides(generator, *sides) + noise * generator.normal(size=TOKENS)
-        fits.append(Null.fit(values, noise**2))
-    freedoms = np.array([found.shape.freedom for found in fits])
-    assert np.isfinite(freedoms).mean() <= wrong + 3 * np.sqrt(wrong * (1 - wrong) / draws)
-    assert freedoms.min() > least
-    assert np.median([found.spread for found in fits]) == pytest.approx(1.0, rel=0.05)
-
-
-@pytest.mark.slow
 def test_tails_are_as_heavy_as_on_the_side_where_they_are_lighter():
+    """Below the median of one shape, above it of another."""
     for seed in range(3):
-        values = draw_sides(np.random.default_rng(seed), Shape(freedom=2.5), Shape(freedom=6.0))
+        generator = np.random.default_rng(seed)
+        low, high = (np.abs(draw_effects(generator, Shape(freedom=f), TOKENS)) for f in (2.5, 6.0))
+        values = np.where(generator.uniform(size=TOKENS) < 0.5, -low, high)
         for found in (Null.fit(values, 0.0), Null.fit(-values, 0.0)):
             assert 4.5 <= found.shape.freedom <= 8.5
-
-
-@pytest.mark.parametrize("noise", [0.0, 1.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_skewness_is_no_heavy_tail_and_only_to_the_right_it_shapes_the_null(seed, noise):
-    generator = np.random.default_rng(seed)
-    plain = stats.pearson3(0.8)
-    effects = 2 * (plain.rvs(size=TOKENS, random_state=generator) - plain.median())
-    values = effects + noise * generator.normal(size=TOKENS)
-    right, left = Null.fit(values, noise**2), Null.fit(-values, noise**2)
-    for found, width in (
-        (right, plain.ppf(WIDTH) - plain.median()),
-        (left, plain.median() - plain.ppf(1 - WIDTH)),
-    ):
-        assert np.isinf(found.shape.freedom)
-        # Noise is taken out around the median of the whole, which it moves a little toward the mean.
-        assert found.spread == pytest.approx(2 * width / stats.norm.ppf(WIDTH), rel=0.05 + 0.05 * noise)
-    assert left.shape == NORMAL
-    assert 0.15 <= right.shape.skewness <= 0.35
-    highest = np.array([2 * (plain.isf(1e-4) - plain.median())])
-    chance = right.exceedance(Estimates(highest, np.full(1, noise), highest, highest))[0]
-    # A normal null of the same width would call this token about a hundred times as rare.
-    assert 2e-5 <= chance <= 3e-3
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])
@@ -191,42 +129,11 @@ def test_center_spread_and_skewness_of_a_skewed_vocabulary_are_recovered_through
     assert found.shape.skewness == pytest.approx(skewness, abs=0.04)
 
 
-def test_no_vocabulary_is_taken_for_more_skewed_than_the_largest_skewness():
-    values = draw_effects(np.random.default_rng(4), Shape(skewness=2.0), TOKENS)
-    assert 0.9 < Null.fit(values, 0.0).shape.skewness <= 1.0
-
-
-def test_sticky_tokens_do_not_hide_tails_that_are_heavy_on_both_sides():
-    for seed in range(3):
-        values = draw_effects(np.random.default_rng(seed), HEAVY, TOKENS)
-        values[:100] = 60
-        assert 2.3 <= Null.fit(values, 0.0).shape.freedom <= 4.2
-
-
-def test_no_tails_are_taken_for_heavier_than_those_of_two_degrees_of_freedom():
-    assert Null.fit(np.random.default_rng(7).standard_cauchy(size=TOKENS), 0.0).shape.freedom == 2.0
-
-
-@pytest.mark.parametrize("shape", [NORMAL, HEAVY, SKEWED], ids=["normal", "heavy", "skewed"])
-def test_a_vocabulary_that_is_fitted_exceeds_its_own_null_about_as_often_as_it_should(shape):
-    generator = np.random.default_rng(8)
-    values = draw_effects(generator, shape, TOKENS) + 0.5 * generator.normal(size=TOKENS)
-    found = Null.fit(values, 0.25).exceedance(estimates(values, 0.5))
-    for level in (0.05, 0.01, 0.002):
-        error = np.sqrt(level * (1 - level) / TOKENS)
-        # The quantiles that were fitted have errors of their own.
-        assert abs(np.mean(found <= level) - level) <= 4 * error + 0.35 * level
-
-
-@pytest.mark.parametrize("factor", [0.01, 25.0])
-@pytest.mark.parametrize("shape", [NORMAL, HEAVY, SKEWED], ids=["normal", "heavy", "skewed"])
-def test_the_fit_of_scaled_effects_is_the_scaled_fit(factor, shape):
-    values = draw_effects(np.random.default_rng(9), shape, TOKENS)
-    found, expected = Null.fit(factor * values, factor**2 / 16), Null.fit(values, 1 / 16).scaled(factor)
-    assert found.center == pytest.approx(expected.center, abs=1e-12 * factor)
-    assert found.spread == pytest.approx(expected.spread, rel=1e-6)
-    assert found.shape.freedom == pytest.approx(expected.shape.freedom, rel=1e-6)
-    assert found.shape.skewness == pytest.approx(expected.shape.skewness, abs=1e-6)
+def test_shapes_have_a_heaviest_tail_and_a_largest_skewness():
+    generator = np.random.default_rng(7)
+    assert Null.fit(generator.standard_cauchy(size=TOKENS), 0.0).shape.freedom == 2.0
+    skewed = draw_effects(generator, Shape(skewness=2.0), TOKENS)
+    assert 0.9 < Null.fit(skewed, 0.0).shape.skewness <= 1.0
 
 
 def test_a_constant_moves_the_center_alone_and_order_moves_nothing():
@@ -238,29 +145,10 @@ def test_a_constant_moves_the_center_alone_and_order_moves_nothing():
     assert Null.fit(np.random.default_rng(0).permutation(values), 4.0) == plain
 
 
-def test_noise_that_explains_everything_leaves_no_spread():
+def test_tokens_that_are_alike_but_for_their_noise_have_no_spread():
+    assert Null.fit(np.full(300, 1.5), 0.0) == Null.fit(np.full(300, 1.5), 1.0) == Null(1.5, 0.0, NORMAL)
     found = Null.fit(normal_vocabulary(11, spread=0.0, noise=1.0), 1.5)
     assert (found.spread, found.shape) == (0.0, NORMAL)
-
-
-@pytest.mark.parametrize("variance", [0.0, 1.0])
-def test_tokens_that_are_all_alike_have_no_spread(variance):
-    assert Null.fit(np.full(300, 1.5), variance) == Null(1.5, 0.0, NORMAL)
-
-
-@pytest.mark.slow
-def test_any_heavy_skewed_or_rounded_vocabulary_can_be_fitted():
-    for seed in range(80):
-        generator = np.random.default_rng(seed)
-        tokens = int(generator.integers(3, 800))
-        values = generator.uniform(0.05, 5) * generator.standard_t(generator.uniform(1.2, 20), size=tokens)
-        values += generator.normal(size=tokens)
-        values = np.round(values, 1) if seed % 3 == 0 else values
-        values = np.exp(values / 4) if seed % 4 == 0 else values
-        found = Null.fit(values, float(generator.choice([0.0, 0.25, 1.0, 4.0])))
-        assert np.isfinite([found.center, found.spread]).all()
-        assert found.spread >= 0
-        assert found.shape.freedom >= 2
 
 
 # Shape
@@ -311,33 +199,13 @@ def test_the_spread_of_a_shape_reaches_the_quantile_that_was_asked_for(shape, no
     assert shape.spread(1.0, 0.9, 1.0) == 0.0
 
 
-@pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.5), HEAVY, SKEWED], ids=str)
-def test_p_values_of_ordinary_tokens_are_uniform_whatever_their_errors_are(shape):
-    generator = np.random.default_rng(12)
-    errors = generator.uniform(0, 1.5, TOKENS)
-    values = draw_effects(generator, shape, TOKENS) + errors * generator.normal(size=TOKENS)
-    found = shape.exceedance(values, 1.0, errors)
-    assert stats.kstest(found, "uniform").pvalue > 0.001
-    for level in (0.05, 0.005):
-        assert abs(np.mean(found <= level) - level) <= 4 * np.sqrt(level * (1 - level) / TOKENS)
-
-
 # exceedance of a null
 
 
 def test_p_values_of_a_normal_null_add_both_variances():
     values, errors = np.array([-1.0, 2.0, 5.0, 9.0]), np.array([0.0, 1.0, 2.0, 0.5])
     found = null_of(2.0, 3.0).exceedance(estimates(values, errors))
-    for place in range(4):
-        total = (9 + errors[place] ** 2) ** 0.5
-        assert found[place] == pytest.approx(stats.norm.sf((values[place] - 2) / total), rel=1e-12)
-
-
-@pytest.mark.parametrize("freedom", [2.0, 3.0, np.inf])
-def test_a_higher_estimate_is_never_more_ordinary(freedom):
-    found = null_of(0.0, 1.0, freedom).exceedance(estimates(np.linspace(-3, 30, 300), 0.4))
-    assert (np.diff(found) < 0).all()
-    assert ((found > 0) & (found < 1)).all()
+    assert found == pytest.approx(stats.norm.sf((values - 2) / np.hypot(3, errors)), rel=1e-12)
 
 
 @pytest.mark.parametrize("freedom", [2.0, 3.0, np.inf])

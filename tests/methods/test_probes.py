@@ -55,36 +55,18 @@ def test_keyed_gaps_reach_every_place_about_equally_often():
             assert chi_squared < 20  # the 99.9 % quantile of 4 degrees of freedom is 18.5
 
 
-def test_keyed_paths_do_not_depend_on_what_was_drawn_before():
-    source = KeyedPaths(seed=7, key=1, words=WORDS, counts=COUNTS)
-    forward = {token.id: source.of(token) for token in VOCABULARY}
-    backward = {token.id: source.of(token) for token in reversed(VOCABULARY)}
-    again = KeyedPaths(seed=7, key=1, words=WORDS, counts=COUNTS)
-    assert forward == backward
-    assert again.of(VOCABULARY[30]) == forward[VOCABULARY[30].id]
-
-
-def test_keyed_paths_of_a_carrier_do_not_depend_on_the_carriers_beside_it():
-    token = Token(11, "x")
-    whole = KeyedPaths(7, 1, (4, 1, 9), COUNTS).of(token)
-    assert KeyedPaths(7, 1, (4, 1), COUNTS).of(token) == whole[:2]
-    assert KeyedPaths(7, 1, (4, 8, 9), COUNTS).of(token)[2] == whole[2]
-
-
-def test_keyed_paths_grow_at_the_end_with_more_copies():
-    token = Token(11, "x")
-    short, long = (KeyedPaths(7, 1, WORDS, counts).of(token) for counts in (3, 8))
-    assert [path[:3] for path in long] == short
-
-
 @pytest.mark.parametrize(
     ("seed", "key", "token_id"), [(8, 1, 11), (7, 2, 11), (7, 1, 12), (1, 7, 11), (7, 11, 1), (11, 1, 7)]
 )
-def test_seed_key_and_token_each_change_the_keyed_paths(seed, key, token_id):
-    words = (1000, 1000)
-    base = KeyedPaths(7, 1, words, COUNTS).of(Token(11, "x"))
+def test_seed_key_and_token_each_change_the_keyed_paths_and_nothing_else_does(seed, key, token_id):
+    words, token = (1000, 1000), Token(11, "x")
+    source = KeyedPaths(7, 1, words, COUNTS)
+    base = source.of(token)
     assert KeyedPaths(seed, key, words, COUNTS).of(Token(token_id, "x")) != base
     assert base[0] != base[1]
+    assert source.of(token) == base
+    assert KeyedPaths(7, 1, (3, 1000, 4), COUNTS).of(token)[1] == base[1]
+    assert [path[:3] for path in base] == KeyedPaths(7, 1, words, 3).of(token)
 
 
 # Walked paths.
@@ -132,19 +114,9 @@ def test_walked_paths_do_not_depend_on_which_tokens_are_wanted(places):
     assert some.paths == {token.id: every.paths[token.id] for token in wanted}
 
 
-def test_walked_paths_depend_on_the_tokens_before():
-    every = walk_vocabulary(42, VOCABULARY, VOCABULARY, WORDS, COUNTS)
-    fewer = walk_vocabulary(42, VOCABULARY[1:], VOCABULARY[1:], WORDS, COUNTS)
-    assert fewer.paths[VOCABULARY[5].id] != every.paths[VOCABULARY[5].id]
-
-
 def test_walked_paths_refuse_a_token_that_was_not_walked():
     with pytest.raises(InputError, match=r"token 4 \('nope'\) is not in the vocabulary"):
         walk_vocabulary(42, VOCABULARY, VOCABULARY, WORDS, COUNTS).of(Token(4, "nope"))
-
-
-def test_nothing_wanted_walks_nothing():
-    assert walk_vocabulary(42, VOCABULARY, [], WORDS, COUNTS) == WalkedPaths({})
 
 
 # The grid.
@@ -152,42 +124,21 @@ def test_nothing_wanted_walks_nothing():
 PLACEMENTS = (Placement.PREFIX, Placement.SUFFIX, Placement.RANDOM)
 
 
-def test_text_probes_come_counts_fastest_and_carriers_slowest():
-    grid = ProbeGrid(("a b", "c d"), PLACEMENTS, 2, WalkedPaths({9: ((0, 0), (1, 2))}))
-    assert grid.shape == (2, 3, 2)
-    assert grid.probes(Token(9, " x")) == [
-        *(" xa b", " x xa b"),
-        *("a b x", "a b x x"),
-        *(" x a b", " x x a b"),
-        *(" xc d", " x xc d"),
-        *("c d x", "c d x x"),
-        *("c  x d", "c x  x d"),
+def test_probes_come_counts_fastest_and_carriers_slowest():
+    paths = WalkedPaths({9: ((0, 0), (1, 2))})
+    text = ProbeGrid(("a b", "c d"), PLACEMENTS, 2, paths)
+    first, second = TokenizedText((1,), ((2, 3), (4,))), TokenizedText((1,), ((5,), (6,)))
+    ids = ProbeGrid((first, second), PLACEMENTS, 2, paths)
+    assert text.shape == ids.shape == (2, 3, 2)
+    assert text.probes(Token(9, " x")) == [
+        *(" xa b", " x xa b", "a b x", "a b x x", " x a b", " x x a b"),
+        *(" xc d", " x xc d", "c d x", "c d x x", "c  x d", "c x  x d"),
     ]
-
-
-def test_ids_probes_come_in_the_same_order():
-    first = TokenizedText(head=(1,), words=((2, 3), (4,)))
-    second = TokenizedText(head=(1,), words=((5,), (6,)))
-    grid = ProbeGrid((first, second), PLACEMENTS, 2, WalkedPaths({9: ((0, 0), (1, 2))}))
-    assert grid.shape == (2, 3, 2)
-    assert grid.probes(Token(9, " x")) == [
-        *((1, 9, 2, 3, 4), (1, 9, 9, 2, 3, 4)),
-        *((1, 2, 3, 4, 9), (1, 2, 3, 4, 9, 9)),
-        *((1, 9, 2, 3, 4), (1, 9, 9, 2, 3, 4)),
-        *((1, 9, 5, 6), (1, 9, 9, 5, 6)),
-        *((1, 5, 6, 9), (1, 5, 6, 9, 9)),
-        *((1, 5, 9, 6), (1, 5, 9, 9, 6)),
+    assert ids.probes(Token(9, " x")) == [
+        *((1, 9, 2, 3, 4), (1, 9, 9, 2, 3, 4), (1, 2, 3, 4, 9), (1, 2, 3, 4, 9, 9)),
+        *((1, 9, 2, 3, 4), (1, 9, 9, 2, 3, 4), (1, 9, 5, 6), (1, 9, 9, 5, 6)),
+        *((1, 5, 6, 9), (1, 5, 6, 9, 9), (1, 5, 9, 6), (1, 5, 9, 9, 6)),
     ]
-
-
-def test_the_placements_of_a_grid_are_kept_in_their_order():
-    grid = ProbeGrid(("a b",), (Placement.SUFFIX, Placement.PREFIX), 1, WalkedPaths({}))
-    assert grid.probes(Token(9, "x")) == ["a bx", "xa b"]
-
-
-def test_a_grid_without_random_placement_needs_no_path():
-    grid = ProbeGrid(("a b",), (Placement.PREFIX,), 3, WalkedPaths({}))
-    assert grid.probes(Token(9, "x")) == ["xa b", "xxa b", "xxxa b"]
 
 
 def test_the_token_alone_stands_behind_the_prompt():
@@ -201,20 +152,3 @@ def test_words_are_counted_by_white_space_or_as_they_were_cut():
     assert word_count("  a b\tc\n") == 3
     assert word_count("") == 0
     assert word_count(TokenizedText(head=(1, 2, 3), words=((4, 5), (6,)))) == 2
-
-
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("source", ["keyed", "walked"])
-def test_every_path_can_be_followed_through_text_whatever_white_space_the_token_has(text, source):
-    carriers = ("a red boat", "one", "a b c d e f")
-    words = tuple(word_count(carrier) for carrier in carriers)
-    inserted = [Token(token_id, text) for token_id in range(60)]
-    paths = (
-        KeyedPaths(3, 1, words, 8) if source == "keyed" else walk_vocabulary(3, inserted, inserted, words, 8)
-    )
-    grid = ProbeGrid(carriers, PLACEMENTS, 8, paths)
-    for token in inserted:
-        probes = grid.probes(token)
-        assert len(probes) == len(carriers) * 3 * 8
-        for copies, probe in enumerate(probes[16:24], start=1):
-            assert len(probe.split()) == 3 + copies * len(text.split())

@@ -39,8 +39,8 @@ def candidates(tmp_path_factory):
 def test_detection_needs_no_extra_and_says_what_the_report_lacks(planted_folder, sentence_file, tmp_path):
     hidden = tuple(name for names in EXTRAS.values() for name in names)
     run = tmp_path / "run"
-    options = ("--method", "std", "--sentences", sentence_file, "--sample", 5, "--pair-count", 60)
-    options += ("--scoring-pairs", 2, "--validation-pairs", 6, "--sentence-count", 40)
+    options = ("--method", "std", "--sentences", sentence_file, "--sample", 5, "--set", "pair-count=60")
+    options += ("--set", "scoring-pairs=2", "--set", "validation-pairs=6", "--set", "sentence-count=40")
     done = run_without(hidden, "detect", planted_folder, *options, "--out", run, "--format", "json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["scored"] == 5
@@ -85,25 +85,21 @@ def test_hub_data_sets_name_their_extra(bert_folder):
 def test_ray_names_its_extra(bert_folder, sentence_file, tmp_path):
     found = refusal(
         EXTRAS["ray"], "detect", bert_folder, "--sentences", sentence_file, "--method", "std",
-        "--engine", "ray", "--out", tmp_path / "run",
+        "--set", "engine=ray", "--out", tmp_path / "run",
     )  # fmt: skip
     assert "pip install 'stickytoken[ray]'" in found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["impact", "evaluate"])
-def test_ranking_tasks_name_their_extra_before_anything_is_encoded(bert_folder, candidates, command):
-    options = ("--tokens", "river") if command == "impact" else ()
-    found = refusal(EXTRAS["impact"], command, bert_folder, "--task", candidates, *options)
+def test_ranking_tasks_name_their_extra_before_anything_is_encoded(bert_folder, candidates):
+    found = refusal(EXTRAS["impact"], "impact", bert_folder, "--task", candidates, "--tokens", "river")
     assert "the reranking task 'candidates' needs an optional package" in found
     assert "pip install 'stickytoken[impact]'" in found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["impact", "evaluate"])
-def test_tasks_of_mteb_name_their_extra(bert_folder, command):
-    options = ("--tokens", "river") if command == "impact" else ()
-    found = refusal(EXTRAS["mteb"], command, bert_folder, "--task", "STSBenchmark", *options)
+def test_tasks_of_mteb_name_their_extra(bert_folder):
+    found = refusal(EXTRAS["mteb"], "evaluate", bert_folder, "--task", "STSBenchmark")
     assert "'STSBenchmark' is not a file or folder" in found
     assert "pip install 'stickytoken[mteb]'" in found
 
@@ -116,8 +112,8 @@ def test_the_web_app_names_its_extra():
 @pytest.mark.parametrize(
     ("package", "module", "extra"),
     [
-        ("gradio", "stickytoken.demo._answers", "demo"),
-        ("plotly", "stickytoken.demo._answers", "report"),
+        ("gradio", "stickytoken.demo.context", "demo"),
+        ("plotly", "stickytoken.demo.context", "report"),
         ("jinja2", "stickytoken.reports.content", "report"),
         ("llama_index", "stickytoken.adapters.llama_index", "llama-index"),
         ("langchain_core", "stickytoken.adapters.langchain", "langchain"),
@@ -161,5 +157,5 @@ except MissingExtraError as error:
     ],
 )
 def test_endpoints_name_their_extra(bert_folder, package, name, tokenizer):
-    found = refusal((package,), "detect", name, "--tokenizer", tokenizer or bert_folder)
+    found = refusal((package,), "detect", name, "--set", f"tokenizer={tokenizer or bert_folder}")
     assert "pip install 'stickytoken[endpoint]'" in found

@@ -1,7 +1,5 @@
 """The first things that people type: each works, or is one error that says what to pass."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +26,7 @@ from stickytoken import (
     repair,
     report,
 )
-from stickytoken.corpora.pairs import SentencePair
+from stickytoken.data.corpora import SentencePair
 from stickytoken.errors import InputError
 
 TEXTS = tiny.sentences(60)
@@ -80,47 +78,37 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("function", ["detect", "probe", "explain", "impact", "load_encoder"])
-def test_what_is_no_model_is_refused(function):
-    call = {
-        "detect": lambda model: detect(model, sentences=TEXTS, settings=planted.SMALL, out="run"),
-        "probe": lambda model: probe(model, ["river"], sentences=TEXTS, settings=planted.SMALL),
-        "explain": lambda model: explain(model, ["river"], sentences=TEXTS, settings=QUICK),
-        "impact": lambda model: impact(model, [], intrusion="bundled", tokens=["river"]),
-        "load_encoder": load_encoder,
-    }[function]
-    refuses(call, function, "encoder")
+DETECTED = {"sentences": TEXTS, "settings": planted.SMALL, "tokens": [60], "out": "run"}
+PROBED = {"tokens": ["river"], "sentences": TEXTS, "settings": planted.SMALL}
+EXPLAINED = {"tokens": ["river"], "sentences": TEXTS, "settings": QUICK}
+MEASURED = {"tokens": ["river"], "tasks": []}
+# A function, the arguments that it needs beside the encoder, and those that are tried with every wrong value.
+CALLS = {
+    detect: (DETECTED, "encoder sentences tokens sample settings method seed out engine progress"),
+    probe: (PROBED, "encoder tokens sentences settings method progress"),
+    explain: (EXPLAINED, "encoder tokens run texts sentences settings out progress"),
+    impact: (MEASURED, "encoder tasks run tokens exclude settings out"),
+}
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["sentences", "pairs", "tokens", "sample", "settings", "method", "seed", "out", "engine", "progress"],
+    ("function", "name"),
+    [
+        *[(function, name) for function, (_, names) in CALLS.items() for name in names.split()],
+        (detect, "pairs"),
+        (probe, "pairs"),
+    ],
 )
-def test_detect_refuses_what_it_cannot_use(encoder, tmp_path, name):
-    arguments = {"sentences": TEXTS, "settings": planted.SMALL, "tokens": [60], "out": tmp_path / "run"}
+def test_a_function_refuses_what_it_cannot_use(encoder, function, name):
+    arguments = {"encoder": encoder, **CALLS[function][0]}
     if name == "pairs":
         del arguments["sentences"]
-    refuses(lambda value: detect(encoder, **arguments | {name: value}), "detect", name)
 
+    def call(value):
+        given = arguments | {name: value}
+        return function(given.pop("encoder"), **given)
 
-@pytest.mark.parametrize("name", ["tokens", "sentences", "pairs", "settings", "method", "progress"])
-def test_probe_refuses_what_it_cannot_use(encoder, name):
-    arguments = {"tokens": ["river"], "sentences": TEXTS, "settings": planted.SMALL}
-    if name == "pairs":
-        del arguments["sentences"]
-    refuses(lambda value: probe(encoder, **arguments | {name: value}), "probe", name)
-
-
-@pytest.mark.parametrize("name", ["tokens", "run", "texts", "sentences", "settings", "out", "progress"])
-def test_explain_refuses_what_it_cannot_use(encoder, name):
-    arguments = {"tokens": ["river"], "sentences": TEXTS, "settings": QUICK}
-    refuses(lambda value: explain(encoder, **arguments | {name: value}), "explain", name)
-
-
-@pytest.mark.parametrize("name", ["tasks", "run", "tokens", "exclude", "settings", "out"])
-def test_impact_refuses_what_it_cannot_use(encoder, name):
-    arguments = {"tokens": ["river"], "tasks": []}
-    refuses(lambda value: impact(encoder, **arguments | {name: value}), "impact", name)
+    refuses(call, function.__name__, name)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +125,7 @@ def test_report_refuses_what_it_cannot_use(small_run, name):
     refuses(lambda value: report(small_run, **{name: value}), "report", name)
 
 
-@pytest.mark.parametrize("function", [load_sentences, load_tokenizer, analyze_vocabulary])
+@pytest.mark.parametrize("function", [load_sentences, load_tokenizer, load_encoder, analyze_vocabulary])
 def test_the_other_functions_refuse_what_they_cannot_use(function):
     refuses(function, function.__name__, "source")
 
@@ -274,25 +262,6 @@ def test_pairs_may_be_given_as_tuples(encoder, tmp_path):
 def test_a_pair_that_is_none_is_named_by_its_place(encoder, pair):
     with pytest.raises(InputError, match="pair 2 "):
         detect(encoder, pairs=[("a b", "c d", 0.5), pair])
-
-
-def test_everything_that_is_exported_is_there_and_sorted():
-    names = stickytoken.__all__
-    assert names == sorted(names)
-    assert set(names) >= {
-        "Encoder", "Run", "__version__", "detect", "explain", "impact", "load_encoder", "open_run", "probe",
-        "report", "ProfileSettings", "StdSettings", "ExplainSettings", "ImpactSettings", "InputError",
-    }  # fmt: skip
-    assert all(getattr(stickytoken, name) is not None for name in names)
-    assert dir(stickytoken) == names
-    with pytest.raises(AttributeError, match="no attribute 'defect'"):
-        stickytoken.defect  # noqa: B018 - the access itself is tested
-
-
-def test_the_version_is_that_of_the_installed_package():
-    code = "import stickytoken, sys; print(stickytoken.__version__); assert 'polars' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout[0].isdigit()
 
 
 def test_a_report_is_written_as_its_ending_says(small_run, tmp_path):

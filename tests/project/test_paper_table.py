@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import paper_table
+import parity
 import saved_models
 import tiny
 import tiny_architectures as architectures
-from stickytoken.methods.std.settings import StdSettings
+from stickytoken.methods.std.plan import StdSettings
 
 SETTINGS = StdSettings(sentences=40, pairs=200, scoring_pairs=1, validation_pairs=4, copies=3)
 LOCAL = {
@@ -31,7 +31,7 @@ def reach_far(config: dict) -> None:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    published = {model.model: model for model in paper_table.paper_models()}
+    published = parity.paper_models()
     for name, (save, pooling) in LOCAL.items():
         backbone = save(tmp_path_factory.mktemp("backbone"))
         side = published[name].padding_side
@@ -46,7 +46,7 @@ def root(tmp_path_factory) -> Path:
 
 
 def test_the_forty_published_models_are_there_with_their_numbers():
-    models = paper_table.paper_models()
+    models = parity.paper_models().values()
     assert len({model.model for model in models}) == 40
     assert sum(model.sticky for model in models) == 868
     assert all(model.hub_name.endswith("/" + model.model) for model in models)
@@ -57,15 +57,14 @@ def test_models_run_under_their_settings_and_failures_do_not_stop_the_others(roo
     corpus = tmp_path / "sentences.txt"
     corpus.write_text("\n".join(tiny.sentences(60)), encoding="utf-8")
     names = ["bge-small-en-v1.5", "gte-small", *LOCAL]
-    result = tmp_path / "table.json"
-    arguments = ["--root", str(root), "--sentences", str(corpus), "--sample", "5", "--device", "cpu"]
-    found = paper_table.main(
-        [*arguments, "--models", *names, "--out", str(tmp_path / "runs"), "--result", str(result)], SETTINGS
+    found = parity.run_models(
+        names, root, "cpu", tmp_path / "runs", sentences=str(corpus), sample=5, settings=SETTINGS
     )
-    failures = {each.model: each.failure for each in found if each.failure}
+    assert [each["model"] for each in found] == names
+    failures = {each["model"]: each["failure"] for each in found if each["failure"]}
     assert set(failures) == {"bge-small-en-v1.5", "gte-small"}
     assert "BAAI/bge-small-en-v1.5" in failures["bge-small-en-v1.5"]
-    assert {each.ours["scored"] for each in found if each.ours} == {5}
+    assert {each["ours"]["scored"] for each in found if each["ours"]} == {5}
     precisions = {
         name: json.loads((tmp_path / "runs" / name / "run.json").read_text())["identity_parts"]["encoder"][
             "dtype"
@@ -74,7 +73,6 @@ def test_models_run_under_their_settings_and_failures_do_not_stop_the_others(roo
     }
     assert precisions.pop("e5-mistral-7b-instruct") == "bfloat16"
     assert set(precisions.values()) == {"float32"}
-    assert [each["model"] for each in json.loads(result.read_text())["models"]] == names
     printed = capsys.readouterr().out
     assert "not run: gte-small" in printed
     assert "sentence-t5-base" in printed

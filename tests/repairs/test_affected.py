@@ -30,7 +30,7 @@ def edits(vocabulary):
     return {
         "rows": ModelEdit(row),
         "unreachable": ModelEdit(tokenizer=TokenizerEdit(unreachable=stone)),
-        "all": ModelEdit(row, TokenizerEdit(stone, (vocabulary["[CLS]"],), collapse=True)),
+        "all": ModelEdit(row, TokenizerEdit(stone, (vocabulary["[CLS]"],))),
         "nothing": ModelEdit(),
     }
 
@@ -53,22 +53,19 @@ def test_affected_documents_are_those_whose_vectors_change(name, pristine, vocab
 
 def test_the_repaired_entries_in_a_document_are_listed(pristine, vocabulary):
     edit = edits(vocabulary)["all"]
-    texts = ["the river", "the stone river", "a [CLS]", "a bird", "bird bird bird"]
-    found = affected_documents(pristine, edit, iter(texts), iter("abcde"))
+    texts = ["the river", "the stone river", "a [CLS]", "a bird"]
+    found = affected_documents(pristine, edit, iter(texts), iter("abcd"))
     river, stone, cls = (vocabulary[each] for each in ("river", "stone", "[CLS]"))
     assert found.rows() == [
         (0, "a", [river]),
         (1, "b", sorted([river, stone])),
         (2, "c", [cls]),
-        (4, "e", []),
     ]
 
 
-def test_every_document_is_affected_by_a_direction_or_a_new_row_of_the_template(pristine, vocabulary):
-    centre = ModelEdit(centre=np.ones(32, dtype=np.float32))
+def test_every_document_is_affected_by_a_new_row_of_the_template(pristine, vocabulary):
     template = ModelEdit({vocabulary["[CLS]"]: np.ones(32, dtype=np.float32)})
-    for edit in (centre, template):
-        assert affected_documents(pristine, edit, TEXTS)["index"].to_list() == list(range(len(TEXTS)))
+    assert affected_documents(pristine, template, TEXTS)["index"].to_list() == list(range(len(TEXTS)))
 
 
 def test_a_prompt_with_a_repaired_entry_affects_every_document(pristine, vocabulary):

@@ -10,8 +10,9 @@ import planted
 import repaired
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RunError
-from stickytoken.repairs.documents import clear_workshop, workshop, write_documents
-from stickytoken.repairs.model_folder import ModelEdit
+from stickytoken.measurement.store import move_folder
+from stickytoken.repairs.documents import write_documents
+from stickytoken.repairs.model_folder import ModelEdit, clear_workshop, workshop
 
 EDIT = ModelEdit(rows={7: np.ones(32, dtype=np.float32)})
 RECORD = repaired.repair_record("river")
@@ -21,8 +22,8 @@ def write(source, encoder, out):
     """Build, document and show a repaired model."""
     with workshop(out, source, encoder) as bench:
         folder = bench.build(EDIT)
-        write_documents(folder, RECORD, None)
-        bench.finish(folder, out)
+        write_documents(folder, RECORD)
+        move_folder(folder, out)
 
 
 def write_many(source, place):

@@ -117,27 +117,6 @@ def test_a_model_in_a_folder_of_modules_is_edited(tmp_path):
     assert np.array_equal(loaded[0].embedding.weight[7].detach().numpy(), ROWS[7])
 
 
-def test_a_direction_is_taken_out_before_vectors_are_normalised(model, tmp_path):
-    before = SentenceTransformer(str(model), device="cpu").encode(TEXTS)
-    centre = np.linspace(0.5, 2, 32, dtype=np.float32)
-    write_model(model, tmp_path / "out", ModelEdit(centre=centre))
-    loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    after = loaded.encode(TEXTS)
-    unit = centre / np.linalg.norm(centre)
-    expected = before - np.outer(before @ unit, unit)
-    cosines = (after * expected).sum(1) / np.linalg.norm(after, axis=1) / np.linalg.norm(expected, axis=1)
-    assert np.allclose(cosines, 1, atol=1e-5)
-    assert np.allclose(after @ unit, 0, atol=1e-5)
-    assert [type(module).__name__ for module in loaded][-2:] != ["Normalize", "Dense"]
-
-
-def test_a_direction_can_be_taken_out_twice(model, tmp_path):
-    write_model(model, tmp_path / "one", ModelEdit(centre=np.ones(32, dtype=np.float32)))
-    write_model(tmp_path / "one", tmp_path / "two", ModelEdit(centre=np.eye(32, dtype=np.float32)[3]))
-    vectors = SentenceTransformer(str(tmp_path / "two"), device="cpu").encode(TEXTS)
-    assert np.abs(vectors[:, 3]).max() < 1e-5
-
-
 def test_permissions_hidden_files_and_links_are_kept_as_files(model, tmp_path):
     (model / ".gitattributes").write_text("*.safetensors filter=lfs\n")
     (model / "config.json").chmod(0o440)
@@ -236,12 +215,6 @@ def test_a_model_of_several_sets_of_embeddings_is_refused(model, tmp_path):
     modules[0]["type"] = "sentence_transformers.models.Router"
     (model / "modules.json").write_text(json.dumps(modules))
     refused(model, tmp_path / "out", match="has a Router with several sets of embeddings")
-
-
-def test_a_direction_that_is_none_is_refused(model, tmp_path):
-    zero = ModelEdit(centre=np.zeros(32, dtype=np.float32))
-    with pytest.raises(RepairError, match="cannot be removed"):
-        write_model(model, tmp_path / "out", zero)
 
 
 def test_an_impossible_edit_of_the_tokenizer_writes_nothing(model, tmp_path):

@@ -3,17 +3,14 @@
 import json
 import xml.etree.ElementTree as ET
 
-import numpy as np
 import pytest
 
 import repaired
 from hostile import HOSTILE
-from stickytoken.errors import RepairError, RunError
-from stickytoken.repairs import Repair, open_repair
-from stickytoken.repairs.documents import card_block, repair_document, write_documents
-from stickytoken.repairs.plan import drawn, mean_curves
+from stickytoken.errors import RunError
+from stickytoken.repairs import open_repair
+from stickytoken.repairs.documents import card_block, drawn, mean_curves, repair_document, write_documents
 from stickytoken.repairs.result import (
-    CENTRE_FILE,
     DOCUMENT_FILE,
     PICTURE_FILE,
     REPAIR_FILE,
@@ -53,7 +50,7 @@ def test_a_repair_that_did_not_verify_is_not_written_as_if_it_had_been():
 
 def test_the_card_keeps_what_it_said(tmp_path):
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# Model\n", encoding="utf-8")
-    write_documents(tmp_path, repaired.repair_record("river"), None)
+    write_documents(tmp_path, repaired.repair_record("river"))
     card = (tmp_path / "README.md").read_text("utf-8")
     assert card.startswith("---\nlicense: mit\n---\n# Model\n\n## Repaired tokens\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
@@ -63,14 +60,14 @@ def test_the_card_keeps_what_it_said(tmp_path):
 
 def test_the_record_is_read_as_it_was_written(tmp_path):
     record = repaired.repair_record("river", "\x1b[31m")
-    write_documents(tmp_path, record, None)
+    write_documents(tmp_path, record)
     assert open_repair(tmp_path).record == record
     assert RepairRecord.model_validate_json((tmp_path / REPAIR_FILE).read_text("utf-8")) == record
 
 
 def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
     record = repaired.repair_record("river", "stone")
-    curves = mean_curves([token.curve for token in record.tokens])
+    curves = mean_curves(record)
     assert curves.lines["before"] == [0.0, 0.1, 0.4]
     picture = ET.fromstring(drawn(curves))
     lines = [element for element in picture.iter() if element.tag.endswith("polyline")]
@@ -80,7 +77,7 @@ def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
 
 
 def test_without_values_there_is_no_picture():
-    assert mean_curves([]) is None
+    assert mean_curves(repaired.repair_record("river", passed=None)) is None
 
 
 def test_a_repair_is_a_table_with_lifts_before_and_after():
@@ -98,30 +95,6 @@ def test_pieces_are_shown_where_a_token_has_them_and_zero_has_no_sign():
     plain = record.model_copy(update={"tokens": [token.model_copy(update={"pieces": [], "after": after})]})
     assert "read as" not in repair_document(plain)
     assert "| 0.00 SD |" in repair_document(plain)
-
-
-# The direction that is taken out.
-
-
-def test_stored_vectors_lose_the_direction_and_nothing_else(tmp_path):
-    direction = np.array([0.6, 0.8, 0.0], np.float32)
-    write_documents(tmp_path, repaired.repair_record("river"), direction)
-    found = Repair(tmp_path)
-    vectors = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    centred = found.centred(vectors)
-    assert np.abs(centred @ direction).max() < 1e-6
-    assert np.allclose(vectors - centred, np.outer(vectors @ direction, direction))
-    with pytest.raises(RepairError, match=r"shape \(n, 3\)"):
-        found.centred(vectors[:, :2])
-    (tmp_path / CENTRE_FILE).write_text("{}", encoding="utf-8")
-    with pytest.raises(RunError, match="damaged"):
-        _ = Repair(tmp_path).centre
-
-
-def test_vectors_cannot_be_centred_by_a_repair_of_another_kind(tmp_path):
-    write_documents(tmp_path, repaired.repair_record("river"), None)
-    with pytest.raises(RepairError, match="removed no direction"):
-        Repair(tmp_path).centred(np.zeros((1, 3)))
 
 
 # Folders.

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import repaired
+from stickytoken.data.tasks import load_task
 from stickytoken.repairs._verification import _kept_score, _Scored
 from stickytoken.repairs.result import ScoreRecord
-from stickytoken.tasks.files import load_task
 
 
 @pytest.fixture(scope="module")

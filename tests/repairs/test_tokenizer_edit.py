@@ -14,7 +14,7 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer, read_pipeline, splittable
-from stickytoken.repairs.tokenizer_edit._pipeline import Merges, merged, segmentable, word_pieces
+from stickytoken.repairs.tokenizer_edit._unreachable import Merges, merged, segmentable, word_pieces
 
 TEXTS = [*tiny.sentences(200), *architectures.HOSTILE_TEXTS]
 KINDS = {
@@ -118,15 +118,6 @@ def test_all_special_tokens_with_the_padding_become_plain_text(saved, tmp_path):
     assert ids[0] not in content
 
 
-def test_runs_of_a_word_are_cut_to_two_copies(saved, tmp_path):
-    folder = saved("wordpiece")
-    files = edited_tokenizer(folder, TokenizerEdit(collapse=True))
-    target = edited.written(folder, tmp_path / "collapsed", files)
-    texts = ["the river the The the the the bird bird sings", "the bird the bird the bird the bird"]
-    expected = edited.auto(folder)(["the river the the bird bird sings", texts[1]])
-    assert edited.agreed(target, tmp_path / "again", texts) == expected
-
-
 def test_only_files_that_change_are_returned_and_older_ones_keep_step(tmp_path):
     folder = architectures.bert(tmp_path / "bert")
     vocabulary = read_pipeline(folder).document["model"]["vocab"]
@@ -221,13 +212,6 @@ def test_a_tokenizer_in_python_is_refused(tmp_path):
         edited_tokenizer(folder, TokenizerEdit(unreachable=(5,)))
 
 
-def test_an_edit_that_transformers_ignores_is_refused(tmp_path):
-    """The class of this architecture rebuilds its steps whatever the folder says."""
-    folder = architectures.qwen2(tmp_path / "qwen2")
-    with pytest.raises(RepairError, match="transformers rebuilds a Qwen2Tokenizer from its vocabulary"):
-        edited_tokenizer(folder, TokenizerEdit(collapse=True))
-
-
 def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), ("a a", -2.0)], unk_id=0))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -240,7 +224,7 @@ def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
 def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(RepairError, match=r"tokenizer\.json"):
-        edited_tokenizer(tmp_path, TokenizerEdit(collapse=True))
+        edited_tokenizer(tmp_path, TokenizerEdit(unreachable=(0,)))
 
 
 def test_nothing_to_do_reads_nothing(tmp_path):

@@ -5,18 +5,13 @@ import polars as pl
 import pytest
 
 from stickytoken.explanation.files import ATTRIBUTION_SCHEMA, HEADS_SCHEMA, MEASURES_SCHEMA, NEIGHBOURS_SCHEMA
-from stickytoken.reports.figures import explanation as attribution_matrix
-from stickytoken.reports.figures import explanation as head_map
-from stickytoken.reports.figures import explanation as layer_curves
 from stickytoken.reports.figures.explanation import (
-    describe_place,
-    describe_rows,
-    embedding_place,
-    interval_rows,
-    place_table,
-    rows_table,
+    attribution,
+    beside_benign,
+    by_head,
+    by_layer,
+    embedding,
 )
-from stickytoken.reports.figures.figure import stacked
 
 PANELS = {"carrier_cosine_drift": "drift", "copies_cosine_distance": "distance"}
 NAMES = {"pooling_share": "share", "pooling_norm_share": "share of lengths"}
@@ -58,32 +53,34 @@ def layered(outside=(2, 3)):
 
 
 def traces(figure):
-    return [trace.to_plotly_json() for trace in figure.data]
+    return [trace.to_plotly_json() for trace in figure.plot.data]
+
+
+def layers(table, token="x"):
+    return by_layer("layers", "Layers", table, PANELS, token, "")
 
 
 def test_layers_are_drawn_in_order_with_the_benign_interval():
-    band, mean, token, *other = traces(layer_curves.draw_layer_curves(layered(), PANELS, "<x>"))
+    band, mean, token, *other = traces(layers(layered(), "<x>"))
     assert len(other) == 3
     assert list(token["x"]) == list(mean["x"]) == [0, 1, 2, 3]
     assert list(token["y"]) == pytest.approx([0.2, 0.2, 0.7, 0.8])
     assert list(token["marker"]["symbol"]) == ["circle-open"] * 2 + ["diamond"] * 2
     assert list(band["y"]) == pytest.approx([0.3] * 4 + [0.1] * 4)
     assert "&lt;x&gt;" in token["name"]
-    assert len(stacked(layer_curves.draw_layer_curves(layered(), PANELS, "x"), 2, 700)) > 5
+    assert len(layers(layered()).narrow) > 5
 
 
 def test_layers_in_words_name_where_it_begins_and_where_it_is_furthest():
-    words = layer_curves.describe_layer_curves(layered(), PANELS, "x")
+    words = layers(layered()).alt
     assert "leaves the benign interval in layer 2 and is furthest from it in layer 3, at 0.800" in words
-    assert "stays within" in layer_curves.describe_layer_curves(layered(()), PANELS, "x")
-    assert len(layer_curves.table_layer_curves(layered(), PANELS).rows) == 8
+    assert "stays within" in layers(layered(())).alt
+    assert len(layers(layered()).table.rows) == 8
 
 
 def test_one_text_has_no_error_bars():
     table = layered().with_columns(low=None, high=None)
-    assert (
-        "error_y" not in traces(layer_curves.draw_layer_curves(table.cast(MEASURES_SCHEMA), PANELS, "x"))[2]
-    )
+    assert "error_y" not in traces(layers(table.cast(MEASURES_SCHEMA)))[2]
 
 
 def heads():
@@ -98,21 +95,22 @@ def heads():
 
 
 def test_heads_are_in_their_places():
-    (cells,) = traces(head_map.draw_head_map(heads()))
+    figure = by_head("heads", heads())
+    (cells,) = traces(figure)
     table = heads().drop_nulls("head")
     for layer, row in zip(cells["y"], cells["z"], strict=True):
         for head, value in zip(cells["x"], row, strict=True):
             expected = table.filter(layer=layer, head=head)["deviations"].item()
             assert value == pytest.approx(expected)
     assert [list(row) for row in cells["text"]] == [["", "", ""], ["", "●", ""]]
-    assert "outside the benign interval in 1 of 6 heads" in head_map.describe_head_map(heads())
-    assert "layer 2, head 1: 0.210" in head_map.describe_head_map(heads())
-    rows = head_map.table_head_map(heads()).rows
+    assert "outside the benign interval in 1 of 6 heads" in figure.alt
+    assert "layer 2, head 1: 0.210" in figure.alt
+    rows = figure.table.rows
     assert [row[:2] for row in rows[:3]] == [(1, "mean"), (2, "mean"), (2, 2)]
 
 
 def test_a_model_whose_layers_have_holes_is_drawn():
-    assert head_map.draw_head_map(heads().filter(pl.col("head") != 1)).to_json()
+    assert by_head("heads", heads().filter(pl.col("head") != 1)).plot.to_json()
 
 
 def test_intervals_are_bars_and_values_marks():
@@ -122,13 +120,14 @@ def test_intervals_are_bars_and_values_marks():
             numbers(0.21, 0.2, outside=False, measure="pooling_norm_share", area="pooling"),
         ]
     )
-    bar, mean, token = traces(interval_rows(table, NAMES, "x"))
+    figure = beside_benign("pooling", table, NAMES, "x", "mean")
+    bar, mean, token = traces(figure)
     np.testing.assert_allclose(np.add(bar["base"], bar["x"]), table["benign_high"])
     assert list(token["x"]) == table["value"].to_list()
     assert list(mean["x"]) == table["benign_mean"].to_list()
     assert list(token["marker"]["symbol"]) == ["diamond", "circle-open"]
-    assert "share 0.500, outside the benign interval of 0.100 to 0.300" in describe_rows(table, NAMES, "x")
-    assert len(rows_table(table, NAMES).rows) == 2
+    assert "share 0.500, outside the benign interval of 0.100 to 0.300" in figure.alt
+    assert len(figure.table.rows) == 2
 
 
 def cells(copies=2, width=3):
@@ -151,14 +150,26 @@ def cells(copies=2, width=3):
     return pl.DataFrame(rows, schema=ATTRIBUTION_SCHEMA).sample(fraction=1, shuffle=True, seed=0)
 
 
+PAIR = {
+    "pair": 0,
+    "carrier": "a <b>",
+    "anchor": "c",
+    "similarity_before": 0.1,
+    "similarity": 0.3,
+    "completeness_error": -0.001,
+    **dict.fromkeys(("from_copies", "from_carrier", "from_reference"), 0.1),
+}
+
+
 def test_the_matrix_has_every_cell_where_it_belongs():
     table = cells()
-    (drawn,) = traces(attribution_matrix.draw_attribution_matrix(table))
+    figure = attribution("matrix", table, PAIR)
+    (drawn,) = traces(figure)
     for row in table.to_dicts():
         assert drawn["z"][row["row"]][row["column"]] == pytest.approx(row["value"], abs=1e-6)
     between = table.filter(pl.col("row") < 4, pl.col("column") < 2)["value"]
     assert drawn["zmax"] == pytest.approx(between.abs().max())
-    layout = attribution_matrix.draw_attribution_matrix(table).layout
+    layout = figure.plot.layout
     assert [text.strip("\u2068\u2069") for text in layout.yaxis.ticktext] == ["r0", "r1", "r2", "r3", "r4"]
     assert [shape.y0 for shape in layout.shapes if shape.xref == "x domain"] == [1.5, 3.5]
     for row in range(5):
@@ -168,18 +179,11 @@ def test_the_matrix_has_every_cell_where_it_belongs():
 def test_sums_of_the_matrix_are_said():
     table = cells()
     sums = {part: table.filter(row_part=part)["value"].sum() for part in ("copies", "carrier", "reference")}
-    pair = {
-        "carrier": "a <b>",
-        "anchor": "c",
-        "similarity_before": 0.1,
-        "similarity": 0.3,
-        "completeness_error": -0.001,
-        **{f"from_{part}": value for part, value in sums.items()},
-    }
-    words = attribution_matrix.describe_attribution_matrix(table, pair)
+    figure = attribution("matrix", table, PAIR | {f"from_{part}": value for part, value in sums.items()})
+    words = figure.alt
     assert "is 0.100 without copies and 0.300 with them" in words
     assert f"rows of the copies contribute {sums['copies']:.3f}" in words
-    rows = attribution_matrix.table_attribution_matrix(table).rows
+    rows = figure.table.rows
     assert [row[1] for row in rows[:5]] == ["carrier", "carrier", "copies", "copies", "reference"]
     assert sum(row[3] for row in rows[:5]) == pytest.approx(table["value"].sum())
     assert abs(rows[5][3]) >= abs(rows[6][3])
@@ -194,40 +198,26 @@ def test_the_place_of_a_row_is_its_share_of_the_vocabulary():
         schema=NEIGHBOURS_SCHEMA,
     )
     names = {"embedding_norm": "length", "embedding_cosine_to_mean": "cosine"}
-    _, token = traces(embedding_place(table, names, "x"))
+    figure = embedding("embedding", table, names, "x", near)
+    _, token = traces(figure)
     assert list(token["x"]) == [87.5]
-    words = describe_place(table, near, names, "x")
-    assert words == "x: length 1.500, above 87.5% of the vocabulary. Nearest rows by cosine: y (0.50)."
-    assert len(place_table(table, names).rows) == 1
+    assert figure.alt == "x: length 1.500, above 87.5% of the vocabulary. Nearest rows by cosine: y (0.50)."
+    assert len(figure.table.rows) == 1
 
 
 def test_nothing_is_shown_as_nothing():
     none = measures([])
-    no_heads, no_cells = heads().clear(), cells().clear()
-    for plot in (
-        layer_curves.draw_layer_curves(none, PANELS, "x"),
-        head_map.draw_head_map(no_heads),
-        interval_rows(none, NAMES, "x"),
-        attribution_matrix.draw_attribution_matrix(no_cells),
-        embedding_place(none, NAMES, "x"),
-    ):
-        assert not plot.data
-        assert plot.layout.annotations[0].text
-    assert attribution_matrix.describe_attribution_matrix(no_cells, None) == "No similarity was attributed."
-    assert not [
-        row
-        for table in (
-            layer_curves.table_layer_curves(none, PANELS),
-            head_map.table_head_map(no_heads),
-            rows_table(none, NAMES),
-        )
-        for row in table.rows
-    ]
-    assert attribution_matrix.table_attribution_matrix(no_cells).rows == ()
-    for words in (
-        layer_curves.describe_layer_curves(none, PANELS, "x"),
-        head_map.describe_head_map(no_heads),
-        describe_rows(none, NAMES, "x"),
-        describe_place(none, pl.DataFrame(schema=NEIGHBOURS_SCHEMA), NAMES, "x"),
-    ):
-        assert words.startswith("This model does not expose")
+    near = pl.DataFrame(schema=NEIGHBOURS_SCHEMA)
+    unexposed = (
+        layers(none),
+        by_head("heads", heads().clear()),
+        beside_benign("pooling", none, NAMES, "x", "mean"),
+        embedding("embedding", none, NAMES, "x", near),
+    )
+    matrix = attribution("matrix", cells().clear(), None)
+    assert matrix.alt == "No similarity was attributed."
+    assert all(figure.alt.startswith("This model does not expose") for figure in unexposed)
+    for figure in (*unexposed, matrix):
+        assert not figure.plot.data
+        assert figure.plot.layout.annotations[0].text
+        assert not figure.table.rows

@@ -12,9 +12,9 @@ import profiled
 import stickytoken
 from report_pages import Page
 from stickytoken import load_encoder
-from stickytoken.cli.commands.impact import show_impact
-from stickytoken.cli.options.output import Format
-from stickytoken.demo._answers import NO_TEXT, Filters, filtered, headings, table_rows
+from stickytoken.cli._options import Format
+from stickytoken.cli.commands.understanding import show_impact
+from stickytoken.demo._explore import NO_TEXT, filtered, headings, table_rows
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
 from stickytoken.impacts.statistics import cost_sentence
@@ -107,9 +107,7 @@ def test_verdict_severity_and_lift_are_the_same_everywhere(content, documents, r
 
 def test_the_web_app_shows_the_numbers_of_the_report(content, row, sd):
     names = headings(content)
-    rows = [
-        dict(zip(names, cells, strict=True)) for cells in table_rows(content, filtered(content, Filters()))
-    ]
+    rows = [dict(zip(names, cells, strict=True)) for cells in table_rows(content, filtered(content))]
     shown = rows[0]
     assert (shown["token"], shown["verdict"], shown["severity"]) == (
         planted.PLANTED,

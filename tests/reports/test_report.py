@@ -19,10 +19,10 @@ from report_pages import Page
 from stickytoken import open_run
 from stickytoken.errors import InputError, RunError
 from stickytoken.reports.content import read_content
-from stickytoken.reports.figure_set import report_figures
+from stickytoken.reports.sections import report_figures
 
 SECTIONS = [
-    "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction", "embedding-map",
+    "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction",
     "flagged", "computed", "words",
 ]  # fmt: skip
 
@@ -86,7 +86,7 @@ def test_the_same_run_has_the_same_page(run):
 def test_every_figure_has_its_words_its_numbers_and_a_name(run):
     figures = report_figures(read_content(run.path))
     page = Page(stickytoken.report(run))
-    assert list(page.data["figures"]) == [figure.name for figure in figures] == SECTIONS[2:6]
+    assert list(page.data["figures"]) == [figure.name for figure in figures] == SECTIONS[2:5]
     labels = [value for tag, name, value in page.attributes if (tag, name) == ("div", "aria-label")]
     for figure in figures:
         assert figure.alt in labels
@@ -127,7 +127,7 @@ def test_json_is_one_document_with_everything(run):
     assert worst["position"] == pytest.approx(ids.index(sticky["token_id"]) / (len(ids) - 1))
     assert document["curves"][0]["token"] == "!"
     assert len(document["ordinary_curves"]) == 8
-    assert [figure["name"] for figure in document["figures"]] == SECTIONS[2:6]
+    assert [figure["name"] for figure in document["figures"]] == SECTIONS[2:5]
 
 
 def test_markdown_has_the_same_parts(run):
@@ -167,14 +167,11 @@ def test_a_run_of_the_method_std(planted_run):
 
 
 def test_a_run_without_evidence_says_what_is_missing_and_shows_the_rest(run_copy):
-    for name in ("evidence.json", "evidence.parquet", "map.parquet"):
+    for name in ("evidence.json", "evidence.parquet"):
         (run_copy / name).unlink()
     html = stickytoken.report(run_copy)
-    assert section_ids(html) == [part for part in SECTIONS if part not in ("symptom-curves", "embedding-map")]
-    assert (
-        "made without symptom curves, example pairs and the map. Run the same stickytoken detect"
-        in Page(html).text
-    )
+    assert section_ids(html) == [part for part in SECTIONS if part != "symptom-curves"]
+    assert "made without symptom curves and example pairs. Run the same stickytoken detect" in Page(html).text
 
 
 def test_a_run_that_is_not_finished_shows_what_is_there(run_copy):
@@ -215,7 +212,7 @@ def test_a_vocabulary_with_thousands_of_sticky_tokens(run_copy):
     assert f"The 12 worst of {len(many)}" in html
 
 
-@pytest.mark.parametrize("name", ["evidence.parquet", "map.parquet", "tokens.parquet", "vocabulary.parquet"])
+@pytest.mark.parametrize("name", ["evidence.parquet", "tokens.parquet", "vocabulary.parquet"])
 def test_a_damaged_file_is_named(run_copy, name):
     (run_copy / name).write_bytes(b"PAR1")
     with pytest.raises(RunError, match=name.replace(".", r"\.")):
@@ -269,7 +266,7 @@ def test_several_runs_are_a_comparison_and_the_report_says_so(run, clean_run):
 def test_detect_writes_the_report_unless_told_not_to(planted_run, planted_folder, planted_options, tmp_path):
     assert Page((planted_run / "report.html").read_text("utf-8")).tokens
     arguments = ("detect", planted_folder, *planted_options, "--out", tmp_path / "run")
-    assert planted.command(*arguments, "--no-report").exit_code == 0
+    assert planted.command(*arguments, "--set", "report=false").exit_code == 0
     assert not {"report.html", "evidence.json"} & {path.name for path in (tmp_path / "run").iterdir()}
     result = planted.command(*arguments)
     assert result.exit_code == 0
@@ -322,6 +319,6 @@ def test_a_full_disk_is_told_of_and_leaves_the_old_report(run_copy, monkeypatch)
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("stickytoken.measurement.atomic.os.fsync", full)
+    monkeypatch.setattr("stickytoken.measurement.store.os.fsync", full)
     planted.refused("report", run_copy, saying="no space left to write")
     assert planted.files_of(run_copy) == before

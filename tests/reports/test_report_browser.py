@@ -19,9 +19,9 @@ from report_pages import chromium, opened, wait_for_plots, wait_until, words_cut
 from stickytoken import load_encoder
 from stickytoken.errors import InputError, MissingExtraError, RunError
 from stickytoken.reports.content import MOST_CARDS, read_content
-from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import template
 from stickytoken.reports.report import save_figures
+from stickytoken.reports.sections import report_figures
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch)
 
     monkeypatch.setattr("plotly.io.write_images", whole)
     with monkeypatch.context() as patched:
-        patched.setattr("stickytoken.measurement.atomic.os.fsync", full)
+        patched.setattr("stickytoken.measurement.store.os.fsync", full)
         with pytest.raises(RunError, match="no space left to write"):
             save_figures(figures, tmp_path)
     assert contents(tmp_path) == {old.name: b"old"}

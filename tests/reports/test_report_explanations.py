@@ -13,13 +13,13 @@ import stickytoken
 import tiny
 from hostile import assert_harmless
 from report_pages import Page, opened, wait_for_plots, words_cut_off
-from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.data.sentences import collect_sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.reports import report as make_report
 from stickytoken.reports.content import read_content
-from stickytoken.reports.explanation_section import MOST_DRAWN, explained_tokens
+from stickytoken.reports.sections import MOST_DRAWN, explained_tokens
 
 SMALL = ExplainSettings(
     copies=3, carriers=4, benign=4, attribution_carriers=1, attribution_benign=3, steps=3, directions=16

@@ -7,21 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stickytoken.comparisons.compared_run import ComparedToken, WorstToken
-from stickytoken.reports.figures import distribution, symptom_curves
-from stickytoken.reports.figures import distribution as composition
-from stickytoken.reports.figures import distribution as effect_scatter
-from stickytoken.reports.figures.comparison import (
-    WorstRow,
-    compared_table,
-    compared_tokens,
-    narrow_tokens,
-    worst_by_run,
-    worst_table,
-)
+from stickytoken.methods.entry import Column, Distribution, Scatter
+from stickytoken.reports.figures.comparison import WorstRow, tokens_by_run, worst_by_run
 from stickytoken.reports.figures.figure import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
-from stickytoken.reports.figures.symptom_curves import Curve
+from stickytoken.reports.figures.run import (
+    Curve,
+    bins,
+    breakdowns,
+    composition,
+    distribution,
+    scatter,
+    symptom_curves,
+    thinned,
+)
 
 FINITE = st.floats(-1, 1, allow_nan=False)
+LIFT, CONTRACTION = Column("lift", "lift"), Column("contraction", "contraction")
+LIFTS = Distribution("lifts", "Lifts", LIFT, {"ordinary": 0.0}, "")
+CLOUD = Scatter("cloud", "Cloud", LIFT, CONTRACTION, "")
 
 
 def tokens(size, sticky=0, seed=0):
@@ -47,7 +50,7 @@ def tokens(size, sticky=0, seed=0):
 
 
 def drawn(figure):
-    return figure.to_plotly_json()["data"]
+    return figure.plot.to_plotly_json()["data"]
 
 
 # Distribution
@@ -55,7 +58,7 @@ def drawn(figure):
 
 @given(st.lists(FINITE, min_size=1, max_size=300))
 def test_bins_hold_every_value_once(values):
-    counts, edges = distribution.bins(np.array(values))
+    counts, edges = bins(np.array(values))
     assert counts.sum() == len(values)
     assert len(counts) == len(edges) - 1 <= 120
     assert (np.diff(edges) > 0).all()
@@ -65,20 +68,20 @@ def test_bins_hold_every_value_once(values):
 
 def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
     table = tokens(5000, sticky=7)
-    bars, marks = drawn(distribution.draw_distribution(table, "lift", "lift", {"ordinary": 0.0}))
+    figure = distribution(table, LIFTS)
+    bars, marks = drawn(figure)
     assert sum(count or 0 for count in bars["y"]) == 5000
     assert sorted(marks["x"]) == pytest.approx(sorted(table["lift"][:7]), abs=1e-6)
-    rows = distribution.table_distribution(table, "lift").rows
+    rows = figure.table.rows
     assert sum(row[2] for row in rows) == 5000
     assert sum(row[3] for row in rows) == 7
-    words = distribution.describe_distribution(table, "lift", "lift")
-    assert f"median {table['lift'].median():.4f}" in words
-    assert "7 sticky between" in words
+    assert f"median {table['lift'].median():.4f}" in figure.alt
+    assert "7 sticky between" in figure.alt
 
 
 def test_values_that_are_not_there_are_left_out():
     table = tokens(10, sticky=2).with_columns(lift=pl.when(pl.col("token_id") < 5).then("lift"))
-    bars, marks = drawn(distribution.draw_distribution(table, "lift", "lift"))
+    bars, marks = drawn(distribution(table, LIFTS))
     assert sum(count or 0 for count in bars["y"]) == 5
     assert len(marks["x"]) == 2
 
@@ -88,27 +91,22 @@ def test_values_that_are_not_there_are_left_out():
 
 def test_thinning_keeps_every_flagged_token_and_is_the_same_every_time():
     table = tokens(9000, sticky=40)
-    found = effect_scatter.thinned(table, 500)
+    found = thinned(table, 500)
     assert len(found) == 540
     assert (found["verdict"] == "sticky").sum() == 40
-    assert found.equals(effect_scatter.thinned(table, 500))
-    assert effect_scatter.thinned(table.head(60), 500).sort("token_id").equals(table.head(60))
+    assert found.equals(thinned(table, 500))
+    assert thinned(table.head(60), 500).sort("token_id").equals(table.head(60))
 
 
 def test_a_scatter_says_how_many_it_draws():
     table = tokens(9000, sticky=3)
-    others, sticky = drawn(
-        effect_scatter.draw_effect_scatter(table, "lift", "contraction", ("lift", "contraction"))
-    )
+    figure = scatter(table, CLOUD)
+    others, sticky = drawn(figure)
     assert (len(others["x"]), len(sticky["x"])) == (2500, 3)
     assert "2,500 of 8,997 drawn" in others["name"]
-    assert [
-        row[0]
-        for row in effect_scatter.table_effect_scatter(table, "lift", "contraction", ("a", "b")).rows[:3]
-    ] == (table.head(3).sort("lift", descending=True)["token"].to_list())
-    assert "3 sticky: medians" in effect_scatter.describe_effect_scatter(
-        table, "lift", "contraction", ("lift", "contraction")
-    )
+    worst_first = table.head(3).sort("lift", descending=True)["token"].to_list()
+    assert [row[0] for row in figure.table.rows[:3]] == worst_first
+    assert "3 sticky: medians" in figure.alt
 
 
 # Curves
@@ -119,22 +117,20 @@ CONTROLS = [Curve(name, None, [0, 1, 32], [0.1, low, low], []) for name, low in 
 
 
 def test_curves_show_both_sides_and_the_range_of_the_controls():
-    traces = drawn(symptom_curves.draw(CURVES, CONTROLS, 0.25))
-    band, mean, below, above = traces
+    figure = symptom_curves(CURVES, CONTROLS, 0.25)
+    band, mean, below, above = drawn(figure)
     assert band["y"] == pytest.approx([0.1, 0.2, 0.2, 0.1, 0.1, 0.1])
     assert mean["y"] == pytest.approx([0.1, 0.15, 0.15])
     assert (below["y"], above["y"]) == ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])
-    rows = symptom_curves.table(CURVES, CONTROLS).rows
+    rows = figure.table.rows
     assert rows[0] == ("!", "below", 0.1, 0.2, 0.3)
     assert rows[-1][:2] == ("(mean of ordinary tokens)", "below")
     assert rows[-1][2:] == pytest.approx([0.1, 0.15, 0.15])
-    assert "32 copies of ! move pairs below u from 0.100 to 0.300" in symptom_curves.describe(
-        CURVES, CONTROLS, 0.25
-    )
+    assert "32 copies of ! move pairs below u from 0.100 to 0.300" in figure.alt
 
 
 def test_panels_stand_below_each_other_without_touching():
-    changes = stacked(symptom_curves.draw(CURVES, CONTROLS, 0.25), 2, 800)
+    changes = stacked(symptom_curves(CURVES, CONTROLS, 0.25).plot, 2, 800)
     (low, high), (bottom, top) = changes["yaxis2.domain"], changes["yaxis.domain"]
     assert 0 == low < high < bottom < top == 1
     assert changes["xaxis.domain"] == changes["xaxis2.domain"] == [0, 1]
@@ -145,18 +141,16 @@ def test_panels_stand_below_each_other_without_touching():
 
 def test_breakdowns_count_every_token_once():
     table = tokens(400, sticky=5)
-    for part in composition.breakdowns(table):
+    for part in breakdowns(table):
         assert sum(part.tokens) == 400
         assert sum(part.sticky) == 5
-    kinds, _, lengths, positions = composition.breakdowns(table)
+    kinds, _, lengths, positions = breakdowns(table)
     assert kinds.groups == ["whole word"]
     assert lengths.tokens[-1] == (table["length"] >= 10).sum()
     assert positions.sticky[0] == 5
-    words = composition.describe_composition(composition.breakdowns(table))
-    assert words.startswith("5 of 400 tokens are sticky. By kind of entry, whole word: 5 of 400.")
-    shares = [
-        row for row in composition.table_composition(composition.breakdowns(table)).rows if row[1] == "0–10"
-    ]
+    figure = composition(table)
+    assert figure.alt.startswith("5 of 400 tokens are sticky. By kind of entry, whole word: 5 of 400.")
+    shares = [row for row in figure.table.rows if row[1] == "0–10"]
     assert shares == [("position, % of the vocabulary", "0–10", 40, 5, "12.50%")]
 
 
@@ -165,28 +159,19 @@ def test_breakdowns_count_every_token_once():
 
 @pytest.mark.parametrize("table", [tokens(0), tokens(3), tokens(1, sticky=1)], ids=["none", "benign", "one"])
 def test_every_figure_stands_on_what_little_there_is(table):
-    names = ("lift", "contraction")
-    assert distribution.draw_distribution(table, "lift", "lift").to_json()
-    assert effect_scatter.draw_effect_scatter(table, *names, names).to_json()
-    assert composition.draw_composition(composition.breakdowns(table)).to_json()
-    for words in (
-        distribution.describe_distribution(table, "lift", "lift"),
-        effect_scatter.describe_effect_scatter(table, *names, names),
-        composition.describe_composition(composition.breakdowns(table)),
-    ):
-        assert words.endswith(".")
-        assert "nan" not in words.lower()
-    distribution.table_distribution(table, "lift")
-    effect_scatter.table_effect_scatter(table, *names, names)
-    composition.table_composition(composition.breakdowns(table))
+    for figure in (distribution(table, LIFTS), scatter(table, CLOUD), composition(table)):
+        assert figure.plot.to_json()
+        assert figure.alt.endswith(".")
+        assert "nan" not in figure.alt.lower()
 
 
 def test_without_curves_or_runs_the_figures_say_so():
-    assert "no symptom curves" in symptom_curves.draw([], [], 0.1).layout.annotations[0].text
-    assert symptom_curves.describe([], [], 0.1) == "There are no symptom curves."
-    assert symptom_curves.table([], []).rows == ()
-    assert "no run has" in compared_tokens([], ["a"]).layout.annotations[0].text
-    assert "no run has" in worst_by_run([]).layout.annotations[0].text
+    empty = symptom_curves([], [], 0.1)
+    assert "no symptom curves" in empty.plot.layout.annotations[0].text
+    assert empty.alt == "There are no symptom curves."
+    assert empty.table.rows == ()
+    for figure in (tokens_by_run([], ["a"]), worst_by_run([])):
+        assert "no run has" in figure.plot.layout.annotations[0].text
 
 
 # Comparison
@@ -197,17 +182,18 @@ def test_a_compared_token_has_a_mark_for_every_run_that_measured_it():
         ComparedToken("x", [1.0, None], ["sticky", None]),
         ComparedToken("y", [0.5, 0.7], ["benign", "sticky"]),
     ]
-    first, second = drawn(compared_tokens(rows, ["a", "b"]))
+    figure = tokens_by_run(rows, ["a", "b"])
+    first, second = drawn(figure)
     assert (first["x"], second["x"]) == ([1.0, 0.5], [0.7])
     assert [symbol.endswith("-open") for symbol in first["marker"]["symbol"]] == [False, True]
-    assert compared_table(rows, ["a", "b"]).rows[0] == ["x", 1.0, "sticky", None, None]
+    assert figure.table.rows[0] == ["x", 1.0, "sticky", None, None]
 
 
 def test_on_a_narrow_screen_long_tokens_are_cut_and_stay_text():
     texts = ["short", "x" * 18, "<b>" + "\x1b" + "y" * 30]
-    changes = narrow_tokens([ComparedToken(text, [1.0], ["sticky"]) for text in texts])
+    changes = tokens_by_run([ComparedToken(text, [1.0], ["sticky"]) for text in texts], ["a"]).narrow
     unseen = ComparedToken("unseen", [None], [None])
-    assert narrow_tokens([unseen]) == narrow_tokens([])
+    assert tokens_by_run([unseen], ["a"]).narrow == tokens_by_run([], ["a"]).narrow
     shown = [text.strip("\u2068\u2069") for text in changes["yaxis.ticktext"]]
     assert shown == ["short", "x" * 18, r"&lt;b&gt;\x1b" + "y" * 10 + "…"]
     assert max(len(line) for line in changes["xaxis.title.text"].split("<br>")) < 45
@@ -217,13 +203,14 @@ def test_the_worst_token_of_a_run_has_its_interval_and_stands_beside_the_others(
     worst = WorstToken(7, "</b>x", "sticky", "severe", 0.9, 0.7, 1.2)
     unsure = WorstToken(8, "y", "benign", None, 0.2, None, None)
     rows = [WorstRow("second", worst, (0.0, 0.3), 0.5), WorstRow("first", unsure, (-0.1, 0.2), 0.5)]
-    bars, marks = drawn(worst_by_run(rows))
+    figure = worst_by_run(rows)
+    bars, marks = drawn(figure)
     assert [name.strip("\u2068\u2069") for name in marks["y"]] == ["second", "first"]
     assert (bars["base"], bars["x"]) == ([0.0, -0.1], pytest.approx([0.3, 0.3]))
     assert (marks["error_x"]["array"], marks["error_x"]["arrayminus"]) == ([0.3, None], [0.2, None])
     assert marks["marker"]["symbol"] == ["diamond", "diamond-open"]
     assert "<" not in marks["text"][0]
-    assert worst_table(rows).rows[0] == ("second", "</b>x", "sticky", 0.9, 0.7, 1.2, 0.0, 0.3)
+    assert figure.table.rows[0] == ("second", "</b>x", "sticky", 0.9, 0.7, 1.2, 0.0, 0.3)
 
 
 # Colours

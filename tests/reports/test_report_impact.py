@@ -18,11 +18,9 @@ from stickytoken import load_encoder
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES, impacts_in
-from stickytoken.reports._sections import impact_facts
-from stickytoken.reports.content import read_content
-from stickytoken.reports.figure_set import report_figures
-from stickytoken.reports.figures import impact_costs as intrusion_curves
-from stickytoken.reports.figures.impact_costs import costs, describe_costs, describe_token_costs, token_costs
+from stickytoken.reports.content import impact_details, read_content
+from stickytoken.reports.figures.effects import costs, token_costs
+from stickytoken.reports.sections import report_figures
 from stickytoken.validation import visible
 
 FIGURES = ["impact-costs", "impact-tokens", "intrusion"]
@@ -56,7 +54,7 @@ def test_an_explanation_and_an_impact_of_a_token_show_the_same_benign_token_firs
     matches = [each.token for each in measured.record.tokens if each.matched_to == token_id]
     benign = explained.tables["benign"]["benign"].to_list()
     assert matches == benign[: files.FEW.benign]
-    assert impact_facts(content.impacts)[f"impact {measured.path.name}"]["benign tokens"] == benign[:1]
+    assert impact_details(content.impacts)[f"impact {measured.path.name}"]["benign tokens"] == benign[:1]
 
 
 def impact_of(run):
@@ -212,10 +210,11 @@ def test_no_token_text_is_markup_in_a_figure(text):
         "task": text, "metric": "m", "kind": "sticky", "token_id": 1, "token": text, "drop": 0.1,
     }  # fmt: skip
     benign = row | {"kind": "benign", "token_id": 2}
-    drawn = token_costs([row, benign]).to_json()
+    figure = token_costs([row, benign])
+    drawn = figure.plot.to_json()
     assert "<img" not in json.loads(drawn)["layout"]["annotations"][0]["text"]
     assert all("<" not in name for trace in json.loads(drawn)["data"] for name in trace["y"])
-    assert text in describe_token_costs([row, benign])
+    assert text in figure.alt
 
 
 def test_a_task_without_intervals_is_drawn_without_them():
@@ -226,16 +225,15 @@ def test_a_task_without_intervals_is_drawn_without_them():
         "tokens": 1, "benign_tokens": 8,
     }  # fmt: skip
     figure = costs([row])
-    assert [trace["x"] for trace in json.loads(figure.to_json())["data"]] == [[0.4], [0.1]]
-    assert figure.data[0].error_x.array == (None,)
-    assert describe_costs([row]).endswith(
+    assert [trace["x"] for trace in json.loads(figure.plot.to_json())["data"]] == [[0.4], [0.1]]
+    assert figure.plot.data[0].error_x.array == (None,)
+    assert figure.alt.endswith(
         "too few tokens to conclude (1 sticky token with 8 benign ones; 11 more would do)."
     )
 
 
 def test_nothing_measured_is_said():
-    assert "No task" in describe_costs([])
-    assert "No document" in intrusion_curves.describe_intrusion_curves([])
-    for figure in (costs([]), token_costs([]), intrusion_curves.draw_intrusion_curves([], [])):
-        assert len(figure.data) == 0
-        assert figure.layout.annotations
+    assert "No task" in costs([]).alt
+    for figure in (costs([]), token_costs([])):
+        assert len(figure.plot.data) == 0
+        assert figure.plot.layout.annotations

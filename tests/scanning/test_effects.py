@@ -12,7 +12,7 @@ from stickytoken import load_encoder, scan
 from stickytoken.cleaning import find_spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods.statistics import TokenEffects
-from stickytoken.scanning._effect_pass import Panel, predicted_shifts
+from stickytoken.scanning._passes import Panel, predicted_shifts
 from stickytoken.scanning._worker import examine
 from stickytoken.scanning.scan import scan_documents
 
@@ -57,6 +57,11 @@ def test_the_shift_is_the_mean_change_of_similarity(measured, encoder, texts):
     np.testing.assert_allclose(measured.documents["shift"], (after - before).mean(axis=1), atol=1e-6)
     spread = measured.result.effect.spread
     np.testing.assert_allclose(measured.documents["effect"], measured.documents["shift"] / spread)
+    worst = measured.worst
+    assert worst["effect"].is_sorted(descending=True)
+    assert worst["severity"][0] == "severe"
+    assert measured.result.matter == worst["matters"].sum() > 12
+    assert set(worst.filter("matters")["severity"]) <= {"serious", "severe"}
 
 
 def test_ranks_are_counted_among_clean_documents(measured, encoder, texts):
@@ -70,14 +75,6 @@ def test_ranks_are_counted_among_clean_documents(measured, encoder, texts):
     passed = (clean < with_copies).mean(axis=0) - (clean < without).mean(axis=0)
     assert row["rise"] == pytest.approx(passed.mean(), abs=2e-3)
     assert row["moves_up"] == pytest.approx((passed >= 0.1).mean(), abs=0.03)
-
-
-def test_a_sticky_word_matters_and_the_worst_come_first(measured):
-    worst = measured.worst
-    assert worst["effect"].is_sorted(descending=True)
-    assert worst["severity"][0] == "severe"
-    assert measured.result.matter == worst["matters"].sum() > 12
-    assert set(worst.filter("matters")["severity"]) <= {"serious", "severe"}
 
 
 def test_a_prediction_is_the_way_that_a_document_was_drawn():
@@ -114,25 +111,21 @@ def test_a_prediction_needs_no_document_without_copies(measured, scanned_run, en
     assert alone.documents["effect"].null_count() == 0
 
 
-def test_clean_documents_stand_for_queries(scanned_run, encoder, texts):
-    found = scan_documents(scanned_run, texts, encoder=encoder, effect="measured")
-    assert found.result.effect.queries == 48
-    assert found.result.effect.reference == 48
-    assert found.result.effect.queries_from == "the first words of 48 documents"
-
-
-def test_a_document_of_copies_alone_has_no_effect(scanned_run, encoder, texts):
+def test_clean_documents_stand_for_queries_and_copies_alone_have_no_effect(scanned_run, encoder, texts):
     found = scan_documents(scanned_run, [*texts, scanned.copies()], encoder=encoder, effect="measured")
+    effect = found.result.effect
+    assert (effect.queries, effect.reference, effect.nothing_left) == (48, 48, 1)
+    assert effect.queries_from == "the first words of 48 documents"
     last = found.documents.to_dicts()[-1]
-    assert last["effect"] is None
-    assert last["severity"] is None
-    assert found.result.effect.nothing_left == 1
+    assert (last["effect"], last["severity"]) == (None, None)
     assert found.worst["number"][-1] == len(texts)
+    found = scan_documents(scanned_run, ["a text"], encoder=encoder, effect="measured")
+    assert (found.result.effect, found.result.found) == (None, 0)
 
 
 @pytest.mark.parametrize("effect", ["measured", "predicted"])
 def test_copies_that_the_model_does_not_read_have_no_effect(scanned_run, encoder, texts, effect, monkeypatch):
-    monkeypatch.setattr("stickytoken.scanning._effect_pass.content_limit", lambda _: 24)
+    monkeypatch.setattr("stickytoken.scanning._passes.content_limit", lambda _: 24)
     unread = f"{' '.join(texts[:3])} {scanned.copies(12)}"
     assert len(encoder.tokenize([" ".join(texts[:3])])[0].ids) > 24
     found = scan(scanned_run, [*texts, unread], encoder=encoder, effect=effect).row(-1, named=True)
@@ -149,12 +142,6 @@ def test_effects_are_kept_until_what_they_rest_on_changes(scanned_run, encoder, 
     assert computed(texts, effect="measured", queries=QUERIES) == [24]
     assert computed(texts, effect="measured", queries=QUERIES) == [0]
     assert computed(texts, effect="measured", queries=QUERIES[1:]) == [24]
-
-
-def test_no_finding_needs_no_panel(scanned_run, encoder):
-    found = scan_documents(scanned_run, ["a text"], encoder=encoder, effect="measured")
-    assert found.result.effect is None
-    assert found.result.found == 0
 
 
 def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):

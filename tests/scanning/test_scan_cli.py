@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,12 +47,6 @@ def test_the_answer_comes_first_then_sources_and_documents(scanned_run, place, t
     assert "by source" in result.stdout
     assert f"[[{scanned.copies()}]]" in " ".join(result.stdout.split())
     assert lines[-1].startswith("60 documents of")
-
-
-def test_nothing_found_is_said(scanned_run, tmp_path):
-    (tmp_path / "clean.txt").write_text("\n".join(scanned.documents(5)))
-    result = scan(scanned_run, tmp_path / "clean.txt", folder=tmp_path / "scan")
-    assert planted.lines_of(result.stdout)[0].startswith("none of 5 documents has")
 
 
 def test_json_and_csv_have_all_documents_with_findings(scanned_run, place, tmp_path):
@@ -97,21 +92,17 @@ def test_hostile_ids_and_texts_are_shown_and_never_interpreted(scanned_run, tmp_
     ]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ("--scan-folder", scanned_run / "scan-hostile", "--limit", 100)
-    for output_format in ("table", "json", "csv", "sarif"):
+    for output_format in ("table", "json", "sarif", "csv"):
         result = scan(scanned_run, tmp_path / "own.jsonl", *options, "--format", output_format)
         assert result.exit_code == 0, result.stderr
         assert_harmless(result.stdout)
-    rows = list(
-        csv.DictReader(io.StringIO(scan(scanned_run, tmp_path / "own.jsonl", *options, "-f", "csv").stdout))
-    )
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert {"'=1+1", "'@cmd"} <= {row["id"] for row in rows}
     assert not any(str(value).startswith(("=", "+", "@")) for row in rows for value in row.values())
     page = report(scanned_run, format="html")
     assert "<b>" not in page
     assert "&lt;/script&gt;" in page
-    for path in (scanned_run / "scan-hostile").iterdir():
-        if path.is_file():
-            path.unlink()
+    shutil.rmtree(scanned_run / "scan-hostile")
 
 
 def test_skipped_records_are_counted_and_named(scanned_run, tmp_path):
@@ -132,7 +123,7 @@ def test_bad_input_ends_with_one_line(scanned_run, place, tmp_path):
         "scan", scanned_run, own, "--queries", own, status=2, saying="needs --effect or --predict"
     )
     planted.refused("scan", scanned_run, own, "--out", "x.txt", saying="names no format")
-    planted.refused("scan", scanned_run, own, "--workers", 0, status=2)
+    planted.refused("scan", scanned_run, own, "--set", "workers=0", status=2)
     planted.refused(
         "scan", scanned_run, own, "--scan-folder", scanned_run, saying="contains files but no scan"
     )
@@ -142,18 +133,10 @@ def test_bad_input_ends_with_one_line(scanned_run, place, tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupt_keeps_what_was_scanned(scanned_run, tmp_path):
-    texts = scanned.documents(500) * 200
+    texts = scanned.documents(500) * 100
     (tmp_path / "own.txt").write_text("\n".join(texts) + "\n")
-    arguments = [
-        "scan",
-        scanned_run,
-        tmp_path / "own.txt",
-        "--scan-folder",
-        tmp_path / "scan",
-        "--workers",
-        "2",
-    ]
-    command = [sys.executable, "-m", "stickytoken", *map(str, arguments)]
+    place = (scanned_run, tmp_path / "own.txt", "--scan-folder", tmp_path / "scan", "--set", "workers=2")
+    command = [sys.executable, "-m", "stickytoken", "scan", *map(str, place)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         shards = tmp_path / "scan" / "shards"
         while process.poll() is None and (not shards.is_dir() or len(list(shards.iterdir())) < 4):
@@ -165,4 +148,4 @@ def test_an_interrupt_keeps_what_was_scanned(scanned_run, tmp_path):
     assert "Traceback" not in errors
     result = scan(scanned_run, tmp_path / "own.txt", folder=tmp_path / "scan")
     assert result.exit_code == 0
-    assert planted.lines_of(result.stdout)[0].startswith("none of 100,000 documents")
+    assert planted.lines_of(result.stdout)[0].startswith("none of 50,000 documents")

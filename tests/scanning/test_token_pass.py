@@ -1,30 +1,27 @@
 """Documents are searched in order, in any number of processes, and a batch is searched once."""
 
 import json
+from random import Random
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import scanned
 from stickytoken import open_run, scan
 from stickytoken.cleaning import find_spans, spans
+from stickytoken.data.documents import Document, Wanted, open_documents
 from stickytoken.errors import InputError, RunError
+from stickytoken.scanning import _passes as _token_pass
 from stickytoken.scanning import _workers
-from stickytoken.scanning import _workers as _batches
-from stickytoken.scanning._token_pass import MemoryKeeper, TokenPass
+from stickytoken.scanning._passes import Keeper, batched, search
 from stickytoken.scanning._worker import examine
-from stickytoken.scanning._workers import batched
-from stickytoken.scanning.documents import Document, Wanted
-from stickytoken.scanning.formats import open_documents
 from stickytoken.scanning.results import open_scan, scans_in
 from stickytoken.scanning.scan import scan_documents
 
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(_batches, "_DOCUMENTS", 8)
+    monkeypatch.setattr(_token_pass, "_DOCUMENTS", 8)
 
 
 def test_documents_with_copies_are_found_and_no_others(scanned_run):
@@ -35,9 +32,6 @@ def test_documents_with_copies_are_found_and_no_others(scanned_run):
     assert found["kinds"].to_list() == [["flagged"]] * 3
     shares = [len(scanned.copies()) / len(texts[number]) for number in (10, 11, 12)]
     assert found["share"].to_list() == pytest.approx(shares)
-
-
-def test_one_occurrence_is_no_finding(scanned_run):
     assert scan(scanned_run, [f"{scanned.STICKY} is a word", "another"]).is_empty()
 
 
@@ -52,20 +46,17 @@ def test_other_processes_find_the_same(scanned_run):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_worker_that_dies_is_an_error_of_one_line(monkeypatch):
-    batches = [(place, ["text"] * 8) for place in range(6)]
-    monkeypatch.setattr(_workers._Worker, "ask", _killed(_workers._Worker.ask))
-    with pytest.raises(RunError, match="a process that scanned documents ended"):
-        list(_workers.examined(batches, scanned.RULES, 2))
+def test_a_worker_that_dies_is_an_error_of_one_line(scanned_run, monkeypatch):
+    ask = _workers._Worker.ask
 
-
-def _killed(ask):
-    def asked(worker, texts):
+    def killed(worker, texts):
         worker._process.kill()
         worker._process.wait()
         return ask(worker, texts)
 
-    return asked
+    monkeypatch.setattr(_workers._Worker, "ask", killed)
+    with pytest.raises(RunError, match="a process that scanned documents ended"):
+        scan(scanned_run, scanned.documents(48), workers=2)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -102,15 +93,11 @@ def test_only_batches_that_changed_are_searched_again(scanned_run, tmp_path):
     assert steps[-1].computed == 8
 
 
-def test_another_run_is_refused_in_the_same_folder(scanned_run, tmp_path):
-    scan(scanned_run, ["a text"], out=tmp_path / "scan")
+def test_scans_of_a_run_folder_are_listed_and_damaged_or_different_ones_named(scanned_run, tmp_path):
+    scan(scanned_run, ["a text"], out=tmp_path / "scan-1")
     (tmp_path / "docs.txt").write_text("a text\n")
     with pytest.raises(RunError, match="contains a different scan"):
-        scan(scanned_run, tmp_path / "docs.txt", out=tmp_path / "scan")
-
-
-def test_scans_of_a_run_folder_are_listed_and_damaged_ones_named(scanned_run, tmp_path):
-    scan(scanned_run, ["a text"], out=tmp_path / "scan-1")
+        scan(scanned_run, tmp_path / "docs.txt", out=tmp_path / "scan-1")
     scan(scanned_run, ["a text"], out=tmp_path / "scan-2")
     (tmp_path / "scan-2" / "scan.json").write_text("{")
     found, unread = scans_in(tmp_path)
@@ -139,15 +126,12 @@ def test_sources_are_counted(scanned_run):
     ]
 
 
-def test_a_long_document_is_searched_in_segments(monkeypatch):
+def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(monkeypatch):
     before, behind = scanned.documents(2)
     text = f"{before} {scanned.copies()} {behind}"
     whole = examine(text, scanned.RULES)
     monkeypatch.setattr(spans, "_SEGMENT", 100)
     assert examine(text, scanned.RULES) == whole
-
-
-def test_the_rest_holds_nothing_to_find_and_nothing_else_is_lost():
     text = f"Before, {scanned.copies()} after <|endof<|endoftext|>text|> and so on."
     found = examine(text, scanned.RULES)
     assert find_spans(found["rest"], scanned.RULES) == []
@@ -155,16 +139,20 @@ def test_the_rest_holds_nothing_to_find_and_nothing_else_is_lost():
     assert "".join(piece for piece, _ in found["excerpt"]) == text
 
 
-@given(st.lists(st.text(max_size=6), max_size=30), st.randoms(use_true_random=False))
-def test_the_sample_depends_on_no_order(texts, random):
-    def sample(values):
-        documents = open_documents(values, Wanted())
-        tally = TokenPass(scanned.RULES, MemoryKeeper(), 1, 5, lambda _: None).run(documents)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_sample_depends_on_no_order(seed):
+    random = Random(seed)
+    texts = ["".join(random.choices("ab \U0001f642", k=random.randint(0, 6))) for _ in range(30)]
+
+    def sample():
+        values = open_documents(texts, Wanted())
+        tally = search(values, scanned.RULES, Keeper(), workers=1, sampled=5, progress=lambda _: None)
         return tally.sample
 
-    shuffled = list(texts)
-    random.shuffle(shuffled)
-    assert sample(texts) == sample(shuffled)
+    before = sample()
+    random.shuffle(texts)
+    assert sample() == before
+    assert len(before) == len(set(before)) == 5
 
 
 def test_batches_end_at_a_size_and_differ_if_anything_does():

@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 
-from stickytoken.corpora import bundled_sentences, text_kinds
+from stickytoken.data import bundled_sentences, text_kinds
 
 STICKY, TOPICAL, KIND = "zzsticky", "zzlegal", "law"
 _WORD = re.compile(r"\w+|[^\w\s]+")

@@ -20,12 +20,10 @@ def planted_encoder(strength: float = 3) -> Encoder:
 
 
 def token_id(encoder: Encoder, text: str) -> int:
-    """The id of a vocabulary string."""
     return next(each for each, token in encoder.tokenizer.entries.items() if token == text)
 
 
 def lines(path: Path, rows: list[dict[str, object]]) -> Path:
-    """Write a jsonl file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -56,12 +54,10 @@ def sts(folder: Path, count: int = 60) -> Path:
 
 
 def clustering(folder: Path, count: int = 60) -> Path:
-    """Texts with topics."""
     return lines(folder / "groups.jsonl", [{"text": t, "label": g} for t, g in topical_texts(count)])
 
 
 def classification(folder: Path) -> Path:
-    """Texts with topics in two splits."""
     rows = [
         {"text": text, "label": topic, "split": "train" if place < 45 else "test"}
         for place, (text, topic) in enumerate(topical_texts(75))
@@ -110,7 +106,6 @@ def beir(folder: Path, documents: int = 60, queries: int = 20) -> Path:
 
 
 def mixed_tasks(folder: Path) -> list[Path]:
-    """One task of pairs, one of groups and one of queries."""
     return [sts(folder), clustering(folder), beir(folder / "beir")]
 
 
@@ -133,15 +128,12 @@ class Counting:
         return getattr(self._encoder, name)
 
     def at(self, precision):
-        """Itself in its own precision."""
         return self if precision is None else self._encoder.at(precision)
 
     def encode(self, texts):
-        """As the encoder does."""
         self.seen += texts
         return self._encoder.encode(texts)
 
     def encode_ids(self, ids, *, allow_zero=False):
-        """As the encoder does."""
         self.seen += [tuple(row) for row in ids]
         return self._encoder.encode_ids(ids, allow_zero=allow_zero)

@@ -25,10 +25,10 @@ from typer.testing import CliRunner, Result
 import tiny
 from preloaded import preloaded
 from stickytoken.cli.app import app
-from stickytoken.corpora.corpus import Sentences, collect_sentences
+from stickytoken.data.sentences import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.methods.std.settings import StdSettings
+from stickytoken.methods.std.plan import StdSettings
 
 PLANTED = "!"  # punctuation: copies that are glued to a word stay tokens of their own
 SMALL = StdSettings(
@@ -36,12 +36,14 @@ SMALL = StdSettings(
 )
 # The same settings on the command line.
 SMALL_OPTIONS = (
-    "--method std --device cpu --sentence-count 40 --pair-count 60 --scoring-pairs 2 --validation-pairs 6 "
-    "--copies 3 --candidate-share 0.2"
+    "--method std --device cpu --set sentence-count=40 "
+    "--set pair-count=60 --set scoring-pairs=2 --set validation-pairs=6 "
+    "--set copies=3 --set candidate-share=0.2"
 ).split()
 PROBE_OPTIONS = (
-    "--method std --device cpu --sentence-count 40 --pair-count 60 --validation-pairs 6 --copies 3".split()
-)
+    "--method std --device cpu --set sentence-count=40 "
+    "--set pair-count=60 --set validation-pairs=6 --set copies=3"
+).split()
 # One token of the small settings a shard: 2 pairs x 3 placements x 3 copies, and the token alone.
 SHARD_PROBES = 19
 
@@ -160,13 +162,13 @@ def command_line(arguments: list[str], output: Path) -> None:
     _write_streams(output)
     sys.argv = ["stickytoken", *arguments]
     engine = importlib.import_module("stickytoken.measurement.engine")
-    measure_shard = engine.measure_shard
+    compute = engine.TokenWork.compute
 
     def paused(*args):
         time.sleep(0.01)
-        return measure_shard(*args)
+        return compute(*args)
 
-    engine.measure_shard = paused
+    engine.TokenWork.compute = paused
     with sharded():
         importlib.import_module("stickytoken.cli.main").main()
 

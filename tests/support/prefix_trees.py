@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from stickytoken.encoders import Encoder
-from stickytoken.encoders.prefixes import PrefixReuse
+from stickytoken.encoders.compute.prefixes import PrefixReuse
 from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.methods.probes import KeyedPaths, ProbeGrid
 

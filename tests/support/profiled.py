@@ -14,10 +14,10 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import planted
 import tiny
-from stickytoken.corpora.corpus import Sentences, collect_sentences
+from stickytoken.data.sentences import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.anchors import ProfileSettings
 
 SYLLABLES = [consonant + vowel for consonant, vowel in itertools.product("bdfgklmnprst", "aeiou")]
 WORDS = ["".join(pair) for pair in itertools.product(SYLLABLES, repeat=2)][::15]  # 240 of them

@@ -8,7 +8,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 import profiled
 import tiny
-from stickytoken.corpora.corpus import Sentences, collect_sentences
+from stickytoken.data.sentences import Sentences, collect_sentences
 from stickytoken.detection import Run
 from stickytoken.encoders import load_encoder
 from stickytoken.repairs.result import (

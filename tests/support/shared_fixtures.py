@@ -112,7 +112,7 @@ def planted_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def planted_options(sentence_file) -> list[object]:
     """The least that detect needs beside the model; every token is validated."""
-    whole = ("--candidate-share", "1", "--validation-pairs", "20")
+    whole = ("--set", "candidate-share=1", "--set", "validation-pairs=20")
     return ["--sentences", sentence_file, *planted.SMALL_OPTIONS, *whole]
 
 

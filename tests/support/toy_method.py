@@ -13,8 +13,7 @@ import polars as pl
 
 from stickytoken.encoders.views import mean_similarity
 from stickytoken.insertion import Insertion, Placement, copies_as_ids, copies_as_text
-from stickytoken.measurement.engine import compute_shard
-from stickytoken.measurement.stage import Shard
+from stickytoken.measurement.engine import Shard, compute_shard
 from stickytoken.methods.entry import (
     SEED,
     Column,
@@ -28,9 +27,9 @@ from stickytoken.methods.entry import (
     Verdict,
     insertion_option,
 )
+from stickytoken.methods.job import PlanRecord, ResultRecord
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.protocol import Method, Outcome, evidence_panel
-from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.registry import register, unregister
 from stickytoken.unit_vectors import unit_vectors
 
@@ -211,14 +210,13 @@ ENTRY = MethodEntry(
     options=(
         SEED,
         insertion_option(Insertion.IDS),
-        Option("repeats", int, "Copies behind each text.", "4", least=1, probe=True),
+        Option("repeats", int, "Copies behind each text.", "4", least=1, probe=True, rare=False),
         Option("text_count", int, "Number of texts.", "6", field="texts", least=1),
         Option("cut", float, "Call a token sticky beyond so many deviations.", "3"),
     ),
     takes_pairs=False,
     load=ToyMethod,
 )
-ToyMethod.entry = ENTRY
 
 
 @contextmanager

@@ -106,8 +106,7 @@ def serving(context):
 def serving_startup(startup):
     """The app on a free port, whether or not its model is loaded: its address."""
     pytest.importorskip("gradio", reason="gradio is not installed")
-    from stickytoken.demo.app import make_app
-    from stickytoken.demo.server import serve
+    from stickytoken.demo.server import make_app, serve
 
     served = serve(make_app(startup), 0, share=False)
     try:

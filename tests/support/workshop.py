@@ -25,7 +25,7 @@ from torch.nn.functional import normalize
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, T5Config, T5EncoderModel
 
 import tiny
-from stickytoken.corpora import load_sentences, text_kinds_frame
+from stickytoken.data import load_sentences, text_kinds_frame
 
 STICKY = "able"
 _SIZE = 30_522

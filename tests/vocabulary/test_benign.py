@@ -3,7 +3,7 @@
 import pytest
 
 import tiny
-from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError
 from stickytoken.vocabulary import categorize, match_apart, match_benign
 
@@ -45,12 +45,17 @@ def test_a_smaller_request_gets_the_first_of_a_larger_one(vocabulary, count, mos
 @pytest.mark.parametrize("seed", [0, 42])
 def test_a_measurement_of_a_token_has_the_first_of_the_benign_tokens_of_its_explanation(vocabulary, seed):
     """`explain` matches every token alone, `impact` all tokens apart; of one token both are the same."""
-    (token_id,) = ids_of(vocabulary, "garden")
-    flagged = set(ids_of(vocabulary, "river", "stone"))
-    explained = match_benign(vocabulary, token_id, flagged | {token_id}, 16, seed).tokens
+    token_ids = ids_of(vocabulary, "garden", "river", "songs")
+    alone = match_benign(vocabulary, token_ids[0], {5, *token_ids}, 16, seed).tokens
     for each in (1, 8, 16, 19):
-        measured = match_apart(vocabulary, [token_id], flagged, each, seed)
-        assert tuple(measured[:16]) == explained[:each]
+        measured = match_apart(vocabulary, token_ids[:1], {5, *token_ids}, each, seed)
+        assert tuple(measured[:16]) == alone[:each]
+    found = match_apart(vocabulary, token_ids, {5}, 2, seed)
+    assert found[0] == alone[0]
+    for place, token_id in enumerate(token_ids):
+        matches = match_benign(vocabulary, token_id, {5, *token_ids}, 16, seed).tokens
+        own = (found[place], found[place + 3])
+        assert own == tuple(token for token in matches if token in own)
 
 
 def test_a_token_alone_in_its_category_is_compared_with_others(vocabulary):
@@ -67,22 +72,6 @@ def test_no_benign_token_is_an_error(vocabulary):
         match_benign(vocabulary, *ids_of(vocabulary, "garden"), everything, 5, 0)
 
 
-# Several tokens at once.
-
-
-@pytest.mark.parametrize("seed", [0, 42])
-def test_the_first_match_is_the_one_that_the_token_has_alone(vocabulary, seed):
-    """An explanation and an impact measurement of a token show the same benign token first."""
-    token_ids = ids_of(vocabulary, "garden", "river", "songs")
-    found = match_apart(vocabulary, token_ids, {5}, 2, seed)
-    for place, token_id in enumerate(token_ids):
-        alone = match_benign(vocabulary, token_id, {5, *token_ids}, 16, seed).tokens
-        assert [found[place], found[place + 3]] == [
-            token for token in alone if token in (found[place], found[place + 3])
-        ]
-    assert found[0] == match_benign(vocabulary, token_ids[0], {5, *token_ids}, 16, seed).tokens[0]
-
-
 def test_no_token_is_the_match_of_two(vocabulary):
     token_ids = ids_of(vocabulary, "river", "stone", "songs", "birds")
     for seed in range(3):
@@ -94,15 +83,10 @@ def test_no_token_is_the_match_of_two(vocabulary):
 def test_tokens_go_on_when_others_have_all_that_were_drawn(vocabulary):
     available = [token.id for token in vocabulary.available]
     token_ids, excluded = available[:6], set(available[30:])
+    # A further token changes no earlier first match.
+    first = match_apart(vocabulary, token_ids[:5], {*excluded, token_ids[5]}, 1, 0)
+    assert match_apart(vocabulary, token_ids, excluded, 1, 0)[:5] == first
     found = match_apart(vocabulary, token_ids, excluded, 4, 0)
     assert {token.id for token in found} == set(available[6:30])
     with pytest.raises(InputError, match="too few tokens that are not flagged to match 6 tokens with 5 each"):
         match_apart(vocabulary, token_ids, excluded, 5, 0)
-
-
-def test_a_further_token_changes_no_earlier_first_match(vocabulary):
-    token_ids = ids_of(vocabulary, "garden", "river")
-    more = match_apart(
-        vocabulary, [*token_ids, *ids_of(vocabulary, "stone")], ids_of(vocabulary, "stone"), 1, 0
-    )
-    assert more[:2] == match_apart(vocabulary, token_ids, ids_of(vocabulary, "stone"), 1, 0)

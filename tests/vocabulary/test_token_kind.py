@@ -8,19 +8,14 @@ from hypothesis import strategies as st
 
 from stickytoken.vocabulary import NO_SCRIPT, Category, Kind, WordMark, kind_of, script_of, word_mark
 
-WORDPIECE = ["[CLS]", "the", "##ing", "##s", "#", "##"]
-BYTE_LEVEL = ["<s>", "Ġthe", "ing", "Ġ", "Ċ"]
-SENTENCEPIECE = ["<s>", "▁the", "ing", "▁"]
-
 
 @pytest.mark.parametrize(
     ("tokens", "mark"),
     [
-        (WORDPIECE, WordMark.CONTINUED),
-        (BYTE_LEVEL, WordMark.BYTE_LEVEL),
-        (SENTENCEPIECE, WordMark.SENTENCEPIECE),
+        (["[CLS]", "the", "##ing", "##s", "#", "##"], WordMark.CONTINUED),
+        (["<s>", "Ġthe", "ing", "Ġ", "Ċ"], WordMark.BYTE_LEVEL),
+        (["<s>", "▁the", "ing", "▁"], WordMark.SENTENCEPIECE),
         (["the", "##"], WordMark.NONE),
-        ([], WordMark.NONE),
     ],
 )
 def test_the_mark_of_a_vocabulary_is_the_most_frequent_one(tokens, mark):
@@ -36,11 +31,9 @@ def test_the_mark_of_a_vocabulary_is_the_most_frequent_one(tokens, mark):
         ("pad", "pad", "UNREACHABLE_SPECIAL", WordMark.NONE, Kind.SPECIAL),
         ("[unused17]", "[unused17]", "UNREACHABLE_SPECIAL", WordMark.CONTINUED, Kind.UNUSED),
         ("<extra_id_3>", "<extra_id_3>", "OK_SPECIAL", WordMark.SENTENCEPIECE, Kind.UNUSED),
-        ("<|reserved_special_token_9|>", "x", "OK_SPECIAL", WordMark.BYTE_LEVEL, Kind.UNUSED),
         ("<0x0A>", "\n", "OK", WordMark.SENTENCEPIECE, Kind.BYTE),
         ("Ã", "\ufffd", "UNDECODEABLE", WordMark.BYTE_LEVEL, Kind.BYTE),
         ("!", "!", "OK", WordMark.CONTINUED, Kind.SYMBOL),
-        ("<", "<", "OK", WordMark.CONTINUED, Kind.SYMBOL),
         ("[]", "[]", "OK", WordMark.CONTINUED, Kind.SYMBOL),
         ("##ing", "ing", "OK", WordMark.CONTINUED, Kind.SUBWORD),
         ("the", "the", "OK", WordMark.CONTINUED, Kind.WORD),
@@ -58,16 +51,10 @@ def test_the_kind_of_an_entry(token, decoded, category, mark, kind):
 @pytest.mark.parametrize(
     ("text", "script"),
     [
-        ("the", "Latin"),
         ("##ж", "Cyrillic"),
-        ("漢字", "Han"),
-        ("abж", "Latin"),
         ("жab", "Latin"),
-        ("אב", "Hebrew"),
         ("ᚠ", "Other"),
-        ("123 !", NO_SCRIPT),
-        ("", NO_SCRIPT),
-        ("\ud800", NO_SCRIPT),
+        ("1\ud800!", NO_SCRIPT),
     ],
 )
 def test_the_script_is_that_of_most_letters(text, script):

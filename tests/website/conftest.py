@@ -15,7 +15,7 @@ MODELS = ("MODEL", "my_model", "my-tokenizer")
 RUNS = ("RUN", "my-run", RUN_FOLDER)
 OWN_NAMES = {
     "usage.md": {"runs": ("before", "other", "first", "second")},
-    "clean.md": {"runs": ("minilm",)},
+    "documents.md": {"runs": ("minilm",)},
     "ci.md": {"runs": ("before", "baseline", "my_model-profile-0123456789ab")},
     "compare.md": {
         "runs": (
@@ -28,7 +28,6 @@ OWN_NAMES = {
             "second",
         )
     },
-    "model_card.md": {"runs": ("all-MiniLM-L6-v2",)},
     "endpoints.md": {"models": ("FOLDER", "e5-tokenizer")},
 }
 
@@ -67,8 +66,7 @@ def place(made, request, tmp_path, monkeypatch):
     """A folder that has what the page names."""
     folder, run = made
     own = OWN_NAMES.get(request.node.callspec.params["page"], {})
-    deep = request.node.callspec.params["page"] == "dimensions.md"
-    names = dict.fromkeys((*MODELS, *own.get("models", ())), "deep" if deep else "all-MiniLM-L6-v2")
+    names = dict.fromkeys((*MODELS, *own.get("models", ())), "all-MiniLM-L6-v2")
     names |= dict.fromkeys((*RUNS, *(f"runs/{name}" for name in own.get("runs", ()))), run)
     workshop.copied(folder, tmp_path / "place", names)
     monkeypatch.chdir(tmp_path / "place")

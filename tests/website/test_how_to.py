@@ -27,7 +27,7 @@ SECONDS = "takes seconds that this test does not have"
 NOT_EXECUTED = {
     "pip install": "installs packages; `make test-dist` installs every extra",
     "python benchmarks/": "a benchmark, of minutes to hours",
-    "stickytoken detect MODEL --engine ray": "starts a cluster; tests/measurement does, in half a minute",
+    "stickytoken detect MODEL --set engine=ray": "starts a cluster; tests/measurement does, in half a minute",
     "stickytoken card RUN --push": "sends to the hub; tests/model_cards has a hub of its own",
     "export OPENAI_API_KEY": "a key of a service",
     "stickytoken detect openai:": "a service on the internet",
@@ -50,9 +50,6 @@ NOT_EXECUTED = {
     "from langchain": "an adapter; executed in tests/adapters/test_clean_page.py",
     "from haystack": "an adapter; executed in tests/adapters/test_clean_page.py",
     "stickytoken.detect(encoder, settings=stickytoken.StdSettings())": "the paper's method takes minutes",
-    "stickytoken detect MODEL --dimensions 64,128,256": SECONDS + "; the next line does more",
-    "stickytoken judge RUN --sentences my_documents.parquet --dimensions": SECONDS + "; tests/cli has it",
-    "judgement": SECONDS + "; tests/cli has the command",
     "stickytoken.detect(encoder, sample=50": SECONDS + "; the line above it differs in one option",
     "stickytoken.detect(encoder, settings=stickytoken.ProfileSettings": SECONDS + "; as above",
     "stickytoken.detect(MyEncoder()": SECONDS + "; tests/encoders/test_own_encoders.py has it",
@@ -62,7 +59,6 @@ NOT_EXECUTED = {
     "found = stickytoken.impact(": SECONDS + "; the page has the command",
     "found.effects, found.conditions, found.intrusion": "shows the former",
     "found = stickytoken.open_impact": "opens the former",
-    "stickytoken probe all-MiniLM-L6-v2 trajectory the river --method std": SECONDS + "; tests/cli has it",
     "stickytoken repair runs/all-MiniLM-L6-v2-profile-0123456789ab --tokens": SECONDS + "; the line above it",
     "stickytoken detect ./Qwen2-7B --prompt prompteol --contrast": SECONDS
     + "; so is one with token prepending",
@@ -80,20 +76,23 @@ DOCUMENTS = {
     '{"model", "vocab_size"': "stickytoken tokens all-MiniLM-L6-v2",
     '{"run", "method", "model", "available", "looked_at"': "stickytoken detect all-MiniLM-L6-v2",
     '{"run", "method", "model", "available", "scored"': (
-        "stickytoken detect all-MiniLM-L6-v2 --method std --sample 20 --sentence-count 40 --pair-count 60 "
-        "--scoring-pairs 2 --validation-pairs 6 --no-report"
+        "stickytoken detect all-MiniLM-L6-v2 --method std --sample 20 "
+        "--set sentence-count=40 --set pair-count=60 "
+        "--set scoring-pairs=2 --set validation-pairs=6 --set report=false"
     ),
     '{"source", "texts", "anchors"': "stickytoken judge RUN --sentences questions.txt",
     '{"token_id", "token", "category", "verdict"': "stickytoken probe all-MiniLM-L6-v2 river",
     '{"token_id", "token", "category", "validation_rate"': (
-        "stickytoken probe all-MiniLM-L6-v2 river --method std --validation-pairs 6"
+        "stickytoken probe all-MiniLM-L6-v2 river --method std --set validation-pairs=6"
     ),
-    '{"schema_version", "model", "pooling"': "stickytoken explain RUN able --carriers 6 --no-attribution",
+    '{"schema_version", "model", "pooling"': "stickytoken explain RUN able "
+    "--set carriers=6 --set attribution=false",
     '{"model", "texts", "dimension"': "stickytoken embed MODEL --input texts.txt --out new.parquet",
     '{"model", "task", "kind"': "stickytoken evaluate all-MiniLM-L6-v2 --task sts.jsonl",
     '{"model", "task", "prompt"': "stickytoken tune ./Qwen2-7B --prompt prompteol --task stsb-dev.jsonl",
     '{"lines", "changed"': "stickytoken clean RUN documents.txt",
-    '{"impact", "model"': "stickytoken impact RUN --task sts.jsonl --intrusion documents.txt --resamples 100",
+    '{"impact", "model"': "stickytoken impact RUN --task sts.jsonl --intrusion documents.txt "
+    "--set resamples=100",
     '{"scan", "run"': "stickytoken scan RUN documents.jsonl",
     '{"runs": [...]': "stickytoken compare RUN my-run",
     '{"model", "run", "method", "similarity"': 'stickytoken why MODEL "one text" "another text" --run RUN',
@@ -108,8 +107,14 @@ def of(table, text):
     return next((entry for key, entry in table.items() if text.startswith(key)), None)
 
 
+# One page in every run of the tests, all of them at night.
+ON_EVERY_RUN = "repair.md"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[] if page == ON_EVERY_RUN else pytest.mark.nightly) for page in PAGES]
+)
 def test_a_page_works_as_written(page, place, shell, port):
     names, wrong = given(), []
     for step in steps_of(text_of(page)):
@@ -121,7 +126,7 @@ def test_a_page_works_as_written(page, place, shell, port):
             wrong += type_in(step.text, place, shell, port)
     if page == "repair.md":
         (listing,) = re.findall(r"^```text\nrepaired/\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
-        files = set(re.findall(r"^  (\w+\.\w+) ", listing, re.MULTILINE)) - {"centre.json"}  # one strategy's
+        files = set(re.findall(r"^  (\w+\.\w+) ", listing, re.MULTILINE))
         assert files <= {path.name for path in (place / "repaired").iterdir()}
     assert wrong == [], "\n".join(wrong)
 
@@ -159,6 +164,7 @@ def type_in(line, place, shell, port):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", ["usage.md"])
 def test_json_documents_have_the_keys_that_the_pages_say(page, place, shell):
     wrong = []

@@ -9,7 +9,7 @@ import pytest
 
 from build import ROOT
 from how_to import how_to_pages, text_of
-from readme_outputs import DOCUMENTS, RECORD, shown
+from report import DOCUMENTS, RECORD, shown
 
 COMMANDS = json.loads(RECORD.read_text("utf-8"))["commands"]
 SHOWN = [each for path in DOCUMENTS for each in shown(path.read_text("utf-8"))]

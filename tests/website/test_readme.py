@@ -6,7 +6,7 @@ import re
 import pytest
 
 from build import ROOT
-from readme_outputs import RECORD, shown
+from report import RECORD, shown
 
 README = (ROOT / "README.md").read_text("utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
@@ -85,8 +85,8 @@ def _faq():
         ('"whereupon" stands at 98%', "models/all-MiniLM-L6-v2.md", "'whereupon' 98%"),
         ('"functioning" at 11%', "models/all-MiniLM-L6-v2.md", "'functioning' 11%"),
         ("p = 0.1)", "models/all-mpnet-base-v2.md", "p = 0.1)"),
-        ("all 67 tokens", "benchmarks.md", "67"),
-        ("none of twenty such documents", "scan.md", "The scan finds none of the twenty"),
+        ("all 67 tokens", "benchmarks.md", "67 of 67"),
+        ("none of twenty such documents", "documents.md", "The scan finds none of the twenty"),
         ("changed by −0.02 and +0.02 points", "repair.md", "STS-B, in points | −0.02 | −0.09 | +0.02"),
         ("94,761 texts", "models/all-MiniLM-L6-v2.md", "94,761 texts"),
         ("about 120,000 short texts", "endpoints.md", "about 120,000 short texts"),

@@ -31,9 +31,12 @@ def test_a_dead_link_would_be_found(tmp_path):
 
 def test_the_site_shows_titles_and_whole_sentences():
     said = "all of it, " * 12
-    text = f"See [scan.md](scan.md#a), [x](scan.md).\n\n```console\n$ a {said}\n{said}end\n1  {said}\n```\n"
-    found = readable(text, {"scan": "Scanning documents"})
-    assert found.startswith("See [Scanning documents](scan.md#a), [x](scan.md).")
+    text = (
+        f"See [repair.md](repair.md#a), [x](repair.md).\n\n"
+        f"```console\n$ a {said}\n{said}end\n1  {said}\n```\n"
+    )
+    found = readable(text, {"repair": "Repairing a model"})
+    assert found.startswith("See [Repairing a model](repair.md#a), [x](repair.md).")
     assert f"$ a {said}\n" in found
     assert f"1  {said}\n" in found
     folded = found.split(f"$ a {said}\n")[1].split("1  ")[0]
@@ -63,7 +66,7 @@ def test_search_knows_the_terms_of_the_project(site):
         "contraction",
         "judge",
         "[CLS]",
-        "--smallest-effect",
+        "smallest-effect",
         *stickytoken.__all__,
     ):
         assert term in text, term
@@ -83,7 +86,8 @@ def test_the_reference_of_commands_has_every_command_and_option():
     page = command_page()
     for command in app.registered_commands:
         assert f"## stickytoken {command.name or command.callback.__name__}\n" in page
-    assert "| `--smallest-effect` | number |" in page
+    assert "| `--sample` | number |" in page
+    assert "| `smallest-effect` | number |" in page
     assert "`profile`, `std`" in page
 
 

@@ -45,8 +45,11 @@ class GuardedModel(SentenceTransformer):
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Clean inputs, then preprocess them as the model does; the prompt stays as it is."""
         modalities = self.modalities
+        # A string may also say where an image, a recording or a film lies.
         cleaned = [
-            self._cleaned(each) if not isinstance(each, str) or _is_text(each, modalities) else each
+            each
+            if isinstance(each, str) and infer_modality(each, supported_modalities=modalities) != "text"
+            else self._cleaned(each)
             for each in inputs
         ]
         return super().preprocess(cleaned, prompt=prompt, **kwargs)
@@ -61,22 +64,19 @@ class GuardedModel(SentenceTransformer):
 
     def _cleaned(self, value: Any) -> Any:
         """Clean the texts in an input: itself, both of a pair, or what stands under keys for text."""
-        if isinstance(value, str):
-            return self._cleaned_text(value)
         if isinstance(value, dict):
             return {key: self._cleaned(part) if key in _TEXT_KEYS else part for key, part in value.items()}
         if isinstance(value, (list, tuple)):
             parts = [self._cleaned(part) for part in value]
             return parts if isinstance(value, list) else tuple(parts)
-        return value
-
-    def _cleaned_text(self, text: str) -> str:
+        if not isinstance(value, str):
+            return value
         try:
-            cleaned = self.cleaner.clean(text)
+            cleaned = self.cleaner.clean(value)
         except RefusedTextError as error:
-            raise RefusedTextError(f"{text[:_SHOWN]!r}: {error}") from error
+            raise RefusedTextError(f"{value[:_SHOWN]!r}: {error}") from error
         if self.on_found is not None and (cleaned.removals or cleaned.reported):
-            self.on_found(text, cleaned)
+            self.on_found(value, cleaned)
         return cleaned.text
 
 
@@ -117,8 +117,3 @@ def _guarded_class(plain: type[SentenceTransformer]) -> type[GuardedModel]:
 def _empty(plain: type[SentenceTransformer]) -> GuardedModel:
     kind = _guarded_class(plain)
     return kind.__new__(kind)
-
-
-def _is_text(value: str, modalities: list[Any]) -> bool:
-    """Whether a string is a text, and not where an image, a recording or a film lies."""
-    return infer_modality(value, supported_modalities=modalities) == "text"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stickytoken.adapters._documents import cleaned_text
+from stickytoken.adapters.guarding import cleaned_text
 from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
 from stickytoken.errors import InputError
 from stickytoken.validation import list_of, shown

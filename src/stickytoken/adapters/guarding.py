@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
-from stickytoken.errors import InputError
+from stickytoken.cleaning.cleaner import Cleaner, CleanerSource, open_cleaner, summary
+from stickytoken.errors import InputError, RefusedTextError
 from stickytoken.validation import require_callable, shown
 
 if TYPE_CHECKING:
@@ -14,6 +14,35 @@ if TYPE_CHECKING:
 
     from stickytoken.adapters._guarded_model import GuardedModel
     from stickytoken.cleaning.cleaner import Cleaned
+
+
+NOTE = "stickytoken"
+"""The key under which a document says what was found in it."""
+
+
+class CleanText(NamedTuple):
+    """A cleaned text.
+
+    Attributes:
+        text: The text.
+        changed: Whether it differs from what it was.
+        note: How much was found, by kind, without the text of it; empty if nothing was.
+    """
+
+    text: str
+    changed: bool
+    note: str
+
+
+def cleaned_text(cleaner: Cleaner, text: str, name: str) -> CleanText:
+    """Clean the text of a document."""
+    if not isinstance(text, str):
+        raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
+    try:
+        cleaned = cleaner.clean(text)
+    except RefusedTextError as error:
+        raise RefusedTextError(f"{name}: {error}") from error
+    return CleanText(cleaned.text, cleaned.text != text, summary(cleaned))
 
 
 def guard(

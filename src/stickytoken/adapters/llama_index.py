@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from stickytoken.adapters._documents import NOTE, cleaned_text
+from stickytoken.adapters.guarding import NOTE, cleaned_text
 from stickytoken.cleaning.cleaner import Cleaner, open_cleaner
 from stickytoken.errors import require_package
 
@@ -58,22 +58,14 @@ class StickyTokenCleaner(TransformComponent):
             return node
         copied = node.model_copy()
         if found.changed:
-            _set_text(copied, found.text)
             copied.embedding = None
+            # Change nothing else about the resource that holds the text.
+            if isinstance(copied, Node) and copied.text_resource is not None:
+                copied.text_resource = copied.text_resource.model_copy(update={"text": found.text})
+            else:
+                copied.set_content(found.text)
         if self.note is not None:
             copied.metadata = {**node.metadata, self.note: found.note}
-            copied.excluded_embed_metadata_keys = _with(node.excluded_embed_metadata_keys, self.note)
-            copied.excluded_llm_metadata_keys = _with(node.excluded_llm_metadata_keys, self.note)
+            for name in ("excluded_embed_metadata_keys", "excluded_llm_metadata_keys"):
+                setattr(copied, name, list(dict.fromkeys([*getattr(node, name), self.note])))
         return copied
-
-
-def _set_text(node: BaseNode, text: str) -> None:
-    """Change the text of a node, and nothing else about the resource that holds it."""
-    if isinstance(node, Node) and node.text_resource is not None:
-        node.text_resource = node.text_resource.model_copy(update={"text": text})
-    else:
-        node.set_content(text)
-
-
-def _with(keys: Sequence[str], key: str) -> list[str]:
-    return list(dict.fromkeys([*keys, key]))

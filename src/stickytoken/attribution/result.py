@@ -12,37 +12,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class AttributionMethod(StrEnum):
+    """How the vector of a text is divided among its parts."""
+
+    DELETION = "deletion"
+    """Shapley values: parts are deleted in random orders, and the text encoded again; needs no gradients."""
+    JACOBIANS = "jacobians"
+    """Integrated Jacobians, from a text of padding to the text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A token, word or span of a text.
-
-    Attributes:
-        text: the part as text.
-        token_ids: its content ids.
-        sticky: whether the run calls one of its tokens sticky; False without a run.
-        deletion: similarity of the two texts without this part, minus their similarity; None if nothing is
-            left of the text.
-    """
+    """A token, word or span of a text."""
 
     text: str
     token_ids: tuple[int, ...]
-    sticky: bool
-    deletion: float | None
+    sticky: bool  # whether the run calls one of its tokens sticky; False without a run
+    deletion: float | None  # change of the similarity without this part; None if nothing is left of the text
 
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """One of the two texts.
-
-    Attributes:
-        text: the whole text.
-        parts: what the model reads of it, in order.
-        left_out: tokens beyond what the model reads.
-    """
+    """One of the two texts: what the model reads of it, in order."""
 
     text: str
     parts: tuple[Part, ...]
-    left_out: int
+    left_out: int  # tokens beyond what the model reads
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -52,23 +47,14 @@ class ReadText:
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """A part of each text, and what the two contribute to the similarity.
-
-    Attributes:
-        first: index of the part of the first text.
-        second: index of the part of the second text.
-        first_text: the part of the first text.
-        second_text: the part of the second text.
-        value: the cell of the matrix.
-        sticky: whether the run calls a token of either part sticky.
-    """
+    """A part of each text, by index and as text, and what the two contribute to the similarity."""
 
     first: int
     second: int
     first_text: str
     second_text: str
     value: float
-    sticky: bool
+    sticky: bool  # whether the run calls a token of either part sticky
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +102,13 @@ class Why:
 
     def strongest(self, top: int = 10) -> list[TokenPair]:
         """List the pairs that raise the similarity most, strongest first; equal ones in reading order."""
-        order = np.argsort(-self.matrix, axis=None, kind="stable")[:top]
-        places = zip(*np.unravel_index(order, self.matrix.shape), strict=True)
-        return [self._pair(int(row), int(column)) for row, column in places]
+        pairs = []
+        for place in np.argsort(-self.matrix, axis=None, kind="stable")[:top].tolist():
+            row, column = divmod(place, self.matrix.shape[1])
+            one, other = self.first.parts[row], self.second.parts[column]
+            value, sticky = float(self.matrix[row, column]), one.sticky or other.sticky
+            pairs.append(TokenPair(row, column, one.text, other.text, value, sticky))
+        return pairs
 
     def document(self, top: int = 10) -> dict[str, Any]:
         """Return JSON values."""
@@ -139,11 +129,6 @@ class Why:
             "second_reference": self.second_reference.tolist(),
         }
 
-    def _pair(self, row: int, column: int) -> TokenPair:
-        one, other = self.first.parts[row], self.second.parts[column]
-        value = float(self.matrix[row, column])
-        return TokenPair(row, column, one.text, other.text, value, one.sticky or other.sticky)
-
 
 # A part in this share of the strongest pairs joins the texts by itself.
 _MOST_PAIRS = 0.6
@@ -154,20 +139,14 @@ _ENOUGH_PARTNERS = 4
 def sentences(found: Why, top: int = 10) -> list[str]:
     """Return what was found, and what to do about it."""
     pairs = found.strongest(top)
+    best = pairs[0]
+    strongest = f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."
     lines = [
         f"The cosine of the two texts is {found.similarity:.3f}; that of two vocabulary entries of this "
         f"model is {found.u:.3f} on average."
     ]
     if found.first.text == found.second.text:
         lines.append("The two texts are equal: what follows says which tokens carry the vector.")
-    lines += _cuts(found)
-    lines.append(_sticky(found, pairs) or _recurring(found, pairs) or _strongest(pairs))
-    return lines
-
-
-def _cuts(found: Why) -> list[str]:
-    """Say what was not read, and what was joined."""
-    lines = []
     for name, text in (("first", found.first), ("second", found.second)):
         if text.left_out:
             lines.append(
@@ -176,26 +155,22 @@ def _cuts(found: Why) -> list[str]:
             )
         if any(len(part.text.split()) > 1 for part in text.parts):
             lines.append(f"The {name} text is long: its parts are spans of several words.")
-    return lines
-
-
-def _sticky(found: Why, pairs: list[TokenPair]) -> str | None:
-    """Name sticky tokens in the strongest pairs or in the texts, and what their deletion changes."""
-    if found.run is None:
-        return None
     inside = Counter(part.text for text in (found.first, found.second) for part in text.parts if part.sticky)
-    if not inside:
-        return "Neither text has a token that the run calls sticky. " + _strongest(pairs)
-    joined = sum(pair.sticky for pair in pairs)
-    names = ", ".join(repr(name) for name, _ in inside.most_common(3)) + (" ..." if len(inside) > 3 else "")
-    line = (
-        f"{joined} of the {len(pairs)} strongest pairs join a token that the run calls sticky ({names}) to "
-        "a part of the other text."
-    )
-    if found.without_sticky is not None:
-        tokens = "that token" if inside.total() == 1 else f"these {inside.total()} tokens"
-        line += f" Without {tokens}, the cosine is {found.without_sticky:.3f}."
-    return f"{line} See: stickytoken repair {quote(found.run)} --out FOLDER"
+    if found.run is None:
+        lines.append(_recurring(found, pairs) or strongest)
+    elif not inside:
+        lines.append(f"Neither text has a token that the run calls sticky. {strongest}")
+    else:
+        names = ", ".join(repr(name) for name, _ in inside.most_common(3))
+        line = (
+            f"{sum(pair.sticky for pair in pairs)} of the {len(pairs)} strongest pairs join a token that the "
+            f"run calls sticky ({names}{' ...' if len(inside) > 3 else ''}) to a part of the other text."
+        )
+        if found.without_sticky is not None:
+            tokens = "that token" if inside.total() == 1 else f"these {inside.total()} tokens"
+            line += f" Without {tokens}, the cosine is {found.without_sticky:.3f}."
+        lines.append(f"{line} See: stickytoken repair {quote(found.run)} --out FOLDER")
+    return lines
 
 
 def _recurring(found: Why, pairs: list[TokenPair]) -> str | None:
@@ -211,17 +186,3 @@ def _recurring(found: Why, pairs: list[TokenPair]) -> str | None:
                 f"probe {quote(found.model)} {quote(name)}"
             )
     return None
-
-
-def _strongest(pairs: list[TokenPair]) -> str:
-    best = pairs[0]
-    return f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."
-
-
-class AttributionMethod(StrEnum):
-    """How the vector of a text is divided among its parts."""
-
-    DELETION = "deletion"
-    """Shapley values: parts are deleted in random orders, and the text encoded again; needs no gradients."""
-    JACOBIANS = "jacobians"
-    """Integrated Jacobians, from a text of padding to the text."""

@@ -35,17 +35,6 @@ class Stretch(NamedTuple):
     period: int
 
 
-def positions_of(keys: Sequence[str]) -> dict[str, list[int]]:
-    """Return the places of each key."""
-    places: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
-        if key in places:
-            places[key].append(place)
-        else:
-            places[key] = [place]
-    return places
-
-
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
     """Find the stretches in which a word or phrase is repeated at least ``copies`` times.
 
@@ -114,48 +103,37 @@ def _in_order(stretches: list[Stretch]) -> list[Stretch]:
     return sorted(stretches, key=lambda each: (each.first, -each.last))
 
 
-SHORTEST = 3
+Repeat = tuple[int, int, int]
+"""Copies of one piece that follow each other: start, end, and length of one."""
+
+_SHORTEST = 3
 _LONGEST = 32
-COPIES = 4
+_COPIES = 4
 _NOT_ZERO = re.compile(rb"[^\0]")
 
 
-class Repeat(NamedTuple):
-    """Copies of one piece that follow each other.
-
-    Attributes:
-        start: Where the first begins.
-        end: Where the last whole one ends.
-        period: Length of one.
-    """
-
-    start: int
-    end: int
-    period: int
-
-
-def repeats_in(text: str) -> Iterator[Repeat]:
+def _repeats_in(text: str) -> Iterator[Repeat]:
     """Yield where four or more copies of a piece of 3 to 32 characters follow each other, short pieces first.
 
     Where a text is equal to itself moved by a period, the bytes of their exclusive or are zero. Python
     computes it for a whole text at once.
     """
-    if len(text) - len(set(text)) < (COPIES - 1) * SHORTEST:
+    if len(text) - len(set(text)) < (_COPIES - 1) * _SHORTEST:
         return
     coding, width = ("latin-1", 1) if max(text) <= "\xff" else ("utf-32-le", 4)
     data = text.encode(coding, "surrogatepass")
     number = int.from_bytes(data, "little")
     taken = bytearray(len(text))
-    for period in range(SHORTEST, min(_LONGEST, len(text) // COPIES) + 1):
+    for period in range(_SHORTEST, min(_LONGEST, len(text) // _COPIES) + 1):
         equal = (number ^ number >> 8 * width * period).to_bytes(len(data), "little")
-        least = (COPIES - 1) * period
+        least = (_COPIES - 1) * period
         for first, last in _zeros(equal, least * width):
             start = -(-first // width)
             copies = (last // width - start) // period + 1
             end = start + copies * period
-            if copies >= COPIES and not any(taken[start:end]):
+            if copies >= _COPIES and not any(taken[start:end]):
                 taken[start:end] = b"\1" * (end - start)
-                yield Repeat(start, end, period)
+                yield start, end, period
 
 
 def _zeros(data: bytes, least: int) -> Iterator[tuple[int, int]]:
@@ -179,14 +157,13 @@ _INVISIBLE = "\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2
 _BREAKS = re.compile(f"[{_DIACRITICS}{_INVISIBLE}\U000e0000-\U000e0fff]+")
 _IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
 _PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")
-FIRST_IDEOGRAPH = "\u3400"
 _REMEMBERED = 50_000
 _LONGEST_REMEMBERED = 64
 _LONGEST_DECOMPOSED = 4
 """Some signs stand for whole phrases, up to 18 characters; no one writes a word with them."""
 
 
-class WordReader:
+class _WordReader:
     """Divides words into parts, and remembers the words that it has seen."""
 
     def __init__(self, flagged: Iterable[str]) -> None:
@@ -241,7 +218,7 @@ class WordReader:
     def _split_copies(self, key: str, places: Sequence[int]) -> Iterator[Part]:
         """Split glued copies; ``places`` are the offsets of the characters of the key, with its end."""
         done = 0
-        for start, end, period in self._copies_in(key) if len(key) >= COPIES else ():
+        for start, end, period in self._copies_in(key) if len(key) >= _COPIES else ():
             if start > done:
                 yield key[done:start], places[done], places[start]
             for place in range(start, end, period):
@@ -256,19 +233,14 @@ class WordReader:
         for match in self._copies.finditer(key) if self._copies else ():
             period = len(match[1])
             copies = (match.end() - match.start()) // period
-            if copies >= COPIES or period >= _SHORTEST_DOUBLED:
+            if copies >= _COPIES or period >= _SHORTEST_DOUBLED:
                 yield from _repeats_between(key, done, match.start())
-                yield Repeat(match.start(), match.end(), period)
+                yield match.start(), match.end(), period
                 done = match.end()
         yield from _repeats_between(key, done, len(key))
 
 
-def is_plain_ideographs(word: str) -> bool:
-    """Whether a word is ideographs alone that are their own keys: each is a unit, however many there are."""
-    return _PLAIN_IDEOGRAPHS.fullmatch(word) is not None
-
-
-def key_of(word: str) -> str:
+def _key_of(word: str) -> str:
     """Return the key by which a word is compared."""
     return word.lower() if word.isascii() else "".join(_plain(each) for each in _BREAKS.sub("", word))
 
@@ -276,10 +248,10 @@ def key_of(word: str) -> str:
 def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
     """Find repeated pieces of letters in a part of a key, in order; but not in genetic sequences."""
     found = []
-    for first, last, period in repeats_in(key[start:end]):
+    for first, last, period in _repeats_in(key[start:end]):
         root = key[start + first : start + first + period]
         if root.isalpha() and len(set(root)) > 1 and not _GENETIC.issuperset(key):
-            found.append(Repeat(start + first, start + last, period))
+            found.append((start + first, start + last, period))
     return sorted(found)
 
 
@@ -351,10 +323,10 @@ class UnitReader:
 
     def __init__(self, flagged: Iterable[str]) -> None:
         texts = {text.strip() for text in flagged} - {""}
-        words = {key_of(text) for text in texts if key_of(text).isalnum()}
-        self._literals = {text.casefold() for text in texts if not key_of(text).isalnum()}
+        words = {_key_of(text) for text in texts if _key_of(text).isalnum()}
+        self._literals = {text.casefold() for text in texts if not _key_of(text).isalnum()}
         self.flagged = frozenset(words | self._literals)
-        self._words = WordReader(words)
+        self._words = _WordReader(words)
         ascii_literals = sorted(text for text in self._literals if text.isascii())
         self._ascii_word = re.compile(_either(ascii_literals, "[A-Za-z0-9]+"), re.IGNORECASE)
         self._lower_word = re.compile(_either(ascii_literals, "[a-z0-9]+"))
@@ -386,21 +358,19 @@ class UnitReader:
         pattern = self._ascii_word if text.isascii() else self._unicode_word
         for match in pattern.finditer(text):
             start, word = match.start(), match[0]
-            if word > FIRST_IDEOGRAPH and is_plain_ideographs(word):
+            # Each ideograph is a unit, and these are their own keys.
+            if word > "\u3400" and _PLAIN_IDEOGRAPHS.fullmatch(word):
                 keys.extend(word)
                 starts.extend(range(start, start + len(word)))
                 ends.extend(range(start + 1, start + len(word) + 1))
                 continue
-            for key, first, last in self._parts(word):
+            folded = word.casefold() if self._literals else ""
+            parts = ((folded, 0, len(word)),) if folded in self._literals else self._words.parts(word)
+            for key, first, last in parts:
                 keys.append(key)
                 starts.append(start + first)
                 ends.append(start + last)
         return Units(keys, starts, ends)
-
-    def _parts(self, word: str) -> tuple[Part, ...]:
-        if self._literals and (folded := word.casefold()) in self._literals:
-            return ((folded, 0, len(word)),)
-        return self._words.parts(word)
 
 
 def _either(literals: list[str], word: str) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -30,38 +31,8 @@ if TYPE_CHECKING:
     from stickytoken.detection import Run
 
 
-FORMAT = "stickytoken cleaner"
+_FORMAT = "stickytoken cleaner"
 _PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str, "source": dict}
-
-
-def write_cleaner_file(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Write the JSON values of a cleaner whole or not at all."""
-    from stickytoken.measurement.atomic import write_atomically
-
-    document = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
-    write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
-
-
-def read_cleaner_file(path: str | Path) -> dict[str, Any]:
-    """Read the parts of a cleaner from a file."""
-    place = file_path("the file of the cleaner", path)
-    try:
-        document = json.loads(place.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{place} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place} is not a cleaner: it is not JSON ({error})") from error
-    return cleaner_parts(document, str(place))
-
-
-def cleaner_parts(document: object, name: str) -> dict[str, Any]:
-    """Return the parts of a cleaner from its JSON values."""
-    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-        raise InputError(f"{name} is not a cleaner: write one with Cleaner.save or clean --rules-out")
-    for part, kind in _PARTS.items():
-        if not isinstance(document.get(part), kind):
-            raise InputError(f"{name} is damaged: its entry {part!r} is missing or of the wrong type")
-    return {part: document[part] for part in _PARTS}
 
 
 class Edit(NamedTuple):
@@ -89,8 +60,7 @@ class EditedText:
         self.text = text
         # Pieces of the present text: where each begins, where in the original, and whether it is from there.
         self._starts = [0]
-        self._origins = [0]
-        self._copied = [True]
+        self._origins = [(0, True)]
 
     def original(self, start: int, end: int) -> tuple[int, int]:
         """Return the part of the original that a part of the present text comes from."""
@@ -99,42 +69,28 @@ class EditedText:
     def apply(self, edits: Sequence[Edit]) -> None:
         """Make several edits, given in order, which do not overlap."""
         parts: list[str] = []
-        starts: list[int] = []
-        origins: list[int] = []
-        copied: list[bool] = []
-        length = done = 0
-
-        def keep(start: int, end: int) -> None:
-            nonlocal length
-            number = bisect_right(self._starts, start) - 1
-            while start < end:
-                stop = self._starts[number + 1] if number + 1 < len(self._starts) else end
-                stop = min(stop, end)
-                starts.append(length)
-                origins.append(self._origin(start))
-                copied.append(self._copied[number])
-                parts.append(self.text[start:stop])
-                length += stop - start
-                start = stop
-                number += 1
-
-        for start, end, replacement in edits:
-            keep(done, start)
+        origins: list[tuple[int, bool]] = []
+        size = len(self.text)
+        done = 0
+        for start, end, replacement in (*edits, Edit(size, size, "")):
+            number = bisect_right(self._starts, done) - 1
+            while done < start:
+                stop = min([start, *self._starts[number + 1 : number + 2]])
+                parts.append(self.text[done:stop])
+                origins.append((self._origin(done), self._origins[number][1]))
+                done, number = stop, number + 1
             if replacement:
-                starts.append(length)
-                origins.append(self._origin(start))
-                copied.append(False)
                 parts.append(replacement)
-                length += len(replacement)
+                origins.append((self._origin(start), False))
             done = end
-        keep(done, len(self.text))
         self.text = "".join(parts)
-        self._starts, self._origins, self._copied = starts or [0], origins or [0], copied or [True]
+        self._starts = [0, *accumulate(map(len, parts[:-1]))]
+        self._origins = origins or [(0, True)]
 
     def _origin(self, place: int) -> int:
         number = bisect_right(self._starts, place) - 1
-        moved = place - self._starts[number] if self._copied[number] else 0
-        return self._origins[number] + moved
+        origin, copied = self._origins[number]
+        return origin + (place - self._starts[number] if copied else 0)
 
 
 _SIGNS = ",;:.!?…/|_~·-–—"
@@ -281,7 +237,14 @@ class Cleaner:
         Raises:
             InputError: The file cannot be read, or is not a cleaner.
         """
-        return cls._of_parts(read_cleaner_file(path))
+        place = file_path("the file of the cleaner", path)
+        try:
+            document = json.loads(place.read_text("utf-8"))
+        except OSError as error:
+            raise InputError(f"{place} cannot be read: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place} is not a cleaner: it is not JSON ({error})") from error
+        return cls._of_document(document, str(place))
 
     @classmethod
     def from_json(cls, value: object) -> Cleaner:
@@ -290,21 +253,22 @@ class Cleaner:
         Raises:
             InputError: It is something else.
         """
-        return cls._of_parts(cleaner_parts(value, shown(value)))
+        return cls._of_document(value, shown(value))
 
     @classmethod
-    def _of_parts(cls, parts: Mapping[str, Any]) -> Cleaner:
-        return cls(
-            CleaningRules.from_json(parts["rules"]),
-            parts["actions"],
-            replacement=parts["replacement"],
-            source=parts["source"],
-        )
+    def _of_document(cls, document: object, name: str) -> Cleaner:
+        if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
+            raise InputError(f"{name} is not a cleaner: write one with Cleaner.save or clean --rules-out")
+        for part, kind in _PARTS.items():
+            if not isinstance(document.get(part), kind):
+                raise InputError(f"{name} is damaged: its entry {part!r} is missing or of the wrong type")
+        rules, actions, replacement, source = (document[part] for part in _PARTS)
+        return cls(CleaningRules.from_json(rules), actions, replacement=replacement, source=source)
 
     def to_json(self) -> dict[str, Any]:
         """Return the cleaner as JSON values, which make the same cleaner with `from_json`."""
         return {
-            "format": FORMAT,
+            "format": _FORMAT,
             "rules": self.rules.to_json(),
             "actions": {kind.value: action.value for kind, action in self.actions.items()},
             "replacement": self.replacement,
@@ -317,7 +281,10 @@ class Cleaner:
         Raises:
             RunError: The file cannot be written.
         """
-        write_cleaner_file(path, self.to_json())
+        from stickytoken.measurement.store import write_atomically
+
+        document = json.dumps(self.to_json(), indent=2, ensure_ascii=True) + "\n"
+        write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the prepared rules, which another process prepares again.
@@ -493,7 +460,12 @@ def clean_lines(lines: Iterable[bytes], cleaner: Cleaner, totals: LineTotals) ->
     for number, line in enumerate(lines, 1):
         content = line.rstrip(b"\r\n")
         ending = line[len(content) :]
-        before = _decoded(content, number, totals)
+        try:
+            before = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            totals.undecoded += 1
+            totals.first_undecoded = totals.first_undecoded or (number, error.start + 1)
+            before = content.decode("utf-8", _REPLACED)
         try:
             cleaned = cleaner.clean(before)
         except RefusedTextError as error:
@@ -503,12 +475,3 @@ def clean_lines(lines: Iterable[bytes], cleaner: Cleaner, totals: LineTotals) ->
         totals.removed.update(removal.kind for removal in cleaned.removals)
         totals.reported.update(span.kind for span in cleaned.reported)
         yield CleanedLine(number, before, cleaned, cleaned.text.encode("utf-8", _REPLACED) + ending)
-
-
-def _decoded(content: bytes, number: int, totals: LineTotals) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        totals.undecoded += 1
-        totals.first_undecoded = totals.first_undecoded or (number, error.start + 1)
-        return content.decode("utf-8", _REPLACED)

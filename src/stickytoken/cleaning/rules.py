@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from stickytoken.detection import Run
 
 
-RULES_VERSION = 1
-_LONGEST_RUN = 3
+_VERSION = 1
 
 # Control tokens of widespread model families. No ordinary text contains them, and more than one server fails
 # on them, so they are looked for whatever the model of the run is.
@@ -43,7 +42,7 @@ class CleaningRules:
 
     words: tuple[str, ...] = ()
     specials: tuple[str, ...] = WELL_KNOWN_SPECIALS
-    longest_run: int = _LONGEST_RUN
+    longest_run: int = 3
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "words", _texts("words", self.words))
@@ -53,7 +52,7 @@ class CleaningRules:
     def to_json(self) -> dict[str, Any]:
         """Return the rules as JSON values."""
         return {
-            "version": RULES_VERSION,
+            "version": _VERSION,
             "words": list(self.words),
             "specials": list(self.specials),
             "longest_run": self.longest_run,
@@ -69,10 +68,10 @@ class CleaningRules:
         if not isinstance(value, Mapping):
             raise InputError(f"the rules are {shown(value)}: pass what to_json returned")
         version = value.get("version")
-        if version != RULES_VERSION:
+        if version != _VERSION:
             raise InputError(
                 f"the rules have the version {shown(version)}, and this version of stickytoken reads "
-                f"{RULES_VERSION}: write them again"
+                f"{_VERSION}: write them again"
             )
         known = {field.name for field in fields(cls)}
         if unknown := sorted(str(name) for name in set(value) - known - {"version"}):
@@ -129,10 +128,10 @@ _BY_LANGUAGE = {
     "Hindi": "के का की में है और से को पर यह",
     "Chinese": "的 了 是 在 不 一 有 和 我 他 这 這 人 中 为 為 之 以 与 與 等 上 年 大 国 國 日 月",
 }
-_SIGNS = "“ ” ‘ ’ – — … • ·"
-
-COMMON_WORDS = frozenset(" ".join(_BY_LANGUAGE.values()).split())
-COMMON_SIGNS = frozenset(_SIGNS.split())
+COMMON = frozenset(["“", "”", "‘", "’", "–", "—", "…", "•", "·"]).union(
+    *map(str.split, _BY_LANGUAGE.values())
+)
+"""Words and signs that are common in every text."""
 
 
 def alternation(texts: Iterable[str]) -> str:
@@ -140,25 +139,14 @@ def alternation(texts: Iterable[str]) -> str:
 
     The time of a search does not grow with the number of texts, as it does with ``a|b|c``.
     """
-    different = sorted(set(texts) - {""})
-    return _branches(different) if different else ""
-
-
-def _branches(texts: list[str]) -> str:
-    """Group sorted texts by their first character."""
     groups: dict[str, list[str]] = {}
-    for text in texts:
+    for text in sorted(set(texts) - {""}):
         groups.setdefault(text[0], []).append(text[1:])
-    branches = [re.escape(first) + _rest(rests) for first, rests in groups.items()]
-    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
-
-
-def _rest(rests: list[str]) -> str:
-    longer = [rest for rest in rests if rest]
-    if not longer:
-        return ""
-    source = _branches(longer)
-    return source if len(longer) == len(rests) else f"(?:{source})?"
+    branches = []
+    for first, rests in groups.items():
+        rest = alternation(rests)
+        branches.append(re.escape(first) + (f"(?:{rest})?" if rest and "" in rests else rest))
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})" if branches else ""
 
 
 # A shorter one is a sign that texts are full of.

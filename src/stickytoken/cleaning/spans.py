@@ -13,9 +13,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from stickytoken.cleaning._flagged import FEWEST_COPIES, Document, flagged_copies
+from stickytoken.cleaning._copies import FEWEST_COPIES, Document, flagged_copies, planted_copies
 from stickytoken.cleaning._repeats import MIXED_RUN, Stretch, UnitReader, Units, stretches_of
-from stickytoken.cleaning._specials import SpecialFinder, planted_copies
+from stickytoken.cleaning._specials import SpecialFinder
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.errors import InputError
 from stickytoken.validation import shown
@@ -28,8 +28,6 @@ _NAMES = _CODE | frozenset("_:/|")
 _SHORT = 2
 _LONGEST_COMPOUND = 4
 _SENTENCE_ENDS = frozenset(".?!")
-_FOURTH_OF = 0.25
-_HALF_OF = 0.5
 _VALUES = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
 
 
@@ -111,27 +109,31 @@ class SpanFinder:
             Span(start, end, SpanKind.SPECIAL, name, copies, first_end)
             for start, end, name, copies, first_end in self.specials.find(text)
         ]
-        if specials:
-            text = _blanked(text, specials)
+        parts, done = [], 0
+        for span in specials:  # put as many spaces in their place
+            parts += [text[done : span.start], " " * (span.end - span.start)]
+            done = span.end
+        text = "".join([*parts, text[done:]])
         others: list[Span] = []
         for start, end in _segments(text):
-            found = self._in_segment(text, start, end)
-            if others and found and _go_on(others[-1], found[0], text):
-                last = others.pop()
-                found[0] = replace(last, end=found[0].end, count=last.count + found[0].count)
+            found = self._in_segment(text[start:end])
+            if start or end < len(text):
+                found = [
+                    replace(
+                        each, start=start + each.start, end=start + each.end, first_end=start + each.first_end
+                    )
+                    for each in sorted(found, key=lambda each: each.start)
+                ]
+            if others and found:
+                # The end of a segment may cut a span in two.
+                last, first = others[-1], found[0]
+                same = last.kind is first.kind and sorted(last.what.split()) == sorted(first.what.split())
+                if same and not text[last.end : first.start].strip():
+                    found[0] = replace(others.pop(), end=first.end, count=last.count + first.count)
             others += found
         return _without_overlaps([*specials, *others])
 
-    def _in_segment(self, text: str, start: int, end: int) -> list[Span]:
-        if end - start == len(text):
-            return self._in_units(text)
-        spans = sorted(self._in_units(text[start:end]), key=lambda each: each.start)
-        return [
-            replace(span, start=start + span.start, end=start + span.end, first_end=start + span.first_end)
-            for span in spans
-        ]
-
-    def _in_units(self, text: str) -> list[Span]:
+    def _in_segment(self, text: str) -> list[Span]:
         document = Document(text, self._reader)
         fewest = min(self._copies, FEWEST_COPIES)
         if len(document) < fewest:
@@ -201,12 +203,6 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
     yield start, len(text)
 
 
-def _go_on(span: Span, other: Span, text: str) -> bool:
-    """Whether the second of two spans continues the first, from which the end of a segment separates it."""
-    same = span.kind is other.kind and sorted(span.what.split()) == sorted(other.what.split())
-    return same and not text[span.end : other.start].strip()
-
-
 def _is_value(word: str) -> bool:
     """Whether tables and formulas hold rows of this word: a number, a letter, a placeholder."""
     return word[0].isdigit() or word in _VALUES or (word.isascii() and len(set(word)) == 1)
@@ -216,7 +212,7 @@ def _is_structured(document: Document, stretch: Stretch) -> bool:
     """Whether a stretch is a list of one phrase per line, a compound word, or joined by signs of code."""
     joints = document.joints[stretch.first + 1 : stretch.last]
     around = document.joints[stretch.first : stretch.last + 1]
-    if sum(not _CODE.isdisjoint(joint) for joint in around) >= _FOURTH_OF * len(around):
+    if sum(not _CODE.isdisjoint(joint) for joint in around) >= 0.25 * len(around):
         return True
     if stretch.period == 1:
         return False
@@ -224,20 +220,12 @@ def _is_structured(document: Document, stretch: Stretch) -> bool:
         return True
     copies = (len(joints) + 1) // stretch.period if stretch.period else len(joints)
     lines = sum("\n" in joint for joint in joints)
-    return lines >= copies - 1 or sum(not _NAMES.isdisjoint(joint) for joint in joints) >= _HALF_OF * len(
-        joints
-    )
+    return lines >= copies - 1 or sum(not _NAMES.isdisjoint(joint) for joint in joints) >= 0.5 * len(joints)
 
 
 def _span(units: Units, places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
-    return Span(
-        units.starts[places[0]],
-        units.ends[places[-1]],
-        kind,
-        what,
-        count,
-        units.ends[places[first - 1]],
-    )
+    start, end, first_end = units.starts[places[0]], units.ends[places[-1]], units.ends[places[first - 1]]
+    return Span(start, end, kind, what, count, first_end)
 
 
 def _groups(document: Document, places: list[int]) -> Iterator[range]:
@@ -252,15 +240,6 @@ def _groups(document: Document, places: list[int]) -> Iterator[range]:
                 continue
         yield range(places[start], places[number - 1] + 1)
         start = number
-
-
-def _blanked(text: str, spans: Sequence[Span]) -> str:
-    """Replace spans by as many spaces."""
-    parts, done = [], 0
-    for span in spans:
-        parts += [text[done : span.start], " " * (span.end - span.start)]
-        done = span.end
-    return "".join([*parts, text[done:]])
 
 
 def _without_overlaps(spans: list[Span]) -> list[Span]:

@@ -2,232 +2,176 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, fields, is_dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stickytoken.cli.options.model import EndpointLoadingOptions, LoadingOptions, PromptingOptions
-from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.output.console import Verbosity, current_verbosity, inform, log_lines, status, verbosity
-from stickytoken.cli.output.progress import bars_hidden, duration, progress_bar
+from stickytoken.cli._options import EndpointLoadingOptions, LoadingOptions, PromptingOptions
+from stickytoken.cli.console import (
+    Verbosity,
+    bars_hidden,
+    current_verbosity,
+    duration,
+    inform,
+    progress_bar,
+    status,
+)
 from stickytoken.errors import InputError, ModelError, StickyTokenError
 
 if TYPE_CHECKING:
     from stickytoken.detection import Run
-    from stickytoken.detection.run_folder import LoadingRecord, RunRecord
+    from stickytoken.detection.run_folder import RunRecord
     from stickytoken.encoders import Encoder
-    from stickytoken.encoders.endpoint.cost import CostEstimate
-    from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-    from stickytoken.measurement.stage import Progress, ProgressCallback
-
-
-# A later estimate is told if it differs by this share.
-_NOTED = 0.02
-
-
-def load_endpoint(
-    model: str,
-    loading: EndpointLoadingOptions,
-    prompting: PromptingOptions,
-    others: dict[str, Any],
-    tokenizer_needed: bool,
-) -> Encoder:
-    """Load a model behind an endpoint that the options name."""
-    from stickytoken.encoders import Prompting, load_encoder
-    from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
-
-    tokenizer: Any = loading.tokenizer
-    if tokenizer is None and loading.candidates is None and not tokenizer_needed:
-        tokenizer = CandidateVocabulary(())
-    passed = {name: value for name, value in others.items() if value not in (None, False)}
-    with status(f"asking {model}"):
-        encoder: Any = load_encoder(
-            model,
-            prompt=Prompting(**asdict(prompting)),
-            tokenizer=tokenizer,
-            candidates=loading.candidates,
-            endpoint=loading.options,
-            **passed,
-        )
-    return prepared(encoder)
-
-
-def load_recorded(model: str, recorded: LoadingRecord, loading: EndpointLoadingOptions) -> Encoder:
-    """Load the model behind an endpoint of a run; see `load_endpoint`. Its tokenizer may have moved."""
-    from stickytoken.detection.model_files import load_recorded_endpoint
-
-    if recorded.endpoint is not None and (loading.tokenizer or loading.candidates):
-        moved = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
-        recorded = recorded.model_copy(update={"endpoint": recorded.endpoint.model_copy(update=moved)})
-    with status(f"asking {model}"):
-        encoder: Any = load_recorded_endpoint(model, recorded, loading.options)
-    return prepared(encoder)
-
-
-def prepared(encoder: EndpointEncoder) -> Encoder:
-    """Report long pauses of an encoder, and anything unusual about its server."""
-    encoder.endpoint.waits = lambda reason, seconds: inform(f"waiting {seconds:.0f} s: {reason}")
-    found = encoder.capabilities
-    facts = [
-        f"{found.dimension:,} components",
-        f"{found.batch:,} texts per request",
-        "reads any length that was tried"
-        if found.long == "unknown"
-        else f"reads {found.max_length:,} tokens",
-        {"truncates": "cuts longer texts", "refuses": "refuses longer texts", "unknown": ""}[found.long],
-        "normalised" if found.normalised else "not normalised",
-        f"noise {found.noise:.1e}",
-    ]
-    inform(f"endpoint: {', '.join(fact for fact in facts if fact)}")
-    return encoder
-
-
-@contextmanager
-def announced(
-    encoder: Encoder | None,
-    loading: EndpointLoadingOptions,
-    measurement: Callable[[Any, Path], object],
-    uncertain: str | None = None,
-) -> Iterator[ProgressCallback]:
-    """Yield a callback for progress; of an endpoint, show what will be sent before the first request.
-
-    Nothing is shown where everything was answered before. Nobody is asked with ``--yes``, or about a server
-    on this machine without a price.
-    """
-    from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-
-    with progress_bar() as progress:
-        if not isinstance(encoder, EndpointEncoder):
-            yield progress
-            return
-        forecast = _Forecast(encoder, loading, progress, measurement, uncertain)
-        encoder.endpoint.before_sending = forecast.agree
-        yield forecast
-        spent = encoder.endpoint.spending
-        if spent.requests:
-            cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
-            inform(f"sent, with the checks: {spent.requests:,} requests, {spent.tokens:,} tokens{cost}")
-
-
-class _Forecast:
-    """Estimates what a measurement sends, again whenever a stage begins that was planned from results."""
-
-    def __init__(
-        self,
-        encoder: EndpointEncoder,
-        loading: EndpointLoadingOptions,
-        progress: ProgressCallback,
-        measurement: Callable[[Any, Path], object],
-        uncertain: str | None,
-    ) -> None:
-        self._encoder = encoder
-        self._loading = loading
-        self._progress = progress
-        self._measurement = measurement
-        self._uncertain = uncertain
-        self._stages: set[str] = set()
-        self._total: int | None = None
-
-    def __call__(self, step: Progress) -> None:
-        begins = step.stage not in self._stages and step.done == 0
-        self._stages.add(step.stage)
-        if begins and self._total is not None and len(self._stages) > 1:
-            self._look_again()
-        self._progress(step)
-
-    def agree(self) -> None:
-        """Show the estimate, and go on only if the user wants to."""
-        with bars_hidden():
-            inform("counting what to send")
-            estimate = self._estimate()
-            if estimate is not None:
-                self._total = estimate.tokens
-                inform(f"estimate: {_described(estimate)}")
-            local = self._encoder.endpoint.address.is_local and not self._loading.price_per_million
-            if self._loading.yes or local:
-                return
-            if not sys.stdin.isatty():
-                raise InputError("nobody can be asked whether to spend this: pass --yes")
-            if not typer.confirm("go on?", err=True):
-                raise typer.Exit(1)
-
-    def _look_again(self) -> None:
-        spent = self._encoder.endpoint.spending.tokens
-        estimate = self._estimate()
-        if estimate is None or self._total is None or not estimate.requests:
-            return
-        estimate = estimate.most or estimate  # what it depends on is known now
-        total = spent + estimate.tokens
-        if abs(total - self._total) > _NOTED * self._total:
-            self._total = total
-            with bars_hidden():
-                inform(f"estimate for the rest: {_described(estimate)}")
-
-    def _estimate(self) -> CostEstimate | None:
-        from stickytoken.encoders.endpoint.cost import estimate_cost
-
-        with TemporaryDirectory(prefix="stickytoken-") as folder:
-            place = Path(folder) / "rehearsal"
-            try:
-                return estimate_cost(
-                    self._encoder, lambda stand_in: self._measurement(stand_in, place), self._uncertain
-                )
-            except StickyTokenError as error:
-                inform(f"what will be sent cannot be estimated ({error})")
-                return None
-
-
-def _described(estimate: CostEstimate) -> str:
-    most = ""
-    if estimate.most is not None:
-        cost = "" if estimate.most.cost is None else f", cost {estimate.most.cost:.4g}"
-        most = f"; at most {estimate.most.tokens:,} tokens{cost}, depending on what is found"
-    cost = "price unknown (--price-per-million)" if estimate.cost is None else f"cost {estimate.cost:.4g}"
-    before = f"; {estimate.answered:,} texts were answered before" if estimate.answered else ""
-    return (
-        f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens, "
-        f"{cost}, about {duration(estimate.seconds)}{most}{before}"
-    )
-
-
-_OF_ANY_MODEL = tuple(field.name for field in fields(LoadingOptions))
+    from stickytoken.encoders.endpoint.encoder import CostEstimate, EndpointEncoder
+    from stickytoken.measurement.engine import Progress, ProgressCallback
 
 
 def load(
     model: str, loading: LoadingOptions, prompting: PromptingOptions, *, tokenizer_needed: bool = True
 ) -> Encoder:
-    """Load the model that the options name."""
+    """Load the model that the options name, on this machine or behind an endpoint."""
     from stickytoken.encoders.endpoint.options import names_endpoint
 
-    model = loading.name_of(model)
+    _require_own(model, loading)
     silence_transformers()
-    options = {name: getattr(loading, name) for name in _OF_ANY_MODEL}
-    if isinstance(loading, EndpointLoadingOptions):
-        if names_endpoint(model):
-            return load_endpoint(model, loading, prompting, options, tokenizer_needed)
-        if loading.given:
-            raise InputError(
-                f"{', '.join(loading.given)} apply only to models behind an endpoint, and {model} is not: "
-                "leave them out"
+    options = {each.name: getattr(loading, each.name) for each in fields(LoadingOptions)}
+    if isinstance(loading, EndpointLoadingOptions) and names_endpoint(model):
+        with status(f"asking {model}"):
+            from stickytoken.encoders import Prompting, load_encoder
+            from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
+
+            tokenizer: Any = loading.tokenizer
+            if tokenizer is None and loading.candidates is None and not tokenizer_needed:
+                tokenizer = CandidateVocabulary(())
+            connected: Any = load_encoder(
+                model,
+                prompt=Prompting(**asdict(prompting)),
+                tokenizer=tokenizer,
+                candidates=loading.candidates,
+                endpoint=loading.options,
+                **{name: value for name, value in options.items() if value not in (None, False)},
             )
+        return _told_of_server(connected)
+    if isinstance(loading, EndpointLoadingOptions) and loading.given:
+        raise InputError(
+            f"{', '.join(loading.given)} apply only to models behind an endpoint, and {model} is not: "
+            "leave them out"
+        )
     options["dtype"] = loading.dtype or "float32"
     with status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import Prompting, load_encoder
 
         encoder: Encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
     if current_verbosity() is Verbosity.VERBOSE:
-        _describe(encoder, model, loading)
+        from stickytoken.encoders.loading.resolution import resolve_model
+
+        source, identity = resolve_model(model, loading.revision), encoder.identity
+        longest = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
+        inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
+        inform(
+            f"computes: on {encoder.device} in {identity.dtype}, inputs of {longest}, vectors of "
+            f"{identity.dimension:,} components"
+        )
     return encoder
+
+
+def _told_of_server(encoder: EndpointEncoder) -> Encoder:
+    """Say what the server of an encoder does, and from now on its long pauses."""
+    encoder.endpoint.waits = lambda reason, seconds: inform(f"waiting {seconds:.0f} s: {reason}")
+    server = encoder.capabilities
+    facts = [
+        f"{server.dimension:,} components",
+        f"{server.batch:,} texts per request",
+        "reads any length that was tried"
+        if server.long == "unknown"
+        else f"reads {server.max_length:,} tokens",
+        {"truncates": "cuts longer texts", "refuses": "refuses longer texts", "unknown": ""}[server.long],
+        "normalised" if server.normalised else "not normalised",
+        f"noise {server.noise:.1e}",
+    ]
+    inform(f"endpoint: {', '.join(fact for fact in facts if fact)}")
+    return encoder
+
+
+def _require_own(model: str, loading: LoadingOptions) -> None:
+    from stickytoken.encoders.endpoint.options import names_endpoint
+
+    if names_endpoint(model) and not isinstance(loading, EndpointLoadingOptions):
+        raise InputError(
+            f"this command needs the model itself, and {model} is behind an endpoint, which gives only "
+            "vectors of texts: pass a model that is on this machine"
+        )
+
+
+def load_for(
+    source: str,
+    run: RunRecord | None,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    model: str | None = None,
+) -> Encoder:
+    """Load the model that the source names, or the model of a run.
+
+    What the user leaves open is as in the run: precision and revision separately, prompt and token prepending
+    together. The tokenizer of a model behind an endpoint may have moved.
+    """
+    if run is None:
+        return load(source, loading, prompting)
+    from stickytoken.detection.run import load_recorded_endpoint, recorded_loading
+
+    recorded = recorded_loading(run)
+    name = model or run.model.name
+    with _named_by(source):
+        if recorded.endpoint is not None and isinstance(loading, EndpointLoadingOptions):
+            if loading.tokenizer or loading.candidates:
+                moved = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
+                recorded = recorded.model_copy(
+                    update={"endpoint": recorded.endpoint.model_copy(update=moved)}
+                )
+            with status(f"asking {name}"):
+                encoder: Any = load_recorded_endpoint(name, recorded, loading.options)
+            return _told_of_server(encoder)
+        loading = replace(
+            loading, dtype=loading.dtype or recorded.dtype, revision=loading.revision or recorded.revision
+        )
+        if prompting == PromptingOptions():
+            prompting = PromptingOptions(**asdict(prompting) | recorded.prompting())
+        return load(name, loading, prompting)
+
+
+def require_found(
+    source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
+) -> str:
+    """Return the name of the model that `load_for` would load, and refuse early one that does not exist."""
+    from stickytoken.detection.run import recorded_loading
+    from stickytoken.encoders.endpoint.options import names_endpoint
+    from stickytoken.encoders.loading.load import require_model
+
+    name = source if run is None else model or run.model.name
+    _require_own(name, loading)
+    if names_endpoint(name):
+        return name
+    if run is None:
+        return require_model(source, loading.revision)
+    with _named_by(source):
+        return require_model(name, loading.revision or recorded_loading(run).revision)
+
+
+@contextmanager
+def _named_by(source: str) -> Iterator[None]:
+    """Add to an error that it is about the model of a run."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
 
 
 def tell_layer(encoder: Encoder) -> None:
@@ -242,17 +186,89 @@ def tell_layer(encoder: Encoder) -> None:
         inform(f"contrast: layer {contrast.layer}, counted from 0, rule {contrast.rule}{strength}")
 
 
-def _describe(encoder: Encoder, model: str, loading: LoadingOptions) -> None:
-    """Print where the model was found and how it computes."""
-    from stickytoken.encoders.loading.resolution import resolve_model
+@contextmanager
+def announced(
+    encoder: Encoder | None,
+    loading: EndpointLoadingOptions,
+    measurement: Callable[[Any, Path], object],
+    uncertain: str | None = None,
+) -> Iterator[ProgressCallback]:
+    """Yield a callback for progress; of an endpoint, show what will be sent before the first request.
 
-    source = resolve_model(model, loading.revision)
-    identity = encoder.identity
-    longest = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
-    inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
-    inform(
-        f"computes: on {encoder.device} in {identity.dtype}, inputs of {longest}, vectors of "
-        f"{identity.dimension:,} components"
+    Nothing is shown where everything was answered before. Nobody is asked with ``--yes``, or about a server
+    on this machine without a price. The estimate is made again whenever a stage begins that was planned from
+    results.
+    """
+    from stickytoken.encoders.endpoint.encoder import EndpointEncoder, estimate_cost
+
+    with progress_bar() as progress:
+        if not isinstance(encoder, EndpointEncoder):
+            yield progress
+            return
+        endpoint, stages = encoder.endpoint, set[str]()
+        expected: int | None = None
+
+        def estimated() -> CostEstimate | None:
+            with TemporaryDirectory(prefix="stickytoken-") as folder:
+                place = Path(folder) / "rehearsal"
+                try:
+                    return estimate_cost(encoder, lambda stand_in: measurement(stand_in, place), uncertain)
+                except StickyTokenError as error:
+                    inform(f"what will be sent cannot be estimated ({error})")
+                    return None
+
+        def agree() -> None:
+            nonlocal expected
+            with bars_hidden():
+                inform("counting what to send")
+                if (estimate := estimated()) is not None:
+                    expected = estimate.tokens
+                    inform(f"estimate: {_described(estimate)}")
+                if loading.yes or (endpoint.address.is_local and not loading.price_per_million):
+                    return
+                if not sys.stdin.isatty():
+                    raise InputError("nobody can be asked whether to spend this: pass --yes")
+                if not typer.confirm("go on?", err=True):
+                    raise typer.Exit(1)
+
+        def report(step: Progress) -> None:
+            nonlocal expected
+            begins = step.stage not in stages and step.done == 0
+            stages.add(step.stage)
+            if begins and expected is not None and len(stages) > 1:
+                spent, estimate = endpoint.spending.tokens, estimated()
+                if estimate is not None and estimate.requests:
+                    estimate = estimate.most or estimate  # what it depends on is known now
+                    total = spent + estimate.tokens
+                    if abs(total - expected) > 0.02 * expected:
+                        expected = total
+                        with bars_hidden():
+                            inform(f"estimate for the rest: {_described(estimate)}")
+            progress(step)
+
+        endpoint.before_sending = agree
+        yield report
+        if endpoint.spending.requests:
+            sent, cost = endpoint.spending, _cost(endpoint.spending.cost)
+            inform(f"sent, with the checks: {sent.requests:,} requests, {sent.tokens:,} tokens{cost}")
+
+
+def _cost(cost: float | None) -> str:
+    return "" if cost is None else f", cost {cost:.4g}"
+
+
+def _described(estimate: CostEstimate) -> str:
+    price = "price unknown (--set price-per-million=PRICE)"
+    if estimate.cost is not None:
+        price = f"cost {estimate.cost:.4g}"
+    most = ""
+    if estimate.most is not None:
+        tokens = f"{estimate.most.tokens:,} tokens{_cost(estimate.most.cost)}"
+        most = f"; at most {tokens}, depending on what is found"
+    before = f"; {estimate.answered:,} texts were answered before" if estimate.answered else ""
+    return (
+        f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens, "
+        f"{price}, about {duration(estimate.seconds)}{most}{before}"
     )
 
 
@@ -302,65 +318,9 @@ def run_in(source: str, model: str | None) -> Run | None:
     return None
 
 
-def load_for(
-    source: str,
-    run: RunRecord | None,
-    loading: LoadingOptions,
-    prompting: PromptingOptions,
-    model: str | None = None,
-) -> Encoder:
-    """Load the model that the source names, or the model of a run.
-
-    What the user leaves open is as in the run: precision and revision separately, prompt and token prepending
-    together.
-    """
-    if run is None:
-        return load(source, loading, prompting)
-    from stickytoken.detection.model_files import recorded_loading
-
-    recorded = recorded_loading(run)
-    name = model or run.model.name
-    if recorded.endpoint is not None and isinstance(loading, EndpointLoadingOptions):
-        with _named_by(source):
-            return load_recorded(name, recorded, loading)
-    loading = replace(
-        loading, dtype=loading.dtype or recorded.dtype, revision=loading.revision or recorded.revision
-    )
-    if prompting == PromptingOptions():
-        prompting = PromptingOptions(**asdict(prompting) | recorded.prompting())
-    with _named_by(source):
-        return load(name, loading, prompting)
-
-
-def require_found(
-    source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
-) -> str:
-    """Return the name of the model that `load_for` would load, and refuse early one that does not exist."""
-    from stickytoken.detection.model_files import recorded_loading
-    from stickytoken.encoders.endpoint.options import names_endpoint
-    from stickytoken.encoders.loading.load import require_model
-
-    name = loading.name_of(source if run is None else model or run.model.name)
-    if names_endpoint(name):
-        return name
-    if run is None:
-        return require_model(source, loading.revision)
-    with _named_by(source):
-        return require_model(name, loading.revision or recorded_loading(run).revision)
-
-
-@contextmanager
-def _named_by(source: str) -> Iterator[None]:
-    """Add to an error that it is about the model of a run."""
-    try:
-        yield
-    except ModelError as error:
-        raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
-
-
 def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] | None:
     """Find the ids of tokens that `--tokens` names; None where it names none."""
-    from stickytoken.corpora.files import TABLE_SUFFIXES
+    from stickytoken.data.tables import TABLE_SUFFIXES
     from stickytoken.detection.selection import find_named, token_ids_from_file
     from stickytoken.vocabulary import categorize
 
@@ -385,51 +345,3 @@ def token_id(argument: str) -> int:
         raise InputError(
             f"{argument!r} is not a token id: pass a number, or leave --ids out to name tokens by text"
         ) from None
-
-
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Turn each parameter whose type is a dataclass into one option per field.
-
-    A group of `VerbosityOptions` takes effect while the function runs.
-    """
-    hints = get_type_hints(function, include_extras=True)
-    groups = {name: group for name, hint in hints.items() if (group := _group(hint)) is not None}
-
-    @functools.wraps(function)
-    def gathered(**values: Any) -> None:
-        with ExitStack() as stack:
-            for name, kind in groups.items():
-                group = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-                if isinstance(group, VerbosityOptions):
-                    stack.enter_context(verbosity(group.level))
-                    stack.enter_context(log_lines())
-                values[name] = group
-            function(**values)
-
-    vars(gathered)["__signature__"] = inspect.Signature(list(_parameters(function, hints, groups)))
-    return gathered
-
-
-def _group(hint: Any) -> type[Any] | None:
-    """Return the dataclass of a parameter, or the subclass of it that an annotation names."""
-    for kind in reversed((hint, *getattr(hint, "__metadata__", ()))):
-        if isinstance(kind, type) and is_dataclass(kind):
-            return kind
-    return None
-
-
-def _parameters(
-    function: Callable[..., None], hints: dict[str, Any], groups: dict[str, Any]
-) -> Iterator[inspect.Parameter]:
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name not in groups:
-            yield parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            continue
-        kinds = get_type_hints(groups[name], include_extras=True)
-        for field in fields(groups[name]):
-            yield inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=kinds[field.name],
-            )

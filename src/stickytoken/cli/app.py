@@ -7,38 +7,16 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperGroup
 
-from stickytoken.cli.commands.card import card
-from stickytoken.cli.commands.check import check
-from stickytoken.cli.commands.clean import clean
-from stickytoken.cli.commands.compare import compare
-from stickytoken.cli.commands.demo import demo
-from stickytoken.cli.commands.detect import detect
-from stickytoken.cli.commands.embed import embed
-from stickytoken.cli.commands.evaluate import evaluate
-from stickytoken.cli.commands.explain import explain
-from stickytoken.cli.commands.impact import impact
-from stickytoken.cli.commands.judge import judge
-from stickytoken.cli.commands.probe import probe
-from stickytoken.cli.commands.published import published
-from stickytoken.cli.commands.repair import repair
-from stickytoken.cli.commands.report import report
-from stickytoken.cli.commands.scan import scan
-from stickytoken.cli.commands.show import show
-from stickytoken.cli.commands.tokens import tokens
-from stickytoken.cli.commands.tune import tune
-from stickytoken.cli.commands.why import why
-from stickytoken.cli.options.output import (
-    COMPUTATION,
-    ENDPOINT,
-    LANGUAGE_MODELS,
-    METHOD,
-    MODEL,
-    OUTPUT,
-    TEXTS,
-)
-from stickytoken.cli.output.console import (
+from stickytoken.cli._command import PanelledCommand
+from stickytoken.cli.commands.documents import clean, scan
+from stickytoken.cli.commands.language_models import embed, evaluate, tune
+from stickytoken.cli.commands.measuring import detect, judge, probe
+from stickytoken.cli.commands.runs import card, compare, published, report, show, tokens
+from stickytoken.cli.commands.shipping import check, demo, repair
+from stickytoken.cli.commands.understanding import explain, impact, why
+from stickytoken.cli.console import (
     CLOSED_PIPE,
     INTERRUPTED,
     ignore_interrupts,
@@ -49,46 +27,6 @@ from stickytoken.cli.output.console import (
 )
 from stickytoken.errors import KEPT_NOTE, StickyTokenError
 from stickytoken.version import __version__
-
-_PANELS = (MODEL, TEXTS, METHOD, COMPUTATION, ENDPOINT, LANGUAGE_MODELS, OUTPUT)
-
-
-class PanelledCommand(TyperCommand):
-    """A command with its options in panels, in the order shared by all commands."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        for param in self.params:
-            if isinstance(param, TyperOption) and param.metavar is None:
-                param.metavar = _value(param)
-
-    def get_help_option(self, ctx: Any) -> TyperOption | None:
-        """Return --help, in the last panel."""
-        option: TyperOption | None = super().get_help_option(ctx)
-        if option is not None:
-            option.rich_help_panel = OUTPUT
-            option.metavar = ""
-        return option
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return arguments, then options by panel."""
-        return sorted(super().get_params(ctx), key=_rank)
-
-
-def _rank(param: Any) -> int:
-    panel = getattr(param, "rich_help_panel", None)
-    return 1 + _PANELS.index(panel) if isinstance(param, TyperOption) and panel in _PANELS else 0
-
-
-def _value(option: TyperOption) -> str | None:
-    """Return how a value is shown: nothing for a flag, plain names for ranges and lists."""
-    if option.is_flag:
-        return ""
-    kind = option.type_descriptor
-    if kind.is_ranged:
-        return f"<{kind.ranged_type_name}>"
-    return "<str>" if kind.is_list and not kind.is_path else None
-
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -162,26 +100,10 @@ def _status(error: BaseException, command: str | None) -> int | None:
     return None
 
 
-_APP_PANELS = {
-    "Commands": (
-        tokens,
-        detect,
-        judge,
-        show,
-        probe,
-        report,
-        compare,
-        published,
-        card,
-        explain,
-        why,
-        impact,
-        repair,
-        scan,
-        clean,
-        check,
-        demo,
-    ),
+_FINDING = (tokens, detect, judge, show, probe, report, compare, published, card)
+_ACTING = (explain, why, impact, repair, scan, clean, check, demo)
+_PANELS = {
+    "Commands": (*_FINDING, *_ACTING),
     "Sentence embeddings from language models": (embed, evaluate, tune),
 }
 
@@ -192,7 +114,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for panel, commands in _APP_PANELS.items():
+for panel, commands in _PANELS.items():
     for command in commands:
         app.command(cls=PanelledCommand, rich_help_panel=panel)(command)
 

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 
-from stickytoken.cli.output.console import (
+from stickytoken.cli.console import (
     CLOSED_PIPE,
     INTERRUPTED,
     is_full,
@@ -26,7 +26,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # for what its encoding lacks
     try:
         from stickytoken.cli.app import app
-        from stickytoken.cli.output.console import show_warnings_as_notes
+        from stickytoken.cli.console import show_warnings_as_notes
 
         show_warnings_as_notes()
         status = app(standalone_mode=False)

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.detection.evidence import RunEvidence
 from stickytoken.detection.run import Run
+from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.detection.selection import drawn_ids
 from stickytoken.errors import RunError
 from stickytoken.methods.entry import Scale
@@ -24,15 +24,17 @@ from stickytoken.vocabulary import Category
 
 
 class CopiesNeeded(NamedTuple):
-    """How many copies make a lift serious, among the numbers that were tried.
+    """How many copies make a lift serious, among the numbers that were tried."""
 
-    Attributes:
-        enough: the fewest copies with a serious lift; None if no number that was tried is enough.
-        too_few: the next smaller number that was tried; None if the smallest is enough.
-    """
+    enough: int | None  # the fewest copies with a serious lift; None if no number that was tried is enough
+    too_few: int | None  # the next smaller number that was tried; None if the smallest is enough
 
-    enough: int | None
-    too_few: int | None
+    def __str__(self) -> str:
+        if self.enough is None:
+            return f"more than {self.too_few}"
+        if self.too_few is None or self.enough - self.too_few == 1:
+            return str(self.enough)
+        return f"{self.too_few + 1} to {self.enough}"
 
 
 def copies_needed(evidence: RunEvidence, token_id: int, scale: Scale) -> CopiesNeeded | None:
@@ -41,21 +43,17 @@ def copies_needed(evidence: RunEvidence, token_id: int, scale: Scale) -> CopiesN
     The rise of a curve is compared with the mean rise of the ordinary tokens' curves at the same number of
     copies, in standard deviations of the model's similarities.
     """
-    ordinary = _curves(evidence.tokens.filter("ordinary"))
-    own = _curves(evidence.tokens.filter(~pl.col("ordinary"), token_id=token_id))
-    if not own or not ordinary:
+    known = evidence.tokens.filter(pl.col("below").list.len() > 0)
+    ordinary = known.filter("ordinary")["below"].to_list()
+    own = known.filter(~pl.col("ordinary"), token_id=token_id)
+    if own.is_empty() or not ordinary:
         return None
-    copies = evidence.tokens.filter(token_id=token_id)["copies"][0].to_list()[1:]
-    serious = (_rises(own)[0] - _rises(ordinary).mean(axis=0)) / scale.spread >= scale.serious
+    copies, (rise,) = own["copies"][0].to_list()[1:], _rises(own["below"].to_list()[:1])
+    serious = (rise - _rises(ordinary).mean(axis=0)) / scale.spread >= scale.serious
     if not serious.any():
         return CopiesNeeded(None, copies[-1])
     first = int(serious.argmax())
     return CopiesNeeded(copies[first], copies[first - 1] if first else None)
-
-
-def _curves(rows: pl.DataFrame) -> list[list[float]]:
-    """Return the mean similarities of unrelated pairs by number of copies; empty curves are left out."""
-    return [curve for curve in rows["below"].to_list() if curve]
 
 
 def _rises(curves: list[list[float]]) -> NDArray[np.float64]:
@@ -63,7 +61,7 @@ def _rises(curves: list[list[float]]) -> NDArray[np.float64]:
     return lines[:, 1:] - lines[:, :1]
 
 
-class Share(NamedTuple):
+class ExactShare(NamedTuple):
     """A share with its interval."""
 
     value: float
@@ -71,7 +69,7 @@ class Share(NamedTuple):
     high: float
 
 
-def exact_share(count: int, total: int, confidence: float) -> Share:
+def exact_share(count: int, total: int, confidence: float) -> ExactShare:
     """Compute a share and its exact interval (Clopper and Pearson 1934, Biometrika 26:404).
 
     The interval covers the true share at least as often as it claims, also for no or few cases, where
@@ -82,7 +80,7 @@ def exact_share(count: int, total: int, confidence: float) -> Share:
     outside = (1 - confidence) / 2
     low = 0.0 if count == 0 else float(beta.ppf(outside, count, total - count + 1))
     high = 1.0 if count == total else float(beta.ppf(1 - outside, count + 1, total - count))
-    return Share(count / total, low, high)
+    return ExactShare(count / total, low, high)
 
 
 # Of the interval of a share, where the method states no confidence.
@@ -99,26 +97,17 @@ class Examined(StrEnum):
 
 
 class WorstToken(NamedTuple):
-    """The sticky token that lifts most; without sticky tokens, the token that ranks highest.
+    """The sticky token that lifts most; without sticky tokens, the token that ranks highest."""
 
-    Attributes:
-        token_id: its id.
-        token: its vocabulary string.
-        verdict: of the run.
-        severity: grade; None if it is not flagged or the method has no grades.
-        deviations: lift beyond an ordinary token's, in standard deviations of the model's similarities; None
-            where the method has no such scale.
-        low: lower end of the interval of the deviations; None without an interval.
-        high: upper end.
-    """
-
-    token_id: int
-    token: str
-    verdict: str | None
-    severity: str | None
+    token_id: int  # its id
+    token: str  # its vocabulary string
+    verdict: str | None  # of the run
+    severity: str | None  # grade; None if it is not flagged or the method has no grades
+    # Lift beyond an ordinary token's, in standard deviations of the model's similarities; None where the
+    # method has no such scale
     deviations: float | None
-    low: float | None
-    high: float | None
+    low: float | None  # lower end of the interval of the deviations; None without an interval
+    high: float | None  # upper end
 
 
 class ComparedRun:
@@ -149,34 +138,23 @@ class ComparedRun:
         return Examined.SAMPLE if drawn == own else Examined.CHOSEN
 
     @cached_property
-    def deviations(self) -> pl.Series:
-        """Lifts beyond an ordinary token's, in standard deviations of similarities; null without a scale."""
-        return self.run.tokens.select(deviations(self.scale)).to_series()
-
-    @cached_property
     def worst(self) -> WorstToken | None:
         """The worst token; None if no token could be ranked."""
-        ranked = self.run.method.ranked_by.key
-        rows = (
-            self.run.sticky
-            if len(self.run.sticky)
-            else self.run.tokens.sort(ranked, "token_id", descending=[True, False], nulls_last=True)
-        )
+        ranked, rows = self.run.method.ranked_by.key, self.run.sticky
+        if rows.is_empty():
+            rows = self.run.tokens.sort(ranked, "token_id", descending=[True, False], nulls_last=True)
         rows = rows.filter(pl.col(ranked).is_not_null()).head(1)
         if rows.is_empty():
             return None
-        row = rows.with_columns(
-            sd=deviations(self.scale),
-            sd_low=deviations(self.scale, "lift_low"),
-            sd_high=deviations(self.scale, "lift_high"),
-        ).row(0, named=True)
+        row = rows.row(0, named=True)
         grade = row.get("severity") if row["verdict"] == "sticky" else None
-        names = ("token_id", "token", "verdict", "sd", "sd_low", "sd_high")
-        token_id, token, verdict, sd, low, high = (row[name] for name in names)
-        return WorstToken(token_id, token, verdict, grade, sd, low, high)
+        columns = {end: deviations(self.scale, end) for end in ("lift", "lift_low", "lift_high")}
+        return WorstToken(
+            row["token_id"], row["token"], row["verdict"], grade, *rows.select(**columns).row(0)
+        )
 
     @cached_property
-    def share(self) -> Share | None:
+    def share(self) -> ExactShare | None:
         """The share of sticky tokens; None if the examined tokens were chosen and stand for nothing else."""
         if self.examined is Examined.CHOSEN:
             return None
@@ -214,7 +192,7 @@ class ComparedRun:
     @cached_property
     def quantiles(self) -> tuple[float, float] | None:
         """Median and 99th percentile of the deviations; None without a scale."""
-        known = self.deviations.drop_nulls()
+        known = self.run.tokens.select(deviations(self.scale)).to_series().drop_nulls()
         if known.is_empty():
             return None
         middle, high = np.quantile(known.to_numpy(), _QUANTILES)
@@ -258,39 +236,25 @@ _LEAST_SHARED = 20
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two runs agree on the tokens that both looked at.
+    """How far two runs agree on the tokens that both looked at."""
 
-    Attributes:
-        first: name of one run.
-        second: name of the other.
-        shared: tokens that both looked at, by vocabulary string.
-        sticky_in_both: of them, those that both call sticky.
-        jaccard: those over the ones that either calls sticky; None where neither does.
-        spearman: rank correlation of the lifts; None where too few tokens have one in both.
-    """
-
-    first: str
-    second: str
-    shared: int
-    sticky_in_both: int
-    jaccard: float | None
-    spearman: float | None
+    first: str  # name of one run
+    second: str  # name of the other
+    shared: int  # tokens that both looked at, by vocabulary string
+    sticky_in_both: int  # of them, those that both call sticky
+    jaccard: float | None  # those over the ones that either calls sticky; None where neither does
+    spearman: float | None  # rank correlation of the lifts; None where too few tokens have one in both
 
 
 @dataclass(frozen=True)
 class ComparedToken:
-    """A token that at least one run calls sticky.
+    """A token that at least one run calls sticky."""
 
-    Attributes:
-        token: its text.
-        standardized_lifts: by run, how far it moves unrelated texts beyond an ordinary token, in standard
-            deviations of the model's similarities; None where the run does not say.
-        verdicts: by run; None where the run did not judge it.
-    """
-
-    token: str
+    token: str  # its text
+    # By run, how far it moves unrelated texts beyond an ordinary token, in standard deviations of the model's
+    # similarities; None where the run does not say
     standardized_lifts: Sequence[float | None]
-    verdicts: Sequence[str | None]
+    verdicts: Sequence[str | None]  # by run; None where the run did not judge it
 
 
 def agreements(runs: Sequence[ComparedRun]) -> tuple[Agreement, ...]:
@@ -300,30 +264,20 @@ def agreements(runs: Sequence[ComparedRun]) -> tuple[Agreement, ...]:
 
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     """List every token that a run calls sticky; those that most runs flag, and most strongly, first."""
-    lifts = [_lifts(each) for each in runs]
-    sticky = {token for each in runs for token in each.run.sticky["token"]}
-    unknown = (None, None)
-    found = [
-        ComparedToken(
-            token,
-            [known.get(token, unknown)[0] for known in lifts],
-            [known.get(token, unknown)[1] for known in lifts],
-        )
-        for token in sorted(sticky)
-    ]
+    known: list[dict[str, tuple[float | None, str | None]]] = []
+    for each in runs:
+        rows = each.run.tokens.select("token", deviations(each.scale).alias("sd"), "verdict")
+        known.append({token: (sd, verdict) for token, sd, verdict in rows.iter_rows()})
+    found = []
+    for token in sorted({token for each in runs for token in each.run.sticky["token"]}):
+        lifts, verdicts = zip(*(tokens.get(token, (None, None)) for tokens in known), strict=True)
+        found.append(ComparedToken(token, lifts, verdicts))
 
     def rank(each: ComparedToken) -> tuple[int, float]:
-        return (
-            -sum(verdict == "sticky" for verdict in each.verdicts),
-            -max((value for value in each.standardized_lifts if value is not None), default=0.0),
-        )
+        lifts = (value for value in each.standardized_lifts if value is not None)
+        return -sum(verdict == "sticky" for verdict in each.verdicts), -max(lifts, default=0.0)
 
     return tuple(sorted(found, key=rank))
-
-
-def _lifts(each: ComparedRun) -> dict[str, tuple[float | None, str | None]]:
-    rows = each.run.tokens.select("token", "verdict", sd=deviations(each.scale))
-    return {token: (sd, verdict) for token, verdict, sd in rows.iter_rows()}
 
 
 def _agreement(first: ComparedRun, second: ComparedRun) -> Agreement:

@@ -47,30 +47,22 @@ _TOKENS = {
     "sticky_score": pl.Float64,
     "validation_rate": pl.Float64,
 }
-_RUN_COLUMNS = ("verdict", "sd", "sd_low", "sd_high", "percentile", "examined")
 # With fewer of the published entries in its vocabulary, a run is of another model.
 _OWN_VOCABULARY = 0.5
 
 
 @dataclass(frozen=True)
 class BesideRun:
-    """The published tokens of a model beside a run.
+    """The published tokens of a model beside a run."""
 
-    Attributes:
-        tokens: one row per published token: score and validation rate as published; of the run its verdict,
-            deviations with interval, and the share of tokens that lift less; null where the run did not
-            examine the token.
-        unknown: published tokens that the vocabulary of the run does not have at their id.
-        unexamined: published tokens that the run did not examine.
-        sticky: of the others, those that the run calls sticky too.
-        chance: p value of a Kolmogorov-Smirnov test of the shares against tokens drawn at random; None if the
-            run examined only a part of the vocabulary, or its method has no scale.
-    """
-
+    # One row per published token: score and validation rate as published; of the run its verdict, deviations
+    # with interval, and the share of tokens that lift less; null where the run did not examine the token
     tokens: pl.DataFrame
-    unknown: int
-    unexamined: int
-    sticky: int
+    unknown: int  # published tokens that the vocabulary of the run does not have at their id
+    unexamined: int  # published tokens that the run did not examine
+    sticky: int  # of the others, those that the run calls sticky too
+    # P value of a Kolmogorov-Smirnov test of the shares against tokens drawn at random; None if the run
+    # examined only a part of the vocabulary, or its method has no scale
     chance: float | None
 
     def in_words(self) -> list[str]:
@@ -79,9 +71,10 @@ class BesideRun:
         found = [f"the run calls {self.sticky} of the {examined} published tokens that it examined sticky"]
         if self.chance is not None:
             said = "cannot be told from" if self.chance > 0.05 else "differ from"
+            middle = float(np.median(self.tokens["percentile"].drop_nulls().to_numpy()))
             found.append(
                 f"by their lift on texts they {said} tokens drawn at random (Kolmogorov-Smirnov test, "
-                f"p = {self.chance:.2g}; median percentile {self._median():.0%})"
+                f"p = {self.chance:.2g}; median percentile {middle:.0%})"
             )
         if self.unexamined:
             found.append(f"{self.unexamined} published tokens were not examined by the run")
@@ -90,9 +83,6 @@ class BesideRun:
                 f"{self.unknown} published tokens are not at their id in the vocabulary of the run: left out"
             )
         return found
-
-    def _median(self) -> float:
-        return float(np.median(self.tokens["percentile"].drop_nulls().to_numpy()))
 
 
 @cache
@@ -149,6 +139,8 @@ def beside_run(run: Run, name: str) -> BesideRun:
     Raises:
         InputError: the paper has no such model, or the run is of a model with another vocabulary.
     """
+    from scipy.stats import kstest
+
     published = published_tokens(name)
     own = run.vocabulary.select("token_id", "token", known=True)
     published = published.join(own, on=["token_id", "token"], how="left", maintain_order="left")
@@ -159,23 +151,9 @@ def beside_run(run: Run, name: str) -> BesideRun:
             f"of the {len(published)} published tokens of {name}, {len(published) - unknown} are in the "
             f"vocabulary of the run in {run.path}, whose model is {run.model_name}: pass a run of {name}"
         )
-    tokens = published.join(_of_run(run), on="token_id", how="left", maintain_order="left")
-    tokens = tokens.with_columns(pl.when(known).then(pl.col(column)).alias(column) for column in _RUN_COLUMNS)
-    examined = tokens.filter(known & pl.col("examined"))
-    return BesideRun(
-        tokens.drop("known", "examined"),
-        unknown,
-        len(published) - unknown - len(examined),
-        int((examined["verdict"] == "sticky").sum()),
-        _chance(examined, whole=len(run.tokens) == run.available),
-    )
-
-
-def _of_run(run: Run) -> pl.DataFrame:
-    """Return the columns of a run's tokens that stand beside published ones."""
     scale = run.method.scale(run)
     ranks = pl.lit(None, pl.Float64) if scale is None else pl.col("lift").rank() / len(run.tokens)
-    return run.tokens.select(
+    of_run = run.tokens.select(
         "token_id",
         "verdict",
         sd=deviations(scale),
@@ -184,15 +162,17 @@ def _of_run(run: Run) -> pl.DataFrame:
         percentile=ranks,
         examined=True,
     )
-
-
-def _chance(examined: pl.DataFrame, whole: bool) -> float | None:
-    from scipy.stats import kstest
-
+    tokens = published.join(of_run, on="token_id", how="left", maintain_order="left").with_columns(
+        pl.when(known).then(pl.col(column)).alias(column) for column in of_run.columns[1:]
+    )
+    examined = tokens.filter(known & pl.col("examined"))
     percentiles = examined["percentile"].drop_nulls().to_numpy()
-    if not whole or not len(percentiles):
-        return None
-    return float(kstest(percentiles, "uniform").pvalue)
+    chance = None
+    if len(run.tokens) == run.available and len(percentiles):
+        chance = float(kstest(percentiles, "uniform").pvalue)
+    sticky = int((examined["verdict"] == "sticky").sum())
+    unexamined = len(published) - unknown - len(examined)
+    return BesideRun(tokens.drop("known", "examined"), unknown, unexamined, sticky, chance)
 
 
 def _table(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:

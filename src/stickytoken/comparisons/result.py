@@ -16,7 +16,6 @@ from stickytoken.comparisons.compared_run import (
     Agreement,
     ComparedRun,
     ComparedToken,
-    CopiesNeeded,
     Examined,
     agreements,
     compared_tokens,
@@ -53,29 +52,18 @@ _ALL = tuple(Measure)
 
 
 class Reason(NamedTuple):
-    """What stands in the way of a comparison.
+    """What stands in the way of a comparison."""
 
-    Attributes:
-        answer: how much.
-        said: one sentence, without a full stop.
-        measures: those that it affects.
-    """
-
-    answer: Answer
-    said: str
-    measures: tuple[Measure, ...] = _ALL
+    answer: Answer  # how much
+    said: str  # one sentence, without a full stop
+    measures: tuple[Measure, ...] = _ALL  # those that it affects
 
 
 class Comparability(NamedTuple):
-    """What can be compared between runs.
+    """What can be compared between runs."""
 
-    Attributes:
-        answers: by measure, for all runs together.
-        reasons: the gravest first; empty if nothing stands in the way.
-    """
-
-    answers: dict[Measure, Answer]
-    reasons: tuple[Reason, ...]
+    answers: dict[Measure, Answer]  # by measure, for all runs together
+    reasons: tuple[Reason, ...]  # the gravest first; empty if nothing stands in the way
 
 
 def comparability(runs: Sequence[ComparedRun]) -> Comparability:
@@ -102,7 +90,7 @@ def _methods(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     if without:
         yield Reason(
             Answer.NO,
-            f"the method of {_listed(without)} has no scale that models share",
+            f"the method of {listed(without)} has no scale that models share",
             (Measure.WORST, Measure.COPIES),
         )
 
@@ -122,7 +110,7 @@ def _texts(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     anchors = [set(each.run.method.texts(each.plan).anchors) for each in runs]
     shared = len(set.intersection(*anchors)) / max(1, min(map(len, anchors)))
     if shared < _SAME_TEXTS:
-        groups = "; ".join(_listed(names) for names in _alike(runs, anchors))
+        groups = "; ".join(listed(names) for names in _alike(runs, anchors))
         yield Reason(
             Answer.CARE,
             f"lifts were measured on different choices of the same texts ({groups}); {shared:.0%} of these "
@@ -274,10 +262,11 @@ def _differing(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str])
         groups.setdefault(value(each), []).append(each.name)
     if len(groups) < 2:
         return ""
-    return "; ".join(f"{found}: {_listed(names)}" for found, names in groups.items())
+    return "; ".join(f"{found}: {listed(names)}" for found, names in groups.items())
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Join names with commas and an "and"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -356,17 +345,21 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What a reader should know before relying on single runs."""
-        found = [
-            f"{each.name}: made by an earlier version of the method: detect again for present verdicts"
-            for each in self.runs
-            if _is_old(each)
-        ]
-        found += [
-            f"{each.name}: the worst lift is serious over all placements of copies, but not in the curve, "
-            "whose copies stand at the end of texts"
-            for each in self.runs
-            if _is_serious_elsewhere(each)
-        ]
+        found = []
+        for each in self.runs:
+            version = each.run.record.identity_parts.get("version")
+            if isinstance(version, int) and version < IDENTITY_VERSION:
+                said = "made by an earlier version of the method: detect again for present verdicts"
+                found.append(f"{each.name}: {said}")
+        for each in self.runs:
+            worst, copies, scale = each.worst, each.copies, each.scale
+            if worst is None or worst.deviations is None or copies is None or scale is None:
+                continue
+            if worst.deviations >= scale.serious and copies.enough is None:
+                found.append(
+                    f"{each.name}: the worst lift is serious over all placements of copies, but not in the "
+                    "curve, whose copies stand at the end of texts"
+                )
         for each in self.runs:
             found += [f"{each.name}: {note}" for note in each.run.method.notes(each.run)]
         return found
@@ -423,7 +416,7 @@ def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
             shown_worst(each),
             shown_deviations(each),
             shown_share(each),
-            shown_copies(each.copies),
+            str(each.copies or "-"),
             shown_repair(each),
         )
         for each in comparison.runs
@@ -435,17 +428,6 @@ def shown_reason(reason: Reason) -> str:
     if len(reason.measures) == len(Measure):
         return reason.said
     return f"{', '.join(measure.value for measure in reason.measures)}: {reason.said}"
-
-
-def shown_copies(found: CopiesNeeded | None) -> str:
-    """Write how many copies make a lift serious; a dash where it is unknown."""
-    if found is None:
-        return "-"
-    if found.enough is None:
-        return f"more than {found.too_few}"
-    if found.too_few is None or found.enough - found.too_few == 1:
-        return str(found.enough)
-    return f"{found.too_few + 1} to {found.enough}"
 
 
 def shown_repair(each: ComparedRun) -> str:
@@ -482,30 +464,18 @@ def shown_share(each: ComparedRun) -> str:
 
 
 def _row(each: ComparedRun) -> dict[str, Any]:
-    run, worst = each.run, each.worst
-    share = (None, None, None) if each.share is None else tuple(PER * part for part in each.share)
-    copies = each.copies or CopiesNeeded(None, None)
-    found: tuple[Any, ...] = (None,) * 7 if worst is None else worst
+    run = each.run
     values = (
         *(each.name, str(run.path), run.model_name, run.record.method, run.record.corpus.source),
         *(len(run.tokens), run.available, each.examined.value),
-        *found,
-        *(len(run.sticky), *share, each.confidence),
-        *(*copies, shown_repair(each)),
+        *(each.worst or (None,) * 7),
+        len(run.sticky),
+        *((None,) * 3 if each.share is None else (PER * part for part in each.share)),
+        each.confidence,
+        *(each.copies or (None, None)),
+        shown_repair(each),
     )
     return dict(zip(_SCHEMA, values, strict=True))
-
-
-def _is_old(each: ComparedRun) -> bool:
-    version = each.run.record.identity_parts.get("version")
-    return isinstance(version, int) and version < IDENTITY_VERSION
-
-
-def _is_serious_elsewhere(each: ComparedRun) -> bool:
-    """Check whether the lift of the worst token is serious over all placements, but not in its curve."""
-    if each.worst is None or each.worst.deviations is None or each.copies is None or each.scale is None:
-        return False
-    return each.worst.deviations >= each.scale.serious and each.copies.enough is None
 
 
 def compare(runs: Iterable[Run | str | Path]) -> Comparison:

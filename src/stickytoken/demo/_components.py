@@ -1,4 +1,4 @@
-"""Figures, tables and errors as components of the page."""
+"""Figures, tables, fields and errors as components of the page, and how its events are run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from functools import wraps
 from typing import Any, ParamSpec
 
 import gradio as gr
@@ -29,16 +28,6 @@ def render(template: str, **values: Any) -> str:
     return environment("stickytoken.demo").get_template(template).render(**values)
 
 
-def heading(figure: ReportFigure | None) -> str:
-    """Return the title of a figure as HTML."""
-    return "" if figure is None else render("title.html.j2", title=figure.title)
-
-
-def figure_notes(figure: ReportFigure | None) -> str:
-    """Return the caption, description and data table of a figure as HTML."""
-    return "" if figure is None else render("words.html.j2", figure=figure)
-
-
 def tables(*named: tuple[str, DataTable]) -> str:
     """Return the tables that are not empty as HTML."""
     return render("tables.html.j2", tables=[(name, table) for name, table in named if table.rows])
@@ -47,20 +36,6 @@ def tables(*named: tuple[str, DataTable]) -> str:
 def message(text: str) -> str:
     """Return a paragraph that says what is missing or what to do."""
     return render("message.html.j2", text=text)
-
-
-def error_message(text: str) -> str:
-    """Return a paragraph that says what failed."""
-    return render("error.html.j2", text=text)
-
-
-def plotly_figure(figure: ReportFigure | None) -> go.Figure | None:
-    """Return the plot, with the data that the page's script needs to label and resize it."""
-    if figure is None:
-        return None
-    plot = go.Figure(figure.plot)
-    plot.update_layout(meta={"alt": visible(f"{figure.title}. {figure.alt}"), "narrow": figure.narrow})
-    return plot
 
 
 def figure_slots(count: int) -> list[Any]:
@@ -74,16 +49,26 @@ def figure_slots(count: int) -> list[Any]:
 
 def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
     """Return new contents of one slot per figure; None hides a slot."""
-    return [
-        part
-        for figure in figures
-        for part in (
-            gr.update(visible=figure is not None),
-            heading(figure),
-            plotly_figure(figure),
-            figure_notes(figure),
-        )
-    ]
+    contents: list[Any] = []
+    for figure in figures:
+        if figure is None:
+            contents += [gr.update(visible=False), "", None, ""]
+            continue
+        # The page's script needs what is in `meta` to label and resize the plot.
+        plot = go.Figure(figure.plot)
+        plot.update_layout(meta={"alt": visible(f"{figure.title}. {figure.alt}"), "narrow": figure.narrow})
+        title, words = render("title.html.j2", title=figure.title), render("words.html.j2", figure=figure)
+        contents += [gr.update(visible=True), title, plot, words]
+    return contents
+
+
+def text_fields(*labels: str) -> list[gr.Textbox]:
+    """Make fields for texts in a row, which wait for the model."""
+    with gr.Row():
+        return [
+            gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
+            for label in labels
+        ]
 
 
 def count_field(
@@ -98,30 +83,6 @@ def count_field(
         value, minimum=least, maximum=most, step=1, label=name, info=f"{least} to {most}", min_width=150,
         interactive=interactive,
     )  # fmt: skip
-
-
-class Once:
-    """Values of components that the first visitor computes and later ones get a copy of."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: list[Any] | None = None
-
-    def get(self, compute: Callable[[], list[Any]]) -> list[Any]:
-        """Return the values; an error is raised to whoever asked, and the next one tries again."""
-        with self._lock:
-            if self._values is None:
-                self._values = compute()
-            return deepcopy(self._values)  # Gradio modifies updates
-
-
-def text_fields(*labels: str) -> list[gr.Textbox]:
-    """Make fields for texts in a row, which wait for the model."""
-    with gr.Row():
-        return [
-            gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
-            for label in labels
-        ]
 
 
 def placement_field(interactive: bool = False) -> gr.Radio:
@@ -152,10 +113,10 @@ def show_errors(
         except StickyTokenError as error:
             line = one_line(str(error))
             _LOG.warning("refused: %s", line)
-            return blank(error_message(line))
         except Exception:  # noqa: BLE001 - a defect must not leave an old answer behind
+            line = "The app failed; the terminal that it runs in shows where."
             _LOG.exception("a defect of the app")
-            return blank(error_message("The app failed; the terminal that it runs in shows where."))
+        return blank(render("error.html.j2", text=line))
 
     return guarded
 
@@ -166,31 +127,43 @@ def one_line(text: str) -> str:
     return line if len(line) <= _LINE else f"{line[:_LINE]} ..."
 
 
-# Handlers check their inputs themselves: what Gradio's components refuse, they refuse with a traceback in the
-# log, and the old answer stays in the page.
-_CHECKED_BY_HANDLER: dict[str, Any] = {"preprocess": False, "api_visibility": "private"}
+class Once:
+    """Values of components that the first visitor computes and later ones get a copy of."""
 
-# Events that need the model share one queue, one at a time; a newer request replaces one that waits.
-ON_MODEL: dict[str, Any] = _CHECKED_BY_HANDLER | {
-    "concurrency_id": "model",
-    "concurrency_limit": 1,
-    "trigger_mode": "always_last",
-    "show_progress": "minimal",
-}
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: list[Any] | None = None
+
+    def get(self, compute: Callable[[], list[Any]]) -> list[Any]:
+        """Return the values; an error is raised to whoever asked, and the next one tries again."""
+        with self._lock:
+            if self._values is None:
+                self._values = compute()
+            return deepcopy(self._values)  # Gradio modifies updates
+
+
+def _events(name: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
+    """Return how events of one queue are run.
+
+    Handlers check their inputs themselves: what Gradio's components refuse, they refuse with a traceback in
+    the log, and the old answer stays in the page.
+    """
+    return {
+        "preprocess": False,
+        "api_visibility": "private",
+        "concurrency_id": name,
+        "concurrency_limit": limit,
+        "trigger_mode": trigger,
+        "show_progress": progress,
+    }
+
+
+# Events that need the model run one at a time; a newer request replaces one that waits.
+ON_MODEL = _events("model", 1, "always_last", "minimal")
 # Events that only read tables in memory.
-ON_TABLES: dict[str, Any] = _CHECKED_BY_HANDLER | {
-    "concurrency_id": "tables",
-    "concurrency_limit": 4,
-    "trigger_mode": "always_last",
-    "show_progress": "hidden",
-}
+ON_TABLES = _events("tables", 4, "always_last", "hidden")
 # Events that wait until the model is loaded, then return what is computed once for all visitors.
-ON_STARTUP: dict[str, Any] = _CHECKED_BY_HANDLER | {
-    "concurrency_id": "startup",
-    "concurrency_limit": 16,
-    "trigger_mode": "once",
-    "show_progress": "minimal",
-}
+ON_STARTUP = _events("startup", 16, "once", "minimal")
 
 
 def on_first_opening(
@@ -199,7 +172,7 @@ def on_first_opening(
     """Run an event when a visitor opens a tab for the first time, and never again."""
     seen = gr.State(False)
 
-    @wraps(handler)
+    @functools.wraps(handler)
     def opened(was_seen: bool, *values: Any) -> list[Any]:
         return [True, *([gr.skip()] * len(outputs) if was_seen else handler(*values))]
 

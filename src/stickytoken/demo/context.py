@@ -6,15 +6,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from stickytoken.corpora import Sentences
-from stickytoken.detection.model_files import model_difference
-from stickytoken.detection.run import Run
-from stickytoken.detection.run_folder import RunFolder, RunRecord, flagged_tokens
+import polars as pl
+
+from stickytoken.data import Sentences
+from stickytoken.detection.run import Run, flagged_tokens, model_difference
+from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.detection.selection import Reopened, available_tokens, find_named, reopen
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError, ModelError, RunError, StickyTokenError
@@ -23,7 +24,7 @@ from stickytoken.measurement.resume import MeasurementRecord
 from stickytoken.measurement.store import RUN_FILE
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.validation import visible
-from stickytoken.vocabulary import Vocabulary, categorize, match_benign
+from stickytoken.vocabulary import Category, Vocabulary, categorize, match_benign
 
 if TYPE_CHECKING:
     from stickytoken.repairs import Repair
@@ -33,26 +34,11 @@ EXAMPLE = Path(__file__).parent / "example" / "all-MiniLM-L6-v2"
 _MOST_FOUND = 50
 
 
-@dataclass(frozen=True)
-class ListedRun:
-    """A run that can be opened.
-
-    Attributes:
-        label: its distinct name in the app.
-        path: its folder.
-        record: run.json.
-    """
-
-    label: str
-    path: Path
-    record: RunRecord
-
-
 class RunLibrary:
     """Runs by label; each is read on first use and then kept."""
 
-    def __init__(self, listed: Sequence[ListedRun], left_out: Sequence[str] = ()) -> None:
-        self._listed = {run.label: run for run in listed}
+    def __init__(self, listed: Sequence[tuple[str, Path, RunRecord]], left_out: Sequence[str] = ()) -> None:
+        self._listed = {label: (path, record) for label, path, record in listed}
         self._read: dict[str, RunContent] = {}
         self._lock = threading.Lock()
         self.left_out = tuple(left_out)
@@ -64,7 +50,7 @@ class RunLibrary:
 
     def record(self, label: str) -> RunRecord:
         """run.json of a run."""
-        return self._listed[label].record
+        return self._listed[label][1]
 
     def content(self, label: object) -> RunContent:
         """Return a run by its label."""
@@ -72,72 +58,54 @@ class RunLibrary:
             raise RunError("there is no run with that name: choose one from the list")
         with self._lock:
             if label not in self._read:
-                self._read[label] = read_content(self._listed[label].path)
+                self._read[label] = read_content(self._listed[label][0])
             return self._read[label]
 
 
 def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> RunLibrary:
     """List the named runs, then those in a folder, newest first, then the packaged example."""
-    listed = [_listed_run(path.expanduser()) for path in named]
-    taken = {_resolved(path) for path in named}
-    found: list[ListedRun] = []
-    left_out: list[str] = []
-    for path in _runs_in(folder):
-        if _resolved(path) in taken:
-            continue
-        try:
-            found.append(_listed_run(path))
-        except StickyTokenError as error:
-            left_out.append(_one_line(error))
-    listed += found if named else _from_first_readable(found, left_out)
-    if (example / RUN_FILE).is_file():
-        label = f"{example.name} (example that comes with stickytoken)"
-        listed.append(ListedRun(label, example, RunFolder(example).read_run()))
-    return RunLibrary(_distinct(listed), left_out)
-
-
-def _listed_run(path: Path) -> ListedRun:
-    if not RunFolder(path).exists():
-        raise RunError(f"no run folder {str(path)!r}")
-    record = RunFolder(path).read_run()
-    name = visible(path.resolve().name)
-    return ListedRun(name if record.result else f"{name} (not finished)", path, record)
-
-
-def _from_first_readable(listed: Sequence[ListedRun], left_out: list[str]) -> Sequence[ListedRun]:
-    """Drop unreadable runs from the front of the list: the app opens with the first one."""
-    for place, run in enumerate(listed):
-        try:
-            read_content(run.path)
-        except StickyTokenError as error:
-            left_out.append(_one_line(error))
-        else:
-            return listed[place:]
-    return []
-
-
-def _one_line(error: StickyTokenError) -> str:
-    return " ".join(visible(str(error)).split())
-
-
-def _runs_in(folder: Path) -> list[Path]:
+    listed = [_listed(path.expanduser()) for path in named]
+    taken = {path.expanduser().resolve() for path in named}
     try:
         found = [path.parent for path in folder.glob(f"*/{RUN_FILE}")]
-        return sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_FOUND]
+        found = sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_FOUND]
     except OSError:
-        return []  # nobody named this folder, so an unreadable one is no error
+        found = []  # nobody named this folder, so an unreadable one is no error
+    unlisted, unread = [], []
+    for path in found:
+        if path.resolve() in taken:
+            continue
+        try:
+            run = _listed(path)
+        except StickyTokenError as error:
+            unlisted.append(error)
+            continue
+        try:
+            if not listed:  # the app opens with the first one
+                read_content(path)
+            listed.append(run)
+        except StickyTokenError as error:
+            unread.append(error)
+    if (example / RUN_FILE).is_file():
+        label = f"{example.name} (example that comes with stickytoken)"
+        listed.append((label, example, RunFolder(example).read_run()))
+    labels = [label for label, *_ in listed]
+    return RunLibrary(
+        [
+            (f"{label}, {visible(str(path))}" if labels.count(label) > 1 else label, path, record)
+            for label, path, record in listed
+        ],
+        [" ".join(visible(str(error)).split()) for error in (*unlisted, *unread)],
+    )
 
 
-def _resolved(path: Path) -> Path:
-    return path.expanduser().resolve()
-
-
-def _distinct(listed: list[ListedRun]) -> list[ListedRun]:
-    labels = [run.label for run in listed]
-    return [
-        replace(run, label=f"{run.label}, {visible(str(run.path))}") if labels.count(run.label) > 1 else run
-        for run in listed
-    ]
+def _listed(path: Path) -> tuple[str, Path, RunRecord]:
+    folder = RunFolder(path)
+    if not folder.exists():
+        raise RunError(f"no run folder {str(path)!r}")
+    record = folder.read_run()
+    name = visible(path.resolve().name)
+    return name if record.result else f"{name} (not finished)", path, record
 
 
 _RUNS_KEPT = 4
@@ -155,7 +123,7 @@ class SharedModel:
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
         available = self.vocabulary.available
         self._unread = frozenset(token.id for token in available if not encoder.fits((token.id,)))
-        self._reopened: Callable[[Run], Reopened] = lru_cache(_RUNS_KEPT)(self._reopen)
+        self._reopened = lru_cache(_RUNS_KEPT)(lambda run: reopen(run, encoder, self.vocabulary))
 
     @property
     def name(self) -> str:
@@ -187,8 +155,23 @@ class SharedModel:
         excluded = flagged_tokens(run) | self._unread | {token_id}
         return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
 
-    def _reopen(self, run: Run) -> Reopened:
-        return reopen(run, self._encoder, self.vocabulary)
+    def name_of(self, token_id: int) -> str:
+        """Return what a visitor can type to name a token: its string if that is enough, else #id."""
+        name = self._string(token_id)
+        try:
+            found = named_token(self.vocabulary, name)
+        except InputError:
+            return f"#{token_id}"
+        return name if found.id == token_id and visible(name) == name else f"#{token_id}"
+
+    def shown_name(self, token_id: int) -> str:
+        """Return the vocabulary string with every character visible."""
+        return visible(self._string(token_id))
+
+    def _string(self, token_id: int) -> str:
+        if token_id not in self.vocabulary.ids:
+            raise InputError(f"the vocabulary has no token id {token_id}: choose a token from the list")
+        return self.vocabulary.tokens[self.vocabulary.ids.index(token_id)]
 
 
 TEXT_CHARACTERS = 1000
@@ -199,9 +182,6 @@ EXPLAIN_BENIGN = 16
 TABLE_ROWS = 500
 WAITING = 32
 """Requests that may wait for the model; more are refused."""
-
-
-_MOST_IDS = 10**9
 
 
 def checked_text(name: str, text: object) -> str:
@@ -248,7 +228,7 @@ def checked_token_id(value: object) -> int:
     # A cell of a table holds the id as text.
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_IDS:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9:
         return value
     raise InputError("no token with that id: choose one from the list")
 
@@ -262,57 +242,21 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
     return available_tokens(vocabulary, [find_named(vocabulary, name)])[0]
 
 
-def name_of(vocabulary: Vocabulary, token_id: int) -> str:
-    """Return what a visitor can type to name a token: its vocabulary string if that is enough, else #id."""
-    name = vocabulary.tokens[_place(vocabulary, token_id)]
-    try:
-        found = named_token(vocabulary, name)
-    except InputError:
-        return f"#{token_id}"
-    return name if found.id == token_id and visible(name) == name else f"#{token_id}"
-
-
-def shown_name(vocabulary: Vocabulary, token_id: int) -> str:
-    """Return the vocabulary string with every character visible."""
-    return visible(vocabulary.tokens[_place(vocabulary, token_id)])
-
-
-def _place(vocabulary: Vocabulary, token_id: int) -> int:
-    if token_id not in vocabulary.ids:
-        raise InputError(f"the vocabulary has no token id {token_id}: choose a token from the list")
-    return vocabulary.ids.index(token_id)
-
-
 @dataclass(frozen=True)
-class Context:
-    """Shared by all visitors and never changed.
+class AppContext:
+    """Shared by all visitors and never changed."""
 
-    Attributes:
-        model: the model.
-        library: the runs.
-        content: a finished run of the loaded model, for its sentences and its tokens; None without one.
-        corpus: sentences to use if there is no run.
-        repaired: the model after a repair; None without one.
-    """
-
-    model: SharedModel
-    library: RunLibrary
+    model: SharedModel  # the model
+    library: RunLibrary  # the runs
+    # A finished run of the loaded model, for its sentences and its tokens; None without one
     content: RunContent | None
-    corpus: Sentences
-    repaired: SharedModel | None = None
+    corpus: Sentences  # sentences to use if there is no run
+    repaired: SharedModel | None = None  # the model after a repair; None without one
 
     @property
     def run(self) -> Run | None:
         """The run of the loaded model."""
         return None if self.content is None else self.content.run
-
-    def name_of(self, token_id: int) -> str:
-        """Return what a visitor can type to name a token."""
-        return name_of(self.model.vocabulary, token_id)
-
-    def shown_name(self, token_id: int) -> str:
-        """Return a token's vocabulary string with every character visible."""
-        return shown_name(self.model.vocabulary, token_id)
 
     def verdict_of(self, token_id: int) -> str | None:
         """Return the verdict on a token in the run of the loaded model."""
@@ -324,15 +268,13 @@ class Context:
 
 def make_context(
     model: SharedModel, library: RunLibrary, corpus: Sentences, repaired: SharedModel | None = None
-) -> Context:
+) -> AppContext:
     """Find the run that belongs to the model."""
-    own = next((label for label in library.labels if _is_finished_run_of(library.record(label), model)), None)
-    content = None if own is None else library.content(own)
-    return Context(model, library, content, corpus, repaired)
-
-
-def _is_finished_run_of(record: RunRecord, model: SharedModel) -> bool:
-    return record.result is not None and model.is_model_of(record)
+    for label in library.labels:
+        record = library.record(label)
+        if record.result is not None and model.is_model_of(record):
+            return AppContext(model, library, library.content(label), corpus, repaired)
+    return AppContext(model, library, None, corpus, repaired)
 
 
 class Startup:
@@ -342,14 +284,14 @@ class Startup:
         self.model_name = model
         self.library = library
         self.repair = repair
-        self._context: Future[Context] = Future()
+        self._context: Future[AppContext] = Future()
 
     @property
     def opened(self) -> str | None:
         """Label of the run that the app opens with; None if there is no run."""
         return next(iter(self.library.labels), None)
 
-    def finish(self, load: Callable[[], Context]) -> None:
+    def finish(self, load: Callable[[], AppContext]) -> None:
         """Load the model, then wake all waiting requests; if loading fails, they raise its error."""
         try:
             context = load()
@@ -361,6 +303,88 @@ class Startup:
             raise
         self._context.set_result(context)
 
-    def context(self) -> Context:
+    def context(self) -> AppContext:
         """Wait until the model is loaded, and return the context of the tabs."""
         return self._context.result()
+
+
+_COPIES = 8
+_OTHERS = 6
+_LISTED = 200
+# Short sentences are preferred for the heat-map: they are read in a table.
+_CHARACTERS = 120
+
+
+class Example(NamedTuple):
+    """Inputs of the example shown first: sentences, token and copies, and where they come from."""
+
+    anchor: str
+    carrier: str
+    token_id: int
+    copies: int
+    why: str
+
+
+def worked_example(context: AppContext) -> Example:
+    """Choose the worst token of the run with its typical pair; without a run, any token and two sentences."""
+    content, vocabulary = context.content, context.model.vocabulary
+    if content is None or content.run is None:
+        sentences = spread(list(context.corpus.texts), 2)
+        # A special token that can occur in text, or else a word; special tokens are often the worst.
+        entries = zip(vocabulary.ids, vocabulary.categories, strict=True)
+        special = [token_id for token_id, category in entries if category is Category.OK_SPECIAL]
+        token_id = (special or [token.id for token in vocabulary.available])[0]
+        why = "No run of this model is open, so its sticky tokens are not known."
+        return Example(sentences[0], sentences[-1], token_id, _COPIES, why)
+    which = "the worst token" if len(content.flagged) else "not sticky, but ranks highest"
+    why = f"It is {which} in the run {content.path.name}; the sentences are"
+    if content.evidence is not None:
+        known = ~pl.col("ordinary") & pl.col("typical_before").is_not_null()
+        for row in content.evidence.tokens.filter(known).head(1).iter_rows(named=True):
+            pair = (row["typical_anchor"], row["typical_carrier"])
+            copies = content.evidence.record.pair_copies
+            return Example(*pair, row["token_id"], copies, f"{why} a typical unrelated pair of that run.")
+    own = _sentences(content, context.corpus)
+    return Example(own[0], own[-1], worst_token(content), _COPIES, f"{why} from that run.")
+
+
+def worst_token(content: RunContent) -> int:
+    """Return the first flagged token of a finished run, or else the one that ranks highest."""
+    if len(content.flagged):
+        return int(content.flagged["token_id"][0])
+    ranked = content.tokens.sort(
+        content.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True
+    )
+    return int(ranked["token_id"][0])
+
+
+def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
+    """Return tokens of a run to choose from, with their verdicts: flagged ones, then ordinary ones."""
+    if content is None or content.run is None:
+        return []
+    listed = dict(content.flagged.head(_LISTED).select("token_id", "verdict").iter_rows())
+    if content.evidence is not None:
+        for token_id, ordinary in content.evidence.tokens.select("token_id", "ordinary").iter_rows():
+            listed.setdefault(token_id, "ordinary" if ordinary else "not sticky")
+    return list(listed.items())
+
+
+def other_sentences(content: RunContent | None, corpus: Sentences) -> tuple[str, ...]:
+    """Return a few sentences on different topics."""
+    texts = _sentences(content, corpus)
+    short = [text for text in texts if len(text) <= _CHARACTERS]
+    return tuple(spread(short or texts, _OTHERS))
+
+
+def _sentences(content: RunContent | None, corpus: Sentences) -> list[str]:
+    """Return the sentences that a run compared with, ordered by topic; else those of a corpus."""
+    if content is None or content.plan is None:
+        return list(corpus.texts)
+    return content.method.texts(content.plan).anchors or list(corpus.texts)
+
+
+def spread(texts: list[str], count: int) -> list[str]:
+    """Return some of the texts, evenly spaced."""
+    if len(texts) <= count:
+        return texts
+    return [texts[(2 * k + 1) * len(texts) // (2 * count)] for k in range(count)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import socket
@@ -11,57 +12,101 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+import gradio as gr
 from starlette.middleware import Middleware
 
-from stickytoken.demo.app import App
+from stickytoken.demo._compare import compare_tab, repair_tab
+from stickytoken.demo._components import one_line, render
+from stickytoken.demo._explain import explain_tab, why_tab
+from stickytoken.demo._explore import explore_tab
+from stickytoken.demo._try import try_tab
+from stickytoken.demo.context import WAITING, Startup
 from stickytoken.errors import InputError
+from stickytoken.reports.figures.figure import template
+from stickytoken.reports.templating import packaged
+from stickytoken.validation import visible
+
+_LOG = logging.getLogger(__name__)
+_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
+_MONO = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "Noto Sans Mono", "monospace"]
+
+# Text has a contrast of at least 4.5 to 1 in both schemes.
+_COLORS = {
+    "button_primary_background_fill": "#00609a",
+    "button_primary_background_fill_dark": "#00609a",
+    "button_primary_background_fill_hover": "#004a78",
+    "button_primary_background_fill_hover_dark": "#004a78",
+    "button_primary_text_color": "#ffffff",
+    "button_primary_text_color_dark": "#ffffff",
+    "block_info_text_color": "#57606f",
+    "block_info_text_color_dark": "#a3adbb",
+    "block_label_text_color": "#3b4350",
+    "block_label_text_color_dark": "#d0d6de",
+    "block_title_text_color": "#3b4350",
+    "block_title_text_color_dark": "#d0d6de",
+}
+
+
+def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
+    """Build the page. Parts that need the model are filled in once it is loaded."""
+    model = visible(startup.model_name)
+    title = f"Sticky tokens of {model}"
+    blocks = _CheckedBlocks(title=title, analytics_enabled=False, fill_width=False)
+    with blocks:
+        gr.HTML(
+            render("welcome.html.j2", model=model, left_out=startup.library.left_out, shared=shared),
+            elem_id="welcome",
+        )
+        with gr.Tabs():
+            with gr.Tab("Try"):
+                try_tab(startup, blocks)
+            with gr.Tab("Why") as asking:
+                why_tab(startup, blocks, asking)
+            with gr.Tab("Explore") as exploring:
+                explore_tab(startup, exploring)
+            with gr.Tab("Explain") as explaining:
+                explain_tab(startup, blocks, explaining)
+            with gr.Tab("Repair"):
+                repair_tab(startup, blocks)
+            with gr.Tab("Compare") as comparing:
+                compare_tab(startup.library, comparing)
+    blocks.queue(max_size=WAITING)
+    return blocks
+
+
+class _CheckedBlocks(gr.Blocks):
+    """Blocks that answer a malformed request with one line."""
+
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        """Read the inputs of an event."""
+        if len(inputs) != len(block_fn.inputs):
+            raise _malformed(f"{len(inputs)} values, and the event takes {len(block_fn.inputs)}")
+        try:
+            return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
+        except Exception as error:
+            raise _malformed(str(error)) from error
+
+    async def call_function(self, *args: Any, **kwargs: Any) -> Any:
+        """Run an event."""
+        try:
+            return await super().call_function(*args, **kwargs)
+        except Exception as error:
+            raise _malformed(str(error)) from error
+
+
+def _malformed(reason: str) -> gr.Error:
+    _LOG.warning("refused: a request that the page does not send: %s", one_line(reason))
+    return gr.Error(
+        "The request does not fit this page: reload it.", title="Not computed", print_exception=False
+    )
+
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
-# Gradio's page contains inline scripts and builds functions from templates, so both must be allowed; but
-# no script can reach another host.
-POLICY = "; ".join(
-    (
-        "default-src 'self'",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data: blob:",
-        "font-src 'self' data:",
-        "connect-src 'self' data: blob:",
-        "worker-src 'self' blob:",
-        "object-src 'none'",
-        "base-uri 'self'",
-        "form-action 'self'",
-    )
-)
-_HEADERS = (
-    (b"content-security-policy", POLICY.encode("ascii")),
-    (b"referrer-policy", b"no-referrer"),
-)
-
-
-class ContentPolicy:
-    """ASGI middleware that adds the policy to every response."""
-
-    def __init__(self, app: Application) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its response back with the policy."""
-
-        async def with_policy(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
-            await send(message)
-
-        await self._app(scope, receive, with_policy)
-
-
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_LOG = logging.getLogger(__name__)
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
 _BODY_BYTES = 16_000_000
 _API = "/gradio_api"
@@ -91,31 +136,55 @@ class AllowedHosts:
         return found is not None and found[1] in self._names
 
 
-class RequestGuard:
-    """ASGI middleware that rejects requests that do not come from the app's own page."""
+# Gradio's page contains inline scripts and builds functions from templates, so both must be allowed; but
+# no script can reach another host.
+_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self' data: blob:",
+        "worker-src 'self' blob:",
+        "object-src 'none'",
+        "base-uri 'self'",
+        "form-action 'self'",
+    )
+)
+_HEADERS = (
+    (b"content-security-policy", _POLICY.encode("ascii")),
+    (b"referrer-policy", b"no-referrer"),
+)
 
-    def __init__(self, app: Application, hosts: AllowedHosts, body_bytes: int = _BODY_BYTES) -> None:
+
+class RequestGuard:
+    """ASGI middleware that answers the app's own page alone, and adds a policy to every response."""
+
+    def __init__(self, app: Application, hosts: AllowedHosts) -> None:
         self._app = app
         self._hosts = hosts
-        self._body_bytes = body_bytes
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        refused = self._refusal(scope)
+
+        async def with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+
+        refused = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
         if refused is None:
             try:
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, with_policy)
             except KeyError:
                 # Gradio looks events up by number when they are sent; handlers run later, in its queue.
-                if scope["path"].rstrip("/") != _JOIN:
+                if scope["type"] != "http" or scope["path"].rstrip("/") != _JOIN:
                     raise
                 refused = (404, "the page has no such event: reload it")
         if refused is not None:
             _LOG.warning("refused a request: %s", refused[1])
-            await _refuse(scope, send, *refused)
+            await _refuse(scope, with_policy, *refused)
 
     def _refusal(self, scope: Message) -> tuple[int, str] | None:
         """Return the status and the reason for a rejection; None if the request is allowed."""
@@ -127,27 +196,23 @@ class RequestGuard:
             return 403, "this app answers on this machine only: open it as localhost or 127.0.0.1"
         for origin in headers.get(b"origin", []):
             address = origin.partition("://")[2]
-            if address != hosts[0] and not (self._hosts.allow(address) and not _is_loopback(address)):
+            public = self._hosts.allow(address) and not AllowedHosts().allow(address)
+            if address != hosts[0] and not public:
                 return 403, "this app answers its own page only"
         if scope["type"] == "websocket":
             return 403, "this app has no websockets"
-        return self._body_refusal(scope, headers)
-
-    def _body_refusal(self, scope: Message, headers: dict[bytes, list[str]]) -> tuple[int, str] | None:
-        if scope["method"] in _READING:
-            return None
-        if scope["path"].rstrip("/") not in _POSTED:
-            return 404, "this app has no API: use the command line or the Python package instead"
-        length = headers.get(b"content-length", [""])[0]
-        if not length.isdecimal():
-            return 411, "the length of the request is missing"
-        if int(length) > self._body_bytes:
-            return 413, f"the request has more than {self._body_bytes:,} bytes"
-        return None
+        return None if scope["method"] in _READING else _refused_body(scope, headers)
 
 
-def _is_loopback(address: str) -> bool:
-    return AllowedHosts().allow(address)
+def _refused_body(scope: Message, headers: dict[bytes, list[str]]) -> tuple[int, str] | None:
+    if scope["path"].rstrip("/") not in _POSTED:
+        return 404, "this app has no API: use the command line or the Python package instead"
+    length = headers.get(b"content-length", [""])[0]
+    if not length.isdecimal():
+        return 411, "the length of the request is missing"
+    if int(length) > _BODY_BYTES:
+        return 413, f"the request has more than {_BODY_BYTES:,} bytes"
+    return None
 
 
 async def _refuse(scope: Message, send: Send, status: int, reason: str) -> None:
@@ -171,26 +236,20 @@ _WAIT = 0.2
 
 @dataclass(frozen=True)
 class Served:
-    """A page that is being served.
+    """A page that is being served."""
 
-    Attributes:
-        app: the page.
-        url: its address on this machine.
-        public_url: its public address; None if it is not shared.
-    """
-
-    app: App
-    url: str
-    public_url: str | None
+    blocks: gr.Blocks  # the page
+    url: str  # its address on this machine
+    public_url: str | None  # its public address; None if it is not shared
 
     def wait(self) -> None:
         """Block until the server has ended; an interrupt passes through."""
-        while self.app.blocks.is_running:
+        while self.blocks.is_running:
             time.sleep(_WAIT)
 
     def close(self) -> None:
         """Stop the server and free its port."""
-        self.app.blocks.close(verbose=False)
+        self.blocks.close(verbose=False)
 
 
 def require_free(port: int) -> int:
@@ -213,12 +272,12 @@ def require_free(port: int) -> int:
         return found
 
 
-def serve(app: App, port: int, share: bool) -> Served:
+def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
     """Start serving in the background, on 127.0.0.1 alone, to requests that address this machine by name."""
     free = require_free(port)
     hosts = AllowedHosts()
     try:
-        _, url, public = app.blocks.launch(
+        _, url, public = blocks.launch(
             server_name=HOST,
             server_port=free,
             share=share,
@@ -233,16 +292,27 @@ def serve(app: App, port: int, share: bool) -> Served:
             mcp_server=False,
             enable_monitoring=False,
             allowed_paths=[],
-            app_kwargs={"middleware": [Middleware(ContentPolicy), Middleware(RequestGuard, hosts=hosts)]},
-            **app.style,
+            app_kwargs={"middleware": [Middleware(RequestGuard, hosts=hosts)]},
+            **_style(),
         )
     except OSError as error:
         raise InputError(f"port {free} was just taken: choose another one with --port") from error
     if share and not public:
-        app.blocks.close(verbose=False)
+        blocks.close(verbose=False)
         raise InputError(
             "no public address could be made: check the network, or start the app without --share"
         )
     if public:
         hosts.add(urlsplit(public).hostname or "")
-    return Served(app, url, public)
+    return Served(blocks, url, public)
+
+
+def _style() -> dict[str, Any]:
+    themes = json.dumps({name: template(name) for name in ("light", "dark")})
+    script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes)
+    return {
+        # System fonts, so that nothing is fetched.
+        "theme": gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),
+        "css": packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
+        "head": f"<script>{script}</script>",
+    }

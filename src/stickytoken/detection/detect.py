@@ -7,10 +7,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus, corpus_fingerprint, readable
-from stickytoken.detection.evidence import has_evidence, write_evidence
-from stickytoken.detection.model_files import look_at_model, record_model
-from stickytoken.detection.run import Run, open_run
+from stickytoken.data.corpora import PairSource, SentenceSource, choose_corpus, corpus_fingerprint, readable
+from stickytoken.detection.run import Run, look_at_model, open_run, record_model
 from stickytoken.detection.run_folder import (
     RUN,
     EndpointRecord,
@@ -19,7 +17,9 @@ from stickytoken.detection.run_folder import (
     RunFolder,
     RunRecord,
     corpus_record,
+    has_evidence,
     require_usable,
+    write_evidence,
 )
 from stickytoken.detection.selection import TokenSource, choose_tokens, token_ids
 from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
@@ -29,12 +29,11 @@ from stickytoken.encoders.views import whole_vectors
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
-from stickytoken.measurement.atomic import default_folder
+from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.resume import Resumed, hardware, identity_of, now, package_versions, resumed
-from stickytoken.measurement.stage import ProgressCallback, ignore_progress
-from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings, bearable, suited
+from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE, default_folder
+from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings, adjusted_defaults
 from stickytoken.methods.protocol import AnyMethod, ProbedToken
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import Numbers, distinct_numbers, file_path, require_callable
@@ -105,7 +104,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         engine: ``local``, this process; ``ray``, the workers of a Ray on this machine or of the cluster
             that RAY_ADDRESS names; a `RayCluster`; or an engine that is open, such as that of `ray_engine`.
             It changes no number beyond rounding, and a run can be continued with another.
-        evidence: also keep what reports show beside the numbers: symptom curves, real pairs and a map.
+        evidence: also keep what reports show beside the numbers: symptom curves and real pairs.
             A finished run without it gets it.
         shard_probes: texts in a shard, which is what a kill costs at most. It changes no number beyond
             rounding, but a run that is continued with another value computes its shards again.
@@ -120,7 +119,11 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         RunError: the folder belongs to another run or process, or cannot be written.
     """
     chosen_method = choose_method(method, settings, pairs is not None)
-    settings = suited(chosen_method.settings(), reads_texts_only(encoder)) if settings is None else settings
+    settings = (
+        adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
+        if settings is None
+        else settings
+    )
     if seed is not None:
         settings = replace(settings, seed=seed)
     settings = with_views(settings, chosen_method.entry.name, dimensions, layers)
@@ -131,7 +134,6 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         require_usable(out, chosen_method.entry.name, settings)
     files = look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
-    settings = bearable(settings, encoder)
     model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
     corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
@@ -152,7 +154,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         run = open_run(folder.path)
         if evidence and not has_evidence(folder):
             panel = chosen_method.evidence_panel(job, run.plan)
-            write_evidence(job, run.tokens, chosen_method.ranked_by.key, panel, folder, progress)
+            if panel is not None:
+                write_evidence(job, run.tokens, chosen_method.ranked_by.key, panel, folder, progress)
     record_model(run.path, run.record, files)
     return run
 
@@ -275,7 +278,9 @@ def probe(
         InputError: a token that cannot be probed, or inputs that cannot be used.
     """
     chosen = choose_method(method, settings, pairs is not None)
-    settings = suited(chosen.settings(), reads_texts_only(encoder)) if settings is None else settings
+    settings = (
+        adjusted_defaults(chosen.settings(), reads_texts_only(encoder)) if settings is None else settings
+    )
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     encoder = load_encoder(encoder)

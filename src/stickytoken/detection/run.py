@@ -2,35 +2,70 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from shlex import quote
+from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 
-from stickytoken.corpora.choice import SentenceSource
-from stickytoken.detection.evidence import RunEvidence, read_evidence
-from stickytoken.detection.run_folder import RunFolder, RunRecord
-from stickytoken.encoders.views import View
-from stickytoken.errors import InputError, RunError
+from stickytoken.data import load_sentences
+from stickytoken.data.corpora import SentenceSource, readable
+from stickytoken.detection.run_folder import (
+    EndpointRecord,
+    LoadingRecord,
+    RunEvidence,
+    RunFolder,
+    RunRecord,
+    flagged_ids,
+    read_evidence,
+)
+from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
+from stickytoken.encoders.loading.load import AnyModel, load_encoder
+from stickytoken.encoders.loading.resolution import Origin, resolve_model
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, Prompting
+from stickytoken.encoders.views import View, view_encoders, views_of
+from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.machine import digest
+from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.resume import MeasurementRecord, Record, differences, package_versions
 from stickytoken.measurement.store import TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.methods.entry import Column
-from stickytoken.methods.job import StoredSettings
-from stickytoken.methods.protocol import AnyMethod, Judgement
-from stickytoken.methods.records import (
+from stickytoken.methods.job import (
     DimensionRecord,
+    Job,
+    MethodSettings,
     PlanRecord,
     ResultRecord,
+    StoredSettings,
     dimensions_table,
     read_dimensions,
     tokens_in,
 )
+from stickytoken.methods.protocol import AnyMethod, Judgement
 from stickytoken.methods.registry import method_named
-from stickytoken.validation import file_path, visible, whole_number
+from stickytoken.validation import (
+    Numbers,
+    distinct_numbers,
+    file_path,
+    require_callable,
+    visible,
+    whole_number,
+)
+from stickytoken.vocabulary import categorize, written
 
 _SHOWN_ROWS = 20
 
-Kind = TypeVar("Kind")
+RecordKind = TypeVar("RecordKind")
 
 
 class Run:
@@ -53,6 +88,18 @@ class Run:
         self.method: AnyMethod = method_named(self.record.method)
         self.result: ResultRecord = self.record.result
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
+        for column in (*self.method.listed, *self.method.reported, self.method.ranked_by):
+            dtype = self.tokens.schema.get(column.key, pl.Null())
+            if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):
+                raise RunError(
+                    f"{path / TOKENS_FILE} has {dtype} in the column {column.key!r}, which holds numbers: "
+                    "delete it and run the same command again"
+                )
+        if self.sticky[self.method.ranked_by.key].null_count():
+            raise RunError(
+                f"{path / TOKENS_FILE} has sticky tokens without a number in the column "
+                f"{self.method.ranked_by.key!r}: delete it and run the same command again"
+            )
 
     def __repr__(self) -> str:
         found = f"{len(self.sticky):,} of {self.record.tokens:,} tokens sticky"
@@ -125,14 +172,14 @@ class Run:
 
     @property
     def evidence(self) -> RunEvidence | None:
-        """Symptom curves, real pairs and the map of the vocabulary; None where none were kept.
+        """Symptom curves and real pairs; None where none were kept.
 
         Raises:
             RunError: what is there is damaged.
         """
         return read_evidence(self._folder)
 
-    def plan_of(self, kind: type[Kind]) -> Kind:
+    def plan_of(self, kind: type[RecordKind]) -> RecordKind:
         """The plan of a method.
 
         Raises:
@@ -140,7 +187,7 @@ class Run:
         """
         return self._of(self.plan, kind)
 
-    def result_of(self, kind: type[Kind]) -> Kind:
+    def result_of(self, kind: type[RecordKind]) -> RecordKind:
         """The result of a method.
 
         Raises:
@@ -148,7 +195,7 @@ class Run:
         """
         return self._of(self.result, kind)
 
-    def _of(self, record: object, kind: type[Kind]) -> Kind:
+    def _of(self, record: object, kind: type[RecordKind]) -> RecordKind:
         if not isinstance(record, kind):
             raise RunError(f"{self.path} contains a run of the method {self.record.method}")
         return record
@@ -208,7 +255,6 @@ class Run:
 
     def judge(self, sentences: SentenceSource, **options: Any) -> Judgement:
         """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
-        from stickytoken.detection.judge import judge  # it opens runs
 
         return judge(self, sentences, **options)
 
@@ -245,3 +291,376 @@ def open_run(path: Run | str | Path) -> Run:
         RunError: The folder is not a run, is damaged or is not finished.
     """
     return path if isinstance(path, Run) else Run(file_path("the run", path))
+
+
+def flagged_tokens(run: Run | None) -> frozenset[int]:
+    """Ids of the tokens that a run flags; none without a run."""
+    return frozenset() if run is None else frozenset(flagged_ids(run.tokens))
+
+
+_FILE = "model.json"
+_VERSION = 1
+_READERS = ("stickytoken", "torch", "transformers", "sentence-transformers", "tokenizers")
+_POINTING_ELSEWHERE = ("adapter_config.json", "router_config.json")
+# Two states of a file with the same times cannot be told apart, and some file systems count in steps of two
+# seconds. Files this old when they were first looked at cannot have changed unseen since.
+_SETTLED = 3_000_000_000
+
+
+class ModelFilesRecord(Record):
+    """model.json: the files that the model of a run was loaded from, with nothing but its name."""
+
+    schema_version: int
+    files: str
+    versions: dict[str, str]
+    encoder: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The files of a model as they were at one moment.
+
+    Attributes:
+        folder: where they lie.
+        states: size, times and place on the disk of every file, by relative path.
+        looked_at: the moment, in nanoseconds.
+    """
+
+    folder: Path
+    states: Mapping[str, tuple[int, ...]]
+    looked_at: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether a later change of a file would be seen in its times."""
+        return all(max(state[1:3]) < self.looked_at - _SETTLED for state in self.states.values())
+
+    def fingerprint(self) -> str | None:
+        """Return the sha256 of names and contents; None if a file has changed since it was looked at."""
+        found = []
+        for name in sorted(self.states):
+            with suppress(OSError), (self.folder / name).open("rb") as stream:
+                found.append([name, hashlib.file_digest(stream, "sha256").hexdigest()])
+        unchanged = len(found) == len(self.states) and _states(self.folder) == self.states
+        return digest(found) if unchanged else None
+
+
+def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
+    """Inspect the files of a model; None if they are not on this machine, or not all in its folder."""
+    if names_endpoint(name):
+        return None
+    source = resolve_model(name, revision)
+    folder = Path(source.location)
+    if source.origin is Origin.HUB or not _is_self_contained(folder):
+        return None
+    looked_at = time.time_ns()
+    states = _states(folder)
+    return ModelFiles(folder, states, looked_at) if states else None
+
+
+def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> None:
+    """Record which files the model of a run was loaded from.
+
+    Nothing is written if the files may have changed since they were looked at, or the folder cannot be
+    written: the record only saves time.
+    """
+    if files is None or not files.settled:
+        return
+    encoder, fingerprint = record.identity_parts.get("encoder"), files.fingerprint()
+    if fingerprint is None or not isinstance(encoder, dict):
+        return
+    expected = _expected(encoder, fingerprint)
+    if _read(path) != expected:
+        with suppress(RunError):
+            RunFolder(path).write_record(_FILE, expected)
+
+
+def is_model_of(path: Path, record: RunRecord, fingerprint: str) -> bool:
+    """Whether files with this fingerprint are proven to give the model of a run."""
+    encoder = record.identity_parts.get("encoder")
+    return isinstance(encoder, dict) and _read(path) == _expected(encoder, fingerprint)
+
+
+def _expected(encoder: dict[str, Any], fingerprint: str) -> ModelFilesRecord:
+    versions = {name: version for name, version in package_versions().items() if name in _READERS}
+    return ModelFilesRecord(schema_version=_VERSION, files=fingerprint, versions=versions, encoder=encoder)
+
+
+def _read(path: Path) -> ModelFilesRecord | None:
+    with suppress(RunError):  # a damaged record is replaced
+        return RunFolder(path).read_record(_FILE, ModelFilesRecord)
+    return None
+
+
+def _states(folder: Path) -> dict[str, tuple[int, ...]] | None:
+    """Return the state of every file below a folder; None if something cannot be looked at."""
+    try:
+        return {
+            str(path.relative_to(folder)): (
+                state.st_size,
+                state.st_mtime_ns,
+                state.st_ctime_ns,
+                state.st_ino,
+                state.st_dev,
+            )
+            for path, state in _walk(folder)
+        }
+    except OSError:
+        return None
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for parent, folders, names in os.walk(folder, onerror=_raise, followlinks=False):
+        for name in [*names, *(each for each in folders if (Path(parent) / each).is_symlink())]:
+            state = (Path(parent) / name).stat()
+            if not stat.S_ISREG(state.st_mode):
+                raise OSError(f"{name} is neither a file nor a folder")
+            yield Path(parent) / name, state
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _is_self_contained(folder: Path) -> bool:
+    """Whether all that is loaded for a model lies in its folder."""
+    if any(next(folder.rglob(name), None) is not None for name in _POINTING_ELSEWHERE):
+        return False
+    if not (folder / "modules.json").is_file():
+        return True
+    try:
+        modules = json.loads((folder / "modules.json").read_text("utf-8"))
+        return all(
+            str(module["type"]).startswith("sentence_transformers.") and _is_inside(str(module["path"]))
+            for module in modules
+        ) and all(
+            "name_or_path" not in text.read_text("utf-8") for text in folder.rglob("sentence_*_config.json")
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _is_inside(path: str) -> bool:
+    return not Path(path).is_absolute() and ".." not in Path(path).parts
+
+
+def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
+    """Name the parts in which a model's identity differs from that of a measured model."""
+    recorded = record.identity_parts.get("encoder")
+    return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
+
+
+def require_same_model(run: Run, encoder: Encoder) -> None:
+    """Refuse a model that is not the model of a run."""
+    different = model_difference(run.record, encoder.identity)
+    if different is None:
+        raise RunError(f"{run.path} does not record its model: run the detection again")
+    if different:
+        raise RunError(
+            f"the run in {run.path} was made with another model than {encoder.name!r} (they differ in "
+            f"{', '.join(different)}): pass the model of the run, with the same prompt and precision"
+        )
+
+
+def recorded_loading(run: RunRecord) -> LoadingRecord:
+    """Return how the run's model was loaded; of a model object, its prompt and precision are known."""
+    if run.model.loading is not None:
+        return run.model.loading
+    known = run.identity_parts.get("encoder", {})
+    return LoadingRecord(**{name: known[name] for name in ("dtype", "prompt") if name in known})
+
+
+def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encoder:
+    """Load the model that the caller passed, or else the model of the run, as the run loaded it."""
+    if model is None and run is None:
+        raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
+    if run is None:
+        return load_encoder(model)  # type: ignore[arg-type]
+    encoder = _of_run(run) if model is None else load_encoder(model)
+    require_same_model(run, encoder)
+    return encoder
+
+
+def _of_run(run: Run) -> Encoder:
+    recorded = recorded_loading(run.record)
+    prompting = Prompting(**recorded.prompting())
+    try:
+        if recorded.endpoint is not None:
+            return load_recorded_endpoint(run.record.model.name, recorded, EndpointOptions())
+        return load_encoder(
+            run.record.model.name, prompt=prompting, dtype=recorded.dtype, revision=recorded.revision
+        )
+    except ModelError as error:
+        raise ModelError(f"the model of {run.path}: {error} (if it has moved, pass it as encoder)") from error
+
+
+def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
+    """Load the model behind an endpoint of a run."""
+    known = recorded.endpoint or EndpointRecord()
+    return load_encoder(
+        name,
+        prompt=recorded.prompt,
+        max_length=known.max_length,
+        tokenizer=known.tokenizer,
+        candidates=known.candidates,
+        endpoint=replace(
+            options,
+            dimensions=options.dimensions or known.dimensions,
+            key_variable=options.key_variable or known.key_variable,
+        ),
+    )
+
+
+def restored_settings(run: Run) -> MethodSettings:
+    """Return the settings of a run."""
+    try:
+        return run.settings.restored()
+    except (TypeError, InputError) as error:
+        raise RunError(f"the settings in {run.path} cannot be used: {error}") from error
+
+
+def worst_tokens(run: Run, count: int) -> list[int]:
+    """Return the ids of the sticky tokens of a run, the worst first."""
+    found: list[int] = run.sticky["token_id"].to_list()
+    if not found:
+        raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to look at")
+    return found[:count]
+
+
+ANCHORS = 2000
+
+
+def judge(
+    run: Run | str | Path,
+    sentences: SentenceSource,
+    *,
+    column: str | None = None,
+    encoder: AnyModel | None = None,
+    anchors: int = ANCHORS,
+    dimensions: Numbers = (),
+    layers: Numbers = (),
+    progress: ProgressCallback = ignore_progress,
+) -> Judgement:
+    """Measure what the tokens of a finished run do to the texts of a corpus.
+
+    Only texts of the corpus are encoded, a few random tokens in them, and the tokens that may matter there:
+    all other lifts are computed from the pulls and contractions that the run measured. A run made on the
+    corpus, with ``detect(..., sentences=...)``, measures every token on it and takes minutes.
+
+    Args:
+        run: a finished run, or its folder.
+        sentences: the corpus: a list of texts, or anything that `load_sentences` takes.
+        column: the column with the texts, for files and Hub datasets.
+        encoder: the run's model; None loads the one that the run names, as it was loaded.
+        anchors: random texts of the corpus to compare with, at most.
+        dimensions: also judge by so many first components of the vectors; the run must have measured them.
+        layers: also judge by the vectors after so many layers; the run must have measured them.
+        progress: told of every step.
+
+    Raises:
+        InputError: the corpus cannot be used, or the run's method cannot judge.
+        ModelError: the model cannot be found or used.
+        RunError: the folder is no finished run, is damaged, or its model is another.
+    """
+    opened = open_run(run)
+    opened.method.require_judging(opened)
+    require_callable("progress", progress)
+    anchors = whole_number("anchors", anchors, 2)
+    numbers = {
+        name: distinct_numbers(name, given, 1)
+        for name, given in (("dimensions", dimensions), ("layers", layers))
+    }
+    if any(numbers.values()):
+        require_measured(opened, numbers)
+    corpus = load_sentences(sentences, column)
+    model = encoder_for(encoder, opened, "judge")
+    corpus = readable(corpus, model.tokenizer, model.name)
+    settings = restored_settings(opened)
+    vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
+    measured = set(opened.tokens["token_id"].to_list())
+    tokens = [token for token in vocabulary.available if token.id in measured]
+    restricted = len(tokens) < len(vocabulary.available)
+    job = Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
+    if not any(numbers.values()):
+        return opened.method.judge(job, opened, anchors, progress)
+    return _in_views(job, opened, anchors, progress, numbers)
+
+
+def require_measured(run: Run, numbers: Mapping[str, Sequence[int]]) -> None:
+    """Refuse dimensions and layers that a run did not measure."""
+    for name, asked in numbers.items():
+        measured = run.settings.values.get(name) or []
+        if missing := [number for number in asked if number not in measured]:
+            known = f"has {name} {', '.join(map(str, measured))}" if measured else f"was made without {name}"
+            raise InputError(
+                f"{name} include {missing[0]}, but the run in {run.path} {known}: detect with "
+                f"--{name} {','.join(map(str, dict.fromkeys([*measured, *asked])))} into another folder"
+            )
+
+
+def _in_views(
+    job: Job[Any], run: Run, anchors: int, progress: ProgressCallback, numbers: Mapping[str, Sequence[int]]
+) -> Judgement:
+    """Judge by the model as it is, and by some of the views that the run measured, from one encoding."""
+    settings = job.settings
+    views = views_of(job.encoder, settings.dimensions, settings.layers)
+    named = product(settings.layers or (None,), settings.dimensions or (views.own.dimension,))
+    asked = [
+        view
+        for view, (layer, dimension) in zip(views.asked, named, strict=True)
+        if dimension in (numbers["dimensions"] or (dimension,)) and layer in (numbers["layers"] or (layer,))
+    ]
+    encoders = view_encoders(job.encoder, replace(views, asked=tuple(asked)))
+    found = {
+        view: run.method.judge(
+            replace(job, encoder=encoder), run, anchors, progress, None if view == views.own else view
+        )
+        for view, encoder in encoders.items()
+    }
+    return replace(found[views.own], others={view: found[view] for view in asked})
+
+
+class NextStep(NamedTuple):
+    """Something to do after a detection.
+
+    Attributes:
+        purpose: what it is good for; reads on after "to", without a full stop.
+        command: the command line; names in capitals are for the user to fill in.
+    """
+
+    purpose: str
+    command: str
+
+
+def next_steps(run: Run) -> tuple[NextStep, ...]:
+    """Return what a user of the model can do about what the run found.
+
+    Rows of a vocabulary can be repaired only where sentence-transformers loads the model by itself; behind
+    an endpoint or a prompt, documents are what can be cleaned.
+    """
+    folder = quote(str(run.path))
+    if run.sticky.is_empty():
+        judge = NextStep(
+            "see what tokens do among your own documents",
+            f"stickytoken judge {folder} --sentences DOCUMENTS",
+        )
+        scan = NextStep(
+            "find documents that repeat a word or contain special tokens",
+            f"stickytoken scan {folder} DOCUMENTS",
+        )
+        return (judge, scan) if run.method.judges_corpora else (scan,)
+    find = f"stickytoken scan {folder} DOCUMENTS --effect"
+    clean = NextStep("take the copies out of those documents", f"stickytoken clean {folder} DOCUMENTS")
+    found = "find the documents that contain copies"
+    loading = run.record.model.loading
+    if loading is not None and (loading.endpoint is not None or loading.layer is not None):
+        return NextStep(found, find), clean
+    return (
+        NextStep(
+            "write a repaired, verified copy of the model, then encode your documents with it",
+            f"stickytoken repair {folder} --out FOLDER",
+        ),
+        NextStep(f"{found}, if the model has to stay", find),
+        clean,
+        NextStep("check the model that you ship, in CI", "stickytoken check FOLDER"),
+    )

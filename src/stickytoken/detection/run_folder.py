@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
-from pydantic import Field, SerializeAsAny, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
-from stickytoken.corpora import Sentences
-from stickytoken.corpora.choice import PairCorpus
+from stickytoken.data import Sentences
+from stickytoken.data.corpora import PairCorpus
 from stickytoken.errors import RunError
-from stickytoken.insertion import Placement
-from stickytoken.machine import Precision
-from stickytoken.measurement.atomic import require_writable
+from stickytoken.insertion import Placement, Token
+from stickytoken.measurement.engine import Progress, ProgressCallback, Shard, compute_shard, ignore_progress
 from stickytoken.measurement.resume import (
     IdentityRecord,
-    Kind,
     MeasurementRecord,
     Record,
     differences,
     settings_values,
 )
+from stickytoken.measurement.resume import MeasurementKind as Kind
 from stickytoken.measurement.store import (
     IDENTITY_FILE,
     PLAN_FILE,
@@ -34,18 +42,15 @@ from stickytoken.measurement.store import (
     read_json,
     repair_advice,
     require_version,
+    require_writable,
     validated,
 )
 from stickytoken.methods.entry import Verdict
-from stickytoken.methods.job import MethodSettings, StoredSettings
-from stickytoken.methods.records import ResultRecord
+from stickytoken.methods.job import Job, MethodSettings, ResultRecord, StoredSettings
+from stickytoken.methods.protocol import EvidencePanel
 from stickytoken.methods.registry import entries, method_named
 
-if TYPE_CHECKING:
-    from stickytoken.detection.run import Run
-
-
-# Files that a run may lack (evidence, map, report) need no new version.
+# Files that a run may lack (evidence, report) need no new version.
 SCHEMA_VERSION = 3
 
 
@@ -165,6 +170,39 @@ class RunRecord(MeasurementRecord):
 
 
 _SHOWN_VERSION = 40
+# Columns of both tables of tokens that hold text; null stands for a verdict that was not given.
+_TEXTS, _TEXTS_OR_NULL = ("token", "decoded"), ("category", "verdict", "severity", "kind", "precision")
+_LONGEST_TEXT = 10_000
+
+
+def _unsound(table: pl.DataFrame) -> str | None:
+    """Say what is wrong with a table of tokens; None for one that a run may have written."""
+    ids = table.get_column("token_id", default=pl.Series([None]))
+    if not ids.dtype.is_integer() or ids.null_count() or not ids.is_unique().all():
+        return "has no column of distinct token ids"
+    if ids.is_empty():
+        return "has no rows"
+    for column in table:
+        check = _unsound_text if column.name in _TEXTS + _TEXTS_OR_NULL else _unsound_numbers
+        if (wrong := check(column)) is not None:
+            return wrong
+    return None
+
+
+def _unsound_text(column: pl.Series) -> str | None:
+    if column.dtype not in (pl.String, pl.Null) or (column.name in _TEXTS and column.null_count()):
+        return f"has rows without text in the column {column.name!r}"
+    if column.dtype == pl.String and (column.str.len_chars() > _LONGEST_TEXT).any():
+        return f"has a text of more than {_LONGEST_TEXT:,} characters in the column {column.name!r}"
+    return None
+
+
+def _unsound_numbers(column: pl.Series) -> str | None:
+    if column.name == "lift" and not (column.dtype.is_numeric() or column.dtype == pl.Null):
+        return f"has {column.dtype} in the column 'lift', which holds numbers"
+    if column.dtype.is_float() and not column.drop_nulls().is_finite().all():
+        return f"has a number that is not finite in the column {column.name!r}"
+    return None
 
 
 class RunFolder(ResultFolder):
@@ -179,6 +217,13 @@ class RunFolder(ResultFolder):
         if isinstance(raw, Mapping):
             _require_readable(raw.get("schema_version"), path)
         return validated(RunRecord, raw, path)
+
+    def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
+        """Read a Parquet file of the run; what nobody could have measured is refused, whoever wrote it."""
+        table = super().read_table(name, columns)
+        if name in (TOKENS_FILE, VOCABULARY_FILE) and (wrong := _unsound(table)) is not None:
+            raise RunError(f"{self.path / name} {wrong}: delete it and run the same command again")
+        return table
 
     def settings_of(self, record: RunRecord) -> StoredSettings:
         """The settings in run.json."""
@@ -200,9 +245,6 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
         claim = earlier_run or folder.read_record(IDENTITY_FILE, IdentityRecord)
     ours: dict[str, Any] = {"method": method, "settings": settings_values(settings)}
     earlier = {} if claim is None else {name: claim.identity_parts.get(name) for name in ours}
-    screens = [(known.get("settings") or {}).get("screen_precision") for known in (ours, earlier)]
-    if screens == [Precision.INT8, Precision.BFLOAT16]:  # of a model that does not bear int8
-        ours["settings"]["screen_precision"] = Precision.BFLOAT16
     if claim is not None and (different := differences(ours, earlier)):
         raise RunError(
             f"{path} contains a different run (it differs in {', '.join(different)}): choose another folder"
@@ -233,15 +275,14 @@ RUN = Kind("run", RUN_FILE, lambda folder: RunFolder(folder.path).read_run(), _i
 
 
 class EvidenceRecord(Record):
-    """How evidence.parquet and map.parquet were made."""
+    """How evidence.parquet was made."""
+
+    model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
     carriers: list[str] = Field(description="texts with the copies after their last word")
     anchors: int = Field(description="number of texts that they were compared with")
     placement: Placement = Placement.SUFFIX
     pair_copies: int = Field(description="number of copies in the pairs")
-    map_explained: float | None = Field(
-        description="share of the variance orthogonal to the mean that the second axis holds"
-    )
     sequences: int = Field(description="number of encoded texts")
     seconds: float
 
@@ -260,6 +301,146 @@ def flagged_ids(tokens: pl.DataFrame) -> list[int]:
     return ids
 
 
-def flagged_tokens(run: Run | None) -> frozenset[int]:
-    """Ids of the tokens that a run flags; none without a run."""
-    return frozenset() if run is None else frozenset(flagged_ids(run.tokens))
+EVIDENCE_FILE = "evidence.parquet"
+EVIDENCE_RECORD_FILE = "evidence.json"
+# Number of tokens with a curve and pairs: the sticky ones, or else those ranked highest.
+_MOST_SHOWN = 12
+_LEAST_SHOWN = 4
+ORDINARY_TOKENS = 8
+_ORDINARY = 12
+_PAIR = {
+    f"{kind}_{part}": dtype
+    for kind in ("typical", "largest")
+    for part, dtype in (
+        ("carrier", pl.String),
+        ("anchor", pl.String),
+        ("before", pl.Float64),
+        ("after", pl.Float64),
+    )
+}
+EVIDENCE_SCHEMA = {
+    "token_id": pl.Int64,
+    "ordinary": pl.Boolean,
+    "copies": pl.List(pl.Int64),
+    "below": pl.List(pl.Float64),
+    "above": pl.List(pl.Float64),
+    **_PAIR,
+}
+
+
+class RunEvidence(NamedTuple):
+    """The evidence of a run.
+
+    Attributes:
+        record: how it was made.
+        tokens: one row per token with a curve; below and above are mean similarities by number of
+            copies, empty if no pair lies on that side; pairs are null if none lies below.
+    """
+
+    record: EvidenceRecord
+    tokens: pl.DataFrame
+
+
+def write_evidence(
+    job: Job[MethodSettings],
+    tokens: pl.DataFrame,
+    ranked_by: str,
+    panel: EvidencePanel,
+    folder: RunFolder,
+    progress: ProgressCallback,
+) -> None:
+    """Compute the evidence of a finished run and commit it, the record last."""
+    available = {token.id: token for token in job.vocabulary.available}
+    shown = [available[k] for k in tokens_to_show(tokens, ranked_by)]
+    ordinary = ordinary_tokens(job.vocabulary.available, tokens, shown, job.settings.seed)
+    found = measured_evidence(job, shown, ordinary, panel, progress)
+    folder.write_table(EVIDENCE_FILE, found.tokens)
+    folder.write_record(EVIDENCE_RECORD_FILE, found.record)
+
+
+def measured_evidence(
+    job: Job[MethodSettings],
+    shown: Sequence[Token],
+    ordinary: Sequence[Token],
+    panel: EvidencePanel,
+    progress: ProgressCallback = ignore_progress,
+) -> RunEvidence:
+    """Compute the evidence of some tokens, followed by ordinary ones."""
+    started = time.perf_counter()
+    stage, tokens = panel.stage, [*shown, *ordinary]
+    rows: list[dict[str, Any]] = []
+    progress(Progress(stage.name, 0, len(tokens)))
+    # One shard for all would fill batches best; small ones bound the memory.
+    size = ORDINARY_TOKENS
+    for start in range(0, len(tokens), size):
+        found, _ = compute_shard(stage, Shard(start, tuple(tokens[start : start + size])), job.encoder)
+        rows += found
+        progress(Progress(stage.name, len(rows), len(tokens), len(rows), len(rows) * stage.probes_per_token))
+    controls = {token.id for token in ordinary}
+    frame = pl.DataFrame(
+        [
+            {
+                "token_id": row["token_id"],
+                "ordinary": row["token_id"] in controls,
+                "copies": [0, *stage.copies],
+                "below": row["below"],
+                "above": row["above"],
+                **_pair("typical", row, panel),
+                **_pair("largest", row, panel),
+            }
+            for row in rows
+        ],
+        schema=EVIDENCE_SCHEMA,
+    )
+    record = EvidenceRecord(
+        carriers=panel.carriers,
+        anchors=len(stage.panel.panel.vectors),
+        pair_copies=stage.pair_copies,
+        sequences=len(tokens) * stage.probes_per_token,
+        seconds=round(time.perf_counter() - started, 1),
+    )
+    return RunEvidence(record, frame)
+
+
+def has_evidence(folder: RunFolder) -> bool:
+    """Check whether all of the evidence was committed."""
+    return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE))
+
+
+def read_evidence(folder: RunFolder) -> RunEvidence | None:
+    """Read the evidence of a run; None if it is missing or incomplete."""
+    record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
+    if record is None:
+        return None
+    return RunEvidence(record, folder.read_table(EVIDENCE_FILE, tuple(EVIDENCE_SCHEMA)))
+
+
+def tokens_to_show(tokens: pl.DataFrame, ranked_by: str) -> list[int]:
+    """Choose the sticky tokens, worst first; if they are few, also those that come next."""
+    ranked = tokens.filter(pl.col(ranked_by).is_not_null()).sort(
+        pl.col("verdict") == "sticky", ranked_by, "token_id", descending=[True, True, False], nulls_last=True
+    )
+    sticky = int((ranked["verdict"] == "sticky").sum())
+    return ranked["token_id"].head(min(_MOST_SHOWN, max(sticky, _LEAST_SHOWN))).to_list()
+
+
+def ordinary_tokens(
+    vocabulary: Sequence[Token], tokens: pl.DataFrame, shown: Sequence[Token], seed: int
+) -> list[Token]:
+    """Draw a few random tokens that are not flagged, as a control."""
+    excluded = {*flagged_ids(tokens), *(token.id for token in shown)}
+    order = np.random.default_rng([seed, _ORDINARY]).permutation(len(vocabulary))
+    drawn = (vocabulary[k] for k in order if vocabulary[k].id not in excluded)
+    return [token for token, _ in zip(drawn, range(ORDINARY_TOKENS), strict=False)]
+
+
+def _pair(kind: str, row: dict[str, Any], panel: EvidencePanel) -> dict[str, Any]:
+    if not row[kind]:
+        return {}
+    carrier, anchor, before, after = row[kind]
+    return {
+        f"{kind}_carrier": panel.carriers[int(carrier)],
+        f"{kind}_anchor": panel.sentences[int(anchor)],
+        f"{kind}_before": before,
+        f"{kind}_after": after,
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -14,18 +13,15 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import polars as pl
 
-from stickytoken.corpora import Sentences
-from stickytoken.corpora.files import TABLE_SUFFIXES, decode, read_bytes, read_table
-from stickytoken.detection.evidence import (
-    NO_MAP,
+from stickytoken.data import Sentences
+from stickytoken.data.tables import TABLE_SUFFIXES, decode, read_bytes, read_table
+from stickytoken.detection.run import Run, require_same_model, restored_settings
+from stickytoken.detection.run_folder import (
     RunEvidence,
     measured_evidence,
     ordinary_tokens,
-    run_evidence,
     tokens_to_show,
 )
-from stickytoken.detection.model_files import require_same_model, restored_settings
-from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
@@ -222,23 +218,20 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
     job = Job(
         encoder, restored_settings(run), Sentences((), "the plan of the run"), vocabulary, [], True, False
     )
-    return Reopened(run, job, run.method.evidence_panel(job, run.plan))
+    panel = run.method.evidence_panel(job, run.plan)
+    if panel is None:
+        raise InputError(f"the method {run.record.method} puts no tokens into texts, so it has none to show")
+    return Reopened(run, job, panel)
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> RunEvidence:
-    """Compute curves and pairs as `detect` does for the worst tokens; without a map."""
-    started = time.perf_counter()
-    job, panel = opened.job, opened.panel
+    """Compute curves and pairs as `detect` does for the worst tokens."""
+    run, job = opened.run, opened.job
     tokens = available_tokens(job.vocabulary, token_ids)
     ordinary = []
     if with_ordinary:
         # Those that detect would draw.
-        shown = [*token_ids, *tokens_to_show(opened.run.tokens, opened.run.method.ranked_by.key)]
-        ordinary = ordinary_tokens(
-            job.vocabulary.available,
-            opened.run.tokens,
-            available_tokens(job.vocabulary, shown),
-            job.settings.seed,
-        )
-    frame = measured_evidence(job, tokens, ordinary, panel)
-    return run_evidence(panel, frame, NO_MAP, started)
+        named = [*token_ids, *tokens_to_show(run.tokens, run.method.ranked_by.key)]
+        excluded = available_tokens(job.vocabulary, named)
+        ordinary = ordinary_tokens(job.vocabulary.available, run.tokens, excluded, job.settings.seed)
+    return measured_evidence(job, tokens, ordinary, opened.panel)

@@ -12,14 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders._batch_runner import ROUNDING, Arithmetic, arithmetic, require_precision
-from stickytoken.encoders.cpu.choice import measured, trial_inputs
-from stickytoken.encoders.cpu.linear import packed_layers_wanted
-from stickytoken.encoders.cpu.low_precision import calibration_inputs, require_agreement
-from stickytoken.encoders.cpu.workers import worker_count
-from stickytoken.encoders.model_state import computing, exclusive, weight_mark, weights_fingerprint
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer, vocabulary_size
+from stickytoken.encoders.compute.batches import ROUNDING, Arithmetic, arithmetic, require_precision
+from stickytoken.encoders.compute.linear import packed_layers_wanted, require_agreement, sample_inputs
+from stickytoken.encoders.compute.model_state import computing, exclusive, weight_mark, weights_fingerprint
+from stickytoken.encoders.compute.workers import measured, trial_inputs, worker_count
 from stickytoken.encoders.protocol import EncoderIdentity, require_list, require_usable, shown
-from stickytoken.encoders.tokenizer import HuggingFaceTokenizer, vocabulary_size
 from stickytoken.machine import Precision
 
 if TYPE_CHECKING:
@@ -33,12 +31,12 @@ class ModelEncoder(ABC):
     """An encoder of a torch model that belongs to the user, who may change it at any time.
 
     The encoder keeps what it has read from the model (tokenizer, special tokens, lengths) and what it has
-    computed from the weights (lower precisions, calibration, trials). Every `encode` compares cheap marks:
+    computed from the weights (lower precisions, trials). Every `encode` compares cheap marks:
     versions and addresses of the weights, the size of the vocabulary, prompt and longest input. `identity`
     compares everything, so each run begins with the model as it is.
     """
 
-    _from_weights: ClassVar[tuple[str, ...]] = ("dimension", "_calibration")
+    _from_weights: ClassVar[tuple[str, ...]] = ("dimension", "_samples")
 
     def __init__(
         self,
@@ -69,17 +67,15 @@ class ModelEncoder(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name} on {self.device}>"
 
-    # What subclasses provide.
+    # What subclasses provide, beside the parts of `IdEncoder`.
 
     @property
     @abstractmethod
-    def device(self) -> str:
-        """The device of the model."""
+    def device(self) -> str: ...
 
     @property
     @abstractmethod
-    def user_tokenizer(self) -> Any:
-        """The tokenizer of the user's model."""
+    def user_tokenizer(self) -> Any: ...
 
     @property
     @abstractmethod
@@ -100,8 +96,7 @@ class ModelEncoder(ABC):
         """List settings of the user's model that `_read` depends on; cheap."""
 
     @abstractmethod
-    def _identity(self, weights: str) -> EncoderIdentity:
-        """Assemble the identity."""
+    def _identity(self, weights: str) -> EncoderIdentity: ...
 
     @abstractmethod
     def _built(self, precision: Precision) -> Self:
@@ -120,12 +115,10 @@ class ModelEncoder(ABC):
         """What vectors have in common and a comparison of precisions must not count, shape (1, d)."""
 
     @abstractmethod
-    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Content ids of each text; see `Encoder.content_ids`."""
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     @abstractmethod
-    def fits(self, ids: Sequence[int]) -> bool:
-        """Whether the model reads these ids in full; see `Encoder.fits`."""
+    def fits(self, ids: Sequence[int]) -> bool: ...
 
     @abstractmethod
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
@@ -139,7 +132,6 @@ class ModelEncoder(ABC):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the model."""
         return sum(parameter.numel() for parameter in self._network.parameters())
 
     @property
@@ -164,19 +156,17 @@ class ModelEncoder(ABC):
             if precision not in self._lower:
                 require_precision(self._network, precision, self.name)
                 lower = self._built(precision)
-                exact, found = (each._vectors(self._calibration) for each in (self, lower))
+                exact, found = (each._vectors(self._samples) for each in (self, lower))
                 center = self._centered(exact)
                 require_agreement(exact - center, found - center, precision, self.name)
                 self._lower[precision] = lower
             return self._lower[precision]
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode texts; see `Encoder.encode`."""
         require_list(texts)
         return self._encode(self.content_ids(texts), texts, allow_zero=allow_zero)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode lists of content ids; see `IdEncoder.encode_ids`."""
         return self._encode(ids, None, allow_zero=allow_zero)
 
     def _encode(
@@ -204,19 +194,14 @@ class ModelEncoder(ABC):
     @cached_property
     def _arithmetic(self) -> Arithmetic:
         wanted = packed_layers_wanted(self._packed_layers)
-        if wanted is None and self._precision is None:
-            return self._fastest()
-        return arithmetic(self._network, self._precision, self._calibrate, packed=wanted is not False)
-
-    def _fastest(self) -> Arithmetic:
-        """Pack linear layers if that is faster here."""
-        plain, packed = (
-            arithmetic(self._network, None, self._calibrate, packed=packing) for packing in (False, True)
-        )
-        contents = trial_inputs(self._network, self._calibration)
+        packed = arithmetic(self._network, self._precision, packed=wanted is not False)
+        if wanted is not None or self._precision is not None:
+            return packed
+        contents = trial_inputs(self._network, self._samples)
         if not contents:
             return packed
-
+        # Linear layers are packed if that is faster here.
+        plain = arithmetic(self._network, None, packed=False)
         ways = {"plain": partial(self._try, contents, plain), "packed": partial(self._try, contents, packed)}
         found = measured("packing", self._network, ways, worker_count(self._network))
         pays = found["packed"] <= found["plain"]
@@ -233,13 +218,9 @@ class ModelEncoder(ABC):
         with self._computing(), way():
             self._run(contents)
 
-    def _calibrate(self) -> None:
-        with self._computing():
-            self._run(self._calibration)
-
     @cached_property
-    def _calibration(self) -> list[Content]:
-        inputs = calibration_inputs(self.usable_entries(), sorted(self.own_tokenizer.special_ids))
+    def _samples(self) -> list[Content]:
+        inputs = sample_inputs(self.usable_entries(), sorted(self.own_tokenizer.special_ids))
         return [content for content in inputs if self.fits(content)]
 
     @property
@@ -278,8 +259,6 @@ class ModelEncoder(ABC):
         self._lower.clear()
         for name in self._from_weights:
             vars(self).pop(name, None)
-        if self._precision is not None:
-            vars(self).pop("_arithmetic", None)  # int8 has ranges from calibration
 
     def _marks_of_weights(self) -> list[tuple[int, int]]:
         return [weight_mark(weight) for weight in self._network.parameters()]

@@ -143,12 +143,12 @@ class IdEncoder(IdReader, Protocol):
         """
 
 
-_TEXT_PARTS = tuple(part for part in vars(Encoder) if not part.startswith("_"))
-_WORD_PARTS = tuple(part for part in vars(WordEncoder) if not part.startswith("_"))
-_ID_PARTS = (
-    *_WORD_PARTS,
-    *(part for kind in (IdReader, IdEncoder) for part in vars(kind) if not part.startswith("_")),
-)
+def _parts(*kinds: type) -> tuple[str, ...]:
+    return tuple(part for kind in kinds for part in vars(kind) if not part.startswith("_"))
+
+
+_TEXT_PARTS, _WORD_PARTS = _parts(Encoder), _parts(WordEncoder)
+_ID_PARTS = _parts(WordEncoder, IdReader, IdEncoder)
 _BEHIND_ENDPOINT = "endpoint"
 
 
@@ -163,15 +163,7 @@ def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
 
 
 def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
-    """Return an encoder that tells the content ids of words.
-
-    Args:
-        encoder: any encoder.
-        purpose: what needs them, the subject of the message.
-
-    Raises:
-        ModelError: The encoder does not tell.
-    """
+    """Return an encoder that tells the content ids of words; ``purpose`` is the subject of the message."""
     if all(_has(encoder, part) for part in _WORD_PARTS):
         words: WordEncoder = encoder  # type: ignore[assignment]
         return words
@@ -184,13 +176,7 @@ def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
 def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> IdEncoder:
     """Return an encoder that reads token ids.
 
-    Args:
-        encoder: any encoder.
-        purpose: what needs token ids, the subject of the message.
-        instead: what the caller can do without token ids, if anything.
-
-    Raises:
-        ModelError: The encoder reads only texts.
+    ``purpose`` is the subject of the message, and ``instead`` what the caller can do without token ids.
     """
     if reads_ids(encoder):
         return encoder
@@ -229,11 +215,7 @@ _SHOWN_CHARACTERS = 80
 
 
 def require_list(texts: Sequence[str]) -> None:
-    """Refuse a single text instead of a list, which would be read character by character.
-
-    Raises:
-        InputError: ``texts`` is a single text.
-    """
+    """Refuse a single text instead of a list, which would be read character by character."""
     if isinstance(texts, str):
         raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
 
@@ -241,16 +223,9 @@ def require_list(texts: Sequence[str]) -> None:
 def require_usable(
     vectors: NDArray[np.float32], name: str, label: Callable[[int], str], *, allow_zero: bool
 ) -> None:
-    """Refuse vectors that are not finite, and zero vectors unless they are allowed.
+    """Refuse vectors, shape (n, d), that are not finite, and zero ones unless they are allowed.
 
-    Args:
-        vectors: shape (n, d).
-        name: name of the model.
-        label: returns the text of a row for messages.
-        allow_zero: accept zero vectors.
-
-    Raises:
-        EncodingError: A vector is not usable; the message names the first such text.
+    ``label`` returns the text of a row for messages.
     """
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
@@ -280,28 +255,16 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
 
     The longest come first, so that a lack of memory shows at once. A batch has at least one input, and inputs
     keep their order.
-
-    Args:
-        lengths: tokens of each input.
-        token_budget: tokens per batch.
-
-    Returns:
-        Index arrays that partition ``range(len(lengths))``.
     """
     sizes = np.asarray(lengths, dtype=np.intp)
     batches: list[NDArray[np.intp]] = []
     for length in sorted(set(sizes.tolist()), reverse=True):
         members = np.flatnonzero(sizes == length)
-        rows = _rows(length, token_budget)
+        rows = max(1, token_budget // max(1, length))
+        step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
+        rows -= rows % step if rows >= step else 0  # so that tokens are a multiple, if possible
         batches.extend(members[start : start + rows] for start in range(0, len(members), rows))
     return batches
-
-
-def _rows(length: int, token_budget: int) -> int:
-    """Return the inputs per batch; their tokens are a multiple of `TOKEN_MULTIPLE` if possible."""
-    rows = max(1, token_budget // max(1, length))
-    step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
-    return rows - rows % step if rows >= step else rows
 
 
 class LayerChoice(StrEnum):
@@ -350,11 +313,8 @@ class Prompting:
     @property
     def given(self) -> dict[str, Any]:
         """The given options that only a prompted language model supports."""
-        switches = ("token_prepending", "contrast")
         values = {key: value for key, value in asdict(self).items() if not key.startswith("prompt")}
-        return {
-            key: value for key, value in values.items() if (value if key in switches else value is not None)
-        }
+        return {key: value for key, value in values.items() if value is not None and value is not False}
 
 
 Whole_co = TypeVar("Whole_co", bound=WordEncoder, covariant=True)
@@ -372,27 +332,21 @@ class StandIn(Generic[Whole_co]):
 
     @cached_property
     def identity(self) -> EncoderIdentity:
-        """Identity of the model."""
         return self._encoder.identity
 
     @property
     def max_length(self) -> int | None:
-        """Longest input in tokens."""
         return self._encoder.max_length
 
     @property
     def dimension(self) -> int:
-        """Number of components of a vector."""
         return self._encoder.dimension
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text by word."""
         return self._encoder.tokenize(texts)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of the prompt and each text."""
         return self._encoder.content_ids(texts)
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Return whether the model reads these ids in full."""
         return self._encoder.fits(ids)

@@ -14,23 +14,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders._batch_runner import (
+from stickytoken.encoders._model_encoder import Content, ModelEncoder
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.compute.batches import (
     Arithmetic,
     BatchRunner,
     LayerReader,
     first_token_only,
     last_attention,
 )
-from stickytoken.encoders._model_encoder import Content, ModelEncoder
-from stickytoken.encoders.cpu.choice import earlier, measured, trial_inputs
-from stickytoken.encoders.cpu.linear import packed_layers_wanted
-from stickytoken.encoders.cpu.openvino_backbone import CompiledBackbone, compilable
-from stickytoken.encoders.cpu.workers import worker_count
-from stickytoken.encoders.model_state import evaluating, exclusive, modules_fingerprint
-from stickytoken.encoders.prefixes import REUSE, PrefixReuse, ReuseLimits, agree, reads_last_token, tree_model
+from stickytoken.encoders.compute.linear import packed_layers_wanted
+from stickytoken.encoders.compute.model_state import evaluating, exclusive, modules_fingerprint
+from stickytoken.encoders.compute.prefixes import (
+    REUSE,
+    PrefixReuse,
+    ReuseLimits,
+    agree,
+    reads_last_token,
+    tree_model,
+)
+from stickytoken.encoders.compute.workers import (
+    CompiledBackbone,
+    compilable,
+    earlier,
+    measured,
+    trial_inputs,
+    worker_count,
+)
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.text_encoder import InputTemplate, maximum_length, read_template, set_maximum_length
-from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
@@ -90,46 +102,50 @@ class SentenceTransformerEncoder(ModelEncoder):
             raise ModelError(f"{self.name!r} has no usable tokenizer: {error}") from error
         self._template = read_template(self._model, self._tokenizer, self.prompt, self.name)
         self._max_length = maximum_length(self._model)
-        self._rows = _embedding_rows(self._model)
+        self._rows = self._embedding_rows()
         self._runner = BatchRunner(self._model, self._template, self.name, self._token_budget)
 
     def _settings(self) -> tuple[object, ...]:
-        return (
-            self.prompt,
-            self._model.max_seq_length,
-            self._model.truncate_dim,
-            _embedding_rows(self._model),
-        )
+        model = self._model
+        return (self.prompt, model.max_seq_length, model.truncate_dim, self._embedding_rows())
+
+    def _embedding_rows(self) -> int | None:
+        """Return the number of ids that the model embeds; None if it does not say."""
+        module: Any = self._model[0]
+        if hasattr(module, "num_embeddings"):
+            return int(module.num_embeddings)
+        backbone = getattr(module, "model", None)
+        if backbone is None or not hasattr(backbone, "get_input_embeddings"):
+            return None
+        return getattr(backbone.get_input_embeddings(), "num_embeddings", None)
 
     @property
     def device(self) -> str:
-        """Where the model computes."""
         return str(self._model.device)
 
     @property
     def prompt(self) -> str:
         """The text put before every input."""
-        return _default_prompt(self._model) if self._asked_prompt is None else self._asked_prompt
+        if self._asked_prompt is not None:
+            return self._asked_prompt
+        name = self._model.default_prompt_name
+        return "" if name is None else str(self._model.prompts.get(name) or "")
 
     @property
     def user_tokenizer(self) -> Any:
-        """The tokenizer of the user's model."""
         return self._model.tokenizer
 
     @property
     def own_tokenizer(self) -> HuggingFaceTokenizer:
-        """The encoder's copy of it."""
         return self._tokenizer
 
     @property
     def tokenizer(self) -> HuggingFaceTokenizer:
-        """The tokenizer, for the vocabulary."""
         self._follow()
         return self._tokenizer
 
     @property
     def model(self) -> SentenceTransformer:
-        """The model itself, for the encoders' own modules."""
         return self._model
 
     @property
@@ -139,7 +155,6 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the weights."""
         return next(self._model.parameters()).dtype
 
     @property
@@ -168,13 +183,14 @@ class SentenceTransformerEncoder(ModelEncoder):
         """Return an encoder of whole vectors; see `whole_vectors`."""
         if not layers and self._model.truncate_dim is None:
             return self
-
         self._follow()
         if layers not in self._wholes:
-            shared = self._arithmetic
-            options = self._options(self._precision)
             self._wholes[layers] = WholeEncoder(
-                self._model, self.name, layers=layers, shared=shared, **options
+                self._model,
+                self.name,
+                layers=layers,
+                shared=self._arithmetic,
+                **self._options(self._precision),
             )
         return self._wholes[layers]
 
@@ -232,7 +248,7 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _first_token(self) -> torch.nn.Module | None:
         """The last layer's attention, if the rest of that layer is needed for the first token alone."""
         attention = last_attention(self._model)
-        samples = self._calibration[:: max(1, len(self._calibration) // 4)]
+        samples = self._samples[:: max(1, len(self._samples) // 4)]
         if attention is None or not samples:
             return None
         plain = self._forward_batches(samples)
@@ -247,16 +263,11 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _reuse_agrees(self) -> bool:
         """Whether reuse gives the vectors of the plain path on a few inputs."""
         *carrier, other, token = itertools.islice(self.usable_entries(), 5)
-        samples = [
-            content
-            for count in (1, 2, 3)
-            for content in (
-                (*carrier, *(token,) * count),
-                (*carrier, *(other,) * count),
-                (*(token,) * count, *carrier),
-            )
-        ]
-        if self._reuse is None or not all(self.fits(content) for content in samples):
+        samples: list[Content] = []
+        for count in (1, 2, 3):
+            copies = (token,) * count
+            samples += [(*carrier, *copies), (*carrier, *(other,) * count), (*copies, *carrier)]
+        if self._reuse is None or not all(map(self.fits, samples)):
             return False
         roots = self._reuse.trees(samples)
         if roots is None:
@@ -265,11 +276,16 @@ class SentenceTransformerEncoder(ModelEncoder):
         return agree(found, plain, self._rounding)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        if compiled := self._compiled_for(len(contents)):
-            with self._computing(), compiled.active():
-                return self._forward_batches(contents)
-        arithmetic = self._arithmetic  # before entering the context: calibration runs the model itself
-        with self._computing(), arithmetic():
+        free = self._precision is None and packed_layers_wanted(self._packed_layers) is None
+        if free and len(contents) >= _ENOUGH_TEXTS:
+            with exclusive(self._model):
+                if self._compiled is not None and not self._compiled.current:
+                    self._compiled = None  # weights that change again and again are not compiled each time
+                compiled = self._compiled
+            if compiled is not None:
+                with self._computing(), compiled.active():
+                    return self._forward_batches(contents)
+        with self._computing(), self._arithmetic():
             if self._first_token is not None:
                 with first_token_only(self._first_token):
                     return self._forward_batches(contents)
@@ -283,18 +299,9 @@ class SentenceTransformerEncoder(ModelEncoder):
                     _LOG.warning("%s: out of memory on %s, continuing without reuse", self.name, self.device)
             return self._forward_batches(contents)
 
-    def _compiled_for(self, texts: int) -> CompiledBackbone | None:
-        """The backbone compiled by OpenVINO: if it is installed, faster, and there is enough to compute."""
-        free = self._precision is None and packed_layers_wanted(self._packed_layers) is None
-        if texts < _ENOUGH_TEXTS or not free:
-            return None
-        with exclusive(self._model):
-            if self._compiled is not None and not self._compiled.current:
-                self._compiled = None  # weights that change again and again are not compiled each time
-            return self._compiled
-
     @cached_property
     def _compiled(self) -> CompiledBackbone | None:
+        """The backbone compiled by OpenVINO, if that is installed and faster."""
         backbone, threads = compilable(self._model), worker_count(self._model)
         known = earlier("openvino", self._model, ("openvino", "own"), threads)
         if backbone is None or (known is not None and known["openvino"] >= known["own"]):
@@ -303,13 +310,13 @@ class SentenceTransformerEncoder(ModelEncoder):
             with evaluating(self._model):
                 made = CompiledBackbone(backbone, self._template.token_types is not None, threads)
             with self._computing(), made.active():
-                found = self._forward_batches(self._calibration)
+                found = self._forward_batches(self._samples)
         except Exception as error:  # noqa: BLE001 - a library's own failures, and the model works without it
             _LOG.info("%s: OpenVINO does not compile it: %s", self.name, error)
             return None
         with self._computing(), self._arithmetic():
-            plain = self._forward_batches(self._calibration)
-        contents = trial_inputs(self._model, self._calibration)
+            plain = self._forward_batches(self._samples)
+        contents = trial_inputs(self._model, self._samples)
         if not contents or np.abs(found - plain).max() > _SAME * np.linalg.norm(plain, axis=1).max():
             return None
         ways = {
@@ -354,21 +361,6 @@ class SentenceTransformerEncoder(ModelEncoder):
             )
 
 
-def _default_prompt(model: SentenceTransformer) -> str:
-    name = model.default_prompt_name
-    return "" if name is None else str(model.prompts.get(name) or "")
-
-
-def _embedding_rows(model: SentenceTransformer) -> int | None:
-    module: Any = model[0]
-    if hasattr(module, "num_embeddings"):
-        return int(module.num_embeddings)
-    backbone = getattr(module, "model", None)
-    if backbone is None or not hasattr(backbone, "get_input_embeddings"):
-        return None
-    return getattr(backbone.get_input_embeddings(), "num_embeddings", None)
-
-
 class WholeEncoder(SentenceTransformerEncoder):
     """Encodes with the modules of a SentenceTransformer, without truncation."""
 
@@ -388,13 +380,11 @@ class WholeEncoder(SentenceTransformerEncoder):
         return None if self._reader is None else self._reader.count
 
     def whole(self, layers: tuple[int, ...] = ()) -> SentenceTransformerEncoder:
-        """Return an encoder of whole vectors; see `whole_vectors`."""
         same = layers == (() if self._reader is None else self._reader.layers)
         return self if same else super().whole(layers)
 
     @cached_property
     def dimension(self) -> int:
-        """Number of components of a vector, those of the layers included."""
         if self._reader is None:
             return super().dimension
         with self._reader.keeping_states():
@@ -424,10 +414,8 @@ class _LayerRunner(BatchRunner):
         self._reader = reader
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32] | None:
-        """Compute the vectors of contents; see `BatchRunner.vectors`."""
         with self._reader.keeping_states():
             return super().vectors(contents)
 
     def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        """Start computing contents of equal length; see `BatchRunner.launch`."""
         return self._reader.vectors(self.features(contents))

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders._tokenizer import adapted
 from stickytoken.encoders.protocol import (
     Encoder,
     EncoderIdentity,
@@ -25,7 +27,6 @@ from stickytoken.encoders.protocol import (
     require_words,
     shown,
 )
-from stickytoken.encoders.tokenizer import adapted
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
+    from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 
 
+# Fixed texts whose vectors identify a model that gives no fingerprint.
 SENTINELS = (
     "a",
     "The river is cold in winter.",
@@ -74,8 +76,8 @@ class TextModel(Protocol):
         """Return one vector per text: an array of shape (n, d), or rows that NumPy can stack."""
 
 
+# Takes n texts, returns n vectors.
 TextFunction: TypeAlias = Callable[[list[str]], Any]
-"""Takes n texts, returns n vectors."""
 
 
 class FunctionModel:
@@ -89,7 +91,6 @@ class FunctionModel:
         self.fingerprint = getattr(function, "fingerprint", None)
 
     def encode(self, texts: Sequence[str]) -> Any:
-        """Return one vector per text."""
         return self._function(list(texts))
 
 
@@ -97,7 +98,14 @@ class TextEncoder:
     """Encodes through a `TextModel`."""
 
     def __init__(self, model: Any) -> None:
-        _require_encode(model)
+        if isinstance(model, type):
+            raise ModelError(f"{model.__name__} is a class: pass an object of it, {model.__name__}(...)")
+        if not callable(getattr(model, "encode", None)):
+            raise ModelError(
+                f"an object of type {type(model).__name__} is not an encoder: it lacks the method "
+                "encode(texts). Pass the name of a model, a SentenceTransformer, or an object with that "
+                "method"
+            )
         self._model = model
         self.name = str(getattr(model, "name", None) or type(model).__name__)
         self.device = str(getattr(model, "device", None) or "cpu")
@@ -107,7 +115,6 @@ class TextEncoder:
 
     @property
     def model(self) -> Any:
-        """The user's object."""
         return self._model
 
     @property
@@ -118,7 +125,6 @@ class TextEncoder:
 
     @cached_property
     def dimension(self) -> int:
-        """Number of components of a vector."""
         return int(self._vectors(SENTINELS[:1]).shape[1])
 
     @property
@@ -126,10 +132,14 @@ class TextEncoder:
         """What can change the vectors, as far as the object reveals it."""
         for derived in ("dimension", "tokenizer", "_special_tokens"):
             vars(self).pop(derived, None)  # the user's object may have changed
-        kind = type(self._model)
         tokenizer = None if self._given_tokenizer is None else self.tokenizer
+        kind, given = type(self._model), getattr(self._model, "fingerprint", None)
         return EncoderIdentity(
-            weights=self._fingerprint(),
+            weights=(
+                fingerprint_of(self._vectors(SENTINELS))
+                if given is None
+                else _sha256(str(given() if callable(given) else given))
+            ),
             tokenizer=vocabulary_hash(tokenizer),
             modules=_sha256(f"{kind.__module__}.{kind.__qualname__}"),
             prompt="",
@@ -140,7 +150,6 @@ class TextEncoder:
 
     @cached_property
     def tokenizer(self) -> RoundTripTokenizer:
-        """The tokenizer, for the vocabulary."""
         if self._given_tokenizer is None:
             raise ModelError(
                 f"{self.name} has no tokenizer, so its vocabulary is unknown: give the "
@@ -152,7 +161,6 @@ class TextEncoder:
             raise ModelError(f"the tokenizer of {self.name} cannot be used: {error}") from error
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text without special tokens."""
         return self.tokenizer.encode_many(texts)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
@@ -164,7 +172,6 @@ class TextEncoder:
         return [TokenizedText((), tuple((token_id,) for token_id in ids)) for ids in self.content_ids(texts)]
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Return whether the ids and the special tokens fit into the longest input."""
         return self.max_length is None or len(ids) + self._special_tokens <= self.max_length
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -175,22 +182,18 @@ class TextEncoder:
         distinct = list(rows)
         if not distinct:
             return np.empty((0, self.dimension), np.float32)
-        self._require_fitting(distinct)
+        known = self._given_tokenizer is not None and self.max_length is not None
+        # The server of a tokenizer that estimates knows better what it reads.
+        if known and not getattr(self.tokenizer, "estimates", False):
+            for text, ids in zip(distinct, self.content_ids(distinct), strict=True):
+                if not self.fits(ids):
+                    raise EncodingError(
+                        f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, "
+                        f"the model reads {self.max_length}: use shorter sentences or fewer copies"
+                    )
         vectors = self._vectors(distinct)
         require_usable(vectors, self.name, lambda row: shown(distinct[row]), allow_zero=allow_zero)
         return vectors[[rows[text] for text in texts]]
-
-    def _require_fitting(self, texts: Sequence[str]) -> None:
-        if self.max_length is None or self._given_tokenizer is None:
-            return
-        if getattr(self.tokenizer, "estimates", False):  # the server knows better what it reads
-            return
-        for text, ids in zip(texts, self.content_ids(texts), strict=True):
-            if not self.fits(ids):
-                raise EncodingError(
-                    f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, the "
-                    f"model reads {self.max_length}: use shorter sentences or fewer copies"
-                )
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Call the user's method and return its vectors, shape (n, d)."""
@@ -211,12 +214,6 @@ class TextEncoder:
             )
         return vectors
 
-    def _fingerprint(self) -> str:
-        given = getattr(self._model, "fingerprint", None)
-        if given is not None:
-            return _sha256(str(given() if callable(given) else given))
-        return fingerprint_of(self._vectors(SENTINELS))
-
     @property
     def _given_tokenizer(self) -> Any:
         return getattr(self._model, "tokenizer", None)
@@ -231,16 +228,6 @@ class TextEncoder:
             return int(added())
         except TypeError:  # that of the tokenizers library asks whether it is for a pair
             return int(added(False))
-
-
-def _require_encode(model: Any) -> None:
-    if isinstance(model, type):
-        raise ModelError(f"{model.__name__} is a class: pass an object of it, {model.__name__}(...)")
-    if not callable(getattr(model, "encode", None)):
-        raise ModelError(
-            f"an object of type {type(model).__name__} is not an encoder: it lacks the method encode(texts). "
-            "Pass the name of a model, a SentenceTransformer, or an object with that method"
-        )
 
 
 def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
@@ -277,13 +264,16 @@ def require_length(max_length: int | None) -> None:
         )
 
 
+def _require_positions(max_length: int, positions: int | None, name: str) -> None:
+    if positions is not None and max_length > positions:
+        raise InputError(
+            f"max_length is {max_length}: {name!r} has only {positions} positions; pass at most {positions}"
+        )
+
+
 def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *, taken: int) -> None:
     """Set the longest input of a model to ``max_length`` tokens."""
-    readable = min([*learned_positions(model), *declared_positions(model)], default=None)
-    if readable is not None and max_length > readable:
-        raise InputError(
-            f"max_length is {max_length}: {name!r} has only {readable} positions; pass at most {readable}"
-        )
+    _require_positions(max_length, _readable(model), name)
     if max_length <= taken:
         raise InputError(
             f"max_length is {max_length}: the special tokens and the prompt of {name!r} take {taken} tokens, "
@@ -311,28 +301,25 @@ def learned_positions(model: torch.nn.Module) -> list[int]:
     return found
 
 
-def declared_positions(model: torch.nn.Module) -> list[int]:
-    """Return the number of positions in each backbone's configuration, except if they are scaled."""
+def _readable(model: torch.nn.Module) -> int | None:
+    """Return the number of positions, learned or in each backbone's configuration; None is no limit."""
     from transformers import PreTrainedModel
 
-    found = []
+    found = learned_positions(model)
     for module in model.modules():
         if not isinstance(module, PreTrainedModel):
             continue
-        declared: Any = getattr(module.config, "max_position_embeddings", None)
-        # XLNet uses -1 for no limit.
-        if isinstance(declared, int) and declared > 0 and not _stretched(module.config):
+        config: Any = module.config
+        rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+        kinds: list[Any] = []
+        if isinstance(rope, Mapping):  # of all layers, or one per kind of layer
+            kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]
+        # Where rotary positions are scaled, the configured number is not a limit.
+        scaled = any(kind.get("rope_type", kind.get("type", "default")) != "default" for kind in kinds)
+        declared = getattr(config, "max_position_embeddings", None)
+        if isinstance(declared, int) and declared > 0 and not scaled:  # XLNet uses -1 for no limit
             found.append(declared)
-    return found
-
-
-def _stretched(config: Any) -> bool:
-    """Check whether rotary positions are scaled, so that the configured number is not a limit."""
-    rope: Any = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    if not isinstance(rope, Mapping):
-        return False
-    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]  # one per kind of layer
-    return any(kind.get("rope_type", kind.get("type", "default")) != "default" for kind in kinds)
+    return min(found, default=None)
 
 
 def context_length(
@@ -340,13 +327,11 @@ def context_length(
 ) -> int | None:
     """Return the longest input of a prompted language model; None is no limit."""
     require_length(max_length)
-    positions = min([*learned_positions(model), *declared_positions(model)], default=None)
+    positions = _readable(model)
     own = getattr(tokenizer, "model_max_length", None)
     limits = [limit for limit in (own, positions) if limit is not None and limit < _NO_LIMIT]
-    if max_length is not None and positions is not None and max_length > positions:
-        raise InputError(
-            f"max_length is {max_length}: {name!r} has only {positions} positions; pass at most {positions}"
-        )
+    if max_length is not None:
+        _require_positions(max_length, positions, name)
     longest = min(limits, default=None) if max_length is None else max_length
     if longest is not None and longest <= taken:
         raise InputError(
@@ -371,11 +356,9 @@ class DecodedEncoder(StandIn[WordEncoder]):
     """An encoder whose ids are sent as text. The model may cut that text into other tokens, which is rare."""
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode texts; see `Encoder.encode`."""
         return self._encoder.encode(texts, allow_zero=allow_zero)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode the texts of lists of content ids; see `IdReader.encode_ids`."""
         return self._encoder.encode([self._text(each) for each in ids], allow_zero=allow_zero)
 
     @cached_property
@@ -384,9 +367,8 @@ class DecodedEncoder(StandIn[WordEncoder]):
 
     def _text(self, ids: Sequence[int]) -> str:
         """Decode ids without those of the prompt, which `encode` puts there; drop what no longer fits."""
-        shared = 0
-        while shared < min(len(self._prompt), len(ids)) and ids[shared] == self._prompt[shared]:
-            shared += 1
+        alike = (own == of_prompt for own, of_prompt in zip(ids, self._prompt, strict=False))
+        shared = sum(takewhile(bool, alike))
         for end in range(len(ids), shared, -1):
             (text,) = self.tokenizer.decode_many([list(ids[shared:end])])
             text = text.lstrip() if shared else text
@@ -402,22 +384,14 @@ _ROOM = 8
 
 @dataclass(frozen=True, slots=True)
 class InputTemplate:
-    """How content ids become model input.
+    """How content ids become model input."""
 
-    Attributes:
-        before: special ids before the content.
-        after: special ids after the content.
-        features: further inputs of the modules, such as ``prompt_length``.
-        token_types: types of the ids before, of every content id, and of the ids after; None if the model has
-            no token types.
-        flat: one flat id list with offsets (static embeddings) instead of a matrix.
-    """
-
-    before: tuple[int, ...]
+    before: tuple[int, ...]  # special ids
     after: tuple[int, ...]
-    features: tuple[tuple[str, Any], ...]
+    features: tuple[tuple[str, Any], ...]  # further inputs of the modules, such as ``prompt_length``
+    # Types of the ids before, of every content id, and of the ids after; None if the model has none.
     token_types: tuple[tuple[int, ...], int, tuple[int, ...]] | None
-    flat: bool
+    flat: bool  # one flat id list with offsets (static embeddings) instead of a matrix
 
     @property
     def overhead(self) -> int:
@@ -455,29 +429,18 @@ def _template_of(
     kept = features["attention_mask"][0].bool() if padded else slice(None)
     whole = tuple(ids[kept].tolist())
     content = tuple(tokenizer.encode_many([prompt + sample])[0])
-    start = _find(whole, content)
-    if start is None:
+    size = len(content)
+    starts = (start for start in range(len(whole) - size + 1) if whole[start : start + size] == content)
+    if (start := next(starts, None)) is None:
         raise ModelError(f"{name}: its input does not contain the tokens of the text as they are")
+    token_types = None
+    if "token_type_ids" in features and not flat:
+        types = tuple(features["token_type_ids"][0][kept].tolist())
+        token_types = types[:start], types[start], types[start + size :]
     return InputTemplate(
         before=whole[:start],
-        after=whole[start + len(content) :],
+        after=whole[start + size :],
         features=tuple((key, features[key]) for key in ("modality", "prompt_length") if key in features),
-        token_types=_token_types(features, kept, start, len(content)) if not flat else None,
+        token_types=token_types,
         flat=flat,
-    )
-
-
-def _token_types(
-    features: dict[str, Any], kept: Any, start: int, size: int
-) -> tuple[tuple[int, ...], int, tuple[int, ...]] | None:
-    if "token_type_ids" not in features:
-        return None
-    types = tuple(features["token_type_ids"][0][kept].tolist())
-    return types[:start], types[start], types[start + size :]
-
-
-def _find(whole: Sequence[int], part: Sequence[int]) -> int | None:
-    size = len(part)
-    return next(
-        (start for start in range(len(whole) - size + 1) if whole[start : start + size] == part), None
     )

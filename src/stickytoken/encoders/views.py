@@ -6,7 +6,7 @@ all views come from one encoding: an encoder from `whole_vectors` puts them side
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,17 +21,11 @@ from stickytoken.unit_vectors import exact_unit_vectors
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Some columns of the vectors of `whole_vectors`.
-
-    Attributes:
-        dimension: number of components.
-        layer: layers that run, counted from 1; None is the model as it is.
-        start: first column.
-    """
+    """Some columns of the vectors of `whole_vectors`."""
 
     dimension: int
-    layer: int | None = None
-    start: int = 0
+    layer: int | None = None  # layers that run, counted from 1; None is the model as it is
+    start: int = 0  # first column
 
     @property
     def key(self) -> str:
@@ -39,14 +33,10 @@ class View:
         return f"{self.dimension}" if self.layer is None else f"layer{self.layer}-{self.dimension}"
 
     def __str__(self) -> str:
-        return (
-            f"dimension {self.dimension}"
-            if self.layer is None
-            else f"layer {self.layer}, dimension {self.dimension}"
-        )
+        layer = "" if self.layer is None else f"layer {self.layer}, "
+        return f"{layer}dimension {self.dimension}"
 
     def is_at(self, dimension: int, layer: int | None = None) -> bool:
-        """Whether this is the view of a dimension and layer."""
         return (self.dimension, self.layer) == (dimension, layer)
 
     def of(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -69,19 +59,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The views that a measurement is made in.
+    """The views that a measurement is made in."""
 
-    Attributes:
-        layers: whose vectors `whole_vectors` must give.
-        own: the model as it is.
-        whole: the same without truncation; the same view where the model does not truncate.
-        asked: further ones that the user named; the model as it is may be among them.
-    """
-
-    layers: tuple[int, ...]
-    own: View
-    whole: View
-    asked: tuple[View, ...]
+    layers: tuple[int, ...]  # whose vectors `whole_vectors` must give
+    own: View  # the model as it is
+    whole: View  # the same without truncation; the same view where the model does not truncate
+    asked: tuple[View, ...]  # those that the user named; the model as it is may be among them
 
     @property
     def further(self) -> tuple[View, ...]:
@@ -102,9 +85,14 @@ def only_own(encoder: Encoder) -> Views:
 def views_of(encoder: Encoder, dimensions: Sequence[int] = (), layers: Sequence[int] = ()) -> Views:
     """Return the views of a model that a user names."""
     own = encoder.dimension
-    _require_dimensions(encoder, dimensions, own)
     wide = whole_vectors(encoder, tuple(layers))
     width = wide.dimension // (1 + len(layers))
+    if (largest := max(dimensions, default=0)) > own:
+        why = f", because it truncates them from {width}" if width > own else ""
+        raise InputError(
+            f"dimensions include {largest}, and the vectors of {encoder.name} have {own} components{why}: "
+            f"use at most {own}"
+        )
     last = getattr(wide, "layer_count", None)
     asked = [
         View(dimension) if layer is None or layer == last else View(dimension, layer, (place + 1) * width)
@@ -129,16 +117,6 @@ def whole_vectors(encoder: Encoder, layers: tuple[int, ...] = ()) -> Encoder:
     return encoder
 
 
-def _require_dimensions(encoder: Encoder, dimensions: Sequence[int], own: int) -> None:
-    if (largest := max(dimensions, default=0)) > own:
-        untruncated = whole_vectors(encoder).dimension
-        why = f", because it truncates them from {untruncated}" if untruncated > own else ""
-        raise InputError(
-            f"dimensions include {largest}, and the vectors of {encoder.name} have {own} components{why}: "
-            f"use at most {own}"
-        )
-
-
 Vectors = NDArray[np.float32]
 
 
@@ -158,11 +136,9 @@ class ViewEncoder(StandIn[Any]):
 
     @property
     def dimension(self) -> int:
-        """Number of components of a vector."""
         return self._view.dimension
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> Vectors:
-        """Encode texts; see `Encoder.encode`."""
         return self._of(self._shared.encode(texts), allow_zero)
 
     def _of(self, vectors: Vectors, allow_zero: bool) -> Vectors:
@@ -175,29 +151,25 @@ class IdViewEncoder(ViewEncoder):
     """Encodes texts and token ids in one view of a model."""
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> Vectors:
-        """Encode lists of content ids; see `IdReader.encode_ids`."""
         return self._of(self._shared.encode_ids(ids), allow_zero)
 
     def at(self, precision: Precision | None) -> IdViewEncoder:
-        """Return itself; a view has no lower precision."""
         if precision is not None:
             raise InputError(f"{self.name} has no precision {precision} at {self._view}: leave it out")
         return self
 
 
 class SharedVectors:
-    """Encodes every text and every list of ids once, and remembers the vectors."""
+    """Encodes every text and every list of ids once, and remembers the vectors, shape (n, d)."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._known: dict[Hashable, Vectors] = {}
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Encode texts, shape (n, d)."""
         return self._vectors(list(texts), self._encoder.encode)
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Vectors:
-        """Encode lists of content ids, shape (n, d)."""
         reader = require_ids(self._encoder, "a view of token ids")
         return self._vectors([tuple(each) for each in ids], reader.encode_ids)
 
@@ -282,7 +254,10 @@ def mean_similarities(
     totals = [np.zeros(view.dimension) for view in views]
     used = [0] * len(views)
     kept: list[list[NDArray[np.float64]]] = [[] for _ in views]
-    for vectors in _chunks(encoder, strings, progress, chunk):
+    if progress is not None:
+        progress(0, len(strings))
+    for start in range(0, len(strings), chunk):
+        vectors = _read_in_full(encoder, strings[start : start + chunk])
         for place, view in enumerate(views):
             units = exact_unit_vectors(view.of(vectors))
             units = units[units.any(axis=1)]
@@ -290,17 +265,27 @@ def mean_similarities(
             used[place] += len(units)
             if sampled:
                 kept[place].append(units)
+        if progress is not None:
+            progress(min(start + chunk, len(strings)), len(strings))
     if sampled:
         return [_estimated(encoder, np.concatenate(units), len(strings), entries) for units in kept]
-    for view, count in zip(views, used, strict=True):
+    found = []
+    for view, total, count in zip(views, totals, used, strict=True):
         if count == 0:
             where = f" with a vector that is not zero at {view}" if max(used) else ""
             raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded{where}")
-    means = [total / count for total, count in zip(totals, used, strict=True)]
-    return [
-        MeanSimilarity(float(mean @ mean), count, entries - count)
-        for mean, count in zip(means, used, strict=True)
-    ]
+        mean = total / count
+        found.append(MeanSimilarity(float(mean @ mean), count, entries - count))
+    return found
+
+
+def _read_in_full(encoder: Encoder, strings: Sequence[str]) -> NDArray[np.float32]:
+    """Encode the strings that the model reads in full, shape (n, d)."""
+    ids = encoder.content_ids(strings)
+    usable = [place for place, row in enumerate(ids) if row and encoder.fits(row)]
+    if reads_ids(encoder):
+        return encoder.encode_ids([ids[place] for place in usable], allow_zero=True)
+    return encoder.encode([strings[place] for place in usable], allow_zero=True)
 
 
 def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entries: int) -> MeanSimilarity:
@@ -313,24 +298,3 @@ def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entri
     value = of_two + (1 - of_two) / entries  # an entry is paired with itself, too
     error = 2 * float((vectors @ mean).std(ddof=1)) * np.sqrt((1 - count / entries) / count)
     return MeanSimilarity(value, count, drawn - count, float(error))
-
-
-def _chunks(
-    encoder: Encoder, strings: list[str], progress: EntryProgress | None, chunk: int
-) -> Iterator[NDArray[np.float32]]:
-    """Yield the vectors of the entries that the model reads in full, chunk by chunk, shape (n, d)."""
-    if progress is not None:
-        progress(0, len(strings))
-    for start in range(0, len(strings), chunk):
-        yield _vectors(encoder, strings[start : start + chunk])
-        if progress is not None:
-            progress(min(start + chunk, len(strings)), len(strings))
-
-
-def _vectors(encoder: Encoder, strings: Sequence[str]) -> NDArray[np.float32]:
-    """Encode the strings that the model reads in full, shape (n, d)."""
-    ids = encoder.content_ids(strings)
-    usable = [place for place, row in enumerate(ids) if row and encoder.fits(row)]
-    if reads_ids(encoder):
-        return encoder.encode_ids([ids[place] for place in usable], allow_zero=True)
-    return encoder.encode([strings[place] for place in usable], allow_zero=True)

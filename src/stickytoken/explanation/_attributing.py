@@ -1,8 +1,8 @@
-"""Attribute similarities to the copies and the carrier with integrated Jacobians."""
+"""Attribute similarities to the copies and the carrier, and compare tokens with benign tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,15 +12,13 @@ import scipy
 from numpy.typing import NDArray
 
 from stickytoken.explanation._measuring import Checkpoints, Surroundings
-from stickytoken.explanation.settings import ExplainSettings, Part, PlacedCarrier
-from stickytoken.measurement.stage import Progress, ProgressCallback
+from stickytoken.explanation.settings import ExplainSettings, Material, Part, PlacedCarrier
+from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.protocol import IdEncoder
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
-    from stickytoken.inspection.protocol import Inspector
-
+    from stickytoken.inspection.module_embedding import Inspector
 
 Vector = NDArray[np.float64]
 
@@ -29,78 +27,33 @@ _MEASURES = ("attributed_to_copies", "attributed_to_carrier")
 
 @dataclass(frozen=True, slots=True)
 class PairMatrix:
-    """The similarity of one pair as a sum over pairs of positions.
-
-    Attributes:
-        carrier: text without the copies.
-        anchor: text that the carrier is compared with.
-        rows: content ids of the carrier with copies.
-        row_labels: the `Part` that each row belongs to.
-        columns: content ids of the anchor.
-        values: shape (rows + 1, columns + 1), the reference inputs last; sums to ``similarity``.
-        before: similarity without copies.
-        similarity: similarity with copies, computed by the model itself.
-    """
+    """The similarity of a carrier with copies and an anchor as a sum over pairs of positions."""
 
     carrier: str
     anchor: str
-    rows: tuple[int, ...]
-    row_labels: tuple[int, ...]
-    columns: tuple[int, ...]
-    values: Vector
-    before: float
-    similarity: float
-
-    @property
-    def completeness_error(self) -> float:
-        """Sum of the cells minus the similarity."""
-        return float(self.values.sum()) - self.similarity
-
-    def document(self) -> dict[str, Any]:
-        """Return JSON values, from which `of` makes the same matrix."""
-        return asdict(self) | {"values": self.values.tolist()}
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> PairMatrix:
-        """Read what `document` returned."""
-        ids = {name: tuple(document[name]) for name in ("rows", "row_labels", "columns")}
-        return cls(**document | ids | {"values": np.array(document["values"], dtype=np.float64)})
+    rows: tuple[int, ...]  # content ids of the carrier with copies
+    row_labels: tuple[int, ...]  # the `Part` of each row
+    columns: tuple[int, ...]  # content ids of the anchor
+    values: Vector  # shape (rows + 1, columns + 1), the reference inputs last; sums to `similarity`
+    before: float  # similarity without copies
+    similarity: float  # with copies, computed by the model itself
 
 
 @dataclass(frozen=True, slots=True)
 class Attributed:
-    """Attributions of tokens.
+    """Attributions of a token and of some of its benign tokens."""
 
-    Attributes:
-        values: measures by token id and name, shape (carriers,).
-        error: largest distance between the summed contributions of a text and its unit vector.
-        pairs: attributed pairs by explained token.
-    """
-
-    values: dict[int, dict[str, Vector]]
-    error: float
-    pairs: dict[int, list[PairMatrix]]
-
-
-@dataclass(frozen=True, slots=True)
-class AttributedTexts:
-    """Texts whose similarities are attributed.
-
-    Attributes:
-        carriers: carriers with places for the copies.
-        anchors: texts of ``surroundings.anchors``.
-        surroundings: what the carriers are compared with.
-    """
-
-    carriers: Sequence[PlacedCarrier]
-    anchors: Sequence[str]
-    surroundings: Surroundings
+    values: dict[int, dict[str, Vector]]  # by token id and measure, shape (carriers,)
+    error: float  # largest distance between the summed contributions of a text and its unit vector
+    pairs: list[PairMatrix]
 
 
 def attribute(
     inspector: Inspector,
-    texts: AttributedTexts,
-    benign: Mapping[int, Sequence[int]],
+    material: Material,
+    surroundings: Surroundings,
+    token_id: int,
+    benign: Sequence[int],
     settings: ExplainSettings,
     progress: ProgressCallback,
     checkpoints: Checkpoints,
@@ -112,117 +65,87 @@ def attribute(
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
-    integrator = JacobianIntegrator(inspector)
-    some = texts.carriers[: settings.attribution_carriers]
-    tokens = dict.fromkeys(benign)
-    for others in benign.values():
-        tokens |= dict.fromkeys(others[: settings.attribution_benign])
-    first = texts.carriers[: max(settings.attribution_carriers, settings.pairs)]
-    old = inspector.encoder.encode_ids([carrier.before for carrier in first]).astype(np.float64)
-    paired = [
-        _Pair(carrier, texts, vector, inspector.encoder)
-        for carrier, vector in list(zip(first, old, strict=True))[: settings.pairs]
-    ]
-    sizes = len(tokens) * sum(map(_parts, some)) + len(benign) * sum(pair.parts for pair in paired)
-    kept = _Kept(checkpoints, progress, sizes)
-    values: dict[int, dict[str, Vector]] = {}
-    pairs: dict[int, list[PairMatrix]] = {}
-    errors: list[float] = []
-    for place, token_id in enumerate(tokens):
-        rows = []
-        for number, (carrier, vector) in enumerate(zip(some, old, strict=False), start=place * len(some)):
-            anchors = texts.surroundings.anchors[texts.surroundings.unrelated(vector)]
-            compute = partial(_by_part, integrator, carrier, token_id, anchors, settings.steps)
-            rows.append(kept.part("attribution", number, token_id, _parts(carrier), compute))
-        values[token_id] = {name: np.array([row[name] for row in rows]) for name in _MEASURES}
-        errors += [row["error"] for row in rows]
-        if token_id in benign:
-            pairs[token_id] = []
-            for number, pair in enumerate(paired):
-                compute_pair = partial(pair.matrix, integrator, token_id, settings.steps)
-                found = kept.part("pair", number, token_id, pair.parts, compute_pair)
-                pairs[token_id].append(PairMatrix.of(found))
-    return Attributed(values, max(errors), pairs)
+    integrator, encoder = JacobianIntegrator(inspector), inspector.encoder
+    carriers, anchors = material.carriers, material.anchors
+    first = carriers[: max(settings.attribution_carriers, settings.pairs)]
+    old = encoder.encode_ids([carrier.before for carrier in first]).astype(np.float64)
+    pairs = []
+    for carrier, vector in list(zip(first, old, strict=True))[: settings.pairs]:
+        before = surroundings.anchors @ unit_vectors(vector)
+        unrelated = np.flatnonzero(surroundings.unrelated(vector))
+        # The median unrelated anchor, so that the outcome does not choose it.
+        place = int(unrelated[np.argsort(before[unrelated], kind="stable")[len(unrelated) // 2]])
+        columns = encoder.tokenize([anchors[place]])[0].ids
+        pairs.append((carrier, anchors[place], columns, float(before[place])))
+    some = carriers[: settings.attribution_carriers]
+    tokens = [token_id, *benign[: settings.attribution_benign]]
+    parts = [len(set(carrier.labels)) for carrier in some]
+    sizes = [len(carrier.labels) + len(columns) for carrier, _, columns, _ in pairs]
+    total, done, computed = len(tokens) * sum(parts) + sum(sizes), 0, 0
+    progress(Progress("attribution", 0, total))
 
-
-class _Kept:
-    """Counts and keeps what is attributed."""
-
-    def __init__(self, checkpoints: Checkpoints, progress: ProgressCallback, total: int) -> None:
-        self._checkpoints = checkpoints
-        self._progress = progress
-        self._total = total
-        self._done = self._computed = 0
-        progress(Progress("attribution", 0, total))
-
-    def part(self, stage: str, index: int, token_id: int, size: int, compute: Callable[[], Any]) -> Any:
+    def kept(stage: str, index: int, key: int, size: int, compute: Callable[[], dict[str, Any]]) -> Any:
         """Return what was kept of a text, or compute and keep it; ``size`` is its number of parts."""
-        found = self._checkpoints.read(stage, index, token_id)
+        nonlocal done, computed
+        found = checkpoints.read(stage, index, key)
         if found is None:
             found = compute()
-            self._checkpoints.commit(stage, index, token_id, found)
-            self._computed += size
-        self._done += size
-        self._progress(Progress("attribution", self._done, self._total, self._computed))
+            checkpoints.commit(stage, index, key, found)
+            computed += size
+        done += size
+        progress(Progress("attribution", done, total, computed))
         return found
 
-
-def _parts(carrier: PlacedCarrier) -> int:
-    return len(set(carrier.labels))
+    values: dict[int, dict[str, Vector]] = {}
+    matrices: list[PairMatrix] = []
+    errors: list[float] = []
+    for place, key in enumerate(tokens):
+        rows = []
+        for number, (carrier, vector) in enumerate(zip(some, old, strict=False)):
+            unrelated_vectors = surroundings.anchors[surroundings.unrelated(vector)]
+            compute = partial(_by_part, integrator, carrier, key, unrelated_vectors, settings.steps)
+            rows.append(kept("attribution", place * len(some) + number, key, parts[number], compute))
+        values[key] = {name: np.array([row[name] for row in rows]) for name in _MEASURES}
+        errors += [row["error"] for row in rows]
+        if key == token_id:
+            for number, pair in enumerate(pairs):
+                compute = partial(_pair_matrix, integrator, key, settings.steps, *pair)
+                found = kept("pair", number, key, sizes[number], compute)
+                ids = {name: tuple(found[name]) for name in ("rows", "row_labels", "columns")}
+                matrices.append(PairMatrix(**found | ids | {"values": np.array(found["values"])}))
+    return Attributed(values, max(errors), matrices)
 
 
 def _by_part(
     integrator: JacobianIntegrator, carrier: PlacedCarrier, token_id: int, anchors: Vector, steps: int
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return the mean shares of the copies and of the carrier in the similarities, and the error."""
+    # The parts of the attribution are numbered without gaps.
     present = sorted(set(carrier.labels))
     labels = [present.index(label) for label in carrier.labels]
     found = integrator.contributions(carrier.with_copies(token_id), labels, steps)
     by_part = {label: (anchors @ found.parts[place]).mean() for place, label in enumerate(present)}
-    copies, own = _MEASURES
-    return {
-        copies: float(by_part[int(Part.COPIES)]),
-        own: float(by_part.get(int(Part.CARRIER), 0.0)),
-        "error": found.error,
-    }
+    shares = (by_part[int(Part.COPIES)], by_part.get(int(Part.CARRIER), 0.0))
+    return dict(zip(_MEASURES, map(float, shares), strict=True)) | {"error": found.error}
 
 
-class _Pair:
-    """A carrier and an anchor: the median unrelated one, so that the outcome does not choose it."""
+def _pair_matrix(
+    integrator: JacobianIntegrator,
+    token_id: int,
+    steps: int,
+    carrier: PlacedCarrier,
+    anchor: str,
+    columns: tuple[int, ...],
+    before: float,
+) -> dict[str, Any]:
+    """Attribute the similarity with copies of a token, as the values of a `PairMatrix`."""
+    from stickytoken.inspection import similarity_matrix
 
-    def __init__(
-        self, carrier: PlacedCarrier, texts: AttributedTexts, vector: Vector, encoder: IdEncoder
-    ) -> None:
-        before = texts.surroundings.anchors @ unit_vectors(vector)
-        unrelated = np.flatnonzero(texts.surroundings.unrelated(vector))
-        place = int(unrelated[np.argsort(before[unrelated], kind="stable")[len(unrelated) // 2]])
-        self._carrier = carrier
-        self._anchor = texts.anchors[place]
-        self._before = float(before[place])
-        self._columns = encoder.tokenize([self._anchor])[0].ids
-
-    @property
-    def parts(self) -> int:
-        """Number of tokens of both texts."""
-        return len(self._carrier.labels) + len(self._columns)
-
-    def matrix(self, integrator: JacobianIntegrator, token_id: int, steps: int) -> dict[str, Any]:
-        """Attribute the similarity with copies of a token, as the JSON values of a `PairMatrix`."""
-        from stickytoken.inspection import similarity_matrix
-
-        rows = self._carrier.with_copies(token_id)
-        left = integrator.contributions(rows, range(len(rows)), steps)
-        right = integrator.contributions(self._columns, range(len(self._columns)), steps)
-        return PairMatrix(
-            carrier=self._carrier.text,
-            anchor=self._anchor,
-            rows=rows,
-            row_labels=self._carrier.labels,
-            columns=self._columns,
-            values=similarity_matrix(left, right),
-            before=self._before,
-            similarity=float(left.vector @ right.vector),
-        ).document()
+    rows = carrier.with_copies(token_id)
+    left = integrator.contributions(rows, range(len(rows)), steps)
+    right = integrator.contributions(columns, range(len(columns)), steps)
+    matrix, similarity = similarity_matrix(left, right), float(left.vector @ right.vector)
+    return asdict(PairMatrix(carrier.text, anchor, rows, carrier.labels, columns, matrix, before, similarity))
 
 
 # Smaller differences, relative to 1 plus the value, are rounding errors.
@@ -260,53 +183,32 @@ UNBOUNDED = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Values of a token and of its benign tokens; arrays of the same shape, NaN where undefined.
+    """Values of a token and of its benign tokens; arrays of the same shape, NaN where undefined."""
 
-    Attributes:
-        value: mean over carriers.
-        low: lower end of its Student interval; carriers are the sampling unit.
-        high: upper end of that interval.
-        benign_mean: mean over benign tokens.
-        benign_low: lower end of the prediction interval for one more benign token.
-        benign_high: upper end of that interval.
-        deviations: distance from the benign mean in standard deviations of the benign tokens; between
-            two bounds, on the log-odds scale.
-        outside: whether the value lies outside the benign interval.
-    """
-
-    value: Vector
-    low: Vector
+    value: Vector  # mean over carriers
+    low: Vector  # ends of its Student interval; carriers are the sampling unit
     high: Vector
     benign_mean: Vector
-    benign_low: Vector
+    benign_low: Vector  # ends of the prediction interval for one more benign token
     benign_high: Vector
-    deviations: Vector
+    deviations: Vector  # from the benign mean in standard deviations; between two bounds, of log-odds
     outside: NDArray[np.bool_]
 
 
 def compare(
     values: Vector, benign: Vector, confidence: float, family: int, bounds: Bounds = UNBOUNDED
 ) -> Comparison:
-    """Compare a token with benign tokens.
+    """Compare a token (carriers along the first axis) with k benign tokens, shape (k, carriers, ...).
 
     The benign interval is Student's prediction interval for one more observation, m -+ t s sqrt(1 + 1/k),
-    from the means of the k benign tokens. It holds simultaneously for all comparisons of a family
+    from the means of the benign tokens. It holds simultaneously for all comparisons of a family
     (Bonferroni): an ordinary token leaves it anywhere with a probability of about 1 - confidence.
 
     A measure between two bounds is skewed, more so near a bound, so its intervals are computed on the
     log-odds of the means (the delta method for the interval over carriers) and never cross a bound. With one
     bound, they end there: an observation beyond it is impossible, so the coverage is the same.
-
-    Args:
-        values: values of the token, carriers along the first axis, shape (n, ...).
-        benign: values of the benign tokens, shape (k, n, ...).
-        confidence: coverage of the intervals.
-        family: number of comparisons made together.
-        bounds: range of the values.
     """
-    value = values.mean(axis=0)
-    k = len(benign)
-    means = benign.mean(axis=1)
+    k, value, means = len(benign), values.mean(axis=0), benign.mean(axis=1)
     own, others = (bounds.log_odds(value), bounds.log_odds(means)) if bounds.closed else (value, means)
     centre, spread = others.mean(axis=0), others.std(axis=0, ddof=1)
     quantile = scipy.stats.t.ppf(1 - (1 - confidence) / (2 * family), k - 1)
@@ -320,20 +222,11 @@ def compare(
         low, high = bounds.value(low), bounds.value(high)
     else:
         low, high = np.maximum(low, bounds.low), np.minimum(high, bounds.high)
-    mean = means.mean(axis=0)
+    mean, own_interval = means.mean(axis=0), _interval_of_mean(values, confidence, bounds)
     # Log-odds make large differences of tiny ones near a bound.
     differs = np.abs(value - mean) > _ROUNDING * (1 + np.abs(mean))
-    over_carriers = _interval_of_mean(values, confidence, bounds)
-    return Comparison(
-        value=value,
-        low=over_carriers[0],
-        high=over_carriers[1],
-        benign_mean=mean,
-        benign_low=low,
-        benign_high=high,
-        deviations=deviations,
-        outside=differs & (np.abs(own - centre) > reach),
-    )
+    outside = differs & (np.abs(own - centre) > reach)
+    return Comparison(value, *own_interval, mean, low, high, deviations, outside)
 
 
 def _interval_of_mean(values: Vector, confidence: float, bounds: Bounds) -> tuple[Vector, Vector]:
@@ -354,10 +247,9 @@ def _interval_of_mean(values: Vector, confidence: float, bounds: Bounds) -> tupl
 
 
 def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
-    """Return the Wasserstein distance and the KL divergence of a sample from a reference.
+    """Return the Wasserstein distance and the KL divergence (in nats) of a sample from a reference.
 
-    The divergence (in nats) compares histograms with ten common bins. Half an observation is added to each
-    bin to keep it finite.
+    The divergence compares histograms with ten common bins; half an observation more in each keeps it finite.
     """
     distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low, high = min(sample.min(), reference.min()), max(sample.max(), reference.max())

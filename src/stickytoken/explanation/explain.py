@@ -2,256 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property, partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
+from numpy.typing import NDArray
 
-from stickytoken.corpora import load_sentences
-from stickytoken.corpora.choice import SentenceSource, readable
-from stickytoken.detection.model_files import encoder_for, worst_tokens
-from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import flagged_tokens
+from stickytoken.data import load_sentences
+from stickytoken.data.corpora import SentenceSource, readable
+from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
 from stickytoken.detection.selection import TokenSource, available_tokens
 from stickytoken.detection.selection import token_ids as named_ids
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import EncoderIdentity, require_ids
 from stickytoken.errors import InputError, ModelError
-from stickytoken.explanation._attributing import Attributed, AttributedTexts, attribute
-from stickytoken.explanation._material import EmbeddingMatrix, Material, gather, share_below
+from stickytoken.explanation import files
+from stickytoken.explanation._attributing import Attributed, attribute
 from stickytoken.explanation._measuring import Checkpoints, Measured, Surroundings, mean_direction, measure
-from stickytoken.explanation._verdict import RunVerdict, findings, verdict
-from stickytoken.explanation.files import (
-    ATTRIBUTION_SCHEMA,
-    BENIGN_SCHEMA,
-    HEADS_SCHEMA,
-    MEASURES_SCHEMA,
-    NEIGHBOURS_SCHEMA,
-    PAIRS_SCHEMA,
-    ExplanationContent,
-    require_place,
-    stored_explanation,
-    write_tables,
-)
-from stickytoken.explanation.result import Explanation, TokenExplanation
-from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.tables import frame, head_rows, measure_rows, pair_tables
+from stickytoken.explanation.files import StoredExplanation, measure_rows
+from stickytoken.explanation.result import Explanation, RunVerdict, findings, verdict
+from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Material, gather, share_below
 from stickytoken.machine import digest
-from stickytoken.measurement.resume import identity_of
-from stickytoken.measurement.stage import ProgressCallback, ignore_progress
+from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.resume import identity_of, package_versions
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary import BenignMatch, Vocabulary, categorize, match_benign
 
 if TYPE_CHECKING:
-    from stickytoken.inspection.protocol import Inspector
-
+    from stickytoken.inspection.module_embedding import Inspector
 
 # Increase it when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 2
-
-
-@dataclass(frozen=True)
-class Job:
-    """What an explanation is computed from.
-
-    Attributes:
-        inspector: shows what happens inside the model.
-        vocabulary: the model's vocabulary.
-        settings: settings of the explanation.
-        material: carriers and anchors.
-        matches: benign tokens by explained token.
-        run: the run that the tokens come from, if any.
-        identity: identity of the model, computed for this explanation.
-    """
-
-    inspector: Inspector
-    vocabulary: Vocabulary
-    settings: ExplainSettings
-    material: Material
-    matches: dict[int, BenignMatch]
-    run: Run | None
-    identity: EncoderIdentity
-
-    @cached_property
-    def verdicts(self) -> dict[int, str | None]:
-        """Verdict of every token in the run, by id; empty without a run."""
-        return {} if self.run is None else dict(self.run.tokens.select("token_id", "verdict").iter_rows())
-
-    def run_verdict(self, token_id: int) -> RunVerdict | None:
-        """Return what the run says about a token; None if there is no run or it has no verdict."""
-        if self.run is None or self.verdicts.get(token_id) is None:
-            return None
-        row = self.run.tokens.row(by_predicate=pl.col("token_id") == token_id, named=True)
-        scale, lift = self.run.method.scale(self.run), row["lift"]
-        known = ("severity", "universality", "kind", "texts")
-        return RunVerdict(
-            verdict=row["verdict"],
-            lift=lift,
-            sd=None if scale is None or lift is None else (lift - scale.ordinary) / scale.spread,
-            **{name: row.get(name) for name in known},
-        )
-
-    def parts(self, token_id: int) -> dict[str, Any]:
-        """Return everything that can change the explanation of a token, as JSON values."""
-        said = self.run_verdict(token_id)
-        return identity_of(
-            _IDENTITY_VERSION,
-            self.identity,
-            self.settings,
-            token=token_id,
-            benign=self.benign[token_id],
-            carriers=digest([[each.text, each.template] for each in self.material.carriers]),
-            anchors=digest(self.material.anchors),
-            mean_similarity=self.material.mean_similarity,
-            run_verdict=self.verdicts.get(token_id),
-            **({} if said is None else {"run": asdict(said)}),
-        )
-
-    @property
-    def benign(self) -> dict[int, list[int]]:
-        """Ids of the benign tokens, by explained token."""
-        return {k: [token.id for token in match.tokens] for k, match in self.matches.items()}
-
-
-def assemble(
-    job: Job,
-    measured: Measured,
-    attributed: Attributed | None,
-    matrix: EmbeddingMatrix | None,
-    notes: list[str],
-) -> Explanation:
-    """Compare every token with its benign tokens and build the explanation."""
-    names = job.inspector.encoder.tokenizer.entries
-    heads: list[dict[str, Any]] = []
-    pairs: list[dict[str, Any]] = []
-    cells: list[dict[str, Any]] = []
-    rows = _rows_by_token(job, measured, attributed, matrix)
-    for token_id in job.matches:
-        own = {"token_id": token_id, "token": names[token_id]}
-        if token_id in measured.heads:
-            benign = np.stack([measured.heads[k] for k in job.benign[token_id]])
-            found = head_rows(measured.heads[token_id], benign, job.settings.confidence)
-            heads += [own | row for row in found]
-        if attributed is not None:
-            summaries, matrix_cells = pair_tables(token_id, attributed.pairs[token_id], names)
-            pairs += summaries
-            cells += matrix_cells
-    tokens = tuple(_token(job, token_id, rows[token_id]) for token_id in job.matches)
-    notes = [*notes, *_notes_on_matches(tokens)]
-    measures = [
-        {"token_id": token_id, "token": names[token_id]} | row for token_id in rows for row in rows[token_id]
-    ]
-    return Explanation(
-        model=job.inspector.encoder.name,
-        tokens=tokens,
-        measures=frame(measures, MEASURES_SCHEMA),
-        heads=frame(heads, HEADS_SCHEMA),
-        pairs=frame(pairs, PAIRS_SCHEMA),
-        attribution=frame(cells, ATTRIBUTION_SCHEMA),
-        benign=frame(_benign_rows(job, names, attributed), BENIGN_SCHEMA),
-        neighbours=frame(_neighbour_rows(job, names, matrix), NEIGHBOURS_SCHEMA),
-        vocabulary={} if matrix is None else matrix.geometry,
-        notes=tuple(notes),
-        settings=job.settings,
-        carriers=len(job.material.carriers),
-        source=job.material.source,
-        pooling=job.inspector.pooling,
-        parts={token_id: job.parts(token_id) for token_id in job.matches},
-    )
-
-
-def _token(job: Job, token_id: int, rows: list[dict[str, Any]]) -> TokenExplanation:
-    """Sum up what was found about one token."""
-    place = job.vocabulary.place(token_id)
-    name, match, differing = job.vocabulary.tokens[place], job.matches[token_id], findings(rows)
-    return TokenExplanation(
-        token_id=token_id,
-        token=name,
-        category=job.vocabulary.categories[place].value,
-        run_verdict=job.verdicts.get(token_id),
-        verdict=verdict(name, token_id, rows, differing, len(match.tokens), job.run_verdict(token_id)),
-        findings=tuple(differing),
-        same_category=match.same_category,
-    )
-
-
-def _notes_on_matches(tokens: Sequence[TokenExplanation]) -> list[str]:
-    return [
-        f"too few other tokens have the category {each.category}: {each.token!r} is compared with tokens of "
-        "other categories"
-        for each in tokens
-        if not each.same_category
-    ]
-
-
-def _rows_by_token(
-    job: Job, measured: Measured, attributed: Attributed | None, matrix: EmbeddingMatrix | None
-) -> dict[int, list[dict[str, Any]]]:
-    """Return the rows of the table of measures by token id, without the token's name."""
-    confidence = job.settings.confidence
-    of_rows = {} if matrix is None else matrix.measures
-    available = [token.id for token in job.vocabulary.available]
-    found: dict[int, list[dict[str, Any]]] = {}
-    for token_id, others in job.benign.items():
-        rows: list[dict[str, Any]] = []
-        for name, values in measured.values[token_id].items():
-            benign = np.stack([measured.values[k][name] for k in others])
-            rows += measure_rows(name, values, benign, confidence)
-        for name, distances in measured.distances[token_id].items():
-            rows += measure_rows(name, distances[0], distances[1:], confidence)
-        if attributed is not None:
-            nearest = [k for k in others if k in attributed.values]
-            for name, values in attributed.values[token_id].items():
-                benign = np.stack([attributed.values[k][name] for k in nearest])
-                rows += measure_rows(name, values, benign, confidence)
-        for name, column in of_rows.items():
-            own, theirs = column[[token_id]], column[list(others)][:, None]
-            rows += measure_rows(name, own, theirs, confidence, share_below(column, token_id, available))
-        found[token_id] = rows
-    return found
-
-
-def _benign_rows(job: Job, names: Mapping[int, str], attributed: Attributed | None) -> list[dict[str, Any]]:
-    categories = dict(zip(job.vocabulary.ids, job.vocabulary.categories, strict=True))
-    return [
-        {
-            "token_id": token_id,
-            "benign_id": token.id,
-            "benign": names[token.id],
-            "category": categories[token.id].value,
-            "characters": len(token.text.strip()),
-            "attributed": attributed is not None and token.id in attributed.values,
-        }
-        for token_id, match in job.matches.items()
-        for token in match.tokens
-    ]
-
-
-def _neighbour_rows(
-    job: Job, names: Mapping[int, str], matrix: EmbeddingMatrix | None
-) -> list[dict[str, Any]]:
-    if matrix is None:
-        return []
-    return [
-        {
-            "token_id": token_id,
-            "rank": rank,
-            "neighbour_id": other,
-            "neighbour": names[other],
-            "cosine": cosine,
-        }
-        for token_id in job.matches
-        for rank, (other, cosine) in enumerate(matrix.neighbours(token_id, job.settings.neighbours), start=1)
-    ]
-
-
 _DIRECTION_KEY = 1
 # Of a run's sticky tokens; each takes most of a minute on two cores.
 _MOST_OF_RUN = 3
@@ -302,7 +89,7 @@ def explain(
     corpus = None if sentences is None else load_sentences(sentences)
     out = None if out is None else file_path("out", out)
     if out is not None:
-        require_place(out)
+        files.require_place(out)
         require_unlocked(out, tokens, run)
     if tokens is None:
         tokens = _worst(run)
@@ -311,29 +98,27 @@ def explain(
     if corpus is not None:
         corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
-    token_ids = _token_ids(vocabulary, tokens)
+    token_ids = named_ids(vocabulary, tokens)
+    for place, token_id in enumerate(token_ids):
+        if token_id in token_ids[:place]:
+            raise InputError(f"token id {token_id} is given twice: leave one out")
+    available_tokens(vocabulary, token_ids)  # refuses tokens that cannot occur in text
     unread = {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
     for token_id in unread.intersection(token_ids):
         raise InputError(f"token id {token_id} has no embedding in {encoder.name}: leave it out")
     # A run says which tokens are benign. Without one, those that somebody asks about are not presumed to be.
-    suspected = flagged_tokens(run) if run is not None else set(token_ids)
-    excluded = unread | suspected
-    matches = {
-        token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)
-        for token_id in token_ids
-    }
+    excluded = unread | (flagged_tokens(run) if run is not None else set(token_ids))
+    matches = {k: match_benign(vocabulary, k, excluded, settings.benign, settings.seed) for k in token_ids}
     material = gather(encoder, settings, run, chosen, corpus)
-    job = Job(inspector, vocabulary, settings, material, matches, run, encoder.identity)
-    surroundings = cache(partial(_surroundings, job, progress))
-    matrix = cache(partial(_matrix, inspector))
+    job = _Job(inspector, vocabulary, settings, material, run, encoder.identity, progress)
     contents = []
     for token_id, match in matches.items():
-        own = replace(job, matches={token_id: match})
-        compute = partial(_explained, own, token_id, surroundings, matrix, progress)
+        compute = partial(job.explained, token_id, match)
         if out is None:
             contents.append(compute(Checkpoints()))
         else:
-            contents.append(stored_explanation(out / str(token_id), job.parts(token_id), compute))
+            parts = job.parts(token_id, match)
+            contents.append(files.stored_explanation(out / str(token_id), parts, compute))
     return Explanation.of(contents)
 
 
@@ -344,8 +129,8 @@ def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) 
     else:
         named = list(tokens) if isinstance(tokens, (list, tuple)) else [tokens]  # an iterator is not used up
     ids = {} if run is None else dict(run.tokens.select("token", "token_id").iter_rows())
-    known = [ids.get(each) if isinstance(each, str) else each for each in named]
-    for token_id in known:
+    for each in named:
+        token_id = ids.get(each) if isinstance(each, str) else each
         if isinstance(token_id, Integral):
             ResultFolder(folder / str(token_id)).require_unlocked()
 
@@ -356,84 +141,222 @@ def _worst(run: Run | None) -> list[int]:
     return worst_tokens(run, _MOST_OF_RUN)
 
 
-def _token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
-    ids = named_ids(vocabulary, tokens)
-    for place, token_id in enumerate(ids):
-        if token_id in ids[:place]:
-            raise InputError(f"token id {token_id} is given twice: leave one out")
-    available_tokens(vocabulary, ids)  # refuses tokens that cannot occur in text
-    return ids
+@dataclass(frozen=True)
+class _Job:
+    """What the explanations of all tokens have in common."""
 
+    inspector: Inspector
+    vocabulary: Vocabulary
+    settings: ExplainSettings
+    material: Material
+    run: Run | None
+    identity: EncoderIdentity
+    progress: ProgressCallback
 
-def _explained(
-    job: Job,
-    token_id: int,
-    shared: Callable[[], Surroundings],
-    shared_matrix: Callable[[], EmbeddingMatrix | None],
-    progress: ProgressCallback,
-    checkpoints: Checkpoints,
-) -> ExplanationContent:
-    surroundings, names = shared(), job.inspector.encoder.tokenizer.entries
-    measured = checkpoints.measured(token_id)
-    if measured is None:
-        measured = measure(job.inspector, job.material.carriers, job.benign, surroundings, progress)
-        checkpoints.commit_measured(token_id, measured)
-    matrix, notes = shared_matrix(), _notes(job, measured)
-    attributed = None
-    if job.settings.attribution:
-        if checkpoints.folder is not None:
-            write_tables(checkpoints.folder, assemble(job, measured, None, matrix, notes).content(token_id))
-        texts = AttributedTexts(job.material.carriers, job.material.anchors, surroundings)
-        try:
-            attributed = attribute(job.inspector, texts, job.benign, job.settings, progress, checkpoints)
+    @property
+    def names(self) -> Mapping[int, str]:
+        """Vocabulary strings by id."""
+        return self.inspector.encoder.tokenizer.entries
+
+    @cached_property
+    def surroundings(self) -> Surroundings:
+        """Vectors of the anchors, the mean direction and the mean similarity, which the run may know."""
+        encoder, settings = self.inspector.encoder, self.settings
+        anchors = exact_unit_vectors(encoder.encode(list(self.material.anchors)))
+        mean = self.material.mean_similarity
+        if mean is None:
+            before = [each.before for each in self.material.carriers]
+            mean = float((exact_unit_vectors(encoder.encode_ids(before)) @ anchors.T).mean())
+        ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
+        drawn = np.random.default_rng([settings.seed, _DIRECTION_KEY]).permutation(ids)[: settings.directions]
+        direction = mean_direction(self.inspector, sorted(int(k) for k in drawn), self.progress)
+        return Surroundings(direction, anchors, mean)
+
+    @cached_property
+    def matrix(self) -> EmbeddingMatrix | None:
+        """The embedding matrix; None if the model does not expose it."""
+        rows = self.inspector.embedding_matrix()
+        return None if rows is None else EmbeddingMatrix(rows, self.names)
+
+    def said(self, token_id: int) -> RunVerdict | None:
+        """Return what the run says about a token; None if there is no run or it has no verdict."""
+        rows = [] if self.run is None else self.run.tokens.filter(token_id=token_id).to_dicts()
+        if self.run is None or not rows or rows[0]["verdict"] is None:
+            return None
+        row, scale = rows[0], self.run.method.scale(self.run)
+        lift = row["lift"]
+        return RunVerdict(
+            verdict=row["verdict"],
+            lift=lift,
+            sd=None if scale is None or lift is None else (lift - scale.ordinary) / scale.spread,
+            **{name: row.get(name) for name in ("severity", "universality", "kind", "texts")},
+        )
+
+    def parts(self, token_id: int, match: BenignMatch) -> dict[str, Any]:
+        """Return everything that can change the explanation of a token, as JSON values."""
+        said = self.said(token_id)
+        return identity_of(
+            _IDENTITY_VERSION,
+            self.identity,
+            self.settings,
+            token=token_id,
+            benign=[token.id for token in match.tokens],
+            carriers=digest([[each.text, each.template] for each in self.material.carriers]),
+            anchors=digest(self.material.anchors),
+            mean_similarity=self.material.mean_similarity,
+            run_verdict=None if said is None else said.verdict,
+            **({} if said is None else {"run": asdict(said)}),
+        )
+
+    def explained(self, token_id: int, match: BenignMatch, checkpoints: Checkpoints) -> StoredExplanation:
+        """Measure a token and its benign tokens, and attribute their similarities."""
+        surroundings, settings, benign = self.surroundings, self.settings, [each.id for each in match.tokens]
+        measured = checkpoints.measured(token_id)
+        if measured is None:
+            carriers = self.material.carriers
+            measured = measure(self.inspector, carriers, token_id, benign, surroundings, self.progress)
+            checkpoints.commit_measured(token_id, measured)
+        notes = self.notes(measured)
+        attributed = None
+        if settings.attribution:
+            if checkpoints.folder is not None:
+                files.write_tables(checkpoints.folder, self.assembled(token_id, match, measured, None, notes))
+            try:
+                chosen = (self.inspector, self.material, surroundings, token_id, benign, settings)
+                attributed = attribute(*chosen, self.progress, checkpoints)
+                notes.append(
+                    f"the attributions of {self.names[token_id]!r} are off by at most {attributed.error:.2g} "
+                    f"of a unit vector ({settings.steps} points per integral, more where it changes sharply)"
+                )
+            except ModelError as error:
+                notes.append(f"attribution was not possible: {error}")
+        if self.matrix is None:
+            name = self.inspector.encoder.name
+            notes.append(f"the embedding matrix was not measured: {name} does not expose it")
+        return self.assembled(token_id, match, measured, attributed, notes)
+
+    def notes(self, measured: Measured) -> list[str]:
+        """Say what could not be measured."""
+        name, found = self.inspector.encoder.name, next(iter(measured.values.values()))
+        notes = []
+        if not self.inspector.has_layers:
+            notes.append(f"{name} is a static embedding model: it has no attention and no layers")
+        elif not measured.heads:
+            notes.append(f"attention was not measured: {name} does not expose its attention weights")
+        if "copies_norm" not in found:
+            notes.append(f"hidden states were not measured: {name} does not expose them")
+        if "pooling_share" not in found:
             notes.append(
-                f"the attributions of {names[token_id]!r} are off by at most {attributed.error:.2g} of a "
-                f"unit vector ({job.settings.steps} points per integral, more where it changes sharply)"
+                "the copies' share of the vector was not measured: "
+                f"the pooling of {name} is not a sum over positions"
             )
-        except ModelError as error:
-            notes.append(f"attribution was not possible: {error}")
-    if matrix is None:
-        notes.append(
-            f"the embedding matrix was not measured: {job.inspector.encoder.name} does not expose it"
+        if len(self.material.carriers) == 1:
+            notes.append("values have no interval over texts, because there is only one text")
+        if self.run is None:
+            notes.append("the benign tokens are assumed to be benign, because no run was given")
+        return notes
+
+    def assembled(
+        self,
+        token_id: int,
+        match: BenignMatch,
+        measured: Measured,
+        attributed: Attributed | None,
+        notes: Sequence[str],
+    ) -> StoredExplanation:
+        """Compare a token with its benign tokens and build its record and tables."""
+        names, matrix, confidence = self.names, self.matrix, self.settings.confidence
+        token, others = names[token_id], [each.id for each in match.tokens]
+        categories = {
+            k: self.vocabulary.categories[self.vocabulary.place(k)].value for k in (token_id, *others)
+        }
+        attributed_values = {} if attributed is None else attributed.values
+        summaries, cells = files.pair_tables(token_id, [] if attributed is None else attributed.pairs, names)
+        measures, heads = self._measure_rows(token_id, others, measured, attributed_values), []
+        if token_id in measured.heads:
+            theirs = np.stack([measured.heads[k] for k in others])
+            heads = files.head_rows(measured.heads[token_id], theirs, confidence)
+        near = [] if matrix is None else matrix.neighbours(token_id, self.settings.neighbours)
+        own = {"token_id": token_id}
+        rows: dict[str, list[dict[str, Any]]] = {
+            "measures": [own | {"token": token} | row for row in measures],
+            "heads": [own | {"token": token} | row for row in heads],
+            "pairs": summaries,
+            "attribution": cells,
+            "benign": [
+                own
+                | {
+                    "benign_id": each.id,
+                    "benign": names[each.id],
+                    "category": categories[each.id],
+                    "characters": len(each.text.strip()),
+                    "attributed": each.id in attributed_values,
+                }
+                for each in match.tokens
+            ],
+            "neighbours": [
+                own | {"rank": rank, "neighbour_id": other, "neighbour": names[other], "cosine": cosine}
+                for rank, (other, cosine) in enumerate(near, start=1)
+            ],
+        }
+        tables = {name: files.frame(rows[name], schema) for name, schema in files.TABLE_SCHEMAS.items()}
+        said, differing = self.said(token_id), findings(measures)
+        explained = files.TokenExplanation(
+            token_id=token_id,
+            token=token,
+            category=categories[token_id],
+            run_verdict=None if said is None else said.verdict,
+            verdict=verdict(token, token_id, measures, differing, len(others), said),
+            findings=tuple(differing),
+            same_category=match.same_category,
+            **{
+                name: table.drop("token_id", "token", strict=False).to_dicts()
+                for name, table in tables.items()
+                if name != "attribution"
+            },
         )
-    return assemble(job, measured, attributed, matrix, notes).content(token_id)
-
-
-def _matrix(inspector: Inspector) -> EmbeddingMatrix | None:
-    rows = inspector.embedding_matrix()
-    return None if rows is None else EmbeddingMatrix(rows, inspector.encoder.tokenizer.entries)
-
-
-def _surroundings(job: Job, progress: ProgressCallback) -> Surroundings:
-    """Encode the anchors, and compute the mean direction and, without a run, the mean similarity."""
-    encoder, settings = job.inspector.encoder, job.settings
-    anchors = exact_unit_vectors(encoder.encode(list(job.material.anchors)))
-    mean = job.material.mean_similarity
-    if mean is None:
-        carriers = exact_unit_vectors(encoder.encode_ids([each.before for each in job.material.carriers]))
-        mean = float((carriers @ anchors.T).mean())
-    ids = [token.id for token in job.vocabulary.available if encoder.fits((token.id,))]
-    drawn = np.random.default_rng([settings.seed, _DIRECTION_KEY]).permutation(ids)[: settings.directions]
-    direction = mean_direction(job.inspector, sorted(int(k) for k in drawn), progress)
-    return Surroundings(direction, anchors, mean)
-
-
-def _notes(job: Job, measured: Measured) -> list[str]:
-    name, found = job.inspector.encoder.name, next(iter(measured.values.values()))
-    notes = []
-    if not job.inspector.has_layers:
-        notes.append(f"{name} is a static embedding model: it has no attention and no layers")
-    elif not measured.heads:
-        notes.append(f"attention was not measured: {name} does not expose its attention weights")
-    if "copies_norm" not in found:
-        notes.append(f"hidden states were not measured: {name} does not expose them")
-    if "pooling_share" not in found:
-        notes.append(
-            "the copies' share of the vector was not measured: "
-            f"the pooling of {name} is not a sum over positions"
+        if not match.same_category:
+            notes = [
+                *notes,
+                f"too few other tokens have the category {explained.category}: {token!r} is compared with "
+                "tokens of other categories",
+            ]
+        parts = self.parts(token_id, match)
+        record = files.ExplanationRecord(
+            schema_version=files.EXPLANATION_SCHEMA_VERSION,
+            identity=digest(parts),
+            identity_parts=parts,
+            model=self.inspector.encoder.name,
+            pooling=self.inspector.pooling,
+            carriers=len(self.material.carriers),
+            source=self.material.source,
+            settings=asdict(self.settings),
+            vocabulary={} if matrix is None else matrix.geometry,
+            notes=list(notes),
+            tokens=[explained],
+            versions=package_versions(),
         )
-    if len(job.material.carriers) == 1:
-        notes.append("values have no interval over texts, because there is only one text")
-    if job.run is None:
-        notes.append("the benign tokens are assumed to be benign, because no run was given")
-    return notes
+        return StoredExplanation(record, tables)
+
+    def _measure_rows(
+        self,
+        token_id: int,
+        others: Sequence[int],
+        measured: Measured,
+        attributed: Mapping[int, Mapping[str, NDArray[np.float64]]],
+    ) -> list[dict[str, Any]]:
+        confidence, rows = self.settings.confidence, list[dict[str, Any]]()
+        for name, values in measured.values[token_id].items():
+            benign = np.stack([measured.values[k][name] for k in others])
+            rows += measure_rows(name, values, benign, confidence)
+        for name, distances in measured.distances.items():
+            rows += measure_rows(name, distances[0], distances[1:], confidence)
+        nearest = [k for k in others if k in attributed]
+        for name, values in attributed.get(token_id, {}).items():
+            rows += measure_rows(name, values, np.stack([attributed[k][name] for k in nearest]), confidence)
+        if self.matrix is not None:
+            available = [token.id for token in self.vocabulary.available]
+            for name, column in self.matrix.measures.items():
+                own, theirs = column[[token_id]], column[list(others)][:, None]
+                rows += measure_rows(name, own, theirs, confidence, share_below(column, token_id, available))
+        return rows

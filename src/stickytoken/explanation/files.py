@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import Field
 
 from stickytoken.errors import RunError
+from stickytoken.explanation._attributing import (
+    Bounds,
+    Comparison,
+    PairMatrix,
+    compare,
+    distribution_distances,
+)
 from stickytoken.explanation._measuring import Checkpoints
+from stickytoken.explanation.settings import Part
 from stickytoken.machine import digest
-from stickytoken.measurement.atomic import require_writable
-from stickytoken.measurement.resume import IdentityRecord, Kind, MeasurementRecord, Record, resumed
-from stickytoken.measurement.store import (
-    IDENTITY_FILE,
-    RUN_FILE,
-    ResultFolder,
-    read_json,
-    repair_advice,
-    validated,
+from stickytoken.measurement import store
+from stickytoken.measurement.resume import (
+    IdentityRecord,
+    MeasurementKind,
+    MeasurementRecord,
+    Record,
+    resumed,
 )
 
 # Version 2 added the identity.
@@ -35,9 +44,7 @@ EXPLANATIONS_FOLDER = "explain"
 NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
 MEASURES_SCHEMA = {
     "token_id": pl.Int64,
-    "token": pl.String,
-    "area": pl.String,
-    "measure": pl.String,
+    **dict.fromkeys(("token", "area", "measure"), pl.String),
     "layer": pl.Int64,
     **dict.fromkeys(NUMBERS, pl.Float64),
     "outside": pl.Boolean,
@@ -48,52 +55,33 @@ MEASURES_SCHEMA = {
 HEADS_SCHEMA = {
     "token_id": pl.Int64,
     "token": pl.String,
-    "layer": pl.Int64,
-    "head": pl.Int64,
+    **dict.fromkeys(("layer", "head"), pl.Int64),
     **dict.fromkeys(NUMBERS, pl.Float64),
     "outside": pl.Boolean,
     **dict.fromkeys(("wasserstein", "wasserstein_benign", "kl", "kl_benign"), pl.Float64),
 }
 ATTRIBUTION_SCHEMA = {
-    "token_id": pl.Int64,
-    "pair": pl.Int64,
-    "row": pl.Int64,
-    "row_token": pl.String,
-    "row_part": pl.String,
+    **dict.fromkeys(("token_id", "pair", "row"), pl.Int64),
+    **dict.fromkeys(("row_token", "row_part"), pl.String),
     "column": pl.Int64,
     "column_token": pl.String,
     "value": pl.Float64,
 }
+_PAIR_NUMBERS = ("similarity_before", "similarity", "sum", "completeness_error")
+_PAIR_PARTS = ("from_copies", "from_carrier", "from_reference")
 PAIRS_SCHEMA = {
-    "token_id": pl.Int64,
-    "pair": pl.Int64,
-    "carrier": pl.String,
-    "anchor": pl.String,
-    **dict.fromkeys(
-        (
-            "similarity_before",
-            "similarity",
-            "sum",
-            "completeness_error",
-            "from_copies",
-            "from_carrier",
-            "from_reference",
-        ),
-        pl.Float64,
-    ),
+    **dict.fromkeys(("token_id", "pair"), pl.Int64),
+    **dict.fromkeys(("carrier", "anchor"), pl.String),
+    **dict.fromkeys((*_PAIR_NUMBERS, *_PAIR_PARTS), pl.Float64),
 }
 NEIGHBOURS_SCHEMA = {
-    "token_id": pl.Int64,
-    "rank": pl.Int64,
-    "neighbour_id": pl.Int64,
+    **dict.fromkeys(("token_id", "rank", "neighbour_id"), pl.Int64),
     "neighbour": pl.String,
     "cosine": pl.Float64,
 }
 BENIGN_SCHEMA = {
-    "token_id": pl.Int64,
-    "benign_id": pl.Int64,
-    "benign": pl.String,
-    "category": pl.String,
+    **dict.fromkeys(("token_id", "benign_id"), pl.Int64),
+    **dict.fromkeys(("benign", "category"), pl.String),
     "characters": pl.Int64,
     "attributed": pl.Boolean,
 }
@@ -108,7 +96,7 @@ TABLE_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-class FindingRecord(Record):
+class Finding(Record):
     """A measure in which a token differs from benign tokens."""
 
     area: str
@@ -123,21 +111,21 @@ class FindingRecord(Record):
     called: str = Field(description="the measure in words")
 
 
-class ExplainedTokenRecord(Record):
-    """One token; readers take its tables from the Parquet files."""
+class TokenExplanation(Record):
+    """What was found about one token; readers take its tables from the Parquet files."""
 
     token_id: int
     token: str
     category: str
     run_verdict: str | None
     verdict: str = Field(description="one sentence")
-    findings: list[FindingRecord]
-    same_category: bool
-    measures: list[dict[str, Any]]
-    heads: list[dict[str, Any]]
-    pairs: list[dict[str, Any]]
-    benign: list[dict[str, Any]]
-    neighbours: list[dict[str, Any]]
+    findings: tuple[Finding, ...]
+    same_category: bool = Field(description="whether the benign tokens have the token's category")
+    measures: list[dict[str, Any]] = Field(repr=False)
+    heads: list[dict[str, Any]] = Field(repr=False)
+    pairs: list[dict[str, Any]] = Field(repr=False)
+    benign: list[dict[str, Any]] = Field(repr=False)
+    neighbours: list[dict[str, Any]] = Field(repr=False)
 
 
 class ExplanationRecord(MeasurementRecord):
@@ -150,47 +138,38 @@ class ExplanationRecord(MeasurementRecord):
     settings: dict[str, Any]
     vocabulary: dict[str, float]
     notes: list[str]
-    tokens: list[ExplainedTokenRecord]
+    tokens: list[TokenExplanation]
     versions: dict[str, str]
 
 
-# Schema version of explanations that do not record which model they belong to.
-
-
 @dataclass(frozen=True)
-class ExplanationContent:
-    """The explanation of one token.
-
-    Attributes:
-        record: record of the whole explanation.
-        token: record of the token.
-        tables: tables by name, as in `Explanation.of_token`.
-    """
+class StoredExplanation:
+    """The explanation of one token: its record, its tables by name, and its folder once it is read."""
 
     record: ExplanationRecord
-    token: ExplainedTokenRecord
     tables: dict[str, pl.DataFrame]
+    path: Path | None = None
 
-
-@dataclass(frozen=True)
-class StoredExplanation(ExplanationContent):
-    """The explanation of one token, read from a folder."""
-
-    path: Path
+    @property
+    def token(self) -> TokenExplanation:
+        """What was found about the token."""
+        return self.record.tokens[0]
 
 
 def stored_explanation(
-    folder: Path, parts: dict[str, Any], compute: Callable[[Checkpoints], ExplanationContent]
-) -> ExplanationContent:
-    """Return the explanation that a folder holds, or compute and commit it."""
-    files = ResultFolder(folder)
+    folder: Path,
+    parts: dict[str, Any],
+    result: StoredExplanation | Callable[[Checkpoints], StoredExplanation],
+) -> StoredExplanation:
+    """Return the explanation that a folder holds, or commit a result, which may still be computed."""
+    files = store.ResultFolder(folder)
     claim = IdentityRecord(kind=_KIND.name, identity=digest(parts), identity_parts=parts)
     with resumed(files, _KIND, claim) as held:
         if held.finished:
             files.remove_shards()  # an earlier call may have been killed before it came to that
             return read_explanation(folder)
         held.begin()
-        content = compute(Checkpoints(files))
+        content = result if isinstance(result, StoredExplanation) else result(Checkpoints(files))
         write_tables(files, content)
         held.finish(content.record)
         files.remove_shards()
@@ -199,30 +178,18 @@ def stored_explanation(
 
 def require_place(folder: Path) -> None:
     """Refuse a folder that cannot take explanations, without creating it."""
-    require_writable(folder)
-    if any((folder / name).exists() for name in (RUN_FILE, IDENTITY_FILE)):
+    store.require_writable(folder)
+    if any((folder / name).exists() for name in (store.RUN_FILE, store.IDENTITY_FILE)):
         raise RunError(
             f"{folder} is the folder of a run or another measurement: choose another one, such as "
             f"{folder / EXPLANATIONS_FOLDER}"
         )
 
 
-def write_tables(files: ResultFolder, content: ExplanationContent) -> None:
+def write_tables(files: store.ResultFolder, content: StoredExplanation) -> None:
     """Write the tables of one token, which count once explanation.json is there."""
     for name, table in content.tables.items():
         files.write_table(f"{name}.parquet", table)
-
-
-def _continued(folder: ResultFolder) -> ExplanationRecord:
-    return _record(folder.path / EXPLANATION_FILE)
-
-
-def _is_finished(record: MeasurementRecord, folder: ResultFolder) -> bool:
-    del record
-    return all((folder.path / f"{name}.parquet").is_file() for name in TABLE_SCHEMAS)
-
-
-_KIND: Kind[MeasurementRecord] = Kind("explanation", EXPLANATION_FILE, _continued, _is_finished)
 
 
 def explanation_folders(folder: Path) -> list[Path]:
@@ -236,35 +203,191 @@ def explanation_folders(folder: Path) -> list[Path]:
 
 def read_explanation(folder: Path) -> StoredExplanation:
     """Read the folder of one token."""
-    record = _record(folder / EXPLANATION_FILE)
-    (token,) = record.tokens
-    files = ResultFolder(folder)
-    tables = {
-        name: files.read_table(f"{name}.parquet", tuple(schema)) for name, schema in TABLE_SCHEMAS.items()
-    }
-    for name, table in tables.items():
-        _require_types(folder / f"{name}.parquet", table, TABLE_SCHEMAS[name])
-    return StoredExplanation(record, token, tables, folder)
+    record, files, tables = _record(folder / EXPLANATION_FILE), store.ResultFolder(folder), {}
+    for name, schema in TABLE_SCHEMAS.items():
+        table = tables[name] = files.read_table(f"{name}.parquet", tuple(schema))
+        for column, dtype in schema.items():
+            if table.schema[column] != dtype:
+                raise RunError(
+                    f"{folder / f'{name}.parquet'} has {table.schema[column]} values in column {column!r} "
+                    f"instead of {dtype}: delete it and run explain again"
+                )
+    return StoredExplanation(record, tables, folder)
 
 
 def _record(path: Path) -> ExplanationRecord:
-    raw = read_json(path)
+    raw = store.read_json(path)
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != EXPLANATION_SCHEMA_VERSION:
         raise RunError(
             f"{path} has schema version {json.dumps(version)[:40]}, but this stickytoken reads version "
             f"{EXPLANATION_SCHEMA_VERSION}: run explain again in another folder"
         )
-    record = validated(ExplanationRecord, raw, path)
+    record = store.validated(ExplanationRecord, raw, path)
     if len(record.tokens) != 1:
-        raise RunError(f"{path} has {len(record.tokens)} tokens instead of one: {repair_advice(path)}")
+        raise RunError(f"{path} has {len(record.tokens)} tokens instead of one: {store.repair_advice(path)}")
     return record
 
 
-def _require_types(path: Path, table: pl.DataFrame, schema: Any) -> None:
-    for name, dtype in schema.items():
-        if table.schema[name] != dtype:
-            raise RunError(
-                f"{path} has {table.schema[name]} values in column {name!r} instead of {dtype}: "
-                "delete it and run explain again"
-            )
+_KIND: MeasurementKind[MeasurementRecord] = MeasurementKind(
+    "explanation",
+    EXPLANATION_FILE,
+    lambda folder: _record(folder.path / EXPLANATION_FILE),
+    lambda record, folder: all((folder.path / f"{name}.parquet").is_file() for name in TABLE_SCHEMAS),
+)
+
+Vector = NDArray[np.float64]
+
+# Measures by the part of the model that they describe.
+AREAS = {
+    "attention": ("attention_received", "attention_from_others"),
+    "hidden states": (
+        "copies_cosine_distance",
+        "copies_euclidean_distance",
+        "copies_norm",
+        "carrier_cosine_drift",
+        "carrier_euclidean_drift",
+    ),
+    "pooling": ("pooling_share", "pooling_norm_share", "pooling_toward_mean", "vector_toward_mean"),
+    "attribution": ("attributed_to_copies", "attributed_to_carrier"),
+    "embedding": (
+        "embedding_norm",
+        "embedding_distance_to_mean",
+        "embedding_cosine_to_mean",
+        "embedding_distance_to_unused",
+        "embedding_cosine_to_unused",
+    ),
+    "similarity": ("lift_sentences",),
+}
+AREA_OF = {measure: area for area, measures in AREAS.items() for measure in measures}
+_SHARE = Bounds(0, 1)
+# Measures that are not listed have no bounds.
+BOUNDS = {
+    **dict.fromkeys(("attention_received", "attention_from_others", "pooling_norm_share"), _SHARE),
+    **dict.fromkeys(
+        ("vector_toward_mean", "embedding_cosine_to_mean", "embedding_cosine_to_unused"), Bounds(-1, 1)
+    ),
+    **dict.fromkeys(("copies_cosine_distance", "carrier_cosine_drift"), Bounds(0, 2)),
+    **dict.fromkeys(("copies_euclidean_distance", "copies_norm", "carrier_euclidean_drift"), Bounds(0)),
+    **dict.fromkeys(("embedding_norm", "embedding_distance_to_mean"), Bounds(0)),
+    "embedding_distance_to_unused": Bounds(0),
+}
+REFERENCE = "(reference)"
+
+
+def measure_rows(
+    name: str, values: Vector, benign: Vector, confidence: float, share_below: float | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows of one measure, one per layer."""
+    layered, area = values.ndim > 1, AREA_OF[name]
+    columns, others = (values, benign) if layered else (values[:, None], benign[:, :, None])
+    family = columns.shape[1] if layered else len(AREAS[area])
+    found = compare(columns, others, confidence, family, BOUNDS.get(name, Bounds()))
+    # Layer 0 is the embedding layer, which has no attention.
+    first = 1 if area == "attention" else 0
+    return [
+        {
+            "area": area,
+            "measure": name,
+            "layer": place + first if layered else None,
+            **_row(found, place),
+            "share_below": share_below,
+            "benign_tokens": len(benign),
+            "carriers": len(values) if area != "embedding" else None,
+        }
+        for place in range(columns.shape[1])
+    ]
+
+
+def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
+    """Return rows of the attention that the copies receive: one per head, and one per layer for the mean."""
+    _, layers, count = heads.shape
+    flat, others = heads.reshape(len(heads), -1), benign.reshape(*benign.shape[:2], -1)
+    by_head = compare(flat, others, confidence, layers * count, _SHARE)
+    by_layer = compare(heads.mean(axis=2), benign.mean(axis=3), confidence, layers, _SHARE)
+    rows = []
+    for layer in range(layers):
+        whole = _distances(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2))
+        rows.append({"layer": layer + 1, "head": None, **_row(by_layer, layer), **whole})
+        for head in range(count):
+            own = _distances(heads[:, layer, head], benign[:, :, layer, head])
+            rows.append({"layer": layer + 1, "head": head, **_row(by_head, layer * count + head), **own})
+    return rows
+
+
+def pair_tables(
+    token_id: int, pairs: Sequence[PairMatrix], names: Mapping[int, str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return rows of attributed pairs, and of the cells of their matrices."""
+    summaries, cells = [], []
+    for number, pair in enumerate(pairs):
+        own, total = {"token_id": token_id, "pair": number}, float(pair.values.sum())
+        labels = [*(Part(label).name.lower() for label in pair.row_labels), "reference"]
+        by_row = pair.values.sum(axis=1)
+        parts = {part: float(by_row[[label == part for label in labels]].sum()) for part in set(labels)}
+        summaries.append(
+            own
+            | {
+                "carrier": pair.carrier,
+                "anchor": pair.anchor,
+                "similarity_before": pair.before,
+                "similarity": pair.similarity,
+                "sum": total,
+                "completeness_error": total - pair.similarity,
+                "from_copies": parts["copies"],
+                "from_carrier": parts.get("carrier", 0.0) + parts.get("prompt", 0.0),
+                "from_reference": parts["reference"],
+            }
+        )
+        rows, columns = ([*(names.get(k, "") for k in ids), REFERENCE] for ids in (pair.rows, pair.columns))
+        cells += [
+            own
+            | {
+                "row": row,
+                "row_token": row_token,
+                "row_part": labels[row],
+                "column": column,
+                "column_token": column_token,
+                "value": float(pair.values[row, column]),
+            }
+            for row, row_token in enumerate(rows)
+            for column, column_token in enumerate(columns)
+        ]
+    return summaries, cells
+
+
+def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the row with the largest deviation of each measure of one token; ties go to the first layer."""
+    ranked = measures.sort(
+        pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
+    )
+    order = {name: place for place, name in enumerate(measures["measure"].unique(maintain_order=True))}
+    rows = ranked.unique("measure", keep="first", maintain_order=True).to_dicts()
+    return sorted(rows, key=lambda row: order[row["measure"]])
+
+
+def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
+    """Build a table with the columns of a schema, even if there are no rows."""
+    return pl.DataFrame(list(rows), schema=dict(schema))
+
+
+def _row(found: Comparison, place: int) -> dict[str, Any]:
+    values = {name: float(getattr(found, name)[place]) for name in NUMBERS}
+    numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    known = numbers["value"] is not None and numbers["benign_mean"] is not None
+    return {**numbers, "outside": bool(found.outside[place]) if known else None}
+
+
+def _distances(own: Vector, benign: Vector) -> dict[str, float]:
+    """Return distances between a token and the benign tokens, and between each of these and the others."""
+    wasserstein, kl = distribution_distances(own, benign.ravel())
+    others = [
+        distribution_distances(each, np.delete(benign, k, axis=0).ravel()) for k, each in enumerate(benign)
+    ]
+    wasserstein_benign, kl_benign = (float(np.mean(each)) for each in zip(*others, strict=True))
+    return {
+        "wasserstein": wasserstein,
+        "wasserstein_benign": wasserstein_benign,
+        "kl": kl,
+        "kl_benign": kl_benign,
+    }

@@ -1,54 +1,187 @@
-"""An explanation as an object, a document and files."""
+"""An explanation in words and as an object."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from stickytoken.errors import InputError
-from stickytoken.explanation._measuring import Checkpoints
-from stickytoken.explanation._verdict import Finding
 from stickytoken.explanation.files import (
-    EXPLANATION_SCHEMA_VERSION,
+    AREAS,
     TABLE_SCHEMAS,
-    ExplainedTokenRecord,
-    ExplanationContent,
-    ExplanationRecord,
+    Finding,
+    StoredExplanation,
+    TokenExplanation,
     stored_explanation,
 )
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.machine import digest
-from stickytoken.measurement.resume import package_versions
+from stickytoken.methods.entry import Verdict
 
-TABLES = tuple(TABLE_SCHEMAS)
+_LIFT = "lift_sentences"
+# Names of the measures in a sentence.
+_CALLED = {
+    _LIFT: "rise of similarities with unrelated texts",
+    "embedding_norm": "length of its embedding",
+    "embedding_distance_to_mean": "distance of its embedding from the vocabulary's mean",
+    "embedding_cosine_to_mean": "cosine of its embedding with the vocabulary's mean",
+    "embedding_distance_to_unused": "distance of its embedding from the mean of unused entries",
+    "embedding_cosine_to_unused": "cosine of its embedding with the mean of unused entries",
+    "attention_received": "share of all attention that the copies receive",
+    "attention_from_others": "share of the other positions' attention that the copies receive",
+    "copies_cosine_distance": "cosine distance of the copies' hidden states from those of benign tokens",
+    "copies_euclidean_distance": "distance of the copies' hidden states from those of benign tokens",
+    "copies_norm": "length of the copies' hidden states",
+    "carrier_cosine_drift": "cosine drift of the carrier's own tokens",
+    "carrier_euclidean_drift": "Euclidean drift of the carrier's own tokens",
+    "pooling_share": "share of the sentence vector that the copies contribute",
+    "pooling_norm_share": "copies' share of the summed lengths of the sentence vector's parts",
+    "pooling_toward_mean": "contribution of the copies along the vocabulary's mean direction",
+    "vector_toward_mean": "cosine of the sentence vector with the vocabulary's mean direction",
+    "attributed_to_copies": "contribution of the copies to similarities with unrelated texts",
+    "attributed_to_carrier": "contribution of the carrier to similarities with unrelated texts",
+}
+# With fewer benign tokens, an interval is so wide that a token inside it may still differ by several standard
+# deviations in any measure.
+ENOUGH_BENIGN = 8
+# The effect comes first, then its possible causes in the order of the model.
+_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
 
 
 @dataclass(frozen=True, slots=True)
-class TokenExplanation:
-    """What was found about one token.
+class RunVerdict:
+    """What a run says about a token that is explained; None if it does not say it."""
 
-    Attributes:
-        token_id: id of the token.
-        token: its vocabulary string.
-        category: its vocabulary category.
-        run_verdict: verdict of the run; None without a run.
-        verdict: summary in one sentence.
-        findings: measures outside the benign interval.
-        same_category: whether the benign tokens have the same category.
-    """
-
-    token_id: int
-    token: str
-    category: str
-    run_verdict: str | None
     verdict: str
-    findings: tuple[Finding, ...]
-    same_category: bool
+    severity: str | None = None
+    lift: float | None = None  # mean rise of the similarity of unrelated texts
+    sd: float | None = None  # of it beyond an ordinary token's, in SD of the model's similarities
+    universality: float | None = None  # share of the kinds of text that the token lifts
+    kind: str | None = None  # that it lifts most; only of topical tokens
+    texts: int | None = None  # number of texts behind the lift
+
+
+def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
+    """List the measures with a value outside the benign interval, by area, the furthest first."""
+    found = []
+    for area, measures in AREAS.items():
+        of_area = []
+        for name in measures:
+            outside = [row for row in rows if row["measure"] == name and row["outside"]]
+            if outside:
+                furthest = max(outside, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
+                own = {key: furthest[key] for key in ("layer", "value", "benign_mean", "deviations")}
+                begins = min((row["layer"] for row in outside if row["layer"] is not None), default=None)
+                of_area.append(Finding(area=area, measure=name, begins=begins, called=_CALLED[name], **own))
+        found += sorted(of_area, key=lambda each: -abs(each.deviations or 0.0))
+    return found
+
+
+def verdict(
+    token: str,
+    token_id: int,
+    rows: Sequence[dict[str, Any]],
+    found: Sequence[Finding],
+    benign: int,
+    run: RunVerdict | None = None,
+) -> str:
+    """Sum up in words what differs, where it begins, how strongly, and from how many benign tokens.
+
+    With a run, its finding comes first: it rests on more texts, so the texts of an explanation can agree with
+    it or be too few to say, but not contradict it.
+    """
+    last_layer = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
+    measures = len({row["measure"] for row in rows})
+    who, against = f"{token!r} ({token_id})", f"{benign} matched benign tokens"
+    strongest: dict[str, Finding] = {}
+    for each in found:
+        strongest.setdefault(each.area, each)
+    said = {area: _said(strongest[area], last_layer) for area in _ORDER if area in strongest}
+    lifts = [row for row in rows if row["measure"] == _LIFT]
+    # The lift may be missing, or have no benign tokens to be compared with.
+    lift = next((row for row in lifts if row["outside"] is not None), None)
+    if run is not None:
+        said.pop("similarity", None)
+        listed = f": {'; '.join(said.values())}" if said else ""
+        return (
+            f"{who}: {_beside_run(run, lift)} Beyond the interval of {against}: {len(found)} of {measures} "
+            f"measures{listed}."
+        )
+    if not found and benign < ENOUGH_BENIGN:
+        measured = "".join(
+            f"; the {_CALLED[_LIFT]} is {row['value']:.3f} "
+            f"(mean of the benign tokens {row['benign_mean']:.3f})"
+            for row in lifts
+            if row["value"] is not None
+        )
+        return (
+            f"{who}: {against} are too few to say whether it differs ({ENOUGH_BENIGN} are needed){measured}."
+        )
+    parts = list(said.values())
+    if "similarity" not in said and lift is not None:
+        # A lift inside the benign interval is no evidence that the token has none.
+        parts.insert(
+            0,
+            f"over {_texts(lift['carriers'])}, the {_CALLED[_LIFT]} is {lift['value']:.3f} (mean of "
+            f"{lift['benign_tokens']} benign tokens {lift['benign_mean']:.3f}), and {_includes_zero(lift)}",
+        )
+    if not found:
+        parts.insert(0, f"{who}: none of {measures} measures is outside the interval of {against}")
+        return "; ".join(parts) + "."
+    return f"{who} differs from {against} in {len(found)} of {measures} measures: {'; '.join(parts)}."
+
+
+def _beside_run(run: RunVerdict, lift: Mapping[str, Any] | None) -> str:
+    """Say what the run found, then whether the lift over the texts of the explanation agrees with it."""
+    said = f"the run calls it {run.verdict}" + (f" ({run.severity})" if run.severity else "")
+    numbers = []
+    if run.lift is not None:
+        numbers.append(f"lift {run.lift:.4f}" + (f" over {_texts(run.texts)}" if run.texts else ""))
+    if run.sd is not None:
+        numbers.append(f"{run.sd:.2f} SD beyond an ordinary token's")
+    if run.universality is not None:
+        numbers.append(f"on {run.universality:.0%} of the kinds of text")
+    if run.kind is not None:
+        numbers.append(f"most on {run.kind}")
+    said += f": {', '.join(numbers)}." if numbers else "."
+    if lift is None:
+        return said
+    value, mean = lift["value"], lift["benign_mean"]
+    said += f" Over {_texts(lift['carriers'])}, the {_CALLED[_LIFT]} is {value:.3f} (benign tokens {mean:.3f}"
+    said += ")" if lift["deviations"] is None else f", {lift['deviations']:+.1f} SD)"
+    rises = bool(lift["outside"]) and value > mean
+    if rises == (run.verdict != Verdict.BENIGN):
+        return f"{said}, consistent with the run."
+    if lift["outside"]:
+        return f"{said}: too few texts and benign tokens to question the run."
+    return f"{said}; {_includes_zero(lift)}: too few texts and benign tokens to say."
+
+
+def _includes_zero(lift: Mapping[str, Any]) -> str:
+    low, high = lift["value"] - lift["benign_high"], lift["value"] - lift["benign_low"]
+    return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
+
+
+def _texts(count: int) -> str:
+    return "1 text" if count == 1 else f"{count} texts"
+
+
+def _said(finding: Finding, last_layer: int | None) -> str:
+    notes = [f"benign {finding.benign_mean:.3f}"]
+    if finding.deviations is not None:
+        notes.append(f"{finding.deviations:+.1f} SD")
+    if finding.begins is not None:
+        begins = "at the embeddings" if finding.begins == 0 else f"in layer {finding.begins} of {last_layer}"
+        notes.append(f"begins {begins}")
+        if finding.layer != finding.begins:
+            notes.append(f"furthest in layer {finding.layer}")
+    return f"{finding.called} {finding.value:.3f} ({', '.join(notes)})"
+
+
+TABLES = tuple(TABLE_SCHEMAS)
 
 
 @dataclass(frozen=True)
@@ -71,7 +204,7 @@ class Explanation:
         carriers: number of texts that copies were added to.
         source: where these texts come from.
         pooling: pooling of the model; None if unknown.
-        parts: everything that can change the numbers, by token id.
+        contents: record and tables of each token, by token id.
     """
 
     model: str
@@ -88,7 +221,7 @@ class Explanation:
     carriers: int
     source: str
     pooling: str | None
-    parts: Mapping[int, dict[str, Any]]
+    contents: Mapping[int, StoredExplanation]
 
     def __repr__(self) -> str:
         return f"<Explanation: {self.model}, tokens: {len(self.tokens)}, carriers: {self.carriers}>"
@@ -97,43 +230,28 @@ class Explanation:
         """Return all tables of one token, by name."""
         return {name: getattr(self, name).filter(token_id=token_id) for name in TABLES}
 
-    def document(self, token_ids: tuple[int, ...] | None = None) -> dict[str, Any]:
-        """Return JSON values of all tokens, or of some; matrices are only in the tables."""
-        chosen = [each for each in self.tokens if token_ids is None or each.token_id in token_ids]
-        tokens = []
-        for each in chosen:
-            tables = self.of_token(each.token_id)
-            tokens.append(
-                asdict(each)
-                | {
-                    name: tables[name].drop("token_id", "token", strict=False).to_dicts()
-                    for name in TABLES
-                    if name != "attribution"
-                }
-            )
-        return {
-            "schema_version": EXPLANATION_SCHEMA_VERSION,
-            "model": self.model,
-            "pooling": self.pooling,
-            "carriers": self.carriers,
-            "source": self.source,
-            "settings": asdict(self.settings),
-            "vocabulary": dict(self.vocabulary),
-            "notes": list(self.notes),
-            "tokens": tokens,
-        }
+    @property
+    def parts(self) -> dict[int, dict[str, Any]]:
+        """Everything that can change the numbers, by token id."""
+        return {token_id: each.record.identity_parts for token_id, each in self.contents.items()}
 
-    def content(self, token_id: int) -> ExplanationContent:
+    def document(self) -> dict[str, Any]:
+        """Return JSON values of all tokens; matrices are only in the tables."""
+        record = next(iter(self.contents.values())).record
+        shared = record.model_dump(exclude={"identity", "identity_parts", "notes", "tokens", "versions"})
+        tokens = [each.model_dump() for each in self.tokens]
+        return shared | {"notes": list(self.notes), "tokens": tokens}
+
+    def content(self, token_id: int) -> StoredExplanation:
         """Return one token in the form in which `read_explanation` reads it back.
 
         Raises:
             InputError: the token was not explained.
         """
-        record = ExplanationRecord.model_validate(self._record(token_id))
-        if not record.tokens:
-            explained = ", ".join(str(each.token_id) for each in self.tokens)
+        if token_id not in self.contents:
+            explained = ", ".join(map(str, self.contents))
             raise InputError(f"token id {token_id} was not explained: ask for one of {explained}")
-        return ExplanationContent(record, record.tokens[0], self.of_token(token_id))
+        return self.contents[token_id]
 
     def write(self, folder: str | Path) -> list[Path]:
         """Write one folder per token: explanation.json, and a Parquet file per table.
@@ -149,23 +267,19 @@ class Explanation:
             RunError: a folder holds another explanation or something else, or cannot be written.
         """
         written = []
-        for each in self.tokens:
-            place = Path(folder).expanduser() / str(each.token_id)
-            stored_explanation(place, self.parts[each.token_id], partial(self._whole, each.token_id))
+        for token_id, content in self.contents.items():
+            place = Path(folder).expanduser() / str(token_id)
+            stored_explanation(place, content.record.identity_parts, content)
             written.append(place)
         return written
 
-    def _whole(self, token_id: int, checkpoints: Checkpoints) -> ExplanationContent:
-        del checkpoints  # everything is computed
-        return self.content(token_id)
-
     @classmethod
-    def of(cls, contents: Sequence[ExplanationContent]) -> Explanation:
+    def of(cls, contents: Sequence[StoredExplanation]) -> Explanation:
         """Join the explanations of several tokens that share model, settings and texts."""
         first = contents[0].record
         return cls(
             model=first.model,
-            tokens=tuple(_token(content.token) for content in contents),
+            tokens=tuple(content.token for content in contents),
             **{name: pl.concat([content.tables[name] for content in contents]) for name in TABLES},
             vocabulary=first.vocabulary,
             notes=tuple(dict.fromkeys(note for content in contents for note in content.record.notes)),
@@ -173,27 +287,5 @@ class Explanation:
             carriers=first.carriers,
             source=first.source,
             pooling=first.pooling,
-            parts={content.token.token_id: content.record.identity_parts for content in contents},
+            contents={content.token.token_id: content for content in contents},
         )
-
-    def _record(self, token_id: int) -> dict[str, Any]:
-        parts = self.parts.get(token_id, {})
-        return {
-            "schema_version": EXPLANATION_SCHEMA_VERSION,
-            "identity": digest(parts),
-            "identity_parts": parts,
-            **self.document((token_id,)),
-            "versions": package_versions(),
-        }
-
-
-def _token(record: ExplainedTokenRecord) -> TokenExplanation:
-    return TokenExplanation(
-        token_id=record.token_id,
-        token=record.token,
-        category=record.category,
-        run_verdict=record.run_verdict,
-        verdict=record.verdict,
-        findings=tuple(Finding(**each.model_dump()) for each in record.findings),
-        same_category=record.same_category,
-    )

@@ -18,26 +18,8 @@ if TYPE_CHECKING:
 
 
 # Settings under which two runs measure the same thing: they change the noise or what is measured besides.
-_FREE = frozenset(
-    {
-        "seed",
-        "budget",
-        "confirming_texts",
-        "reference",
-        "adaptive",
-        "screen_precision",
-        "dimensions",
-        "layers",
-    }
-)
-
-
-class Change(StrEnum):
-    """A sticky token against the baseline."""
-
-    NEW = "new"
-    WORSE = "worse"
-    KNOWN = "known"
+_FREE = {"seed", "budget", "confirming_texts", "reference"}
+_FREE |= {"adaptive", "screen_precision", "dimensions", "layers"}
 
 
 class Effect(NamedTuple):
@@ -83,31 +65,7 @@ def require_comparable(run: Run, baseline: Run) -> None:
         )
 
 
-class Baseline:
-    """The tokens of a baseline."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._rows = {row["token"]: row for row in run.tokens.iter_rows(named=True)}
-
-    def before(self, token: str) -> Effect | None:
-        """Return the effect of a token, by vocabulary string; None where the baseline has not measured it."""
-        row = self._rows.get(token)
-        return None if row is None else effect_of(row, self._run)
-
-    def change(self, token: str, effect: Effect) -> Change:
-        """Compare a sticky token: only an interval above that of the baseline is a change."""
-        before = self.before(token)
-        if before is None:
-            return Change.NEW
-        if effect.low <= before.high:
-            return Change.KNOWN
-        return Change.WORSE if self._rows[token]["verdict"] in FLAGGED else Change.NEW
-
-
 class Outcome(StrEnum):
-    """How a check ends."""
-
     PASSED = "passed"
     CLOSED = "closed"
     INCONCLUSIVE = "inconclusive"
@@ -122,13 +80,7 @@ class FailOn(StrEnum):
 
 
 class CheckedDocuments(NamedTuple):
-    """Documents that were searched for copies of flagged tokens.
-
-    Attributes:
-        collection: where they come from.
-        searched: number of documents.
-        counted: number of documents that close the gate.
-    """
+    """How many documents of a collection were searched, and how many of them close the gate."""
 
     collection: str
     searched: int
@@ -243,29 +195,14 @@ _COUNTED = {
 }
 
 
-class Place(NamedTuple):
-    """A line of a file in the repository; None where there is none."""
-
-    path: str | None = None
-    line: int | None = None
-
-
-class Judged(NamedTuple):
-    """Sticky tokens as findings.
-
-    Attributes:
-        findings: the worst first; those that count before the others.
-        counted: number of those that count.
-    """
-
-    findings: list[Finding]
-    counted: int
-
-
 def judge_tokens(
-    run: Run, fail_on: FailOn, max_tokens: int, baseline: Baseline | None, place: Place
-) -> Judged:
-    """Judge the sticky tokens of a run.
+    run: Run,
+    fail_on: FailOn,
+    max_tokens: int,
+    baseline: Run | None,
+    place: tuple[str | None, int | None],
+) -> tuple[list[Finding], int]:
+    """Judge the sticky tokens of a run; return those that count before the others, and how many count.
 
     A token that counts is an error if more than the tolerated number do, and otherwise a warning. One that is
     milder is a warning too, and one that the baseline has as well a note. Without a baseline,
@@ -277,85 +214,59 @@ def judge_tokens(
             f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "
             "--fail-on sticky, or detect with --method profile"
         )
-    judged = [_judged(row, run, baseline) for row in run.sticky.iter_rows(named=True)]
-    counts = [
-        change is not Change.KNOWN and (grades is None or row["severity"] in grades)
-        for row, _, change in judged
-    ]
-    level = Level.ERROR if sum(counts) > max_tokens else Level.WARNING
-    findings = [
-        _finding(run, row, effect, change, _level(level, counted, change), baseline, place)
-        for (row, effect, change), counted in zip(judged, counts, strict=True)
-    ]
-    order = sorted(range(len(findings)), key=lambda k: not counts[k])
-    return Judged([findings[k] for k in order], sum(counts))
-
-
-def _judged(
-    row: Mapping[str, Any], run: Run, baseline: Baseline | None
-) -> tuple[Mapping[str, Any], Effect | None, Change | None]:
-    effect = effect_of(row, run)
-    if baseline is None:
-        return row, effect, None
-    # A sticky token without an effect cannot be compared: it counts.
-    return row, effect, Change.NEW if effect is None else baseline.change(row["token"], effect)
-
-
-def _level(level: Level, counted: bool, change: Change | None) -> Level:
-    if counted:
-        return level
-    return Level.NOTE if change is Change.KNOWN else Level.WARNING
-
-
-def _finding(
-    run: Run,
-    row: Mapping[str, Any],
-    effect: Effect | None,
-    change: Change | None,
-    level: Level,
-    baseline: Baseline | None,
-    place: Place,
-) -> Finding:
-    before = None if baseline is None else baseline.before(row["token"])
-    return Finding(
-        rule=STICKY_TOKEN.id,
-        level=level,
-        message=_message(row, effect, change, before),
-        path=place.path,
-        line=place.line,
-        identity=(Path(run.model_name).name, row["token"]),
-        properties={
+    known = {} if baseline is None else {row["token"]: row for row in baseline.tokens.iter_rows(named=True)}
+    judged = []
+    for row in run.sticky.iter_rows(named=True):
+        effect, change, before = effect_of(row, run), None, None
+        if baseline is not None:
+            earlier = known.get(row["token"])
+            before = None if earlier is None else effect_of(earlier, baseline)
+            # Only an interval above that of the baseline is a change. A token without an effect cannot be
+            # compared: it counts.
+            if earlier is None or before is None or effect is None:
+                change = "new"
+            elif effect.low <= before.high:
+                change = "known"
+            else:
+                change = "worse" if earlier["verdict"] in FLAGGED else "new"
+        counts = change != "known" and (grades is None or row["severity"] in grades)
+        judged.append((row, effect, change, before, counts))
+    judged.sort(key=lambda each: not each[-1])
+    counted = sum(counts for *_, counts in judged)
+    findings = []
+    for row, effect, change, before, counts in judged:
+        if counts:
+            level = Level.ERROR if counted > max_tokens else Level.WARNING
+        else:
+            level = Level.NOTE if change == "known" else Level.WARNING
+        properties = {
             "token_id": row["token_id"],
             "token": row["token"],
             "severity": row.get("severity"),
             "lift": row["lift"],
             **_ends("effect", effect),
-            "change": None if change is None else change.value,
+            "change": change,
             **_ends("baseline_effect", before),
-        },
-    )
+        }
+        message, identity = _message(row, effect, change, before), (Path(run.model_name).name, row["token"])
+        findings.append(Finding(STICKY_TOKEN.id, level, message, *place, identity, properties))
+    return findings, counted
 
 
 def _ends(name: str, effect: Effect | None) -> dict[str, Any]:
-    if effect is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: effect.value, f"{name}_low": effect.low, f"{name}_high": effect.high}
+    return dict(zip((name, f"{name}_low", f"{name}_high"), effect or (None, None, None), strict=True))
 
 
-def _message(
-    row: Mapping[str, Any], effect: Effect | None, change: Change | None, before: Effect | None
-) -> str:
+def _message(row: Mapping[str, Any], effect: Effect | None, change: str | None, before: Effect | None) -> str:
     grade = f" ({row['severity']})" if row.get("severity") else ""
     said = f"the token {visible(repr(row['token']))} is sticky{grade}"
     if effect is not None:
         said += f": copies move unrelated texts together by {_interval(effect)} standard deviations"
     elif row["lift"] is not None:
         said += f": copies raise the similarity of unrelated texts by {row['lift']:.4f}"
-    if change is Change.NEW:
-        return f"{said}; new" if before is None else f"{said}; new, {_interval(before)} in the baseline"
-    if change is None or before is None:
-        return said
-    return f"{said}; {change.value}, {_interval(before)} in the baseline"
+    if before is not None:
+        return f"{said}; {change}, {_interval(before)} in the baseline"
+    return f"{said}; new" if change == "new" else said
 
 
 def _interval(effect: Effect) -> str:

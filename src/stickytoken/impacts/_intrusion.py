@@ -1,11 +1,11 @@
-"""Measure how far copies of a token push a random document into search results."""
+"""The rows of an impact measurement: search results that copies intrude into, and the effects on tasks."""
 
 from __future__ import annotations
 
 import math
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,32 +13,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.corpora import bundled_frame, load_sentences
+from stickytoken.data import bundled_frame, load_sentences, tasks
+from stickytoken.data.metrics import Scored, fingerprint
 from stickytoken.encoders.protocol import Encoder, WordEncoder
 from stickytoken.errors import InputError
-from stickytoken.impacts._vectors import CleanVectors, EditedVectors, Group, GroupWork, TaskOutcomes, as_rows
-from stickytoken.impacts.conditions import Carrier, Condition, Kind, Treatment, needed_room, prepare
-from stickytoken.impacts.results import ImpactSettings
-from stickytoken.impacts.statistics import (
-    Comparison,
-    Interval,
-    bootstrap_samples,
-    combine,
-    compare,
-    contrast_intervals,
-    corrected,
-    resampled,
+from stickytoken.impacts import statistics
+from stickytoken.impacts._vectors import (
+    CleanVectors,
+    EditedVectors,
+    Group,
+    GroupRunner,
+    GroupWork,
+    as_rows,
+    grouped,
+    shard_stage,
 )
+from stickytoken.impacts.results import ImpactSettings
+from stickytoken.impacts.statistics import Carrier, Condition, Kind, combine, present
 from stickytoken.insertion import Probe, Token
-from stickytoken.tasks.files import CORPUS, QUERIES, read_documents, read_queries
-from stickytoken.tasks.metrics import fingerprint
+from stickytoken.measurement.store import ShardCost
 from stickytoken.unit_vectors import exact_unit_vectors
 
 COPIES = (0, 1, 2, 4, 8, 16, 32)
 TOP = 10
 _TARGETS = 50
 _QUERIES = 200
-_BUNDLED = "bundled"
+# Hits, then median ranks, for each number of copies.
+_COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
+
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,6 @@ class SearchCorpus:
         """SHA-256 of queries and documents."""
         return fingerprint("intrusion", self.queries, self.documents, COPIES, TOP)
 
-    def targets(self, seed: int) -> list[int]:
-        """Draw the indices of the documents that get copies."""
-        drawn = np.random.default_rng([seed, len(self.documents)]).permutation(len(self.documents))
-        return sorted(drawn[:_TARGETS].tolist())
-
 
 def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
     """Read a BEIR folder, a file of documents, or the bundled sentences.
@@ -66,7 +64,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
     A file has no queries: up to 200 random documents of it are used as queries instead. Of the bundled
     sentences, one of each pair of paraphrases is.
     """
-    if str(source) == _BUNDLED:
+    if str(source) == "bundled":
         pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
         chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
         queries = [pairs[int(place)][0] for place in sorted(chosen)]
@@ -74,125 +72,64 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
         return SearchCorpus("bundled sentences", tuple(queries), tuple(documents))
     path = Path(source).expanduser()
     if path.is_dir():
-        if not (path / CORPUS).is_file() or not (path / QUERIES).is_file():
+        texts, searched = path / tasks.CORPUS, path / tasks.QUERIES
+        if not texts.is_file() or not searched.is_file():
             raise InputError(
-                f"the folder {path} does not contain {CORPUS} and {QUERIES}: pass a BEIR folder or a file"
+                f"the folder {path} does not contain {texts.name} and {searched.name}: pass a BEIR folder or "
+                "a file"
             )
-        texts = tuple(text for text in read_documents(path / CORPUS).values() if text)
-        return _large_enough(
-            SearchCorpus(path.resolve().name, tuple(read_queries(path / QUERIES).values()), texts)
+        documents = [text for text in tasks.read_documents(texts).values() if text]
+        queries, name = list(tasks.read_queries(searched).values()), path.resolve().name
+    else:
+        sentences = load_sentences(path)
+        order = np.random.default_rng(seed).permutation(len(sentences))
+        count = min(_QUERIES, len(sentences) // 3)
+        queries, documents = (
+            [sentences.texts[place] for place in sorted(part)] for part in (order[:count], order[count:])
         )
-    sentences = load_sentences(path)
-    order = np.random.default_rng(seed).permutation(len(sentences))
-    count = min(_QUERIES, len(sentences) // 3)
-    return _large_enough(
-        SearchCorpus(
-            path.resolve().stem,
-            tuple(sentences.texts[place] for place in sorted(order[:count])),
-            tuple(sentences.texts[place] for place in sorted(order[count:])),
-        )
-    )
-
-
-def _large_enough(corpus: SearchCorpus) -> SearchCorpus:
-    if len(corpus.documents) <= 2 * TOP or not corpus.queries:
+        name = path.resolve().stem
+    if len(documents) <= 2 * TOP or not queries:
         raise InputError(
-            f"{corpus.name} has {len(corpus.documents)} documents and {len(corpus.queries)} queries: "
+            f"{name} has {len(documents)} documents and {len(queries)} queries: "
             f"a top {TOP} needs more than {2 * TOP} documents and at least one query"
         )
-    return corpus
+    return SearchCorpus(name, tuple(queries), tuple(documents))
 
 
 @dataclass(frozen=True)
-class Intrusion:
-    """Documents that get copies, and the corpus that they compete with.
-
-    Attributes:
-        name: name of the shards.
-        places: indices of the documents that get copies.
-        targets: these documents.
-        treatment: how documents are edited; `COPIES` replace its number of copies.
-        queries: encoder input of the queries.
-        documents: encoder input of all documents.
-    """
+class _IntrusionWork(GroupWork):
+    """Ranks of documents with copies, token by token; ``places`` are their indices in the corpus."""
 
     name: str
     places: tuple[int, ...]
     targets: tuple[Carrier, ...]
-    treatment: Treatment
+    settings: ImpactSettings
     queries: tuple[Probe, ...]
     documents: tuple[Probe, ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns of the outcomes: hits, then median ranks, for each number of copies."""
-        return tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
-
-    @property
-    def clean(self) -> list[Probe]:
-        """All inputs without copies."""
-        return [*self.queries, *self.documents, *(self.treatment.clean(target) for target in self.targets)]
-
-    @property
-    def cut(self) -> int:
-        """Number of documents truncated to make room for the copies."""
-        return sum(carrier.cut for carrier in self.targets)
-
-
-def plan_intrusion(
-    name: str, encoder: WordEncoder, settings: ImpactSettings, corpus: SearchCorpus, tokens: Sequence[Token]
-) -> Intrusion:
-    """Choose the documents that get copies, and truncate them so that the copies fit."""
-    treatment, insertion = Treatment.of(settings), settings.insertion
-    places = corpus.targets(settings.seed)
-    room = needed_room(encoder, tokens, COPIES[-1], insertion)
-    targets = prepare(encoder, [corpus.documents[place] for place in places], room, insertion, corpus.name)
-    documents, queries = (
-        tuple(treatment.clean(carrier) for carrier in prepare(encoder, texts, 0, insertion, corpus.name))
-        for texts in (corpus.documents, corpus.queries)
-    )
-    return Intrusion(name, tuple(places), tuple(targets), treatment, queries, documents)
-
-
-@dataclass(frozen=True)
-class IntrusionWork(GroupWork):
-    """Ranks of documents with copies, token by token."""
-
-    plan: Intrusion
     clean: CleanVectors
 
-    @property
-    def name(self) -> str:
-        """Name of the shards."""
-        return self.plan.name
-
-    def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+    def compute(self, prepared: Group, encoder: Encoder) -> tuple[Rows, int]:
         """Count the queries with a document in their top 10, and take its median rank."""
         (condition,) = prepared.conditions
         vectors = EditedVectors(encoder, self.clean)
         probes = [
-            replace(self.plan.treatment, copies=copies).probe(target, condition)
-            for target in self.plan.targets
+            statistics.probe(self.settings, target, condition, copies)
+            for target in self.targets
             for copies in COPIES
         ]
-        ranks = self._ranks(exact_unit_vectors(vectors.of(probes)))
-        shape = len(self.plan.targets), len(COPIES)
+        # Rank each vector among the other documents, shape (queries, vectors); it wins ties.
+        queries, similarities, in_order = self._searched
+        found = queries @ exact_unit_vectors(vectors.of(probes)).T
+        own = np.repeat(self.places, len(COPIES))
+        above = [
+            len(row) - np.searchsorted(row, each, side="right")
+            for row, each in zip(in_order, found, strict=True)
+        ]
+        ranks = 1 + np.stack(above) - (similarities[:, own] > found)
+        shape = len(self.targets), len(COPIES)
         hits = (ranks <= TOP).sum(axis=0).reshape(shape)
         middle = np.median(ranks, axis=0).reshape(shape)
-        return as_rows(self.plan.columns, np.hstack([hits, middle]).astype(np.float64)), vectors.encoded
-
-    def _ranks(self, vectors: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Rank each vector among the other documents, shape (queries, vectors); it wins ties."""
-        queries, similarities, in_order = self._searched
-        found = queries @ vectors.T
-        own = np.repeat(self.plan.places, len(COPIES))
-        above = np.stack(
-            [
-                len(row) - np.searchsorted(row, each, side="right")
-                for row, each in zip(in_order, found, strict=True)
-            ]
-        )
-        return 1 + above - (similarities[:, own] > found)
+        return as_rows(_COLUMNS, np.hstack([hits, middle]).astype(np.float64)), vectors.encoded
 
     @cached_property
     def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -200,80 +137,114 @@ class IntrusionWork(GroupWork):
         places = self.clean.places
         queries, documents = (
             exact_unit_vectors(self.clean.vectors[[places[probe] for probe in probes]])
-            for probes in (self.plan.queries, self.plan.documents)
+            for probes in (self.queries, self.documents)
         )
         similarities = queries @ documents.T
         return queries, similarities, np.sort(similarities, axis=1)
 
 
-def intrusion_rows(
-    outcomes: NDArray[np.float64],
+def run_intrusion(
+    encoder: WordEncoder,
+    settings: ImpactSettings,
+    corpus: SearchCorpus,
     conditions: Sequence[Condition],
     names: Mapping[int, str],
-    named: Collection[int] = (),
-) -> list[dict[str, Any]]:
-    """Return one row per token and number of copies: top-10 hits and median rank of a random document."""
-    return [
+    named: Collection[int],
+    runner: GroupRunner,
+) -> tuple[Rows, Rows]:
+    """Put copies of each single token into random documents; return the rows of both tables."""
+    conditions = [each for each in conditions if len(each.tokens) == 1 and each.repetition == 0]
+    tokens: list[Token] = [each.tokens[0] for each in conditions]
+    insertion, name = settings.insertion, f"intrusion-{shard_stage(corpus.name)}"
+    drawn = np.random.default_rng([settings.seed, len(corpus.documents)]).permutation(len(corpus.documents))
+    places = sorted(drawn[:_TARGETS].tolist())
+    room = statistics.needed_room(encoder, tokens, COPIES[-1], insertion)
+    chosen = [corpus.documents[place] for place in places]
+    targets = statistics.prepare(encoder, chosen, room, insertion, corpus.name)
+    documents, queries = (
+        [each.clean(insertion) for each in statistics.prepare(encoder, texts, 0, insertion, corpus.name)]
+        for texts in (corpus.documents, corpus.queries)
+    )
+
+    def make_work() -> tuple[_IntrusionWork, ShardCost]:
+        probes = [*queries, *documents, *(target.clean(insertion) for target in targets)]
+        clean, spent = runner.clean(name, probes)
+        work = _IntrusionWork(
+            name, tuple(places), tuple(targets), settings, tuple(queries), tuple(documents), clean
+        )
+        return work, spent
+
+    title = f"intrusion into {corpus.name}"
+    found = runner.run(name, make_work, len(targets), _COLUMNS, conditions, title)
+    hits, ranks = found[:, :, : len(COPIES)], found[:, :, len(COPIES) :]
+    curves = [
         {
+            "corpus": corpus.name,
             "kind": condition.label(named),
-            "token_id": condition.tokens[0].id,
-            "token": names[condition.tokens[0].id],
+            "token_id": token.id,
+            "token": names[token.id],
             "copies": copies,
-            "hits": float(found[:, place].mean()),
-            "median_rank": float(np.median(found[:, len(COPIES) + place])),
+            "hits": float(hits[row, :, place].mean()),
+            "median_rank": float(np.median(ranks[row, :, place])),
+            "copies_needed": needed,
         }
-        for condition, found in zip(conditions, outcomes, strict=True)
+        for row, (condition, token, needed) in enumerate(
+            zip(conditions, tokens, copies_needed(hits), strict=True)
+        )
         for place, copies in enumerate(COPIES)
     ]
+    summary = intrusion_summary(hits, ranks, conditions, settings, corpus.name)
+    cut = sum(target.cut for target in targets)
+    return [row | {"cut": cut} for row in summary], curves
 
 
 def intrusion_summary(
-    outcomes: NDArray[np.float64], conditions: Sequence[Condition], settings: ImpactSettings, name: str
-) -> list[dict[str, Any]]:
+    hits: NDArray[np.float64],
+    ranks: NDArray[np.float64],
+    conditions: Sequence[Condition],
+    settings: ImpactSettings,
+    name: str,
+) -> Rows:
     """Return one row per number of copies: sticky and benign hits, with intervals over documents.
 
     ``ratio`` divides the mean hits of sticky copies by those of benign copies; it is null if not finite.
     Ranks are medians over queries and documents, averaged over tokens.
     """
-    kinds = np.array([condition.kind for condition in conditions])
-    hits, ranks = outcomes[:, :, : len(COPIES)], np.median(outcomes[:, :, len(COPIES) :], axis=1)
-    hits_of = {kind: hits[kinds == kind].mean(axis=0) for kind in (Kind.STICKY, Kind.BENIGN)}
-    ranks_of = {kind: ranks[kinds == kind].mean(axis=0) for kind in (Kind.STICKY, Kind.BENIGN)}
-    samples = bootstrap_samples(
-        outcomes.shape[1], settings.resamples, [settings.seed, zlib.crc32(name.encode())]
+    sticky, benign = (
+        np.array([each.kind is kind for each in conditions]) for kind in (Kind.STICKY, Kind.BENIGN)
     )
+    middle = np.median(ranks, axis=1)
+    samples = statistics.bootstrap_samples(
+        hits.shape[1], settings.resamples, [settings.seed, zlib.crc32(name.encode())]
+    )
+    tail = (1 - settings.confidence) / 2
     rows = []
     for place, copies in enumerate(COPIES):
-        sticky, benign = (hits_of[kind][:, place] for kind in (Kind.STICKY, Kind.BENIGN))
-        drawn = np.array([_ratio(sticky[sample], benign[sample]) for sample in samples])
-        ratio = _ratio(sticky, benign)
-        tail = (1 - settings.confidence) / 2
+        above, below = (hits[kind, :, place].mean(axis=0) for kind in (sticky, benign))
+        drawn = [_ratio(above[sample], below[sample]) for sample in samples]
         # An order statistic: some samples have no benign hit, so their ratio is infinite.
         low, high = np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf").tolist()
         rows.append(
             {
                 "corpus": name,
                 "copies": copies,
-                "hits_sticky": float(sticky.mean()),
-                "hits_benign": float(benign.mean()),
-                "ratio": _finite(ratio),
+                "hits_sticky": float(above.mean()),
+                "hits_benign": float(below.mean()),
+                "ratio": _finite(_ratio(above, below)),
                 "ratio_low": _finite(low),
                 "ratio_high": _finite(high),
-                "rank_sticky": float(ranks_of[Kind.STICKY][place]),
-                "rank_benign": float(ranks_of[Kind.BENIGN][place]),
-                "documents": len(sticky),
+                "rank_sticky": float(middle[sticky, place].mean()),
+                "rank_benign": float(middle[benign, place].mean()),
+                "documents": len(above),
             }
         )
     return rows
 
 
-def copies_needed(outcomes: NDArray[np.float64]) -> list[int | None]:
+def copies_needed(hits: NDArray[np.float64]) -> list[int | None]:
     """Return how many copies bring half of the documents into at least one more top 10; None if 32 do not."""
-    hits = outcomes[:, :, : len(COPIES)]
-    share = (hits > hits[:, :, :1]).mean(axis=1)
-    return [
-        next((copies for copies, part in zip(COPIES, row, strict=True) if part >= 0.5), None) for row in share
-    ]
+    half = (hits > hits[:, :, :1]).mean(axis=1) >= 0.5
+    return [COPIES[int(row.argmax())] if row.any() else None for row in half]
 
 
 def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
@@ -288,172 +259,77 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-_LEAST_UNITS = 2
-_UNKNOWN = Interval(None, None, None)
+def task_rows(
+    task: Scored,
+    outcomes: NDArray[np.float64],
+    conditions: Sequence[Condition],
+    settings: ImpactSettings,
+    names: Mapping[int, str],
+    named: Collection[int] = (),
+) -> dict[str, Rows]:
+    """Return the rows of a task by table; every metric is resampled once.
 
-
-class TaskEffects:
-    """Rows of one task. Every metric is resampled once, for all rows."""
-
-    def __init__(
-        self,
-        found: TaskOutcomes,
-        conditions: Sequence[Condition],
-        settings: ImpactSettings,
-        names: Mapping[int, str],
-        named: Collection[int] = (),
-    ) -> None:
-        self._task = found.task
-        self._outcomes = found.outcomes
-        self._conditions = conditions
-        self._settings = settings
-        self._names = names
-        self._named = named
-        self._key = [settings.seed, zlib.crc32(found.task.name.encode())]
-
-    def score_rows(self) -> list[dict[str, Any]]:
-        """Return one row per metric, condition and repetition: the score."""
-        return [
-            {
-                "task": self._task.name,
-                "metric": metric,
-                **_labels(condition, self._names, self._named),
-                "repetition": condition.repetition,
-                "score": _present(value),
-            }
-            for metric in self._task.metrics
-            for condition, value in zip(self._conditions, self._scores[metric][0].tolist(), strict=True)
-        ]
-
-    def condition_rows(self) -> list[dict[str, Any]]:
-        """Return one row per metric and condition, averaged over repetitions: score and drop from clean."""
-        means = np.array([self._mean_of(group) for group in self._groups.values()])
-        rows = []
-        for metric in self._task.metrics:
-            scores = combine(means, self._scores[metric][0])
-            drops = self._intervals(metric, self._clean - means)
-            for ((kind, _), group), score, drop in zip(self._groups.items(), scores, drops, strict=True):
-                rows.append(
-                    {
-                        "task": self._task.name,
-                        "metric": metric,
-                        **_labels(self._conditions[group[0]], self._names, self._named),
-                        "score": _present(float(score)),
-                        **_ends("drop", _UNKNOWN if kind is Kind.CLEAN else drop),
-                    }
-                )
-        return rows
-
-    def effect_rows(self) -> list[dict[str, Any]]:
-        """Return one row per metric, the main one first: mean drops, their difference, and its test."""
-        return [self._effect_row(metric) for metric in self._task.metrics]
-
-    def _effect_row(self, metric: str) -> dict[str, Any]:
-        clean = self._clean
-        sticky, benign = (self._single(kind).mean(axis=0) for kind in (Kind.STICKY, Kind.BENIGN))
-        contrasts = np.array([clean - sticky, clean - benign, benign - sticky])
-        drop_sticky, drop_benign, difference = self._intervals(metric, contrasts)
-        scores = combine(np.array([clean, sticky, benign]), self._scores[metric][0]).tolist()
-        score_clean, score_sticky, score_benign = (_present(score) for score in scores)
-        test = self._test(metric)
-        return {
-            "task": self._task.name,
-            "layout": self._task.layout,
-            "metric": metric,
-            "main": metric == self._task.metrics[0],
-            "unit": self._task.unit,
-            "units": self._task.units,
-            "clean": score_clean,
-            "sticky": score_sticky,
-            "benign": score_benign,
-            **_ends("drop_sticky", drop_sticky),
-            **_ends("drop_benign", drop_benign),
-            **_ends("difference", difference),
-            "drop_sticky_relative": _share(drop_sticky.value, score_clean),
-            "drop_benign_relative": _share(drop_benign.value, score_clean),
-            "tokens": len(self._single(Kind.STICKY)),
-            "benign_tokens": len(self._single(Kind.BENIGN)),
-            "effect_size": test.effect_size,
-            "p_value": test.p_value,
-        }
-
-    def _test(self, metric: str) -> Comparison:
-        """Test each sticky token against its matches."""
-        values = self._scores[metric][0]
-        sticky, benign = (
-            combine(self._clean - self._single(kind), values) for kind in (Kind.STICKY, Kind.BENIGN)
+    ``scores`` has one row per metric, condition and repetition, ``conditions`` one per metric and condition,
+    and ``effects`` one per metric, the main one first.
+    """
+    key = [settings.seed, zlib.crc32(task.name.encode())]
+    # A single unit has no interval.
+    samples = statistics.bootstrap_samples(task.units, settings.resamples if task.units > 1 else 0, key)
+    groups = [group.conditions for group in grouped(conditions)]
+    firsts = [group[0] for group in groups]
+    # Weights for the mean over the repetitions of each token, shape (groups, conditions).
+    weights = np.vstack([[(each in group) / len(group) for each in conditions] for group in groups])
+    clean, sticky, benign = (
+        weights[[each.kind is kind and len(each.tokens) <= 1 for each in firsts]] for kind in Kind
+    )
+    means = np.vstack([each.mean(axis=0) for each in (clean, sticky, benign)])
+    contrasts = np.vstack([means[0] - means[1], means[0] - means[2], means[2] - means[1]])
+    rows: dict[str, Rows] = {"effects": [], "conditions": [], "scores": []}
+    for metric in task.metrics:
+        drawn = statistics.resampled(
+            lambda sample, metric=metric: task.scores(metric, outcomes, sample),  # type: ignore[misc]
+            samples,
         )
+        values = drawn[0]
+        its: dict[str, Any] = {"task": task.name, "metric": metric}
+        for condition, value in zip(conditions, values.tolist(), strict=True):
+            labels = its | _labels(condition, names, named)
+            rows["scores"].append(labels | {"repetition": condition.repetition, "score": present(value)})
+        scores = combine(weights, values).tolist()
+        drops = statistics.contrast_intervals(drawn, clean - weights, settings.confidence)
+        for condition, value, drop in zip(firsts, scores, drops, strict=True):
+            shown = (None, None, None) if condition.kind is Kind.CLEAN else drop
+            labels = its | _labels(condition, names, named)
+            rows["conditions"].append(labels | {"score": present(value), **_ends("drop", shown)})
+        by_kind = [present(score) for score in combine(means, values).tolist()]
+        intervals = statistics.contrast_intervals(drawn, contrasts, settings.confidence)
         # The first match of every sticky token comes first, then the second.
-        return compare(np.vstack([sticky, benign.reshape(-1, len(sticky))]).T, self._key)
-
-    def _intervals(self, metric: str, contrasts: NDArray[np.float64]) -> list[Interval]:
-        return contrast_intervals(self._scores[metric], contrasts, self._settings.confidence)
-
-    @cached_property
-    def _scores(self) -> dict[str, NDArray[np.float64]]:
-        """Scores of all conditions by metric, on all units and then on each sample of them."""
-        enough = self._task.units >= _LEAST_UNITS
-        count = self._settings.resamples if enough else 0
-        samples = bootstrap_samples(self._task.units, count, self._key)
-        return {
-            metric: resampled(
-                lambda sample, metric=metric: self._task.scores(metric, self._outcomes, sample),  # type: ignore[misc]
-                samples,
-            )
-            for metric in self._task.metrics
-        }
-
-    @cached_property
-    def _groups(self) -> dict[tuple[Kind, tuple[int, ...]], list[int]]:
-        """Indices of the repetitions of each condition."""
-        groups: dict[tuple[Kind, tuple[int, ...]], list[int]] = {}
-        for place, condition in enumerate(self._conditions):
-            key = (condition.kind, tuple(token.id for token in condition.tokens))
-            groups.setdefault(key, []).append(place)
-        return groups
-
-    @cached_property
-    def _clean(self) -> NDArray[np.float64]:
-        return self._mean_of(self._groups[(Kind.CLEAN, ())])
-
-    def _single(self, kind: Kind) -> NDArray[np.float64]:
-        """Return weights for the mean over repetitions of each single token, shape (tokens, conditions)."""
-        return np.array(
-            [
-                self._mean_of(group)
-                for (each, tokens), group in self._groups.items()
-                if each is kind and len(tokens) == 1
-            ]
-        )
-
-    def _mean_of(self, places: Sequence[int]) -> NDArray[np.float64]:
-        weights = np.zeros(len(self._conditions))
-        weights[list(places)] = 1 / len(places)
-        return weights
+        costs = [combine(clean - kind, values).reshape(-1, len(sticky)) for kind in (sticky, benign)]
+        p_value, effect_size = statistics.compare(np.vstack(costs).T, key)
+        effect = its | {"layout": task.layout, "main": metric == task.metrics[0]}
+        effect |= {"unit": task.unit, "units": task.units}
+        effect |= zip(("clean", "sticky", "benign"), by_kind, strict=True)
+        for name, interval in zip(("drop_sticky", "drop_benign", "difference"), intervals, strict=True):
+            effect |= _ends(name, interval)
+        for name in ("drop_sticky", "drop_benign"):
+            defined = effect[name] is not None and effect["clean"]
+            effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
+        effect |= {"tokens": len(sticky), "benign_tokens": len(benign)}
+        rows["effects"].append(effect | {"effect_size": effect_size, "p_value": p_value})
+    return rows
 
 
-def with_q_values(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_q_values(rows: Rows) -> Rows:
     """Add p-values corrected over tasks to effect rows; only main metrics count as tests."""
-    main = [row["p_value"] if row["main"] else None for row in rows]
-    return [row | {"q_value": q_value} for row, q_value in zip(rows, corrected(main), strict=True)]
+    q_values = statistics.corrected([row["p_value"] if row["main"] else None for row in rows])
+    return [row | {"q_value": q_value} for row, q_value in zip(rows, q_values, strict=True)]
 
 
 def _labels(condition: Condition, names: Mapping[int, str], named: Collection[int]) -> dict[str, Any]:
-    alone = condition.tokens[0] if len(condition.tokens) == 1 else None
-    return {
-        "kind": condition.label(named),
-        "token_id": None if alone is None else alone.id,
-        "token": None if alone is None else names[alone.id],
-    }
+    alone = condition.tokens[0].id if len(condition.tokens) == 1 else None
+    token = None if alone is None else names[alone]
+    return {"kind": condition.label(named), "token_id": alone, "token": token}
 
 
-def _ends(name: str, interval: Interval) -> dict[str, float | None]:
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
-def _present(value: float) -> float | None:
-    return None if np.isnan(value) else value
-
-
-def _share(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None
+def _ends(name: str, interval: tuple[float | None, float | None, float | None]) -> dict[str, float | None]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))

@@ -1,4 +1,4 @@
-"""Encode the inputs of all conditions, each distinct input once."""
+"""Encode the inputs of all conditions, each distinct input once, and commit the outcomes of tasks."""
 
 from __future__ import annotations
 
@@ -10,43 +10,41 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stickytoken.data.metrics import Outcomes, Scored, Task
 from stickytoken.encoders.protocol import Encoder, WordEncoder
-from stickytoken.impacts.conditions import Carrier, Condition, Treatment, grouped, needed_room, prepare
-from stickytoken.impacts.results import ImpactSettings
+from stickytoken.impacts.results import ImpactSettings, TaskRecord
+from stickytoken.impacts.statistics import Carrier, Condition, needed_room, prepare, probe
 from stickytoken.insertion import Probe
-from stickytoken.measurement.atomic import write_atomically
-from stickytoken.measurement.engine import Engine, Rows, Work, encode_probes, run_work, tokenized_probes
-from stickytoken.measurement.stage import ProgressCallback
-from stickytoken.measurement.store import ResultFolder, ShardCost
-from stickytoken.tasks.metrics import Outcomes, Scored, Task
+from stickytoken.measurement import engine as engines
+from stickytoken.measurement.store import ResultFolder, ShardCost, write_atomically
 
 NO_COST = ShardCost(0, 0)
 # Number of inputs without copies that an engine encodes at a time.
 SHARD_PROBES = 8192
+UNIT = "unit"
+_VECTORS = "vectors-"
+
+# Outcomes of a task under all conditions, shape (conditions, units, columns), and its record.
+TaskOutcomes: TypeAlias = tuple[NDArray[np.float64], TaskRecord]
 
 
 @dataclass(frozen=True)
 class CleanVectors:
-    """Vectors of all inputs without copies, shared by all conditions.
-
-    Attributes:
-        probes: distinct inputs.
-        vectors: shape (n, d).
-    """
+    """Vectors of all distinct inputs without copies, shared by all conditions; shape (n, d)."""
 
     probes: tuple[Probe, ...]
     vectors: NDArray[np.float32]
 
     @cached_property
     def places(self) -> dict[Probe, int]:
-        """Row index of each input."""
         return {probe: place for place, probe in enumerate(self.probes)}
 
 
@@ -68,7 +66,8 @@ class EditedVectors:
         clean = self._clean.places
         missing = [each for each in dict.fromkeys(probes) if each not in clean and each not in self._edited]
         if missing:
-            vectors = encode_probes(self._encoder, tokenized_probes(self._encoder, missing))
+            tokenized = engines.tokenized_probes(self._encoder, missing)
+            vectors = engines.encode_probes(self._encoder, tokenized)
             self._edited.update(zip(missing, vectors, strict=True))
         return np.stack(
             [self._clean.vectors[clean[each]] if each in clean else self._edited[each] for each in probes]
@@ -83,21 +82,19 @@ class _ProbeShard:
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Work that encodes inputs unchanged."""
+    """Work that encodes inputs unchanged; one row has all vectors."""
 
     name: str
 
     def prepare(self, shard: _ProbeShard, encoder: Encoder) -> Sequence[Probe]:
-        """Tokenize the inputs that are texts."""
-        return tokenized_probes(encoder, shard.probes)
+        return engines.tokenized_probes(encoder, shard.probes)
 
     def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Encode the inputs; return one row with all vectors."""
-        return [{"vectors": encode_probes(encoder, prepared)}], len(prepared)
+        return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)
 
 
 def clean_vectors(
-    probes: Iterable[Probe], file: Path, engine: Engine, shard_probes: int = SHARD_PROBES
+    probes: Iterable[Probe], file: Path, engine: engines.Engine, shard_probes: int = SHARD_PROBES
 ) -> tuple[CleanVectors, ShardCost]:
     """Encode inputs without copies, or read the vectors that an earlier session committed.
 
@@ -105,7 +102,14 @@ def clean_vectors(
     """
     distinct = tuple(dict.fromkeys(probes))
     key = hashlib.sha256(repr(list(distinct)).encode("utf-8", "surrogatepass")).hexdigest()
-    found = _read(file, key)
+    found: tuple[NDArray[np.float32], float] | None = None
+    try:
+        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as content:
+            vectors = content["vectors"]  # reading to the end verifies the checksum
+            if str(content["key"]) == key:
+                found = vectors, float(content["seconds"])
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        pass  # missing or damaged
     if found is None:
         started = time.perf_counter()
         starts = range(0, len(distinct), shard_probes)
@@ -118,39 +122,6 @@ def clean_vectors(
             file, lambda stream: np.savez(stream, vectors=vectors, seconds=seconds, key=np.array(key))
         )
     return CleanVectors(distinct, found[0]), ShardCost(found[1], len(distinct))
-
-
-def _read(file: Path, key: str) -> tuple[NDArray[np.float32], float] | None:
-    """Read committed vectors; None if they are missing, damaged or belong to other inputs."""
-    try:
-        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as content:
-            vectors: NDArray[np.float32] = content["vectors"]  # reading to the end verifies the checksum
-            return (vectors, float(content["seconds"])) if str(content["key"]) == key else None
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
-        return None
-
-
-UNIT = "unit"
-_VECTORS = "vectors-"
-
-
-@dataclass(frozen=True)
-class TaskOutcomes:
-    """Outcomes of a task under all conditions.
-
-    Attributes:
-        task: the task.
-        outcomes: shape (conditions, units, columns).
-        edited: number of texts that get copies.
-        cut: number of texts truncated, the same in every condition.
-        texts: number of all texts.
-    """
-
-    task: Scored
-    outcomes: NDArray[np.float64]
-    edited: int
-    cut: int
-    texts: int
 
 
 @dataclass(frozen=True)
@@ -169,15 +140,22 @@ class GroupWork:
     """Work on groups; they are prepared when they are computed, because that limits memory."""
 
     def prepare(self, shard: Group, encoder: Encoder) -> Group:
-        """Return the shard unchanged."""
         del encoder
         return shard
+
+
+def grouped(conditions: Sequence[Condition]) -> list[Group]:
+    """Group the repetitions of each token."""
+    groups = groupby(conditions, lambda each: (each.kind, each.tokens))
+    return [Group(index, tuple(group)) for index, (_, group) in enumerate(groups)]
 
 
 class GroupRunner:
     """Computes groups of conditions and commits them to a folder, skipping those committed before."""
 
-    def __init__(self, engine: Engine, folder: ResultFolder, progress: ProgressCallback) -> None:
+    def __init__(
+        self, engine: engines.Engine, folder: ResultFolder, progress: engines.ProgressCallback
+    ) -> None:
         self._engine = engine
         self._folder = folder
         self._progress = progress
@@ -190,23 +168,22 @@ class GroupRunner:
     def run(
         self,
         name: str,
-        make_work: Callable[[], tuple[Work[Group, Any], ShardCost]],
+        make_work: Callable[[], tuple[engines.Work[Group, Any], ShardCost]],
         units: int,
+        columns: Sequence[str],
         conditions: Sequence[Condition],
         title: str,
-    ) -> pl.DataFrame:
-        """Return the rows of all conditions, grouped by condition."""
-        groups = [Group(index, tuple(group)) for index, group in enumerate(grouped(conditions))]
-        rows: Rows[Group] = Rows(lambda group: [*range(units)] * len(group.conditions), UNIT, lambda _: 1)
-
-        found = run_work(name, make_work, groups, rows, self._engine, self._folder, self._progress, title)
-        self._shards[name] = len(groups)
-        return pl.concat(found)
-
-    @staticmethod
-    def outcomes(frame: pl.DataFrame, columns: Sequence[str], units: int) -> NDArray[np.float64]:
-        """Return rows as an array of shape (conditions, units, columns)."""
-        values = frame.select(columns).to_numpy().astype(np.float64)
+    ) -> NDArray[np.float64]:
+        """Return columns of all units under all conditions, shape (conditions, units, columns)."""
+        groups = grouped(conditions)
+        rows: engines.Rows[Group] = engines.Rows(
+            lambda group: [*range(units)] * len(group.conditions), UNIT, lambda _: 1
+        )
+        found = engines.run_work(
+            name, make_work, groups, rows, self._engine, self._folder, self._progress, title
+        )
+        self._shards[name] = len(groups)  # of a task that could not be run, there are none
+        values = pl.concat(found).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
 
     @property
@@ -223,21 +200,20 @@ class TaskWork(GroupWork):
     task: Task
     carriers: Mapping[str, Sequence[Carrier]]
     edited: frozenset[str]
-    treatment: Treatment
+    settings: ImpactSettings
     clean: CleanVectors
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Encode the edited texts and compute the outcomes."""
         vectors, rows = EditedVectors(encoder, self.clean), []
         for condition in prepared.conditions:
-            by_role = {role: vectors.of(self._probes(role, condition)) for role in self.carriers}
+            by_role = {}
+            for role, carriers in self.carriers.items():
+                copies = self.settings.copies if role in self.edited else 0
+                by_role[role] = vectors.of(
+                    [probe(self.settings, each, condition, copies) for each in carriers]
+                )
             rows += as_rows(self.task.columns, self.task.outcomes(by_role, condition.seed))
         return rows, vectors.encoded
-
-    def _probes(self, role: str, condition: Condition) -> list[Probe]:
-        if role not in self.edited or not condition.tokens:
-            return [self.treatment.clean(carrier) for carrier in self.carriers[role]]
-        return [self.treatment.probe(carrier, condition) for carrier in self.carriers[role]]
 
 
 def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
@@ -247,53 +223,49 @@ def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
     ]
 
 
-class TaskRunner:
-    """Computes tasks under all conditions."""
-
-    def __init__(
-        self,
-        encoder: WordEncoder,
-        settings: ImpactSettings,
-        conditions: Sequence[Condition],
-        runner: GroupRunner,
-    ) -> None:
-        self._encoder = encoder
-        self._settings = settings
-        self._conditions = conditions
-        self._runner = runner
-        tokens = {token for condition in conditions for token in condition.tokens}
-        self._room = needed_room(
-            encoder, sorted(tokens, key=lambda token: token.id), settings.copies, settings.insertion
-        )
-
-    def run(self, task: Task) -> TaskOutcomes:
-        """Compute all conditions of a task."""
-        edited = task.edited(self._settings.side)
-        carriers = {
-            role: prepare(
-                self._encoder, texts, self._room if role in edited else 0, self._settings.insertion, task.name
-            )
-            for role, texts in task.texts.items()
-        }
-        treatment, name = Treatment.of(self._settings), shard_stage(task.name)
-
-        def make_work() -> tuple[TaskWork, ShardCost]:
-            probes = [treatment.clean(carrier) for texts in carriers.values() for carrier in texts]
-            clean, spent = self._runner.clean(name, probes)
-            return TaskWork(name, task, carriers, edited, treatment, clean), spent
-
-        frame = self._runner.run(name, make_work, task.units, self._conditions, task.name)
-        outcomes = self._runner.outcomes(frame, task.columns, task.units)
-        return TaskOutcomes(task, outcomes, **_counts(carriers, edited))
+def room_of(encoder: WordEncoder, conditions: Sequence[Condition], settings: ImpactSettings) -> int:
+    """Return how many tokens the copies of any condition may take."""
+    tokens = {token for condition in conditions for token in condition.tokens}
+    by_id = sorted(tokens, key=lambda token: token.id)
+    return needed_room(encoder, by_id, settings.copies, settings.insertion)
 
 
-def _counts(carriers: Mapping[str, Sequence[Carrier]], edited: frozenset[str]) -> dict[str, int]:
-    everything = [carrier for each in carriers.values() for carrier in each]
-    return {
-        "edited": sum(len(carriers[role]) for role in edited),
-        "cut": sum(carrier.cut for carrier in everything),
-        "texts": len(everything),
+def run_task(
+    encoder: WordEncoder,
+    settings: ImpactSettings,
+    conditions: Sequence[Condition],
+    runner: GroupRunner,
+    task: Task,
+) -> TaskOutcomes:
+    """Compute all conditions of a task."""
+    edited, name = task.edited(settings.side), shard_stage(task.name)
+    room, insertion = room_of(encoder, conditions, settings), settings.insertion
+    carriers = {
+        role: prepare(encoder, texts, room if role in edited else 0, insertion, task.name)
+        for role, texts in task.texts.items()
     }
+    everything = [carrier for each in carriers.values() for carrier in each]
+
+    def make_work() -> tuple[TaskWork, ShardCost]:
+        clean, spent = runner.clean(name, [carrier.clean(insertion) for carrier in everything])
+        return TaskWork(name, task, carriers, edited, settings, clean), spent
+
+    outcomes = runner.run(name, make_work, task.units, task.columns, conditions, task.name)
+    cut = sum(carrier.cut for carrier in everything)
+    return outcomes, task_record(task, len(everything), sum(len(carriers[role]) for role in edited), cut)
+
+
+def task_record(task: Scored, texts: int, edited: int, cut: int) -> TaskRecord:
+    return TaskRecord(
+        name=task.name,
+        layout=task.layout,
+        unit=task.unit,
+        units=task.units,
+        texts=texts,
+        edited=edited,
+        cut=cut,
+        metrics=list(task.metrics),
+    )
 
 
 def shard_stage(name: str) -> str:

@@ -11,17 +11,15 @@ from pydantic import Field
 
 from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Placement, Side
-from stickytoken.measurement.atomic import require_writable
-from stickytoken.measurement.resume import Kind, MeasurementRecord, Record, measurements_in, require_vacant
-from stickytoken.measurement.store import ResultFolder
+from stickytoken.measurement.resume import MeasurementKind as Kind
+from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in, require_vacant
+from stickytoken.measurement.store import ResultFolder, require_writable
 from stickytoken.validation import file_path, proportion, set_choices, set_whole_numbers
 
 IMPACT_SCHEMA_VERSION = 1
 
 
 class TokenRecord(Record):
-    """A token that was measured."""
-
     token_id: int
     token: str = Field(description="vocabulary string")
     text: str = Field(description="decoded text")
@@ -30,8 +28,6 @@ class TokenRecord(Record):
 
 
 class TaskRecord(Record):
-    """A task that was measured."""
-
     name: str
     layout: str
     unit: str = Field(description="what the intervals resample")
@@ -75,6 +71,7 @@ IMPACT_FILE = "impact.json"
 # Prefix of the names of impact folders.
 IMPACT = "impact"
 _TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
+_TOKEN: dict[str, Any] = {"token_id": _WHOLE, "token": _TEXT}
 # Columns of each table, with types so that empty tables keep them.
 TABLES: dict[str, dict[str, Any]] = {
     "effects.parquet": {
@@ -94,14 +91,12 @@ TABLES: dict[str, dict[str, Any]] = {
     },
     "conditions.parquet": {
         **dict.fromkeys(("task", "metric", "kind"), _TEXT),
-        "token_id": _WHOLE,
-        "token": _TEXT,
+        **_TOKEN,
         **dict.fromkeys(("score", "drop", "drop_low", "drop_high"), _NUMBER),
     },
     "scores.parquet": {
         **dict.fromkeys(("task", "metric", "kind"), _TEXT),
-        "token_id": _WHOLE,
-        "token": _TEXT,
+        **_TOKEN,
         "repetition": _WHOLE,
         "score": _NUMBER,
     },
@@ -114,8 +109,7 @@ TABLES: dict[str, dict[str, Any]] = {
     },
     "intrusion_curves.parquet": {
         **dict.fromkeys(("corpus", "kind"), _TEXT),
-        "token_id": _WHOLE,
-        "token": _TEXT,
+        **_TOKEN,
         "copies": _WHOLE,
         **dict.fromkeys(("hits", "median_rank"), _NUMBER),
         "copies_needed": _WHOLE,
@@ -182,15 +176,6 @@ class Impact:
         """Tasks that could not be run, and why."""
         return self.result.failed
 
-    def require_tables(self) -> None:
-        """Read every table once.
-
-        Raises:
-            RunError: one is missing, damaged or lacks a column.
-        """
-        for name in TABLES:
-            self._table(name)
-
     def _table(self, name: str) -> pl.DataFrame:
         return self._folder.read_table(name, tuple(TABLES[name]))
 
@@ -248,7 +233,8 @@ def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
 
     def opened(folder: Path) -> Impact:
         impact = open_impact(folder)
-        impact.require_tables()
+        for name in TABLES:
+            impact._table(name)
         return impact
 
     return measurements_in(

@@ -1,4 +1,4 @@
-"""Compute differences, intervals and tests from metrics under all conditions. Pure.
+"""Edit texts under all conditions; compute differences, intervals and tests from their metrics. Pure.
 
 Two sources of variation are kept apart. Intervals show how the numbers would vary with other queries, pairs
 or texts (bootstrap over units, tokens fixed). The test shows whether sticky tokens cost more than matched
@@ -7,22 +7,194 @@ benign tokens (permutations within the matched sets, units fixed).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.impacts.results import ImpactRecord, measured_kind
+from stickytoken.encoders.protocol import WordEncoder, content_limit
+from stickytoken.errors import InputError
+from stickytoken.impacts.results import ImpactRecord, ImpactSettings, measured_kind
+from stickytoken.insertion import (
+    Insertion,
+    Joining,
+    Placement,
+    Probe,
+    Token,
+    TokenizedText,
+    place_as_ids,
+    place_as_text,
+)
 from stickytoken.validation import markdown as escaped
 from stickytoken.validation import markdown_table
+
+# Label of a token that the user named and no run calls sticky.
+NAMED = "named"
+
+
+class Kind(StrEnum):
+    CLEAN = "clean"
+    STICKY = "sticky"
+    BENIGN = "benign"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to edit all texts: with no token (clean), one, or the several of a mixture."""
+
+    kind: Kind
+    tokens: tuple[Token, ...]
+    repetition: int
+    seed: int
+
+    def label(self, named: Collection[int]) -> str:
+        """Return the name of the condition in tables: tokens that no run calls sticky are "named"."""
+        nobody = self.kind is Kind.STICKY and any(token.id in named for token in self.tokens)
+        kind = NAMED if nobody else self.kind.value
+        return f"{kind} mixture" if len(self.tokens) > 1 else kind
+
+
+def make_conditions(
+    sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
+) -> list[Condition]:
+    """List all conditions, grouped by token.
+
+    A repetition has the same seed under every condition, so that a text gets its copies in the same places.
+    The mixture of benign tokens has as many tokens as that of sticky ones.
+    """
+    groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
+    groups += [(Kind.STICKY, (token,)) for token in sticky]
+    groups += [(Kind.BENIGN, (token,)) for token in benign]
+    if len(sticky) > 1:
+        groups += [(Kind.STICKY, tuple(sticky)), (Kind.BENIGN, tuple(benign[: len(sticky)]))]
+    return [Condition(*group, each, seed + each) for group in groups for each in range(repetitions)]
+
+
+def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
+    """Draw a gap for each copy for random placement, where copy k goes between ``words + k`` words.
+
+    The draw depends only on the seed and the text, so all conditions treat a text alike, in any order of
+    computation.
+    """
+    generator = _generator(seed, text, "gaps")
+    return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
+
+
+def turns(seed: int, text: str, kinds: int, copies: int) -> tuple[int, ...]:
+    """Draw the token of each copy of a mixture; counts differ by at most one. Seeded like `gaps`."""
+    generator = _generator(seed, text, "turns")
+    kind = generator.permutation(kinds)
+    return tuple(int(kind[step]) for step in generator.permutation(copies) % kinds)
+
+
+def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
+    digest = hashlib.sha256(f"{purpose}\0{text}".encode("utf-8", "surrogatepass")).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """A text that copies may go into, with its truncated content ids.
+
+    The text itself is truncated only if copies are inserted as text.
+    """
+
+    text: str
+    content: TokenizedText
+    cut: bool
+
+    def clean(self, insertion: Insertion) -> Probe:
+        """Return what the encoder reads without copies."""
+        return self.content.ids if insertion is Insertion.IDS else self.text
+
+
+def prepare(
+    encoder: WordEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
+) -> list[Carrier]:
+    """Truncate texts so that the model reads them in full with ``room`` more tokens.
+
+    Ids are truncated where the model itself would truncate; text is truncated after a word.
+    """
+    limit = content_limit(encoder)
+    whole = [Carrier(*each, False) for each in zip(texts, encoder.tokenize(texts), strict=True)]
+    if limit is None:
+        return whole
+    longest = limit - room
+    if longest <= max((len(carrier.content.head) for carrier in whole), default=0):
+        raise InputError(
+            f"{name}: copies of {room} tokens leave no room for a text, because {encoder.name} reads {limit} "
+            "tokens: use fewer copies"
+        )
+
+    def cut(carrier: Carrier) -> Carrier:
+        if len(carrier.content.ids) <= longest:
+            return carrier
+        if insertion is Insertion.IDS:
+            return Carrier(carrier.text, first_ids(carrier.content, longest), True)
+        text = _first_words(encoder, carrier.text, longest)
+        return Carrier(text, encoder.tokenize([text])[0], True)
+
+    return [cut(carrier) for carrier in whole]
+
+
+def first_ids(content: TokenizedText, longest: int) -> TokenizedText:
+    left = longest - len(content.head)
+    words: list[tuple[int, ...]] = []
+    for word in content.words:
+        if left <= 0:
+            break
+        words.append(word[:left])
+        left -= len(word)
+    return TokenizedText(content.head, tuple(words))
+
+
+def _first_words(encoder: WordEncoder, text: str, longest: int) -> str:
+    ends = [0, *(match.end() for match in re.finditer(r"\S+", text))]
+    low, high = 0, len(ends) - 1
+    # The number of ids grows with the number of words.
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = len(encoder.tokenize([text[: ends[middle]]])[0].ids) <= longest
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return text[: ends[low]]
+
+
+def probe(settings: ImpactSettings, carrier: Carrier, condition: Condition, copies: int) -> Probe:
+    """Return what the encoder reads under a condition."""
+    insertion, placement = settings.insertion, settings.placement
+    if not condition.tokens or not copies:
+        return carrier.clean(insertion)
+    kinds = turns(condition.seed, carrier.text, len(condition.tokens), copies)
+    tokens = [condition.tokens[kind] for kind in kinds]
+    as_ids = insertion is Insertion.IDS
+    words = len(carrier.content.words if as_ids else carrier.text.split())
+    random = placement is Placement.RANDOM
+    path = gaps(condition.seed, carrier.text, words, copies) if random else ()
+    if as_ids:
+        return place_as_ids([token.id for token in tokens], carrier.content, placement, path)
+    spelled = [token.text.strip() for token in tokens]
+    return place_as_text(spelled, carrier.text, placement, path, Joining.WORDS)
+
+
+def needed_room(encoder: WordEncoder, tokens: Sequence[Token], copies: int, insertion: Insertion) -> int:
+    """Return how many tokens the copies may take: a copy inserted as a word may take several ids."""
+    if insertion is Insertion.IDS:
+        return copies
+    spelled = encoder.tokenize([f"a {token.text.strip()} a" for token in tokens])
+    around = len(encoder.tokenize(["a a"])[0].ids)
+    return copies * max((len(ids.ids) - around for ids in spelled), default=1)
+
 
 # Up to so many ways to choose one member of every set, the test counts all of them; else it draws some.
 _MOST_COUNTED = 10_000
 _DRAWS = 9_999
 # Statistics that differ by less are equal: the order of summation changes them.
 _ROUNDING = 1e-12
-_LEAST_FOR_SPREAD = 2
 
 
 class Interval(NamedTuple):
@@ -31,18 +203,6 @@ class Interval(NamedTuple):
     value: float | None
     low: float | None
     high: float | None
-
-
-class Comparison(NamedTuple):
-    """Comparison of sticky with benign tokens on one task.
-
-    Attributes:
-        p_value: one-sided p-value; None without a matched set.
-        effect_size: mean difference in standard deviations of the sets' differences; None if undefined.
-    """
-
-    p_value: float | None
-    effect_size: float | None
 
 
 def bootstrap_samples(units: int, count: int, key: Sequence[int]) -> NDArray[np.intp]:
@@ -67,26 +227,28 @@ def contrast_intervals(
     points, *drawn = (combine(contrasts, row) for row in scores)
     columns = np.array(drawn).reshape(-1, len(contrasts)).T
     tail = (1 - confidence) / 2
-    return [_interval(float(point), column, tail) for point, column in zip(points, columns, strict=True)]
+    found = []
+    for point, column in zip(points.tolist(), columns, strict=True):
+        defined = column[~np.isnan(column)]
+        # Samples on which the metric is undefined are left out; if most are, there is no interval.
+        if np.isnan(point) or not len(defined) or len(defined) < len(column) / 2:
+            found.append(Interval(present(point), None, None))
+        else:
+            found.append(Interval(point, *np.quantile(defined, [tail, 1 - tail]).tolist()))
+    return found
+
+
+def present(value: float) -> float | None:
+    return None if np.isnan(value) else value
 
 
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute weighted sums; an undefined score makes only the sums that use it undefined."""
-    used = contrasts != 0
-    spoiled = (used & np.isnan(scores)).any(axis=1)
+    spoiled = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
     return np.where(spoiled, np.nan, contrasts @ np.nan_to_num(scores))
 
 
-def _interval(point: float, drawn: NDArray[np.float64], tail: float) -> Interval:
-    defined = drawn[~np.isnan(drawn)]
-    # Samples on which the metric is undefined are left out; if most are, there is no interval.
-    if np.isnan(point) or not len(defined) or len(defined) < len(drawn) / 2:
-        return Interval(None if np.isnan(point) else point, None, None)
-    low, high = np.quantile(defined, [tail, 1 - tail])
-    return Interval(point, float(low), float(high))
-
-
-def compare(costs: NDArray[np.float64], key: Sequence[int]) -> Comparison:
+def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | None, float | None]:
     """Test whether sticky tokens cost more than the benign ones they are matched with.
 
     A permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of Hypotheses"):
@@ -97,31 +259,29 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> Comparison:
         costs: cost of each token, averaged over repetitions, because these are not independent; one row per
             matched set with the sticky token first, shape (sets, members). Rows with NaN are left out.
         key: seed of the random choices, used if there are too many to count.
+
+    Returns:
+        The one-sided p-value, and the mean difference in standard deviations of the sets' differences; None
+        where undefined.
     """
     costs = costs[~np.isnan(costs).any(axis=1)]
     sets, members = costs.shape
     if not sets or members < 2:
-        return Comparison(None, None)
+        return None, None
     differences = (members * costs - costs.sum(axis=1, keepdims=True)) / (members - 1)
     own = differences[:, 0]
-    spread = float(own.std(ddof=1)) if sets >= _LEAST_FOR_SPREAD else 0.0
+    spread = float(own.std(ddof=1)) if sets > 1 else 0.0
     effect_size = float(own.mean()) / spread if spread > _ROUNDING else None
-    return Comparison(_p_value(differences, key), effect_size)
-
-
-def _p_value(differences: NDArray[np.float64], key: Sequence[int]) -> float:
-    """Return the share of choices of one member per set whose mean is at least that of the first members."""
-    sets, members = differences.shape
-    least = differences[:, 0].mean() - _ROUNDING
+    least = own.mean() - _ROUNDING
     if members**sets <= _MOST_COUNTED:
         sums = np.zeros(1)
         for row in differences:
             sums = np.add.outer(sums, row).ravel()
-        return float((sums / sets >= least).mean())
+        return float((sums / sets >= least).mean()), effect_size
     chosen = np.random.default_rng(list(key)).integers(members, size=(_DRAWS, sets))
     means = differences[np.arange(sets), chosen].mean(axis=1)
     # The choice that was observed is one of them (Phipson and Smyth 2010).
-    return float((1 + (means >= least).sum()) / (1 + _DRAWS))
+    return float((1 + (means >= least).sum()) / (1 + _DRAWS)), effect_size
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
@@ -129,19 +289,11 @@ def corrected(p_values: Sequence[float | None]) -> list[float | None]:
     from scipy.stats import false_discovery_control
 
     known = [p_value for p_value in p_values if p_value is not None]
-    if not known:
-        return [None] * len(p_values)
-    found = iter(false_discovery_control(known).tolist())
+    found = iter(false_discovery_control(known).tolist() if known else ())
     return [None if p_value is None else next(found) for p_value in p_values]
 
 
-EFFECTS = {
-    "task": "task",
-    "metric": "metric",
-    "units": "units",
-    "clean": "clean",
-    "sticky": "sticky",
-    "benign": "benign",
+EFFECTS = {name: name for name in ("task", "metric", "units", "clean", "sticky", "benign")} | {
     "difference": "sticky - benign",
     "difference_low": "low",
     "difference_high": "high",
@@ -149,13 +301,7 @@ EFFECTS = {
     "p_value": "p",
     "q_value": "q",
 }
-CONDITIONS = {
-    "task": "task",
-    "metric": "metric",
-    "kind": "kind",
-    "token": "token",
-    "score": "score",
-    "drop": "drop",
+CONDITIONS = {name: name for name in ("task", "metric", "kind", "token", "score", "drop")} | {
     "drop_low": "low",
     "drop_high": "high",
 }
@@ -183,7 +329,6 @@ def headed(
 SIGNIFICANCE = 0.05
 # So many equally likely choices are needed for a p-value of 0.05.
 _LEAST_CHOICES = 20
-_SMALLEST_SHOWN = 0.001
 
 
 def cost_sentence(effect: Mapping[str, Any], kind: str) -> str:
@@ -208,29 +353,24 @@ def conclusion(effect: Mapping[str, Any], kind: str) -> str:
 
     The test is one-sided: it never shows that tokens cost less.
     """
-    tokens, benign = effect["tokens"], effect["benign_tokens"] // max(1, effect["tokens"])
-    p_value, q_value = effect["p_value"], effect["q_value"]
-    needed = benign_needed(tokens)
-    if p_value is None or benign < needed:
-        return f"too few tokens to conclude ({_lacking(tokens, benign, needed, kind)})"
+    tokens, p_value, q_value = effect["tokens"], effect["p_value"], effect["q_value"]
+    benign = effect["benign_tokens"] // max(1, tokens)
+    missing = benign_needed(tokens) - benign
+    if missing > 0:
+        each, more = ("", "would do") if tokens == 1 else (" each", "for each would do")
+        measured = f"{tokens} {kind} {'token' if tokens == 1 else 'tokens'} with {benign} benign"
+        lacking = f"{measured} {'one' if benign == 1 else 'ones'}{each}; {missing} more {more}"
+        return f"too few tokens to conclude ({lacking})"
+    if p_value is None:
+        return "too few tokens to conclude (the metric is not defined for all of them)"
     shown = f"p {_shown(p_value)}"
     if q_value is not None and q_value != p_value:
         shown += f", corrected over tasks q {_shown(q_value)}"
+    if effect["difference"] <= 0:
+        return f"{kind} tokens are not shown to cost more ({shown})"
     decisive = p_value if q_value is None else q_value
-    if decisive <= SIGNIFICANCE and effect["difference"] > 0:
-        return f"{kind} tokens cost more ({shown})"
-    if effect["difference"] > 0:
-        return f"no difference shown ({shown})"
-    return f"{kind} tokens are not shown to cost more ({shown})"
-
-
-def settings_line(settings: Mapping[str, Any]) -> str:
-    """Say how the texts were edited, and what the intervals are about."""
-    return (
-        f"{settings['copies']} copies, placement {settings['placement']}, insertion {settings['insertion']}, "
-        f"side {settings['side']}, repetitions: {settings['seeds']}; {settings['confidence']:.0%} intervals "
-        "over queries, pairs or texts, for these tokens"
-    )
+    costs = f"{kind} tokens cost more" if decisive <= SIGNIFICANCE else "no difference shown"
+    return f"{costs} ({shown})"
 
 
 def benign_needed(tokens: int) -> int:
@@ -244,23 +384,20 @@ def benign_needed(tokens: int) -> int:
     return benign
 
 
-def _lacking(tokens: int, benign: int, needed: int, kind: str) -> str:
-    if benign >= needed:
-        return "the metric is not defined for all of them"
-    each, more = ("", "would do") if tokens == 1 else (" each", "for each would do")
-    measured = f"{tokens} {kind} {'token' if tokens == 1 else 'tokens'} with {benign} benign"
-    return f"{measured} {'one' if benign == 1 else 'ones'}{each}; {needed - benign} more {more}"
-
-
 def _shown(value: float) -> str:
-    return f"< {_SMALLEST_SHOWN}" if value < _SMALLEST_SHOWN else f"= {value:.2g}"
+    return "< 0.001" if value < 0.001 else f"= {value:.2g}"
 
 
-_CURVES = {
-    "kind": "kind",
-    "token": "token",
-    "copies": "copies",
-    "hits": "hits",
+def settings_line(settings: Mapping[str, Any]) -> str:
+    """Say how the texts were edited, and what the intervals are about."""
+    return (
+        f"{settings['copies']} copies, placement {settings['placement']}, insertion {settings['insertion']}, "
+        f"side {settings['side']}, repetitions: {settings['seeds']}; {settings['confidence']:.0%} intervals "
+        "over queries, pairs or texts, for these tokens"
+    )
+
+
+_CURVES = {name: name for name in ("kind", "token", "copies", "hits")} | {
     "median_rank": "median rank",
     "copies_needed": "copies needed",
 }

@@ -13,7 +13,7 @@ from stickytoken.errors import ModelError
 
 if TYPE_CHECKING:
     from stickytoken.encoders.protocol import IdEncoder
-    from stickytoken.inspection.protocol import Inspector
+    from stickytoken.inspection.module_embedding import Inspector
 
 
 __all__ = ["inspector_of"]
@@ -30,8 +30,7 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-    from stickytoken.inspection._prompted import PromptInspector
-    from stickytoken.inspection.module_embedding import ModuleInspector
+    from stickytoken.inspection.module_embedding import ModuleInspector, PromptInspector
 
     if isinstance(encoder, SentenceTransformerEncoder):
         return ModuleInspector(encoder)
@@ -49,17 +48,11 @@ Watch: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """The unit vector of a text as a sum, up to the error of the method.
+    """The unit vector of a text as a sum, up to the error of the method."""
 
-    Attributes:
-        vector: the unit vector, shape (d,).
-        reference: what no part of the text contributes, shape (d,); zeros without such a rest.
-        parts: contribution of each part of the text, shape (parts, d).
-    """
-
-    vector: NDArray[np.float64]
-    reference: NDArray[np.float64]
-    parts: NDArray[np.float64]
+    vector: NDArray[np.float64]  # the unit vector, shape (d,)
+    reference: NDArray[np.float64]  # what no part of the text contributes, shape (d,)
+    parts: NDArray[np.float64]  # contribution of each part of the text, shape (parts, d)
 
     @property
     def error(self) -> float:
@@ -68,10 +61,7 @@ class Contributions:
 
 
 def similarity_matrix(first: Contributions, second: Contributions) -> NDArray[np.float64]:
-    """Return the cosine of two texts by pairs of parts.
-
-    Moeller, Nikolaev, Pado (EMNLP 2023), section 2.
-    """
+    """Return the cosine of two texts by pairs of parts: Moeller, Nikolaev, Pado (EMNLP 2023), section 2."""
     rows = np.vstack([first.parts, first.reference])
     columns = np.vstack([second.parts, second.reference])
     return rows @ columns.T

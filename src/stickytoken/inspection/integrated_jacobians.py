@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,7 +27,10 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import Contributions, Watch
-from stickytoken.inspection.protocol import EmbeddedText, Inspector, as_numbers
+from stickytoken.inspection.attention import EmbeddedText, as_numbers
+
+if TYPE_CHECKING:
+    from stickytoken.inspection.module_embedding import Inspector
 
 Vector: TypeAlias = NDArray[np.float64]
 
@@ -83,22 +86,27 @@ class _Way:
 
     text: EmbeddedText
     reference: torch.Tensor
-    length: float | None
+    length: float | None  # divisor of vectors where the reference has no direction
 
     @property
     def batch(self) -> int:
         """Number of places to compute at a time."""
         return max(1, _TOKENS // len(self.reference))
 
-    def at(self, places: NDArray[np.float64]) -> torch.Tensor:
+    def at(self, places: Vector) -> torch.Tensor:
         """Return the embeddings at places from 0 to 1, shape (places, T, D)."""
         text, reference = self.text.rows, self.reference
         along = torch.as_tensor(places, dtype=text.dtype, device=text.device)
         return reference + along[:, None, None] * (text - reference)
 
-    def vectors(self, places: NDArray[np.float64]) -> torch.Tensor:
-        """Return the vectors at places before division, shape (places, d)."""
-        return self.text.vectors(self.at(places)).double()
+    def travelled(self, points: int) -> Vector:
+        """Return the path length of the divided vectors at equally spaced places, shape (points + 1,)."""
+        places = np.linspace(0, 1, points + 1)
+        parts = [places[begin : begin + self.batch] for begin in range(0, len(places), self.batch)]
+        seen = torch.cat([self.text.vectors(self.at(part)).double() for part in parts])
+        lengths = seen.norm(dim=1, keepdim=True) if self.length is None else self.length
+        legs = (seen / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
+        return np.concatenate([[0.0], np.cumsum(legs)])
 
 
 class JacobianIntegrator:
@@ -110,7 +118,7 @@ class JacobianIntegrator:
     reference contributes nothing. Directional derivatives are exact, one per part, by forward-mode
     differentiation. The integral is a Gauss-Legendre sum, nearly exact if the path is smooth. If its error is
     large, the vector turns within a hundredth of the path, because attention moves to other tokens: then the
-    path is sampled, and the sum is taken over panels.
+    path is sampled, and the sum is taken over panels, of up to `most` times as many points.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
@@ -122,9 +130,11 @@ class JacobianIntegrator:
         self, content: Sequence[int], labels: Sequence[int], steps: int, watch: Watch | None = None
     ) -> Contributions:
         """Split the vector of a text into contributions of parts of its content."""
+        if not len(labels):
+            raise EncodingError(f"{self._name}: the text to explain has no tokens")
         with self._inspector.differentiating():
             text = self._inspector.embedded(content)
-            reference = text.emptied()
+            reference = torch.where(text.content[:, None] >= 0, text.filler, text.rows)
             vector, without = text.vectors(torch.stack([text.rows, reference])).double()
             length = float(vector.norm())
             if not np.isfinite(length) or length == 0:
@@ -134,7 +144,11 @@ class JacobianIntegrator:
             directed = float(without.norm()) > _NO_DIRECTION * length
             way = _Way(text, reference, None if directed else length)
             ends = (vector / length, without / without.norm() if directed else torch.zeros_like(without))
-            parts = self._complete(way, _directions(text, reference, labels), steps, ends[0] - ends[1], watch)
+            # The direction of each part, nonzero only at its positions. Tokens around the text get the last
+            # id's part, but their difference is zero.
+            members = torch.nn.functional.one_hot(torch.tensor(labels, device=reference.device)).to(reference)
+            directions = members[text.content].T[:, :, None] * (text.rows - reference)
+            parts = self._complete(way, directions, steps, ends[0] - ends[1], watch)
         if not bool(parts.isfinite().all()):
             raise ModelError(
                 f"{self._name}: vectors between the reference and the text are not finite: use float32"
@@ -142,31 +156,22 @@ class JacobianIntegrator:
         return Contributions(*(as_numbers(each) for each in (*ends, parts)))
 
     def _complete(
-        self,
-        way: _Way,
-        directions: torch.Tensor,
-        steps: int,
-        expected: torch.Tensor,
-        watch: Watch | None,
+        self, way: _Way, directions: torch.Tensor, steps: int, expected: torch.Tensor, watch: Watch | None
     ) -> torch.Tensor:
         """Integrate along the directions, adding points until the sum is exact, shape (parts, d)."""
-        if not len(directions):
-            raise EncodingError(f"{self._name}: the text to explain has no tokens")
-        tried = directions if len(directions) <= _FEW else directions.sum(dim=0, keepdim=True)
+        few = len(directions) <= _FEW
+        tried = directions if few else directions.sum(dim=0, keepdim=True)
         points, rule = steps, whole_rule(steps)
         found = self._integrate(way, tried, rule, len(expected))
         while float((found.sum(dim=0) - expected).norm()) > _MISSED and points < self._most * steps:
             points *= 2
-            rule = rule_along(self._travelled(way, points), points)
+            rule = rule_along(way.travelled(points), points)
             found = self._integrate(way, tried, rule, len(expected))
-        if tried is directions:
-            return found
-        return self._integrate(way, directions, rule, len(expected), watch)
+        return found if few else self._integrate(way, directions, rule, len(expected), watch)
 
     def _integrate(
         self, way: _Way, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
-        """Integrate along the directions, shape (parts, width)."""
         places, weights = rule
         points = [(node, part) for node in range(len(places)) for part in range(len(directions))]
         device = way.reference.device
@@ -180,23 +185,12 @@ class JacobianIntegrator:
                 watch(begin + len(node), len(points))
         return total
 
-    def _travelled(self, way: _Way, points: int) -> NDArray[np.float64]:
-        """Return the path length of the divided vectors at equally spaced places, shape (points + 1,)."""
-        places = np.linspace(0, 1, points + 1)
-        seen = torch.cat(
-            [way.vectors(places[begin : begin + way.batch]) for begin in range(0, len(places), way.batch)]
-        )
-        lengths = seen.norm(dim=1, keepdim=True) if way.length is None else way.length
-        legs = (seen / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
-        return np.concatenate([[0.0], np.cumsum(legs)])
-
-    def _slopes(self, way: _Way, places: NDArray[np.float64], direction: torch.Tensor) -> torch.Tensor:
+    def _slopes(self, way: _Way, places: Vector, direction: torch.Tensor) -> torch.Tensor:
         """Return directional derivatives of the divided vectors, shape (points, d)."""
         try:
             with _forward_mode.dual_level():
                 dual = _forward_mode.make_dual(way.at(places), direction)
-                vectors = way.text.vectors(dual)
-                found = _forward_mode.unpack_dual(vectors)
+                found = _forward_mode.unpack_dual(way.text.vectors(dual))
         except NotImplementedError as error:
             reason = " ".join(str(error).split())[:200]
             raise ModelError(
@@ -212,12 +206,3 @@ class JacobianIntegrator:
         norms: torch.Tensor = vector.norm(dim=1, keepdim=True)
         units = vector / norms
         return (slope - units * (units * slope).sum(dim=1, keepdim=True)) / norms
-
-
-def _directions(text: EmbeddedText, reference: torch.Tensor, labels: Sequence[int]) -> torch.Tensor:
-    """Return the direction of each part, nonzero only at its positions, shape (parts, T, D)."""
-    if not len(labels):
-        return torch.zeros((0, *reference.shape), device=reference.device)
-    members = torch.nn.functional.one_hot(torch.tensor(labels, device=reference.device)).to(reference)
-    # Tokens around the text get the last id's part, but their difference is zero.
-    return members[text.content].T[:, :, None] * (text.rows - reference)

@@ -1,11 +1,11 @@
-"""Find, read and replace the token embeddings of a SentenceTransformer."""
+"""Look into models: their token embeddings, hidden states, attention and pooling."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.model_state import computing
-from stickytoken.encoders.protocol import IdEncoder, equal_length_batches, require_usable, shown
+from stickytoken.encoders.compute.model_state import computing
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layers import PromptBatch, pooled_states, prompt_states
+from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
+from stickytoken.encoders.protocol import equal_length_batches, require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError
-from stickytoken.inspection._attention import (
-    AttentionCapture,
-    Sources,
-    attention_of,
-    attention_sources,
-    plain_attention,
-    switched_on,
-)
-from stickytoken.inspection.protocol import EmbeddedText, Inside, as_numbers
+from stickytoken.inspection import attention
+from stickytoken.inspection.attention import AttentionCapture, EmbeddedText, Inside, Sources, as_numbers
+from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
-
-    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
 
 def backbone_of(model: Any) -> Any:
@@ -46,61 +41,6 @@ def input_embeddings(model: Any) -> Any:
     return backbone.get_input_embeddings() if hasattr(backbone, "get_input_embeddings") else None
 
 
-def embedded_text(encoder: SentenceTransformerEncoder, content: Sequence[int]) -> EmbeddedText:
-    """Return a text as embeddings."""
-    model, ids, template = encoder.model, tuple(content), encoder.template
-    embeddings = input_embeddings(model)
-    if embeddings is None:
-        raise ModelError(f"{encoder.name}: its token embeddings cannot be reached")
-    features = encoder.features([ids])
-    flat = template.flat
-    rows = _rows(embeddings, features["input_ids"].reshape(-1), flat=flat)
-    places = torch.full((len(rows),), -1, device=rows.device)
-    before = 0 if flat else len(template.before)
-    places[before : before + len(ids)] = torch.arange(len(ids), device=rows.device)
-
-    def vectors(changed: torch.Tensor) -> torch.Tensor:
-        if flat:
-            return _vectors(encoder, embeddings, features, changed.mean(dim=1))
-        repeated = {
-            key: value.expand(len(changed), *value.shape[1:]) if torch.is_tensor(value) else value
-            for key, value in features.items()
-        }
-        return _vectors(encoder, embeddings, repeated, changed)
-
-    return EmbeddedText(rows, _filler(model, embeddings, rows, flat=flat), places, vectors)
-
-
-def _vectors(
-    encoder: SentenceTransformerEncoder, embeddings: Any, features: dict[str, Any], embedded: torch.Tensor
-) -> torch.Tensor:
-    """Compute vectors before any final normalisation, with the given output of the embeddings."""
-    model = encoder.model
-    before: list[torch.Tensor] = []
-    called: list[Any] = []
-
-    def replace(module: Any, inputs: Any, output: Any) -> torch.Tensor:
-        del inputs, output
-        called.append(module)
-        return embedded
-
-    handles = [module.register_forward_hook(replace) for module in sharing_weights(model, embeddings)]
-    if (last := _last_normalize(model)) is not None:
-        handles.append(
-            last.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]["sentence_embedding"]))
-        )
-    try:
-        found = model(features)["sentence_embedding"]
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not called:
-        raise ModelError(f"{encoder.name}: it does not use the token embeddings that it declares")
-    found = before[-1] if before else found
-    truncated: torch.Tensor = found[:, : model.truncate_dim]
-    return truncated
-
-
 def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
     """Find all modules with the weights of one: T5 has several, and calls another than it declares."""
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
@@ -111,53 +51,23 @@ def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
     ]
 
 
-def _last_normalize(model: Any) -> Any:
-    """Return the first of the normalisations at the end of the model."""
-    from sentence_transformers.sentence_transformer.modules import Normalize
-
-    modules: list[Any] = list(model)
-    first = None
-    while modules and isinstance(modules[-1], Normalize):
-        first = modules.pop()
-    return first
-
-
-def _rows(embeddings: Any, ids: torch.Tensor, *, flat: bool) -> torch.Tensor:
-    """Embed token ids, shape (T, D)."""
-    # Not always equal to the weights: some models scale them here.
-    found: torch.Tensor = embeddings.weight.detach()[ids] if flat else embeddings(ids[None])[0]
-    return found
-
-
-def _filler(model: Any, embeddings: Any, rows: torch.Tensor, *, flat: bool) -> torch.Tensor:
-    token_id = getattr(model.tokenizer, "pad_token_id", None)
-    if token_id is None or not 0 <= token_id < len(embeddings.weight):
-        return torch.zeros_like(rows[0])
-    return _rows(embeddings, torch.tensor([token_id], device=rows.device), flat=flat)[0]
-
-
 _HEADS_IF_UNKNOWN = 32
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of one batch.
+    """Limits of one batch."""
 
-    Attributes:
-        weights: number of attention weights in one layer.
-        states: number of components in the hidden states of all layers.
-        tokens: number of tokens.
-    """
-
-    weights: int = 2**25
-    states: int = 2**26
+    weights: int = 2**25  # attention weights in one layer
+    states: int = 2**26  # components in the hidden states of all layers
     tokens: int = 2048
 
 
-class BatchInspector(ABC):
-    """Look at texts of equal length together."""
+class Inspector(ABC):
+    """Looks into the model of an encoder without changing it, at texts of equal length together."""
 
     limits = BatchLimits()
+    encoder: SentenceTransformerEncoder | CausalPromptEncoder
 
     def __init__(
         self,
@@ -168,6 +78,24 @@ class BatchInspector(ABC):
         self.encoder = encoder
         self._network = network
         self._backbone = backbone
+
+    @property
+    @abstractmethod
+    def pooling(self) -> str | None:
+        """How hidden states are pooled, such as ``mean``; None if unknown."""
+
+    @property
+    @abstractmethod
+    def has_layers(self) -> bool:
+        """Whether there are layers between embeddings and pooling; a static embedding model has none."""
+
+    @abstractmethod
+    def embedding_matrix(self) -> NDArray[np.float32] | None:
+        """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
+
+    @abstractmethod
+    def embedded(self, content: Sequence[int]) -> EmbeddedText:
+        """Return a text as embeddings, which the caller may change."""
 
     @abstractmethod
     def _length(self, content: int) -> int:
@@ -182,13 +110,16 @@ class BatchInspector(ABC):
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Run texts through the model and record its inside; see `Inspector.look`."""
+        """Run texts through the model and record its inside."""
         rows = [tuple(content) for content in contents]
-        label = _label(self.encoder, rows)
+
+        def label(row: int) -> str:
+            return shown(self.encoder.tokenizer.decode_many([rows[row]])[0])
+
         for row, content in enumerate(rows):
             self.encoder.check_input(content, partial(label, row))
         found: dict[int, Inside] = {}
-        with computing(self._network), _memory_told(self.encoder, "look into"):
+        with computing(self._network), self._memory_told("look into"):
             for batch in self._batches([self._length(len(content)) for content in rows]):
                 looked = self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
                 found |= dict(zip(batch.tolist(), looked, strict=True))
@@ -200,13 +131,23 @@ class BatchInspector(ABC):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """Prepare the model for `embedded` and its vectors; see `Inspector.differentiating`."""
+        """Prepare the model for `embedded` and its vectors: locked, without gradients and dropout."""
         with (
             computing(self._network, gradients=True),
-            plain_attention(self._backbone),
-            _memory_told(self.encoder, "attribute"),
+            attention.plain_attention(self._backbone),
+            self._memory_told("attribute"),
         ):
             yield
+
+    @contextmanager
+    def _memory_told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise EncodingError(
+                f"{self.encoder.name}: {self.encoder.device} does not have enough memory to {what} one text: "
+                "use shorter texts, a lower precision or another device"
+            ) from error
 
     def _batches(self, lengths: Sequence[int]) -> list[NDArray[np.intp]]:
         """Group texts of equal length into batches within the limits."""
@@ -223,29 +164,35 @@ class BatchInspector(ABC):
         return batches
 
 
-def _label(encoder: IdEncoder, contents: Sequence[Sequence[int]]) -> Callable[[int], str]:
-    """Return a function from row to the text that messages show, decoded from its ids."""
-    return lambda row: shown(encoder.tokenizer.decode_many([contents[row]])[0])
-
-
-@contextmanager
-def _memory_told(encoder: IdEncoder, what: str) -> Iterator[None]:
-    """Turn an out-of-memory error into one that names the model."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise EncodingError(
-            f"{encoder.name}: {encoder.device} does not have enough memory to {what} one text: "
-            "use shorter texts, a lower precision or another device"
-        ) from error
+def _insides(
+    labels: NDArray[np.intp],
+    hidden: torch.Tensor | None,
+    capture: AttentionCapture | None,
+    pooled: torch.Tensor | None,
+    supplied: torch.Tensor | None,
+    vectors: NDArray[np.float32],
+) -> list[Inside]:
+    """Divide what is known of a batch among its texts; see `Inside`."""
+    weights = None if capture is None else capture.result()
+    return [
+        Inside(
+            labels=labels[row],
+            hidden=None if hidden is None else hidden[row].numpy(),
+            attention=None if weights is None else as_numbers(weights[row]),
+            pooled=None if pooled is None else as_numbers(pooled[row]),
+            supplied=None if supplied is None else as_numbers(supplied[row]),
+            vector=vectors[row],
+        )
+        for row in range(len(labels))
+    ]
 
 
 # Largest difference between a pooled vector and the sum of its parts, as a share of its norm.
 _PARTS_TOLERANCE = 1e-2
 
 
-class ModuleInspector(BatchInspector):
-    """Look into the modules of a SentenceTransformer; see `Inspector`."""
+class ModuleInspector(Inspector):
+    """Look into the modules of a SentenceTransformer."""
 
     encoder: SentenceTransformerEncoder
 
@@ -255,22 +202,18 @@ class ModuleInspector(BatchInspector):
 
     @property
     def pooling(self) -> str | None:
-        """How hidden states are pooled, such as ``mean``; None if unknown."""
         if self.encoder.template.flat:
             return "mean"
-        module = self._pooling
-        if module is None:
+        if self._pooling is None:
             return None
-        mode = module.pooling_mode
+        mode = self._pooling.pooling_mode
         return mode if isinstance(mode, str) else "+".join(mode)
 
     @property
     def has_layers(self) -> bool:
-        """Whether there are layers between embeddings and pooling; a static embedding model has none."""
         return not self.encoder.template.flat
 
     def embedding_matrix(self) -> NDArray[np.float32] | None:
-        """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
         module = input_embeddings(self._model)
         if module is None:
             return None
@@ -278,8 +221,69 @@ class ModuleInspector(BatchInspector):
         return weight
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """Return a text as embeddings; see `Inspector.embedded`."""
-        return embedded_text(self.encoder, content)
+        model, ids, template = self._model, tuple(content), self.encoder.template
+        embeddings = input_embeddings(model)
+        if embeddings is None:
+            raise ModelError(f"{self.encoder.name}: its token embeddings cannot be reached")
+        features, flat = self.encoder.features([ids]), template.flat
+
+        def embed(ids: torch.Tensor) -> torch.Tensor:
+            # Not always equal to the weights: some models scale them here.
+            found: torch.Tensor = embeddings.weight.detach()[ids] if flat else embeddings(ids[None])[0]
+            return found
+
+        rows = embed(features["input_ids"].reshape(-1))
+        padding, filler = getattr(model.tokenizer, "pad_token_id", None), torch.zeros_like(rows[0])
+        if padding is not None and 0 <= padding < len(embeddings.weight):
+            filler = embed(torch.tensor([padding], device=rows.device))[0]
+        places = torch.full((len(rows),), -1, device=rows.device)
+        before = 0 if flat else len(template.before)
+        places[before : before + len(ids)] = torch.arange(len(ids), device=rows.device)
+
+        def vectors(changed: torch.Tensor) -> torch.Tensor:
+            if flat:
+                return self._vectors(embeddings, features, changed.mean(dim=1))
+            repeated = {
+                key: value.expand(len(changed), *value.shape[1:]) if torch.is_tensor(value) else value
+                for key, value in features.items()
+            }
+            return self._vectors(embeddings, repeated, changed)
+
+        return EmbeddedText(rows, filler, places, vectors)
+
+    def _vectors(self, embeddings: Any, features: dict[str, Any], embedded: torch.Tensor) -> torch.Tensor:
+        """Compute vectors before any final normalisation, with the given output of the embeddings."""
+        from sentence_transformers.sentence_transformer.modules import Normalize
+
+        model = self._model
+        before: list[torch.Tensor] = []
+        called: list[Any] = []
+
+        def replace(module: Any, inputs: Any, output: Any) -> torch.Tensor:
+            del inputs, output
+            called.append(module)
+            return embedded
+
+        handles = [module.register_forward_hook(replace) for module in sharing_weights(model, embeddings)]
+        # The first of the normalisations at the end of the model.
+        modules, normalize = list(model), None
+        while modules and isinstance(modules[-1], Normalize):
+            normalize = modules.pop()
+        if normalize is not None:
+            handles.append(
+                normalize.register_forward_pre_hook(
+                    lambda _, inputs: before.append(inputs[0]["sentence_embedding"])
+                )
+            )
+        try:
+            found = model(features)["sentence_embedding"]
+        finally:
+            for handle in handles:
+                handle.remove()
+        if not called:
+            raise ModelError(f"{self.encoder.name}: it does not use the token embeddings that it declares")
+        truncated: torch.Tensor = (before[-1] if before else found)[:, : model.truncate_dim]
+        return truncated
 
     def _length(self, content: int) -> int:
         return content + self.encoder.template.overhead
@@ -287,57 +291,39 @@ class ModuleInspector(BatchInspector):
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        template = self.encoder.template
+        template, backbone, pooling = self.encoder.template, self._backbone, self._pooling
         places = np.full((len(contents), len(contents[0]) + template.overhead), parts, dtype=np.intp)
         places[:, len(template.before) : len(template.before) + len(contents[0])] = labels
         members = torch.nn.functional.one_hot(torch.from_numpy(places), parts + 1).float()
         if template.flat:
-            return self._look_static(contents, places, members)
+            # The rows of a static embedding model are its states, and their mean is pooled.
+            weight = input_embeddings(self._model).weight
+            rows = weight[torch.tensor(contents, device=weight.device)].float()
+            supplied = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
+            vectors = self.encoder.encode_ids(contents, allow_zero=True)
+            return _insides(places, rows[:, None].cpu(), None, supplied.sum(dim=1), supplied, vectors)
         capture = AttentionCapture(members, self._attention_sources)
-        features, pool_input = self._forward(contents, capture)
-        attention = capture.result()
-        hidden = features.get("all_layer_embeddings")
-        pooled, supplied = self._supplied(pool_input, members)
-        vectors = features["sentence_embedding"].float().cpu().numpy()
-        if self._model.truncate_dim is not None:
-            vectors = vectors[:, : self._model.truncate_dim]
-        states = None if hidden is None else torch.stack([each.float().cpu() for each in hidden], dim=1)
-        return [
-            Inside(
-                labels=places[row],
-                hidden=None if states is None else states[row].numpy(),
-                attention=None if attention is None else as_numbers(attention[row]),
-                pooled=None if pooled is None else as_numbers(pooled[row]),
-                supplied=None if supplied is None else as_numbers(supplied[row]),
-                vector=vectors[row],
-            )
-            for row in range(len(contents))
-        ]
-
-    def _forward(
-        self, contents: Sequence[tuple[int, ...]], capture: AttentionCapture
-    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return the final features, and those that went into the pooling."""
-        backbone, pooling = self._backbone, self._pooling
         seen: list[dict[str, Any]] = []
         with ExitStack() as stack:
-            stack.enter_context(attention_of(backbone, capture))
+            stack.enter_context(attention.attention_of(backbone, capture))
             if hasattr(getattr(backbone, "config", None), "output_hidden_states"):
                 # sentence-transformers returns the states if the configuration asks for them.
-                stack.enter_context(switched_on(backbone.config, "output_hidden_states"))
+                stack.enter_context(attention.switched_on(backbone.config, "output_hidden_states"))
             if pooling is not None:
                 handle = pooling.register_forward_pre_hook(lambda _, inputs: seen.append(dict(inputs[0])))
                 stack.callback(handle.remove)
             features = self._model(self.encoder.features(contents))
-        return features, seen[-1] if seen else None
+        hidden = features.get("all_layer_embeddings")
+        states = None if hidden is None else torch.stack([each.float().cpu() for each in hidden], dim=1)
+        pooled, supplied = self._supplied(seen[-1], members) if seen else (None, None)
+        vectors = features["sentence_embedding"].float().cpu().numpy()
+        return _insides(places, states, capture, pooled, supplied, vectors[:, : self._model.truncate_dim])
 
     def _supplied(
-        self, features: dict[str, Any] | None, members: torch.Tensor
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        self, features: dict[str, Any], members: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the pooled vector and the share of each part: the pooling with all other states zero."""
-        pooling = self._pooling
-        if features is None or pooling is None:
-            return None, None
+        pooling: Any = self._pooling
         states = features["token_embeddings"]
 
         def pool(kept: torch.Tensor) -> torch.Tensor:
@@ -352,30 +338,10 @@ class ModuleInspector(BatchInspector):
         whole = bool((error <= _PARTS_TOLERANCE * pooled.norm(dim=-1)).all())
         return pooled, supplied if whole else None
 
-    def _look_static(
-        self, contents: Sequence[tuple[int, ...]], places: NDArray[np.intp], members: torch.Tensor
-    ) -> list[Inside]:
-        """Look into a static embedding model: its rows are the states, and their mean is pooled."""
-        module: Any = input_embeddings(self._model)
-        rows = module.weight[torch.tensor(contents, device=module.weight.device)].float()
-        supplied = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
-        vectors = self.encoder.encode_ids(contents, allow_zero=True)
-        return [
-            Inside(
-                labels=places[row],
-                hidden=rows[row : row + 1].cpu().numpy(),
-                attention=None,
-                pooled=as_numbers(supplied[row].sum(dim=0)),
-                supplied=as_numbers(supplied[row]),
-                vector=vectors[row],
-            )
-            for row in range(len(contents))
-        ]
-
     @cached_property
     def _attention_sources(self) -> Sources:
         sample = [tuple(self.encoder.usable_entries()[:2])]
-        return attention_sources(
+        return attention.attention_sources(
             self._model, self._backbone, lambda: self._model(self.encoder.features(sample))
         )
 
@@ -384,3 +350,153 @@ class ModuleInspector(BatchInspector):
         from sentence_transformers.sentence_transformer.modules import Pooling
 
         return next((module for module in self._model if isinstance(module, Pooling)), None)
+
+
+class PromptInspector(Inspector):
+    """Look into a prompted language model.
+
+    The template, including the placeholder, counts as the part that the model puts around a text. Layers
+    after the one that is read are not recorded, and neither is the auxiliary prompt of contrast, which
+    attributions include.
+    """
+
+    encoder: CausalPromptEncoder
+
+    def __init__(self, encoder: CausalPromptEncoder) -> None:
+        self._prompted = encoder.prompted
+        self._decoder = encoder.prompted.decoder
+        super().__init__(encoder, self._decoder.model, self._decoder.model)
+
+    @property
+    def pooling(self) -> str:
+        if self._prompted.reading.prompt.echoes:
+            return "mean"
+        return "lasttoken" if len(self._prompted.prompts) == 1 else "lasttoken of several prompts"
+
+    @property
+    def has_layers(self) -> bool:
+        return True
+
+    def embedding_matrix(self) -> NDArray[np.float32]:
+        weight: NDArray[np.float32] = self._decoder.embedding.weight.detach().float().cpu().numpy()
+        return weight
+
+    def embedded(self, content: Sequence[int]) -> EmbeddedText:
+        """A text in all prompts as the embeddings that the model reads."""
+        ids = tuple(content)
+        prompted, auxiliary = self._prompted, self._prompted.auxiliary
+        models = [prompted] if auxiliary is None else [prompted, auxiliary]
+        rows = [(model, row) for model in models for row in model.rows([ids])]
+        batches = [model.batch(model.layout([row])) for model, row in rows]
+        sizes = [batch.embeddings.shape[1] for batch in batches]
+        embedded = torch.cat([batch.embeddings[0] for batch in batches])
+        places = torch.cat([_places(model, row, range(len(ids)), -1) for model, row in rows])
+
+        def vectors(changed: torch.Tensor) -> torch.Tensor:
+            parts = torch.split(changed, sizes, dim=1)
+            filled = [_repeated(batch, each) for batch, each in zip(batches, parts, strict=True)]
+            if auxiliary is not None:
+                values = auxiliary.attended(filled.pop())
+                filled = [replace(batch, subtraction=prompted.subtraction(values)) for batch in filled]
+            number, prepending = prompted.number, prompted.reading.prepending
+            found = [pooled_states(self._decoder, batch, [number], prepending)[:, 0] for batch in filled]
+            # Where a model is spread over devices, its last layer computes elsewhere.
+            return torch.stack(found).mean(dim=0).to(changed.device)
+
+        padding, filler = prompted.padding_id, torch.zeros_like(embedded[0])
+        if padding is not None and 0 <= padding < self._decoder.rows:
+            filler = self._decoder.embedding(torch.tensor([[padding]], device=embedded.device))[0, 0]
+        return EmbeddedText(embedded, filler, places.to(embedded.device), vectors)
+
+    @cached_property
+    def _attention_sources(self) -> Sources:
+        ids = torch.tensor([self.encoder.usable_entries()[:3]], device=self._decoder.device)
+        model = self._decoder.model
+        return attention.attention_sources(
+            model, model, lambda: model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+        )
+
+    def _length(self, content: int) -> int:
+        return self._prompted.length(content)
+
+    def _look(
+        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
+    ) -> list[Inside]:
+        seen = [
+            self._look_in(prompt, contents, labels, parts) for prompt in range(len(self._prompted.prompts))
+        ]
+        return [self._joined(prompts) for prompts in zip(*seen, strict=True)]
+
+    def _look_in(
+        self, prompt: int, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
+    ) -> list[Inside]:
+        """Look at texts of one length in one prompt."""
+        prompted, decoder = self._prompted, self._decoder
+        rows = [PromptRow(prompt, content) for content in contents]
+        places = torch.stack(
+            [_places(prompted, row, own, parts) for row, own in zip(rows, labels, strict=True)]
+        )
+        members = torch.nn.functional.one_hot(places, parts + 1).float()
+        values = None
+        if (auxiliary := prompted.auxiliary) is not None:
+            values = auxiliary.attended(auxiliary.batch(auxiliary.layout(auxiliary.rows(contents))))
+        batch = prompted.batch(prompted.layout(rows), auxiliary=values)
+        capture = AttentionCapture(members, self._attention_sources)
+        with attention.attention_of(decoder.model, capture):
+            states = prompt_states(decoder, batch, range(prompted.number + 1), prompted.reading.prepending)
+        last = states[prompted.number]
+        masks = members.to(last).unbind(dim=-1)
+        supplied = torch.stack([batch.pool(last * mask[..., None]).float() for mask in masks], dim=1)
+        pooled = batch.pool(last).float()
+        layers = [states[number].float().cpu() for number in sorted(states)]
+        # Layers that differ in width cannot be stacked.
+        hidden = torch.stack(layers, dim=1) if len({each.shape for each in layers}) == 1 else None
+        return _insides(places.numpy(), hidden, capture, pooled, supplied, pooled.cpu().numpy())
+
+    def _joined(self, prompts: Sequence[Inside]) -> Inside:
+        """Join one text in several prompts: all of its positions, and the means of vectors and weights."""
+        vector = np.stack([each.vector for each in prompts]).mean(axis=0)
+        states = [each.hidden for each in prompts if each.hidden is not None]
+        weights = [each.attention for each in prompts if each.attention is not None]
+        mean_weights = None
+        if len(weights) == len(prompts):
+            size = weights[0].shape[-1]
+            counts: Any = np.array([np.bincount(each.labels, minlength=size) for each in prompts])
+            # A part that is missing in one prompt has NaN and no positions there.
+            sums = sum(
+                np.nan_to_num(each) * count[:, None] for each, count in zip(weights, counts, strict=True)
+            )
+            with np.errstate(invalid="ignore"):
+                mean_weights = sums / counts.sum(axis=0)[:, None]
+        return Inside(
+            labels=np.concatenate([each.labels for each in prompts]),
+            hidden=np.concatenate(states, axis=1) if len(states) == len(prompts) else None,
+            attention=mean_weights,
+            pooled=np.stack([each.pooled for each in prompts if each.pooled is not None]).mean(axis=0),
+            supplied=np.stack([each.supplied for each in prompts if each.supplied is not None]).mean(axis=0),
+            vector=unit_vectors(vector) if self.encoder.normalizes else vector,
+        )
+
+
+def _places(model: PromptedModel, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
+    """Return a value per position of a prompt: that of its content id, or ``other`` for the template."""
+    prompt = model.prompts[row.prompt]
+    found = torch.full((prompt.length(len(row.content)),), other)
+    for span in prompt.places(len(row.content)):
+        found[span.start : span.stop] = torch.tensor(values, dtype=torch.long)
+    return found
+
+
+def _repeated(batch: PromptBatch, embeddings: torch.Tensor) -> PromptBatch:
+    """Repeat a batch of one prompt for each of several embeddings."""
+    count = len(embeddings)
+    return replace(
+        batch,
+        embeddings=embeddings,
+        mask=batch.mask.expand(count, -1),
+        positions=batch.positions.expand(count, -1),
+        first=batch.first.expand(count),
+        last=batch.last.expand(count),
+        places=None if batch.places is None else batch.places.expand(count),
+        beside={name: value.expand(count, *value.shape[1:]) for name, value in batch.beside.items()},
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -17,16 +17,123 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity, reads_ids, r
 from stickytoken.encoders.views import whole_vectors
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.stage import (
-    CountingStage,
-    Progress,
-    ProgressCallback,
-    Shard,
-    Stage,
-    counts_copies,
-    measures_batches,
-)
 from stickytoken.measurement.store import ResultFolder, ShardCost
+
+Measured: TypeAlias = float | list[float] | NDArray[np.floating[Any]]
+"""What a row of a shard holds: a number, or several."""
+
+# The number of shards is a multiple of this, so that one, two or four workers get equal shares.
+_TURNS = 4
+
+
+class Stage(Protocol):
+    """One pass over tokens. Pure and self-contained."""
+
+    @property
+    def name(self) -> str:
+        """Name of the stage and its shards."""
+
+    @property
+    def probes_per_token(self) -> int:
+        """Number of texts encoded per token."""
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision that the model may compute in; None is its own."""
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        """Return the encoder input for one token: all texts, or all id tuples."""
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+        """Compute the numbers of a token from the vectors of its probes, in order."""
+
+
+class CountingStage(Stage, Protocol):
+    """A stage whose rows also say, as ``seen``, how many copies the tokenizer sees in each probe."""
+
+    @property
+    def carrier_texts(self) -> Sequence[str]:
+        """The text without copies of each probe; empty where copies are not counted."""
+
+
+class BatchedStage(Stage, Protocol):
+    """A stage that measures many tokens at once, from `whole_vectors` where it names layers."""
+
+    @property
+    def layers(self) -> tuple[int, ...] | None:
+        """Layers whose vectors it needs, maybe none; None where it needs the encoder's own vectors."""
+
+    def measure_all(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> Sequence[Mapping[str, Measured]]:
+        """Compute the numbers of tokens from the vectors of their probes, in order."""
+
+
+def measures_batches(stage: Stage) -> TypeGuard[BatchedStage]:
+    """Check whether a stage measures many tokens at once."""
+    return hasattr(stage, "measure_all")
+
+
+def counts_copies(stage: Stage) -> TypeGuard[CountingStage]:
+    """Check whether a stage asks for the copies that the tokenizer sees."""
+    return bool(getattr(stage, "carrier_texts", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A slice of a stage, computed and committed as a unit.
+
+    Attributes:
+        index: position in the stage.
+        tokens: tokens that it covers.
+    """
+
+    index: int
+    tokens: tuple[Token, ...]
+
+
+def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
+    """Divide tokens into shards of at most ``shard_probes`` texts, at least one token each.
+
+    Shard sizes differ by at most one token. The number of shards is a multiple of four, so that two or four
+    workers finish together, unless that would make shards smaller than an eighth of ``shard_probes``.
+    """
+    probes_per_token = max(1, probes_per_token)
+    count = -(-len(tokens) // max(1, shard_probes // probes_per_token))
+    even = -(-count // _TURNS) * _TURNS
+    if even <= len(tokens) and len(tokens) * probes_per_token >= even * shard_probes / 8:
+        count = even
+    ends = [len(tokens) * index // max(1, count) for index in range(count + 1)]
+    return [
+        Shard(index, tuple(tokens[start:stop]))
+        for index, (start, stop) in enumerate(itertools.pairwise(ends))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A step of a run.
+
+    Attributes:
+        stage: name of the current stage.
+        done: number of units done, including those of earlier sessions.
+        total: total number of units.
+        computed: number of units that this session computed.
+        sequences: number of texts that this session encoded in this stage.
+    """
+
+    stage: str
+    done: int
+    total: int
+    computed: int = 0
+    sequences: int = 0
+
+
+ProgressCallback: TypeAlias = Callable[[Progress], None]
+
+
+def ignore_progress(_: Progress) -> None:
+    """Do nothing with a progress report."""
 
 
 class AnyShard(Protocol):
@@ -100,16 +207,14 @@ class LocalEngine:
         The next shard is prepared while the model computes.
         """
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as ahead:
-            upcoming = deque(self._submitted(ahead, work, shards[:1]))
+            upcoming = [ahead.submit(work.prepare, shard, self._encoder) for shard in shards[:1]]
             for place, shard in enumerate(shards):
-                upcoming.extend(self._submitted(ahead, work, shards[place + 1 : place + 2]))
+                if place + 1 < len(shards):
+                    upcoming.append(ahead.submit(work.prepare, shards[place + 1], self._encoder))
                 started = time.perf_counter()
-                prepared = upcoming.popleft().result()
+                prepared = upcoming.pop(0).result()
                 rows, sequences = work.compute(prepared, self._encoder)
                 yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
-
-    def _submitted(self, ahead: Executor, work: Work[S, P], shards: Sequence[S]) -> list[Future[P]]:
-        return [ahead.submit(work.prepare, shard, self._encoder) for shard in shards]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,42 +244,48 @@ class TokenWork:
         return self.stage.name
 
     def prepare(self, shard: Shard, encoder: Encoder) -> PreparedShard:
-        """Create and tokenize the probes."""
-        return prepare_shard(self.stage, shard, encoder)
+        """Create the probes of a shard and tokenize those that are texts."""
+        probes: list[Probe] = []
+        tokens: list[tuple[Token, slice]] = []
+        for token in shard.tokens:
+            start = len(probes)
+            probes.extend(self.stage.probes(token))
+            tokens.append((token, slice(start, len(probes))))
+        seen = None
+        if counts_copies(self.stage):  # beyond those of the text without copies
+            ids = encoder.content_ids([probe for probe in probes if isinstance(probe, str)])
+            carriers = encoder.content_ids(self.stage.carrier_texts)
+            seen = [
+                max(0, row.count(token.id) - carrier.count(token.id))
+                for token, own in tokens
+                for row, carrier in zip(ids[own], carriers, strict=True)
+            ]
+        return PreparedShard(tokens, tokenized_probes(encoder, probes), seen)
 
     def compute(self, prepared: PreparedShard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Encode the probes and measure each token."""
-        return measure_shard(self.stage, prepared, encoder)
+        """Encode all probes of a shard together and measure each token."""
+        stage = self.stage
+        found: Sequence[Mapping[str, Any]]
+        if measures_batches(stage):
+            reading = encoder if stage.layers is None else whole_vectors(encoder, stage.layers)
+            vectors = encode_probes(reading, prepared.probes, stage.precision)
+            found = stage.measure_all([token for token, _ in prepared.tokens], vectors)
+        else:
+            vectors = encode_probes(encoder, prepared.probes, stage.precision)
+            found = [stage.measure(token, vectors[own]) for token, own in prepared.tokens]
+        rows = [
+            {"token_id": token.id, **numbers}
+            if prepared.seen is None
+            else {"token_id": token.id, **numbers, "seen": prepared.seen[own]}
+            for (token, own), numbers in zip(prepared.tokens, found, strict=True)
+        ]
+        return rows, len(prepared.probes)
 
 
 def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-    """Encode all probes of a shard together and measure each token."""
-    return measure_shard(stage, prepare_shard(stage, shard, encoder), encoder)
-
-
-def prepare_shard(stage: Stage, shard: Shard, encoder: Encoder) -> PreparedShard:
-    """Create the probes of a shard and tokenize those that are texts."""
-    probes: list[Probe] = []
-    tokens: list[tuple[Token, slice]] = []
-    for token in shard.tokens:
-        start = len(probes)
-        probes.extend(stage.probes(token))
-        tokens.append((token, slice(start, len(probes))))
-    seen = _copies_seen(stage, tokens, probes, encoder) if counts_copies(stage) else None
-    return PreparedShard(tokens, tokenized_probes(encoder, probes), seen)
-
-
-def _copies_seen(
-    stage: CountingStage, tokens: Sequence[tuple[Token, slice]], probes: Sequence[Probe], encoder: Encoder
-) -> list[int]:
-    """Count the copies of its token that the tokenizer sees in each probe, beyond those of the carrier."""
-    ids = encoder.content_ids([probe for probe in probes if isinstance(probe, str)])
-    own = encoder.content_ids(stage.carrier_texts)
-    return [
-        max(0, row.count(token.id) - carrier.count(token.id))
-        for token, part in tokens
-        for row, carrier in zip(ids[part], own, strict=True)
-    ]
+    """Compute the rows of a shard without an engine, and the number of texts that it took."""
+    work = TokenWork(stage)
+    return work.compute(work.prepare(shard, encoder), encoder)
 
 
 def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Probe]:
@@ -194,32 +305,6 @@ def encode_probes(
         return encoder.encode(texts)
     ids = [probe for probe in probes if not isinstance(probe, str)]
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
-
-
-def measure_shard(
-    stage: Stage, prepared: PreparedShard, encoder: Encoder
-) -> tuple[list[dict[str, Any]], int]:
-    """Encode a prepared shard and measure each token; see `compute_shard`."""
-    found: Sequence[Mapping[str, Any]]
-    if measures_batches(stage):
-        reading = encoder if stage.layers is None else whole_vectors(encoder, stage.layers)
-        vectors = encode_probes(reading, prepared.probes, stage.precision)
-        found = stage.measure_all([token for token, _ in prepared.tokens], vectors)
-    else:
-        vectors = encode_probes(encoder, prepared.probes, stage.precision)
-        found = [stage.measure(token, vectors[own]) for token, own in prepared.tokens]
-    rows = [
-        {"token_id": token.id, **numbers, **_counted(prepared, own)}
-        for (token, own), numbers in zip(prepared.tokens, found, strict=True)
-    ]
-    return rows, len(prepared.probes)
-
-
-def _counted(prepared: PreparedShard, own: slice) -> dict[str, Any]:
-    return {} if prepared.seen is None else {"seen": prepared.seen[own]}
-
-
-_NO_COST = ShardCost(0, 0)
 
 
 @dataclass(frozen=True)
@@ -248,7 +333,7 @@ def run_stage(
     """Run a stage over tokens; see `run_work`."""
     work = TokenWork(stage)
     return pl.concat(
-        run_work(stage.name, lambda: (work, _NO_COST), shards, _TOKEN_ROWS, engine, folder, progress)
+        run_work(stage.name, lambda: (work, ShardCost(0, 0)), shards, _TOKEN_ROWS, engine, folder, progress)
     )
 
 

@@ -98,7 +98,7 @@ class IdentityRecord(MeasurementRecord):
 
 
 @dataclass(frozen=True)
-class Kind(Generic[R]):
+class MeasurementKind(Generic[R]):
     """A kind of measurement.
 
     Attributes:
@@ -129,7 +129,7 @@ class Resumed(Generic[R]):
     folder: ResultFolder
     record: R
     finished: bool
-    kind: Kind[R]
+    kind: MeasurementKind[R]
 
     def begin(self, record: R | None = None) -> None:
         """Claim the folder before the first shard.
@@ -150,7 +150,7 @@ class Resumed(Generic[R]):
 
 
 @contextmanager
-def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[R]]:
+def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterator[Resumed[R]]:
     """Lock a folder and find out what remains to be done for a measurement.
 
     An error that ends the measurement gets a note that counts the finished shards.
@@ -187,13 +187,13 @@ def measurements_in(
     return tuple(sorted(found, key=started, reverse=True)), tuple(unread)
 
 
-def require_vacant(folder: ResultFolder, kind: Kind[Any]) -> None:
+def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
     """Refuse a folder that contains anything other than a measurement of this kind."""
     if folder.holds_other_files(kind.file) or _claimed(folder, kind) not in (None, kind.name):
         raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")
 
 
-def _claimed(folder: ResultFolder, kind: Kind[R]) -> str | None:
+def _claimed(folder: ResultFolder, kind: MeasurementKind[R]) -> str | None:
     """Return the kind of measurement that a folder belongs to, if known."""
     if (folder.path / kind.file).is_file():
         return kind.name
@@ -202,7 +202,7 @@ def _claimed(folder: ResultFolder, kind: Kind[R]) -> str | None:
 
 
 def _require_same(
-    folder: ResultFolder, kind: Kind[R], earlier: MeasurementRecord, ours: MeasurementRecord
+    folder: ResultFolder, kind: MeasurementKind[R], earlier: MeasurementRecord, ours: MeasurementRecord
 ) -> None:
     if earlier.identity == ours.identity:
         return

@@ -13,30 +13,22 @@ from stickytoken.insertion import Insertion
 if TYPE_CHECKING:
     import polars as pl
 
-    from stickytoken.methods.protocol import AnyMethod
-
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """A setting of a method that users may change on the command line.
 
-    Attributes:
-        name: of the option, with underscores; ``scoring_pairs`` becomes ``--scoring-pairs``.
-        kind: of its value: bool, int, float, str or an enumeration.
-        help: what it does, as a sentence. Methods that share a name share kind and help.
-        default: the default as text.
-        field: of the settings; empty where it has the option's name.
-        least: smallest value, if any.
-        probe: whether `stickytoken probe` takes it, too.
+    Methods that share the name of an option share its kind and help.
     """
 
-    name: str
-    kind: type[Any]
+    name: str  # with underscores; ``sample_size`` becomes ``--sample-size``
+    kind: type[Any]  # bool, int, float, str or an enumeration
     help: str
-    default: str
-    field: str = ""
+    default: str  # as text
+    field: str = ""  # of the settings; empty where it has the option's name
     least: int | float | None = None
-    probe: bool = False
+    probe: bool = False  # whether `stickytoken probe` takes it, too
+    rare: bool = True  # whether it is a setting (``--set name=value``) and no option of its own
 
     @property
     def setting(self) -> str:
@@ -45,28 +37,18 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The option as a user types it."""
-        flag = self.name.replace("_", "-")
-        return f"--{flag}/--no-{flag}" if self.kind is bool else f"--{flag}"
+        return f"--{self.name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """A method in the registry.
-
-    Attributes:
-        name: as users type it.
-        summary: the method in a few words.
-        options: its options on the command line, in the order of the help.
-        takes_pairs: whether it can be given sentence pairs in place of sentences.
-        load: imports the method; called when it is first needed.
-    """
+    """A method in the registry."""
 
     name: str
-    summary: str
-    options: tuple[Option, ...]
-    takes_pairs: bool
-    load: Callable[[], AnyMethod]
+    summary: str  # a few words
+    options: tuple[Option, ...]  # in the order of the help
+    takes_pairs: bool  # whether it can be given sentence pairs in place of sentences
+    load: Callable[[], Any]  # imports and makes the method, a `stickytoken.methods.protocol.Method`
 
 
 def insertion_option(default: Insertion) -> Option:
@@ -78,6 +60,7 @@ def insertion_option(default: Insertion) -> Option:
         "written so that the tokenizer sees the copies.",
         default.value,
         probe=True,
+        rare=False,
     )
 
 
@@ -88,22 +71,17 @@ SEED = Option(
     "42",
     least=0,
     probe=True,
+    rare=False,
 )
 """The option ``--seed``, which every method has."""
 
 
 class Column(NamedTuple):
-    """A column of a table of tokens.
+    """A column of a table of tokens."""
 
-    Attributes:
-        key: its name in tokens.parquet.
-        title: its heading.
-        digits: after the decimal point; None for text and whole numbers.
-    """
-
-    key: str
+    key: str  # in tokens.parquet
     title: str
-    digits: int | None = None
+    digits: int | None = None  # after the decimal point; None for text and whole numbers
 
 
 class Fact(NamedTuple):
@@ -114,63 +92,34 @@ class Fact(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What makes the lifts of different models comparable.
+    """What makes the lifts of different models comparable."""
 
-    Attributes:
-        ordinary: lift of an ordinary token.
-        spread: standard deviation of the model's own similarities.
-        confidence: coverage of the intervals `lift_low` to `lift_high`.
-        serious: from how many standard deviations beyond an ordinary token's a lift is serious.
-    """
-
-    ordinary: float
-    spread: float
-    confidence: float
-    serious: float
+    ordinary: float  # lift of an ordinary token
+    spread: float  # standard deviation of the model's own similarities
+    confidence: float  # coverage of the intervals `lift_low` to `lift_high`
+    serious: float  # from so many standard deviations beyond an ordinary token's, a lift is serious
 
 
 class PlanTexts(NamedTuple):
-    """Texts of a plan, for an explanation or the web app.
+    """Texts of a plan, for an explanation or the web app."""
 
-    Attributes:
-        carriers: texts that copies went into, best first.
-        anchors: texts that they were compared with, none of them a carrier.
-        by_topic: whether the anchors are ordered by topic, so that a few of them are best taken evenly.
-    """
-
-    carriers: list[str]
-    anchors: list[str]
-    by_topic: bool
+    carriers: list[str]  # best first
+    anchors: list[str]  # none of them a carrier
+    by_topic: bool  # whether the anchors are ordered by topic, so that a few are best taken evenly
 
 
 class Distribution(NamedTuple):
-    """A figure: how one column is distributed over the tokens.
-
-    Attributes:
-        name: of the figure.
-        title: of the figure.
-        column: the column.
-        lines: values to mark, by label.
-        reading: how to read the figure.
-    """
+    """A figure: how one column is distributed over the tokens."""
 
     name: str
     title: str
     column: Column
-    lines: Mapping[str, float]
+    lines: Mapping[str, float]  # values to mark, by label
     reading: str
 
 
 class Scatter(NamedTuple):
-    """A figure: two columns of every token against each other.
-
-    Attributes:
-        name: of the figure.
-        title: of the figure.
-        x: the column on the horizontal axis.
-        y: the column on the vertical axis.
-        reading: how to read the figure.
-    """
+    """A figure: two columns of every token against each other."""
 
     name: str
     title: str
@@ -183,13 +132,7 @@ Figure: TypeAlias = Distribution | Scatter
 
 
 class ProbeTable(NamedTuple):
-    """A table of what a probe measured.
-
-    Attributes:
-        title: above the table.
-        columns: headings.
-        rows: cells.
-    """
+    """A table of what a probe measured."""
 
     title: str
     columns: Sequence[str]

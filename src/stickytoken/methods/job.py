@@ -2,35 +2,118 @@
 
 from __future__ import annotations
 
-import warnings
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import polars as pl
+from pydantic import Field
 
-from stickytoken.corpora import Sentences
-from stickytoken.corpora.choice import PairCorpus
+from stickytoken.data import Sentences
+from stickytoken.data.corpora import PairCorpus
 from stickytoken.encoders.protocol import Encoder, IdEncoder, reads_ids
 from stickytoken.encoders.views import MeanSimilarity, View, Views, mean_similarities, only_own, whole_vectors
-from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.machine import Precision, digest, keep, recalled
-from stickytoken.measurement.engine import Engine, compute_shard, run_stage
-from stickytoken.measurement.stage import Progress, ProgressCallback, Shard, Stage, cut_into_shards
+from stickytoken.machine import digest, keep, recalled
+from stickytoken.measurement.engine import (
+    Engine,
+    Progress,
+    ProgressCallback,
+    Shard,
+    Stage,
+    compute_shard,
+    cut_into_shards,
+    run_stage,
+)
+from stickytoken.measurement.resume import Record
 from stickytoken.measurement.store import ResultFolder, ShardCost
-from stickytoken.methods.records import PlanRecord
 from stickytoken.validation import real_number
 from stickytoken.vocabulary import Vocabulary
 
-# Texts in a shard: what a kill loses, and enough of every length to fill batches.
-SHARD_PROBES = 8192
+
+class PlanRecord(Record):
+    """What plan.json of every method contains."""
+
+    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
+    mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
+    mean_similarity_error: float = Field(
+        default=0.0, description="standard error of u; 0 if it rests on the whole vocabulary"
+    )
+
+    @property
+    def mean_similarity_text(self) -> str:
+        """Write u with its standard error, if it has one."""
+        error = f" ± {self.mean_similarity_error:.4f}" if self.mean_similarity_error else ""
+        return f"{self.mean_similarity:.4f}{error}"
+
+
+class ResultRecord(Record):
+    """What the result of every method contains."""
+
+    sticky: int = Field(description="sticky tokens")
+    sequences: int = Field(description="texts that shards encoded")
+    seconds: float = Field(description="time that shards took")
+
+
+DIMENSIONS_FILE = "dimensions.json"
+DIMENSION_TOKENS_FILE = "dimensions.parquet"
+
+
+class DimensionRecord(Record):
+    """What was found in one view."""
+
+    layer: int | None = Field(description="layers that run; null for the model as it is")
+    dimension: int
+    sticky: int
+    topical: int
+    severe: int = Field(description="flagged tokens of this severity")
+    serious: int
+    mild: int
+    negligible: int
+    similarity_spread: float = Field(description="standard deviation of the similarities of texts")
+    ordinary_lift: float = Field(description="lift of the typical token")
+    ordinary_sd: float = Field(description="spread of ordinary tokens' lifts, in those standard deviations")
+    largest_sd: float | None = Field(
+        description="largest lift above the typical token's, in those standard deviations"
+    )
+    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
+
+    @property
+    def view(self) -> View:
+        return View(self.dimension, self.layer)
+
+
+class DimensionsRecord(Record):
+    """dimensions.json: one row per view, the model as it is first."""
+
+    views: list[DimensionRecord]
+
+
+def read_dimensions(path: Path) -> list[DimensionRecord]:
+    """Read the views of a run; none if it has only the model as it is."""
+    record = ResultFolder(path).read_record(DIMENSIONS_FILE, DimensionsRecord)
+    return [] if record is None else record.views
+
+
+def tokens_in(path: Path, view: View) -> pl.DataFrame:
+    table = ResultFolder(path).read_table(DIMENSION_TOKENS_FILE, ("layer", "dimension", "token_id"))
+    own = pl.col("layer").eq_missing(pl.lit(view.layer, dtype=pl.Int64))
+    return table.filter(own & (pl.col("dimension") == view.dimension)).drop("layer", "dimension")
+
+
+def dimensions_table(records: list[DimensionRecord]) -> pl.DataFrame:
+    kinds = {"layer": pl.Int64, "largest_sd": pl.Float64}
+    return pl.DataFrame([record.model_dump() for record in records], schema_overrides=kinds)
 
 
 class MethodSettings(Protocol):
     """Settings of a method: a frozen dataclass with defaults and at least these fields."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
     def seed(self) -> int:
@@ -41,34 +124,10 @@ class MethodSettings(Protocol):
         """How copies go into a text."""
 
 
-def suited(settings: MethodSettings, texts_only: bool) -> MethodSettings:
-    """Make defaults suit a model: one that reads only texts gets its copies as text.
-
-    Args:
-        settings: defaults of a method, as far as the user left them open.
-        texts_only: whether the model reads only texts.
-    """
+def adjusted_defaults(settings: MethodSettings, texts_only: bool) -> MethodSettings:
+    """Return the defaults of a method for a model: one that reads only texts gets its copies as text."""
     if texts_only and settings.insertion is Insertion.IDS:
         return replace(settings, insertion=Insertion.WORDS)
-    return settings
-
-
-def bearable(settings: MethodSettings, encoder: Encoder) -> MethodSettings:
-    """Screen in bfloat16 where int8 was asked for and the model does not bear it, with a warning.
-
-    Raises:
-        InputError: it does not bear bfloat16 either.
-    """
-    if getattr(settings, "screen_precision", None) is not Precision.INT8 or not reads_ids(encoder):
-        return settings
-    try:
-        encoder.at(Precision.INT8)
-    except InputError as error:
-        encoder.at(Precision.BFLOAT16)
-        reason = str(error).rpartition(": ")[0]
-        warnings.warn(f"{reason}: bfloat16 is used instead", StickyTokenWarning, stacklevel=3)
-        changed: Any = {"screen_precision": Precision.BFLOAT16}
-        return replace(settings, **changed)
     return settings
 
 
@@ -77,25 +136,15 @@ Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
 
 @dataclass(frozen=True)
 class Job(Generic[Settings_co]):
-    """Everything that a run is computed from.
-
-    Attributes:
-        encoder: the model.
-        settings: settings of the method.
-        corpus: sentences or pairs.
-        vocabulary: vocabulary of the model.
-        tokens: tokens to measure; a run has them by ascending id.
-        restricted: whether some available tokens are left out.
-        sampled: whether the tokens are all available ones or a random sample, not named by a user.
-    """
+    """Everything that a run is computed from."""
 
     encoder: Encoder
     settings: Settings_co
     corpus: Sentences | PairCorpus
     vocabulary: Vocabulary
-    tokens: list[Token]
-    restricted: bool
-    sampled: bool
+    tokens: list[Token]  # to measure; a run has them by ascending id
+    restricted: bool  # whether some available tokens are left out
+    sampled: bool  # whether the tokens are all available ones or a random sample, not named by a user
 
     @property
     def sentences(self) -> Sentences:
@@ -116,15 +165,13 @@ class StageRunner(Protocol):
         """Return one row per token, in the order of the tokens."""
 
 
-class FolderRunner:
-    """Runs stages shard by shard into a run folder.
+# Texts in a shard: what a kill loses, and enough of every length to fill batches.
+SHARD_PROBES = 8192
+_MEMORY_PROBES = 2048  # small enough to show progress
 
-    Args:
-        engine: computes shards.
-        folder: where shards are committed; the caller holds its lock.
-        progress: told after every shard.
-        shard_probes: texts in a shard, at most.
-    """
+
+class FolderRunner:
+    """Runs stages shard by shard into a run folder, whose lock the caller holds."""
 
     def __init__(
         self,
@@ -141,7 +188,7 @@ class FolderRunner:
 
     def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
         """Return one row per token, in their order; committed shards are not computed again."""
-        shards: list[Shard] = cut_into_shards(tokens, stage.probes_per_token, self._shard_probes)
+        shards = cut_into_shards(tokens, stage.probes_per_token, self._shard_probes)
         self._shards[stage.name] = len(shards)
         return run_stage(stage, shards, self._engine, self.folder, self.progress)
 
@@ -151,19 +198,15 @@ class FolderRunner:
         return self.folder.total_cost(self._shards)
 
 
-_SHARD_PROBES = 2048
-
-
 class MemoryRunner:
-    """Runs stages in memory, in shards small enough to show progress."""
+    """Runs stages in memory."""
 
     def __init__(self, encoder: Encoder, progress: ProgressCallback) -> None:
         self._encoder = encoder
         self._progress = progress
 
     def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
-        """Return one row per token, in their order."""
-        size = max(1, _SHARD_PROBES // stage.probes_per_token)
+        size = max(1, _MEMORY_PROBES // stage.probes_per_token)
         rows: list[dict[str, Any]] = []
         sequences = 0
         self._progress(Progress(stage.name, 0, len(tokens)))
@@ -177,21 +220,14 @@ class MemoryRunner:
 
 
 class Tokens(NamedTuple):
-    """Tokens to measure, by how their copies go into a text.
+    """Tokens to measure, by how their copies go into a text."""
 
-    Attributes:
-        as_ids: the model sees exactly n copies.
-        written: words of the text, tokenized with it.
-        glued: tokenized with the text, joined to it without a space.
-    """
-
-    as_ids: list[Token]
-    written: list[Token]
-    glued: list[Token]
+    as_ids: list[Token]  # the model sees exactly n copies
+    written: list[Token]  # words of the text, tokenized with it
+    glued: list[Token]  # tokenized with the text, joined to it without a space
 
     @property
     def ids(self) -> list[int]:
-        """The ids of all of them."""
         return [token.id for tokens in self for token in tokens]
 
 
@@ -203,45 +239,26 @@ class MeasuredTokens(NamedTuple):
 
 
 class Rechecked(NamedTuple):
-    """What a recheck found.
+    """What a recheck found."""
 
-    Attributes:
-        rows: one row per token, as in tokens.parquet.
-        lifts: mean lift of each token, by id, without shrinkage.
-        ordinary_lift: lift of the typical token.
-        ordinary_contraction: contraction of the typical token.
-    """
-
-    rows: pl.DataFrame
-    lifts: dict[int, float]
-    ordinary_lift: float
+    rows: pl.DataFrame  # one per token, as in tokens.parquet
+    lifts: dict[int, float]  # mean lift of each token, by id, without shrinkage
+    ordinary_lift: float  # of the typical token
     ordinary_contraction: float
 
 
 @dataclass(frozen=True)
 class RecheckJob:
-    """What a recheck begins with.
-
-    Attributes:
-        encoder: the model.
-        vocabulary: its vocabulary.
-        corpus: the corpus of the run, or another one.
-        plan: plan of the run.
-        used: carriers and anchors of the run.
-        settings: settings of the run, of any method.
-        seed: another one than that of the run.
-        same_model: whether the mean similarity of the plan is that of the encoder.
-        progress: called after every step.
-    """
+    """What a recheck begins with."""
 
     encoder: IdEncoder
     vocabulary: Vocabulary
-    corpus: Sentences
-    plan: PlanRecord
-    used: Collection[str]
-    settings: MethodSettings
-    seed: int
-    same_model: bool
+    corpus: Sentences  # of the run, or another one
+    plan: PlanRecord  # of the run
+    used: Collection[str]  # carriers and anchors of the run
+    settings: MethodSettings  # of the run, of any method
+    seed: int  # another one than that of the run
+    same_model: bool  # whether the mean similarity of the plan is that of the encoder
     progress: ProgressCallback
 
 
@@ -319,57 +336,36 @@ def model_means(
 
     keys: dict[View, str] = {}
     if reads_ids(encoder):
-        identity = asdict(encoder.identity)
-        keys = {view: _key(identity, most, None if view == views.own else view) for view in wanted}
-    known = {view: found for view, key in keys.items() if (found := _read(key)) is not None}
-    missing = [view for view in wanted if view not in known]
-    if not missing:
+        parts = {"version": _VERSION, "encoder": asdict(encoder.identity), "most": most}
+        for view in wanted:
+            of_view = {} if view == views.own else {"layer": view.layer, "dimension": view.dimension}
+            keys[view] = f"mean-similarity-{digest(parts | of_view)}"
+    known: dict[View, MeanSimilarity] = {}
+    for view, key in keys.items():
+        with suppress(TypeError):  # none, or of another version: computed again
+            known[view] = MeanSimilarity(**(recalled(key) or {}))
+    if missing := [view for view in wanted if view not in known]:
+        # The model itself where its own vectors are all that is needed.
+        reading = encoder if missing == [views.own] else whole_vectors(encoder, views.layers)
+        computed = mean_similarities(reading, missing, lambda done, total: told(done, total, done), most=most)
+        for view, u in zip(missing, computed, strict=True):
+            known[view] = u
+            if view in keys:
+                keep(keys[view], u._asdict())
+    else:
         entries = known[wanted[0]].entries + known[wanted[0]].left_out
         told(0, entries, 0)
         told(entries, entries, 0)
-        return {view: known[view] for view in wanted}
-    computed = mean_similarities(
-        _reading(encoder, views, missing), missing, lambda done, total: told(done, total, done), most=most
-    )
-    for view, u in zip(missing, computed, strict=True):
-        known[view] = u
-        if view in keys:
-            keep(keys[view], u._asdict())
     return {view: known[view] for view in wanted}
-
-
-def _reading(encoder: Encoder, views: Views, missing: Sequence[View]) -> Encoder:
-    """Return the model itself where its own vectors are all that is needed."""
-    return encoder if list(missing) == [views.own] else whole_vectors(encoder, views.layers)
-
-
-def _key(identity: dict[str, Any], most: int | None, view: View | None) -> str:
-    parts = {"version": _VERSION, "encoder": identity, "most": most}
-    if view is not None:
-        parts |= {"layer": view.layer, "dimension": view.dimension}
-    return f"mean-similarity-{digest(parts)}"
-
-
-def _read(key: str) -> MeanSimilarity | None:
-    try:
-        return MeanSimilarity(**(recalled(key) or {}))
-    except TypeError:  # none, or of another version: computed again
-        return None
 
 
 @dataclass(frozen=True)
 class StoredSettings:
-    """The settings of a run.
+    """The settings of a run."""
 
-    Attributes:
-        values: from run.json.
-        defaults: of the method.
-        place: the file, for errors.
-    """
-
-    values: Mapping[str, Any]
-    defaults: MethodSettings
-    place: str
+    values: Mapping[str, Any]  # from run.json
+    defaults: MethodSettings  # of the method
+    place: str  # the file, for errors
 
     def number(self, name: str) -> float:
         """A setting that is a number; its default where the run was written before it existed.
@@ -391,6 +387,8 @@ class StoredSettings:
             for name, value in self.values.items()
             if name in known and not isinstance(value, dict)
         }
+        if plain.get("screen_precision") == "int8":  # of earlier versions; a finished run screens no more
+            del plain["screen_precision"]
         return replace(self.defaults, **plain)
 
     def text(self, name: str) -> str:

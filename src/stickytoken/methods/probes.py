@@ -1,4 +1,4 @@
-"""The texts that probe a token: every carrier, placement and number of copies."""
+"""The texts that probe a token, and what copies in them do to similarities."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import (
     Insertion,
@@ -28,53 +29,91 @@ from stickytoken.unit_vectors import unit_vectors
 
 Carrier: TypeAlias = str | TokenizedText
 Path: TypeAlias = tuple[int, ...]
+Vector = NDArray[np.float64]
+
+# A copy that is joined to a text may become several tokens; this many at most are reckoned with.
+_TOKENS_PER_TEXT_COPY = 8
+SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+SYMPTOM_CARRIERS = 12
+
+
+def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
+    if insertion is Insertion.IDS:
+        require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
+
+
+def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> tuple[Carrier, ...]:
+    """Prepare texts to have copies put into them."""
+    if insertion is Insertion.IDS:
+        return tuple(require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts))
+    return tuple(texts)
+
+
+def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
+    """Count the tokens that a carrier must leave free for copies: half of what the model reads at most."""
+    room = copies if insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
+    return room if encoder.max_length is None else min(room, encoder.max_length // 2)
+
+
+def fitting_copies(
+    encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
+) -> tuple[int, ...]:
+    """Choose numbers of copies that still fit into the model with the longest text; 1 if none does."""
+    longest = max(encoder.content_ids(texts), key=len)
+    pieces = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
+    return tuple(n for n in counts if encoder.fits((*longest, *(0,) * (n * pieces)))) or (1,)
+
+
+def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
+    if isinstance(carrier, str):
+        return copies_as_text(token, carrier, placement, copies, path)
+    return copies_as_ids(token, carrier, placement, copies, path)
+
+
+def word_count(carrier: Carrier) -> int:
+    return len(carrier.split()) if isinstance(carrier, str) else len(carrier.words)
+
+
+def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> list[int]:
+    """Draw indices from all groups in turn, so that the groups stay level until they run out."""
+    generator = np.random.default_rng(seed)
+    queues: dict[str, list[int]] = {}
+    for index in generator.permutation(len(groups)):
+        queues.setdefault(groups[index], []).append(int(index))
+    rounds = max(map(len, queues.values()), default=0)
+    drawn = [queue[turn] for turn in range(rounds) for queue in queues.values() if turn < len(queue)]
+    return drawn[:count]
 
 
 @dataclass(frozen=True)
 class ProbeGrid:
-    """All combinations of carriers, placements and numbers of copies.
-
-    Attributes:
-        carriers: texts (text insertion) or tokenized texts (ids insertion).
-        placements: where the copies go.
-        counts: probes hold 1 to this many copies.
-        paths: for random placement, one path per carrier.
-    """
+    """All combinations of carriers, placements and 1 to `counts` copies."""
 
     carriers: tuple[Carrier, ...]
     placements: tuple[Placement, ...]
     counts: int
-    paths: PathSource
+    paths: PathSource  # for random placement, one path per carrier
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Number of carriers, placements and copy counts."""
         return len(self.carriers), len(self.placements), self.counts
 
     def probes(self, token: Token) -> list[Probe]:
         """Return all probes of one token; counts vary fastest, carriers slowest."""
-        paths = self.paths.of(token) if Placement.RANDOM in self.placements else ()
-        return [
-            probe
-            for place, carrier in enumerate(self.carriers)
-            for placement in self.placements
-            for probe in self._insert(token, carrier, placement, paths[place] if paths else ())
-        ]
+        paths = self.paths.of(token) if Placement.RANDOM in self.placements else [()] * len(self.carriers)
+        found: list[Probe] = []
+        for carrier, path in zip(self.carriers, paths, strict=True):
+            for placement in self.placements:
+                if isinstance(carrier, str):
+                    found += insert_as_text(token, carrier, placement, self.counts, path)
+                else:
+                    found += insert_as_ids(token, carrier, placement, self.counts, path)
+        return found
 
     def alone(self, token: Token) -> Probe:
         """Return the token by itself, after the prompt."""
         carrier = self.carriers[0]
         return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
-
-    def _insert(self, token: Token, carrier: Carrier, placement: Placement, path: Path) -> Sequence[Probe]:
-        if isinstance(carrier, str):
-            return insert_as_text(token, carrier, placement, self.counts, path)
-        return insert_as_ids(token, carrier, placement, self.counts, path)
-
-
-def word_count(carrier: Carrier) -> int:
-    """Count the words that whitespace separates."""
-    return len(carrier.split()) if isinstance(carrier, str) else len(carrier.words)
 
 
 @dataclass(frozen=True)
@@ -82,23 +121,15 @@ class KeyedPaths:
     """Random placement, drawn from a generator keyed by (seed, key, token, carrier).
 
     The paths of a token do not depend on the other tokens.
-
-    Attributes:
-        seed: seed of the run.
-        key: keeps the stages of a run apart.
-        words: number of words in each carrier.
-        counts: number of steps.
-        insertion: with ids, a copy counts as one word, whatever its text.
     """
 
     seed: int
-    key: int
-    words: tuple[int, ...]
-    counts: int
-    insertion: Insertion = Insertion.TEXT
+    key: int  # keeps the stages of a run apart
+    words: tuple[int, ...]  # number of words in each carrier
+    counts: int  # number of steps
+    insertion: Insertion = Insertion.TEXT  # with ids, a copy counts as one word, whatever its text
 
     def of(self, token: Token) -> list[Path]:
-        """Return one path per carrier."""
         return [
             tuple(
                 int(generator.integers(0, gaps + 1))
@@ -111,16 +142,11 @@ class KeyedPaths:
 
 @dataclass(frozen=True)
 class WalkedPaths:
-    """Random placement, drawn from one stream that walks the whole vocabulary.
+    """Random placement, drawn from one stream that walks the whole vocabulary."""
 
-    Attributes:
-        paths: by token id, one path per carrier.
-    """
-
-    paths: Mapping[int, tuple[Path, ...]]
+    paths: Mapping[int, tuple[Path, ...]]  # by token id, one path per carrier
 
     def of(self, token: Token) -> Sequence[Path]:
-        """Return one path per carrier."""
         if token.id not in self.paths:
             raise InputError(f"token {token.id} ({token.text!r}) is not in the vocabulary that was walked")
         return self.paths[token.id]
@@ -161,7 +187,6 @@ def walk_vocabulary(
 
 
 def _words_added(token: Token, insertion: Insertion) -> int:
-    """Count the words that one copy adds."""
     return 1 if insertion is Insertion.IDS else len(token.text.split())
 
 
@@ -170,41 +195,25 @@ def _gaps(words: int, added: int, counts: int) -> Iterator[int]:
     return (words + step * added for step in range(counts))
 
 
-Vector = NDArray[np.float64]
-
-
 # Similarities are float32 numbers: a smaller rise is none.
 _ROUNDING = 1e-6
 
 
 class Response(NamedTuple):
-    """How copies of T tokens changed the similarities of K carriers to the anchors.
+    """How copies of T tokens changed the similarities of K carriers to the anchors of G groups."""
 
-    Attributes:
-        lifts: mean change over the pairs below the mean similarity, shape (T, K).
-        groups: the same by group of anchors, NaN if no pair of the group lies below, shape (T, K, G).
-        rising: share of the pairs below that rise, shape (T, K).
-    """
-
-    lifts: Vector
-    groups: Vector
-    rising: Vector
+    lifts: Vector  # mean change over the pairs below the mean similarity, shape (T, K)
+    groups: Vector  # the same by group, NaN if no pair of the group lies below, shape (T, K, G)
+    rising: Vector  # share of the pairs below that rise, shape (T, K)
 
 
 @dataclass(frozen=True)
 class AnchorPanel:
-    """Anchors; those of one group weigh the same.
+    """Anchors; those of one group weigh the same."""
 
-    Attributes:
-        vectors: unit vectors, shape (A, d).
-        groups: group of each anchor, 0 to G - 1, shape (A,).
-        group_weights: weights in the lift, which sum to 1; a group of weight 0 is measured beside it,
-            shape (G,).
-    """
-
-    vectors: NDArray[np.float32]
-    groups: NDArray[np.intp]
-    group_weights: Vector
+    vectors: NDArray[np.float32]  # unit vectors, shape (A, d)
+    groups: NDArray[np.intp]  # group of each anchor, shape (A,)
+    group_weights: Vector  # they sum to 1; a group of weight 0 is measured beside the lift; shape (G,)
 
     @cached_property
     def weights(self) -> Vector:
@@ -226,19 +235,12 @@ class AnchorPanel:
 
 @dataclass(frozen=True)
 class CarrierPanel:
-    """Carriers without copies against the anchors.
-
-    Attributes:
-        panel: the anchors.
-        vectors: unit vectors of the carriers, shape (K, d).
-        before: similarities, shape (K, A).
-        below: pairs that count for the lift, shape (K, A).
-    """
+    """Carriers without copies against the anchors."""
 
     panel: AnchorPanel
-    vectors: NDArray[np.float32]
-    before: Vector
-    below: NDArray[np.bool_]
+    vectors: NDArray[np.float32]  # unit vectors of the carriers, shape (K, d)
+    before: Vector  # similarities, shape (K, A)
+    below: NDArray[np.bool_]  # pairs that count for the lift, shape (K, A)
 
     @cached_property
     def _counts(self) -> Vector:
@@ -290,47 +292,26 @@ class CarrierPanel:
         return Response(lifts, np.where(self._counts > 0, groups, np.nan), rising)
 
 
-def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> list[int]:
-    """Draw indices from all groups in turn, so that the groups stay level until they run out."""
-    generator = np.random.default_rng(seed)
-    queues: dict[str, list[int]] = {}
-    for index in generator.permutation(len(groups)):
-        queues.setdefault(groups[index], []).append(int(index))
-    rounds = max(map(len, queues.values()), default=0)
-    drawn = [queue[turn] for turn in range(rounds) for queue in queues.values() if turn < len(queue)]
-    return drawn[:count]
-
-
-SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-SYMPTOM_CARRIERS = 12
-
-
 @dataclass(frozen=True)
 class SymptomStage:
-    """Append each number of copies to every carrier.
-
-    Attributes:
-        carriers: texts, or tokenized texts for ids insertion.
-        copies: numbers of copies to try, without 0.
-        panel: the carriers without copies against the anchors.
-        name: name of the stage.
-        precision: precision of the model; None is its own.
-    """
+    """Append each number of copies to every carrier."""
 
     carriers: tuple[Carrier, ...]
-    copies: tuple[int, ...]
-    panel: CarrierPanel
+    copies: tuple[int, ...]  # numbers to try, without 0
+    panel: CarrierPanel  # the carriers without copies against the anchors
     name: str = "symptoms"
     precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:
-        """Number of carriers times the number of copy counts."""
         return len(self.carriers) * len(self.copies)
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """Insert the copies; the carrier varies slowest."""
-        return [self._probe(token, carrier, copies) for carrier in self.carriers for copies in self.copies]
+        return [
+            with_copies(token, carrier, Placement.SUFFIX, copies)
+            for carrier in self.carriers
+            for copies in self.copies
+        ]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
         """Average the similarity by number of copies, 0 first, over the pairs below and those above.
@@ -340,61 +321,20 @@ class SymptomStage:
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
         after = units @ self.panel.panel.vectors.T
         curves = np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
-        below = self.panel.below[:, None]
-        return {"below": _means(curves, below), "above": _means(curves, ~below)}
-
-    def _probe(self, token: Token, carrier: Carrier, copies: int) -> Probe:
-        if isinstance(carrier, str):
-            return copies_as_text(token, carrier, Placement.SUFFIX, copies)
-        return copies_as_ids(token, carrier, Placement.SUFFIX, copies)
-
-
-def _means(curves: NDArray[np.float64], pairs: NDArray[np.bool_]) -> list[float]:
-    count = int(pairs.sum())
-    sums = np.where(pairs, curves, 0.0).sum(axis=(0, 2))
-    return [float(total / count) for total in sums] if count else []
-
-
-class ShownPair(NamedTuple):
-    """A carrier and an anchor below the mean similarity.
-
-    Attributes:
-        carrier: index of the carrier.
-        anchor: index of the anchor.
-        before: their similarity without copies.
-        after: their similarity with the copies in the carrier.
-    """
-
-    carrier: int
-    anchor: int
-    before: float
-    after: float
+        row: dict[str, float | list[float]] = {}
+        for side, pairs in (("below", self.panel.below[:, None]), ("above", ~self.panel.below[:, None])):
+            count = int(pairs.sum())
+            sums = np.where(pairs, curves, 0.0).sum(axis=(0, 2))
+            row[side] = [float(total / count) for total in sums] if count else []
+        return row
 
 
 @dataclass(frozen=True)
-class EvidenceStage:
-    """Measure the symptom curve of a token, and pick two of the pairs behind it.
+class EvidenceStage(SymptomStage):
+    """Measure the symptom curve of a token, and pick two of the pairs behind it."""
 
-    Attributes:
-        symptoms: the curve.
-        copies: number of copies in the pairs; one of the numbers in the curve.
-        name: name of the stage.
-        precision: precision of the model; None is its own.
-    """
-
-    symptoms: SymptomStage
-    copies: int
     name: str = "evidence"
-    precision: Precision | None = None
-
-    @property
-    def probes_per_token(self) -> int:
-        """Number of probes of the curve."""
-        return self.symptoms.probes_per_token
-
-    def probes(self, token: Token) -> Sequence[Probe]:
-        """Return the probes of the curve."""
-        return self.symptoms.probes(token)
+    pair_copies: int = 1  # number of copies in the pairs; one of the numbers in the curve
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
         """Measure the curve, the typical pair and the pair that rises most; empty if no pair lies below.
@@ -402,40 +342,33 @@ class EvidenceStage:
         The typical pair is the one whose rise is nearest to the mean over the pairs below, which weigh as
         they do in the lift.
         """
-        row = dict(self.symptoms.measure(token, vectors))
-        panel = self.symptoms.panel
-        place = self.symptoms.copies.index(self.copies)
-        units = unit_vectors(vectors)
-        inserted = units.reshape(len(self.symptoms.carriers), len(self.symptoms.copies), -1)[:, place]
-        after = (inserted @ panel.panel.vectors.T).astype(np.float64)
-        pairs = pairs_to_show(panel.before, after, panel.below, _lift(panel, after))
-        return row | {name: list(map(float, pair)) for name, pair in pairs.items()}
-
-
-def _lift(panel: CarrierPanel, after: NDArray[np.float64]) -> float:
-    """Average the rise over the carriers that have pairs below; 0 without a pair."""
-    present = panel.pair_weights.sum(axis=1) > 0
-    rises = (panel.pair_weights * (after - panel.before)).sum(axis=1)[present]
-    return float(rises.mean()) if len(rises) else 0.0
+        panel = self.panel
+        place = self.copies.index(self.pair_copies)
+        units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)[:, place]
+        after = (units @ panel.panel.vectors.T).astype(np.float64)
+        present = panel.pair_weights.sum(axis=1) > 0
+        rises = (panel.pair_weights * (after - panel.before)).sum(axis=1)[present]
+        lift = float(rises.mean()) if len(rises) else 0.0
+        return {
+            **super().measure(token, vectors),
+            **pairs_to_show(panel.before, after, panel.below, lift),
+        }
 
 
 def pairs_to_show(
     before: NDArray[np.float64], after: NDArray[np.float64], shown: NDArray[np.bool_], typical: float
-) -> dict[str, ShownPair | tuple[()]]:
+) -> dict[str, list[float]]:
     """Find the pair whose rise is nearest to the typical one and the pair that rises most.
 
-    Ties go to the first pair.
+    A pair is the places of its carrier and its anchor, and its similarity before and after; empty without
+    any. Ties go to the first pair.
     """
     places = np.argwhere(shown)
     if not len(places):
-        return {"typical": (), "largest": ()}
+        return {"typical": [], "largest": []}
     rises = (after - before)[shown]
-
-    def pair(place: np.intp) -> ShownPair:
-        carrier, anchor = (int(index) for index in places[place])
-        return ShownPair(carrier, anchor, float(before[carrier, anchor]), float(after[carrier, anchor]))
-
+    chosen = {"typical": places[np.abs(rises - typical).argmin()], "largest": places[rises.argmax()]}
     return {
-        "typical": pair(np.abs(rises - typical).argmin()),
-        "largest": pair(rises.argmax()),
+        name: [float(carrier), float(anchor), float(before[carrier, anchor]), float(after[carrier, anchor])]
+        for name, (carrier, anchor) in chosen.items()
     }

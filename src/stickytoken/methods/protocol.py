@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import polars as pl
 
-from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion
-from stickytoken.measurement.stage import ProgressCallback
+from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods.entry import (
     Column,
+    Distribution,
     Fact,
     Figure,
     MethodEntry,
@@ -26,21 +26,31 @@ from stickytoken.methods.entry import (
     Verdict,
     severity_counts,
 )
-from stickytoken.methods.job import FolderRunner, Job, MethodSettings, Recheck, RecheckJob, StoredSettings
-from stickytoken.methods.probes import SYMPTOM_COPIES, AnchorPanel, EvidenceStage, SymptomStage
-from stickytoken.methods.records import PlanRecord, ResultRecord
+from stickytoken.methods.job import (
+    FolderRunner,
+    Job,
+    MethodSettings,
+    PlanRecord,
+    Recheck,
+    RecheckJob,
+    ResultRecord,
+    StoredSettings,
+)
+from stickytoken.methods.probes import AnchorPanel, EvidenceStage, as_carriers, fitting_copies
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.unit_vectors import unit_vectors
 
-_PAIR_COPIES = 8
+MEASURING = "measure"
+"""Name of the stage of a judgement whose tokens are chosen by results."""
+
 # Of the numbers of copies that a probe tries: enough for the shape of a curve.
 _CURVE_COPIES = (1, 2, 4, 8, 16, 32)
-_TOKENS_PER_TEXT_COPY = 8
+_PAIR_COPIES = 8
 
 
 @dataclass(frozen=True)
 class EvidencePanel:
-    """Carriers against anchors."""
+    """Carriers against anchors, to show on them what a token does."""
 
     carriers: list[str]
     sentences: list[str]
@@ -51,36 +61,12 @@ def evidence_panel(
     job: Job[MethodSettings], texts: list[str], sentences: list[str], anchors: AnchorPanel, u: float
 ) -> EvidencePanel:
     """Compare carriers with anchors, before copies go into them."""
-    panel = anchors.against(unit_vectors(job.encoder.encode(texts)), u)
-    ids = job.settings.insertion is Insertion.IDS
-    longest = max(job.encoder.content_ids(texts), key=len)
-    copies = fitting_copies(job.encoder, longest, 1 if ids else _TOKENS_PER_TEXT_COPY, _CURVE_COPIES)
-    carriers = (
-        require_ids(job.encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts)
-        if ids
-        else texts
-    )
-    symptoms = SymptomStage(tuple(carriers), copies, panel)
+    encoder, insertion = job.encoder, job.settings.insertion
+    panel = anchors.against(unit_vectors(encoder.encode(texts)), u)
+    copies = fitting_copies(encoder, insertion, texts, _CURVE_COPIES)
+    carriers = as_carriers(encoder, insertion, texts)
     shown = max(count for count in copies if count <= _PAIR_COPIES)
-    return EvidencePanel(texts, sentences, EvidenceStage(symptoms, shown))
-
-
-def fitting_copies(
-    encoder: Encoder, carrier: Sequence[int], pieces: int, counts: Sequence[int] = SYMPTOM_COPIES
-) -> tuple[int, ...]:
-    """Choose numbers of copies that still fit into the model with the carrier.
-
-    Args:
-        encoder: the model.
-        carrier: content ids of the carrier.
-        pieces: upper bound on the tokens that a copy takes.
-        counts: numbers to choose from. 1 is chosen if none fits.
-    """
-    return tuple(n for n in counts if encoder.fits((*carrier, *(0,) * (n * pieces)))) or (1,)
-
-
-MEASURING = "measure"
-"""Name of the stage of a judgement whose tokens are chosen by results."""
+    return EvidencePanel(texts, sentences, EvidenceStage(carriers, copies, panel, pair_copies=shown))
 
 
 @dataclass(frozen=True)
@@ -206,7 +192,7 @@ class ProbedToken(Protocol):
 
 
 class FinishedRun(Protocol[Plan_co, Result_co]):
-    """A finished run as its method reads it."""
+    """A finished run as its method reads it; see `stickytoken.detection.Run`."""
 
     @property
     def path(self) -> Path:
@@ -238,16 +224,11 @@ class FinishedRun(Protocol[Plan_co, Result_co]):
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """Its sticky tokens, worst first."""
+        """The sticky tokens, worst first."""
 
 
 class Outcome(NamedTuple, Generic[Result]):
-    """What a method ends with.
-
-    Attributes:
-        tokens: tokens.parquet.
-        result: the result in run.json.
-    """
+    """What a method ends with: tokens.parquet, and the result in run.json."""
 
     tokens: pl.DataFrame
     result: Result
@@ -260,39 +241,27 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     flagged tokens has a column severity (severe, serious, mild or negligible, null for benign tokens); one
     that says what a topical token is about has a column kind; one with intervals has lift_low and lift_high.
     Reports use them where they are.
-
-    Attributes:
-        entry: in the registry: name and options.
-        settings: the class of its settings.
-        plan_record: the class of its plan.json.
-        result_record: the class of its result in run.json.
-        columns: that tokens.parquet must have.
-        listed: columns that `stickytoken show` prints between category and verdict; one of text is left out
-            where no token has a value.
-        reported: columns that a report shows behind the verdict; ``sd`` is the lift on the method's scale.
-        ranked_by: the column that says how bad a token is, the worst highest.
-        verdicts: that it gives.
-        judges_every_token: whether no token is left without a verdict.
-        uses_topics: whether the topics of the sentences, and the bundled kinds of text, change its numbers.
-        glossary: words of its reports and what they mean.
-        uses_whole_vectors: whether it reads the whole vectors of a model that truncates them.
-        effort: settings that change how closely tokens are measured, but not what is measured.
     """
 
-    entry: MethodEntry
+    entry: MethodEntry  # set by the registry
     settings: type[Settings]
-    plan_record: type[Plan]
-    result_record: type[Result]
-    columns: tuple[str, ...]
+    plan_record: type[Plan]  # plan.json
+    result_record: type[Result]  # the result in run.json
+    columns: tuple[str, ...]  # that tokens.parquet must have
+    # Columns that `stickytoken show` prints between category and verdict; one of text is left out where no
+    # token has a value.
     listed: tuple[Column, ...]
+    # Columns that a report shows behind the verdict; ``sd`` is the lift on the method's scale.
     reported: tuple[Column, ...]
-    ranked_by: Column
-    verdicts: tuple[Verdict, ...]
-    judges_every_token: bool
-    uses_topics: bool
-    glossary: Mapping[str, str]
-    uses_whole_vectors: bool = False
-    effort: frozenset[str] = frozenset()
+    ranked_by: Column  # how bad a token is, the worst highest
+    verdicts: tuple[Verdict, ...] = (Verdict.STICKY, Verdict.BENIGN)
+    judges_every_token: bool = True  # whether no token is left without a verdict
+    judges_corpora: bool = False  # whether a finished run can judge the texts of another corpus, by `judge`
+    measures_lift: bool = True  # whether it puts tokens into texts; else the column lift is null
+    uses_topics: bool = False  # whether topics of the sentences, and bundled kinds of text, change numbers
+    glossary: Mapping[str, str] = MappingProxyType({})  # words of its reports and what they mean
+    uses_whole_vectors: bool = False  # whether it reads the whole vectors of a model that truncates them
+    effort: frozenset[str] = frozenset()  # settings of how closely tokens are measured, not of what is
 
     # To compute.
 
@@ -306,17 +275,23 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     ) -> Outcome[Result]:
         """Run all stages and judge the tokens. What is committed is not computed again."""
 
-    @abstractmethod
     def probe(self, job: Job[Settings], progress: ProgressCallback) -> Sequence[ProbedToken]:
-        """Measure the job's tokens without a run folder, in the job's order."""
+        """Measure the job's tokens without a run folder, in the job's order.
 
-    @abstractmethod
-    def evidence_panel(self, job: Job[Settings], plan: Plan) -> EvidencePanel:
-        """Encode carriers and anchors of the plan, to show on them what a token does."""
+        Raises:
+            InputError: the method cannot do that.
+        """
+        raise InputError(
+            f"the method {self.entry.name} does not measure single tokens: use detect, or another method"
+        )
 
-    @abstractmethod
+    def evidence_panel(self, job: Job[Settings], plan: Plan) -> EvidencePanel | None:
+        """Encode carriers and anchors of the plan, to show on them what a token does; None without any."""
+        return None
+
     def texts(self, plan: Plan) -> PlanTexts:
         """Name the carriers and anchors of the plan."""
+        return PlanTexts([], [], by_topic=False)
 
     # To tell.
 
@@ -324,33 +299,42 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     def headline(self, run: FinishedRun[Plan, Result]) -> str:
         """Say in a sentence or two whether the model has a problem, and how bad it is."""
 
-    @abstractmethod
     def lines(self, run: FinishedRun[Plan, Result]) -> list[str]:
         """Summarise a run for a terminal: the finding first, then its basis."""
+        return [self.headline(run)]
 
-    @abstractmethod
     def notes(self, run: FinishedRun[Plan, Result]) -> list[str]:
         """Say what a reader should know before relying on the run."""
+        return []
 
-    @abstractmethod
     def key_facts(self, run: FinishedRun[Plan, Result]) -> list[Fact]:
         """Give the numbers to read first, besides those that every run has."""
+        return []
 
     @abstractmethod
     def how(self, settings: StoredSettings) -> str:
         """Explain the method in a few sentences."""
 
-    @abstractmethod
     def plan_facts(self, plan: Plan) -> dict[str, float]:
         """List the numbers of a plan."""
+        return {name: value for name, value in plan if isinstance(value, int | float)}
 
-    @abstractmethod
     def figures(self, run: FinishedRun[Plan, Result]) -> list[Figure]:
         """Describe the figures that a report draws from tokens.parquet."""
+        title = self.ranked_by.title
+        return [Distribution("distribution", f"{title.capitalize()} of all tokens", self.ranked_by, {}, "")]
 
-    @abstractmethod
     def probe_lines(self, probed: Sequence[Any]) -> list[ProbeTable | str]:
         """Lay out what `probe` returned as tables and sentences."""
+        names = [each.name for each in fields(probed[0])]
+        rows = [[getattr(each, name) for name in names] for each in probed]
+        return [ProbeTable(f"Tokens by the method {self.entry.name}", names, rows)]
+
+    def scale(self, run: FinishedRun[Plan, Result]) -> Scale | None:
+        """Say what makes lifts comparable between models; None where the method does not measure it."""
+        return None
+
+    # What only some methods can do.
 
     def require_judging(self, run: FinishedRun[Plan, Result]) -> None:
         """Refuse a run that cannot judge another corpus.
@@ -359,7 +343,10 @@ class Method(ABC, Generic[Settings, Plan, Result]):
             InputError: the method measures nothing that says what a token does elsewhere.
             RunError: the run lacks what is needed.
         """
-        raise self._cannot_judge(run)
+        raise InputError(
+            f"{run.path} is a run of the method {self.entry.name}, which cannot judge another corpus: detect "
+            "with --method profile"
+        )
 
     def judge(
         self,
@@ -369,7 +356,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         progress: ProgressCallback,
         view: View | None = None,
     ) -> Judgement:
-        """Judge the job's tokens on its corpus by a finished run.
+        """Judge the job's tokens on its corpus by a run that `require_judging` accepts.
 
         Args:
             job: model, settings, corpus, and the tokens of the run.
@@ -380,9 +367,9 @@ class Method(ABC, Generic[Settings, Plan, Result]):
                 is the model as it is.
 
         Raises:
-            InputError: the method cannot judge, or not this corpus.
+            InputError: the corpus cannot be used.
         """
-        raise self._cannot_judge(run)
+        raise NotImplementedError
 
     def recheck(self, job: RecheckJob, name: str) -> Recheck:
         """Put a model on texts that a run has not used, to measure tokens again.
@@ -390,14 +377,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         Raises:
             InputError: the method cannot do that, or too few texts are left.
         """
-        del job, name
         raise InputError(f"the method {self.entry.name} does not measure tokens again on other texts")
-
-    def _cannot_judge(self, run: FinishedRun[Plan, Result]) -> InputError:
-        return InputError(
-            f"{run.path} is a run of the method {self.entry.name}, which cannot judge another corpus: detect "
-            "with --method profile"
-        )
 
     def token_effects(self, run: FinishedRun[Plan, Result]) -> TokenEffects | None:
         """Return contraction and pull of the tokens; None where the method does not measure them.
@@ -405,10 +385,6 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         Raises:
             RunError: the run lacks them.
         """
-        return None
-
-    def scale(self, run: FinishedRun[Plan, Result]) -> Scale | None:
-        """Say what makes lifts comparable between models; None where the method does not measure it."""
         return None
 
 

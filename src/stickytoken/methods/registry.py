@@ -20,7 +20,6 @@ _entries: dict[str, MethodEntry] = {}
 
 
 def register(entry: MethodEntry) -> None:
-    """Add a method."""
     if entry.name in _entries:
         raise InputError(f"a method {entry.name!r} is already registered: choose another name")
     for option in entry.options:
@@ -35,13 +34,11 @@ def register(entry: MethodEntry) -> None:
 
 
 def unregister(name: str) -> None:
-    """Remove a method."""
     del _entries[name]
     _loaded.cache_clear()
 
 
 def entries() -> tuple[MethodEntry, ...]:
-    """List all methods, the default first."""
     return tuple(_entries.values())
 
 
@@ -80,7 +77,9 @@ def choose_method(name: str | None, settings: MethodSettings | None, pairs_given
 
 @cache
 def _loaded(name: str) -> AnyMethod:
-    return _entries[name].load()
+    found: AnyMethod = _entries[name].load()
+    found.entry = _entries[name]
+    return found
 
 
 for _entry in _BUILT_IN:

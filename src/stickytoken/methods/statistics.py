@@ -19,14 +19,7 @@ _SCALE_SPREAD, _LEAST_SCALE = 0.25, 0.1
 
 
 class Estimates(NamedTuple):
-    """One estimate per effect.
-
-    Attributes:
-        value: shape (tokens,).
-        error: standard errors, shape (tokens,).
-        low: lower ends of the intervals.
-        high: upper ends of the intervals.
-    """
+    """One estimate per token, with its standard error and the ends of its interval."""
 
     value: Vector
     error: Vector
@@ -58,8 +51,7 @@ def mean_with_interval(
     centred: Vector, confidence: float, common_variance: float = 0.0, least_variance: float = 0.0
 ) -> Estimates:
     """Average over probes, with a Student interval; the probe is the unit of sampling."""
-    probes = centred.shape[1]
-    value = centred.mean(axis=1)
+    probes, value = centred.shape[1], centred.mean(axis=1)
     error = np.sqrt(np.maximum(centred.var(axis=1, ddof=1), least_variance) / probes + common_variance)
     half = scipy.stats.t.ppf((1 + confidence) / 2, probes - 1) * error
     return Estimates(value, error, value - half, value + half)
@@ -122,15 +114,12 @@ _NODES = 32
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A distribution with median 0 that agrees with the standard normal one at an upper quantile.
+    """A distribution with median 0 that agrees with the standard normal one at an upper quantile."""
 
-    Attributes:
-        freedom: degrees of freedom of Student's t; infinite is normal.
-        skewness: g of Tukey's distribution of (exp(g Z) - 1) / g, Z standard normal (Hoaglin 1985);
-            0 is normal. It is used only if the freedom is infinite.
-    """
-
+    # Degrees of freedom of Student's t; infinite is normal.
     freedom: float = math.inf
+    # g of Tukey's distribution of (exp(g Z) - 1) / g, Z standard normal (Hoaglin 1985); 0 is normal. It is
+    # used only if the freedom is infinite.
     skewness: float = 0.0
 
     def exceedance(self, distance: Vector, spread: float, error: Vector) -> Vector:
@@ -181,16 +170,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Null:
-    """The distribution of effects over the ordinary tokens of a vocabulary (Efron 2004).
+    """The distribution of effects over the ordinary tokens of a vocabulary (Efron 2004)."""
 
-    Attributes:
-        center: the median effect.
-        spread: standard deviation of the effects above the median, without their noise.
-        shape: shape of the effects.
-    """
-
-    center: float
-    spread: float
+    center: float  # the median effect
+    spread: float  # standard deviation of the effects above the median, without their noise
     shape: Shape
 
     @classmethod
@@ -273,13 +256,16 @@ _LEAST_CONTRACTION = 1e-3
 
 
 class Pull(NamedTuple):
-    """Contraction and pull of T tokens.
+    """Contraction and pull of T tokens: cos(after) = (1 - k) cos(before) + p . anchor."""
 
-    Attributes:
-        contraction: k; 0 leaves a text's meaning, 1 erases it; shape (T,).
-        pull: p, shape (T, d).
-    """
+    contraction: Vector  # k; 0 leaves a text's meaning, 1 erases it; shape (T,)
+    pull: NDArray[np.floating[Any]]  # p, shape (T, d)
 
+
+class TokenEffects(NamedTuple):
+    """The same, with the ids of the tokens, ascending."""
+
+    ids: NDArray[np.int64]
     contraction: Vector
     pull: NDArray[np.floating[Any]]
 
@@ -297,15 +283,10 @@ def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
 
 
 class Anchorage(NamedTuple):
-    """What a corpus adds to a token's lift on it.
+    """What a corpus adds to a token's lift on it."""
 
-    Attributes:
-        mean: mean vector of the anchors, over the pairs below the mean similarity, shape (d,).
-        similarity: mean similarity of those pairs.
-    """
-
-    mean: Vector
-    similarity: float
+    mean: Vector  # of the anchors, over the pairs below the mean similarity, shape (d,)
+    similarity: float  # mean similarity of those pairs
 
 
 def anchorage(carriers: CarrierPanel) -> Anchorage:
@@ -317,7 +298,7 @@ def anchorage(carriers: CarrierPanel) -> Anchorage:
     return Anchorage(mean, float((weights * carriers.before).sum() / count))
 
 
-def predicted_lifts(tokens: Pull, corpus: Anchorage) -> Vector:
+def predicted_lifts(tokens: Pull | TokenEffects, corpus: Anchorage) -> Vector:
     """Compute the lifts of T tokens on a corpus: p . mean - k x similarity, shape (T,)."""
     return np.asarray(tokens.pull @ corpus.mean - tokens.contraction * corpus.similarity, dtype=np.float64)
 
@@ -328,17 +309,3 @@ def fixed_points(tokens: Pull, center: Vector) -> Vector:
     clear = np.abs(tokens.contraction) > _LEAST_CONTRACTION
     points: Vector = np.divide(drawn, tokens.contraction, out=np.full(len(drawn), np.nan), where=clear)
     return points
-
-
-class TokenEffects(NamedTuple):
-    """Contraction and pull of T tokens: cos(after) = (1 - k) cos(before) + p . anchor.
-
-    Attributes:
-        ids: token ids, ascending, shape (T,).
-        contraction: k, shape (T,).
-        pull: p, shape (T, d).
-    """
-
-    ids: NDArray[np.int64]
-    contraction: NDArray[np.float64]
-    pull: NDArray[np.floating[Any]]

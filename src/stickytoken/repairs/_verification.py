@@ -11,36 +11,316 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
-from stickytoken.corpora import Sentences, text_kinds
-from stickytoken.corpora.choice import as_read
-from stickytoken.impacts.conditions import prepare
-from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, resampled
+from stickytoken.data import Sentences, text_kinds
+from stickytoken.data.corpora import as_read
+from stickytoken.data.metrics import Outcomes
+from stickytoken.data.tasks import AnyTask, MtebTask, evaluate, load_data
+from stickytoken.encoders.loading.resolution import tokenizer_folder
+from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.stage import Progress, ProgressCallback
+from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods.entry import Verdict
-from stickytoken.methods.job import Recheck, Rechecked, Tokens
-from stickytoken.repairs.plan import Subject, as_measured
+from stickytoken.methods.job import Recheck, Tokens
 from stickytoken.repairs.result import (
+    TOKENIZER,
     CheckRecord,
     CurveRecord,
     MeasuredRecord,
     NeighbourRecord,
+    RepairedTokenRecord,
     ScoreRecord,
-    Strategy,
     VerificationRecord,
 )
-from stickytoken.tasks.metrics import Outcomes
-from stickytoken.tasks.mteb import AnyTask, MtebTask, evaluate, load_data
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+
+_ORDINARY_CURVES = 8
+# Texts whose vectors and ids are compared.
+_TEXTS = 256
+_ENCODED = 24
+_LEAST_COSINE = 0.999
+_SHOWN, _SHOWN_TEXT = 300, 60
+_CARRIER, _COPIES = "the river", 4
+
+
+class Neighbour(NamedTuple):
+    """A token near a repaired one."""
+
+    token: Token
+    near: str  # vocabulary string of the repaired token
+    verdict: str | None  # of the run
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A repaired model beside the original.
+
+    Attributes:
+        original: the model before the repair.
+        repaired: the model after it, loaded from its folder.
+        folder: that folder.
+        before: the original on texts that the run has not used.
+        after: the repaired model on the same texts.
+        tokens: the repaired tokens.
+        neighbours: tokens near the repaired ones.
+        flagged: ids of all tokens that the run flags.
+        corpus: where the texts come from.
+        task: a task to score.
+        seed: seed of the random steps of the task.
+        progress: called after every step.
+    """
+
+    original: SentenceTransformerEncoder
+    repaired: SentenceTransformerEncoder
+    folder: Path
+    before: Recheck
+    after: Recheck
+    tokens: Sequence[RepairedTokenRecord]
+    neighbours: Sequence[Neighbour]
+    flagged: frozenset[int]
+    corpus: Sentences
+    task: AnyTask
+    seed: int
+    progress: ProgressCallback
+
+    def run(self) -> tuple[VerificationRecord, list[RepairedTokenRecord]]:
+        """Measure, compare and judge; return the tokens with what was measured."""
+        asked = self._as_measured()
+        every = asked._replace(as_ids=[*asked.as_ids, *(each.token for each in self.neighbours)])
+        judged = self.after.judged(every, self.flagged)
+        ordinary = judged.ordinary_lift
+        after = {
+            row["token_id"]: MeasuredRecord(
+                lift=judged.lifts[row["token_id"]],
+                deviations=(judged.lifts[row["token_id"]] - ordinary) / self.after.similarity_spread,
+                contraction=row["contraction"],
+                verdict=row["verdict"],
+            )
+            for row in judged.rows.to_dicts()
+        }
+        before = self._before(every, ordinary)
+        neighbours = self._near(before, after)
+        tokens = [
+            token.model_copy(update={"before": before[token.token_id], "after": after[token.token_id]})
+            for token in self.tokens
+        ]
+        scores, kept_score = self._scores()
+        self.progress(Progress("compare", 0, 1))
+        checks = [
+            _mended(tokens),
+            _neighbours_unharmed(neighbours),
+            *self._compared(),
+            kept_score,
+        ]
+        self.progress(Progress("compare", 1, 1, 1))
+        record = VerificationRecord(
+            ordinary_lift=ordinary,
+            similarity_spread=self.after.similarity_spread,
+            ordinary_contraction=judged.ordinary_contraction,
+            carriers=self.after.carriers,
+            anchors=self.after.anchors,
+            source=self.corpus.source,
+            neighbours=neighbours,
+            scores=scores,
+            checks=checks,
+        )
+        curves = self._curves(asked)
+        return record, [token.model_copy(update={"curve": curves[token.token_id]}) for token in tokens]
+
+    def _near(
+        self, before: dict[int, MeasuredRecord], after: dict[int, MeasuredRecord]
+    ) -> list[NeighbourRecord]:
+        vocabulary = self.after.vocabulary
+        return [
+            NeighbourRecord(
+                token_id=token.id,
+                token=vocabulary.tokens[vocabulary.place(token.id)],
+                near=near,
+                in_run=verdict,
+                before=before[token.id],
+                after=after[token.id],
+            )
+            for token, near, verdict in self.neighbours
+        ]
+
+    def _compared(self) -> list[CheckRecord]:
+        # Texts to compare the models on: the bundled kinds of text, and the corpus.
+        kinds = as_read(text_kinds(), self.original.tokenizer)
+        texts = list(dict.fromkeys((*kinds.texts, *self.corpus.texts)))
+        return [self._other_texts(texts), *self._unreachable(texts), *self._loads_anywhere(texts)]
+
+    def _before(self, tokens: Tokens, ordinary: float) -> dict[int, MeasuredRecord]:
+        """Measure tokens in the model as it was, on the same texts."""
+        measured = self.before.measured(tokens)
+        return {
+            token_id: MeasuredRecord(
+                lift=lift,
+                deviations=(lift - ordinary) / self.before.similarity_spread,
+                contraction=measured.contractions[token_id],
+            )
+            for token_id, lift in measured.lifts.items()
+        }
+
+    def _curves(self, asked: Tokens) -> dict[int, CurveRecord]:
+        usual = Tokens(self.after.ordinary((*self.flagged, *asked.ids), _ORDINARY_CURVES), [], [])
+        old, new = self.before.curves(asked), self.after.curves(asked)
+        lines = zip(*self.after.curves(usual).values(), strict=True)
+        mean = [sum(values) / len(values) for values in lines]
+        return {
+            token_id: CurveRecord(
+                copies=[0, *self.after.copies], before=old[token_id], after=new[token_id], ordinary=mean
+            )
+            for token_id in asked.ids
+        }
+
+    def _as_measured(self) -> Tokens:
+        """Say how the copies of repaired tokens go into a text.
+
+        Where a repair changes how text is tokenized, copies must go in as text: as separate words, unless
+        only copies without spaces become the token.
+        """
+        found = Tokens([], [], [])
+        for each in self.tokens:
+            bare = each.text.strip()
+            if each.strategy not in TOKENIZER:
+                found.as_ids.append(Token(each.token_id, each.text))
+                continue
+            written = [_CARRIER + copy * _COPIES for copy in (each.text, f" {bare}")]
+            joined, apart = self.original.tokenizer.encode_many(written)
+            if joined.count(each.token_id) > apart.count(each.token_id):
+                found.glued.append(Token(each.token_id, each.text))
+            else:
+                found.written.append(Token(each.token_id, bare))
+        return found
+
+    def _other_texts(self, texts: Sequence[str]) -> CheckRecord:
+        """Check that texts without a repaired token keep bit-identical vectors."""
+        repaired = {token.token_id for token in self.tokens}
+        read = zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
+        kept = [
+            text
+            for text, old, new in read
+            if old == new and repaired.isdisjoint(old) and self.original.fits(old)
+        ][:_TEXTS]
+        before, after = (each.encode(kept) for each in (self.original, self.repaired))
+        same = bool(np.array_equal(before, after))
+        largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
+        finding = f"the vectors of {len(kept)} texts without a repaired token are "
+        finding += "identical" if same else f"not identical: they differ by up to {largest:.2g}"
+        return CheckRecord(name="other texts", passed=same and bool(kept), finding=finding)
+
+    def _unreachable(self, texts: Sequence[str]) -> list[CheckRecord]:
+        """Check that text does not produce unreachable entries; none without such entries."""
+        gone = {each.token_id: each for each in self.tokens if each.strategy in TOKENIZER}
+        if not gone:
+            return []
+        every = [*texts, *(text for each in gone.values() for text in _spellings(each.text))]
+        for text, found in zip(every, self.repaired.tokenizer.encode_many(every), strict=True):
+            hit = next((gone[token_id].token for token_id in found if token_id in gone), None)
+            if hit is not None:
+                said = f"{visible(text[:_SHOWN_TEXT])!r} still becomes {visible(hit)!r}"
+                return [CheckRecord(name="unreachable", passed=False, finding=said)]
+        counted = "the entry" if len(gone) == 1 else f"any of the {len(gone)} entries"
+        said = f"none of {len(every):,} texts, spellings of the tokens among them, produces {counted}"
+        return [CheckRecord(name="unreachable", passed=True, finding=said)]
+
+    def _loads_anywhere(self, texts: Sequence[str]) -> list[CheckRecord]:
+        """Check that another process, which has no stickytoken, loads the folder and computes the same."""
+        sample = [*(text for each in self.tokens for text in _spellings(each.text)), *texts[:_TEXTS]]
+        read = zip(texts, self.repaired.content_ids(texts), strict=True)
+        fitting = [text for text, ids in read if self.repaired.fits(ids)][:_ENCODED]
+        found = _loaded_fresh(
+            {
+                "folder": str(self.folder.absolute()),
+                "tokenizer": str(tokenizer_folder(self.folder, self.folder.name).absolute()),
+                "prompt": self.original.prompt,
+                "texts": sample,
+                "encoded": fitting,
+            }
+        )
+        if isinstance(found, str):
+            said = f"a process without stickytoken cannot load the folder: {visible(found)}"
+            return [CheckRecord(name="fresh process", passed=False, finding=said)]
+        ours = self.repaired.encode(fitting).astype(np.float64)
+        theirs = np.array(found["vectors"], dtype=np.float64)
+        norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+        least = float(((ours * theirs).sum(axis=1) / norms).min())
+        loaded = CheckRecord(
+            name="fresh process",
+            passed=least >= _LEAST_COSINE,
+            finding="a process without stickytoken loads the folder with sentence-transformers "
+            f"{found['version']} and computes the same vectors (least cosine {least:.6f} of {len(fitting)} "
+            "texts)",
+        )
+        said = f"{', '.join(found['loaders'])} give equal ids for {len(sample):,} texts"
+        for kind, text in list(found["unequal"].items())[:1]:
+            shown = visible(text[:_SHOWN_TEXT])
+            said = f"{kind} tokenizes {shown!r} differently than sentence-transformers"
+        return [loaded, CheckRecord(name="tokenizers", passed=not found["unequal"], finding=said)]
+
+    def _scores(self) -> tuple[list[ScoreRecord], CheckRecord]:
+        """Score the unedited task before and after."""
+        found = []
+        for place, encoder in enumerate((self.original, self.repaired)):
+            self.progress(Progress("score", place, 2))
+            found.append(_scored(encoder, self.task, self.seed))
+        self.progress(Progress("score", 2, 2, 2))
+        before, after = found
+        task = self.task
+        texts = 0 if isinstance(task, MtebTask) else sum(map(len, task.texts.values()))
+        records = [
+            ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after.values[metric])
+            for metric, value in before.values.items()
+        ]
+        return records, _kept_score(records[0], task, before, after, self.seed)
+
+
+def _mended(tokens: Sequence[RepairedTokenRecord]) -> CheckRecord:
+    own = [(token, token.after) for token in tokens if token.after is not None]
+    sticky = [(token, found) for token, found in own if found.verdict == Verdict.STICKY]
+    if sticky:
+        names = ", ".join(f"{token.token!r} ({found.deviations:.2f} SD)" for token, found in sticky[:5])
+        said = f"{len(sticky)} of {len(own)} repaired tokens are still sticky: {names}"
+        return CheckRecord(name="repaired tokens", passed=False, finding=said)
+    worst = max(found.deviations for _, found in own)
+    counted = "repaired token is" if len(own) == 1 else f"{len(own)} repaired tokens are"
+    said = f"the {counted} not sticky: at most {worst:.2f} SD beyond an ordinary token"
+    return CheckRecord(name="repaired tokens", passed=True, finding=said.replace("-", "\N{MINUS SIGN}"))
+
+
+# A neighbour whose lift rises by less, in standard deviations, has not changed.
+_HARM = 0.1
+
+
+def _neighbours_unharmed(neighbours: list[NeighbourRecord]) -> CheckRecord:
+    sticky = [each for each in neighbours if each.after.verdict == Verdict.STICKY]
+    harmed = [each for each in sticky if each.after.deviations > each.before.deviations + _HARM]
+    counted = f"{len(neighbours)} nearest neighbours of repaired tokens"
+    if harmed:
+        names = ", ".join(repr(each.token) for each in harmed[:5])
+        return CheckRecord(
+            name="neighbours", passed=False, finding=f"of the {counted}, some became sticky: {names}"
+        )
+    said = f"none of the {counted} became sticky"
+    if sticky:
+        names = ", ".join(repr(each.token) for each in sticky[:5])
+        said += f"; {len(sticky)} lift as they did before, and are worth a repair of their own: {names}"
+    return CheckRecord(name="neighbours", passed=True, finding=said)
+
+
+def _spellings(text: str) -> list[str]:
+    """Write a token in the ways in which text may hold it."""
+    bare = text.strip()
+    forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
+    frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
+    return [frame.replace("{}", form) for form in forms for frame in frames]
 
 
 # Reads {folder, tokenizer, prompt, texts, encoded} and writes {version, vectors, unequal}. Everything that is
@@ -86,48 +366,15 @@ answer = {
 }
 json.dump(answer, open(sys.argv[2], "w", encoding="utf-8"))
 """
-_SHOWN = 300
 
 
-@dataclass(frozen=True)
-class FreshModel:
-    """What a fresh process found.
-
-    Attributes:
-        failure: why the folder could not be loaded; None if it could.
-        version: version of sentence-transformers.
-        vectors: of the texts that it encoded, shape (n, d).
-        loaders: kinds of tokenizers that were compared.
-        unequal: a text that a kind of tokenizer reads differently than sentence-transformers, by kind.
-    """
-
-    failure: str | None
-    version: str = ""
-    vectors: NDArray[np.float64] | None = None
-    loaders: tuple[str, ...] = ()
-    unequal: dict[str, str] | None = None
-
-
-def load_fresh(
-    folder: Path, tokenizer: Path, prompt: str, texts: Sequence[str], encoded: Sequence[str]
-) -> FreshModel:
-    """Load a model folder in a process that cannot import this package."""
+def _loaded_fresh(given: dict[str, Any]) -> dict[str, Any] | str:
+    """Load a model folder in a process that cannot import this package; a text says why it cannot be."""
     with tempfile.TemporaryDirectory(prefix="stickytoken-") as place:
-        given, answer = Path(place) / "given.json", Path(place) / "answer.json"
-        given.write_text(
-            json.dumps(
-                {
-                    "folder": str(folder.absolute()),
-                    "tokenizer": str(tokenizer.absolute()),
-                    "prompt": prompt,
-                    "texts": list(texts),
-                    "encoded": list(encoded),
-                }
-            ),
-            encoding="utf-8",
-        )
+        asked, answer = Path(place) / "given.json", Path(place) / "answer.json"
+        asked.write_text(json.dumps(given), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-c", _SCRIPT, str(given), str(answer)],
+            [sys.executable, "-c", _SCRIPT, str(asked), str(answer)],
             cwd=place,
             env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
             stdin=subprocess.DEVNULL,
@@ -136,135 +383,36 @@ def load_fresh(
         )
         if done.returncode or not answer.is_file():
             lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            return FreshModel(lines[-1][:_SHOWN] if lines else f"the process ended with {done.returncode}")
+            return lines[-1][:_SHOWN] if lines else f"the process ended with {done.returncode}"
         found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
-    return FreshModel(
-        None,
-        found["version"],
-        np.array(found["vectors"], dtype=np.float64),
-        tuple(found["loaders"]),
-        found["unequal"],
-    )
+        return found
 
 
-# Texts whose vectors and ids are compared.
-_TEXTS = 256
-_ENCODED = 24
+# Scores.
+
 # Largest loss of a score, of 1, and the largest that is excused because chance alone may explain it.
 _TOLERANCE, _EXCUSED = 0.005, 0.02
 _SAMPLES, _CONFIDENCE = 400, 0.95
-_LEAST_COSINE = 0.999
-_COMPARISON_SHOWN = 60
 
 
-def other_texts(subject: Subject, texts: Sequence[str]) -> CheckRecord:
-    """Check that texts without a repaired token keep bit-identical vectors."""
-    repaired = set(subject.ids)
-    kept = [
-        text
-        for text, before, after in zip(
-            texts, subject.original.content_ids(texts), subject.repaired.content_ids(texts), strict=True
-        )
-        if before == after and repaired.isdisjoint(before) and subject.original.fits(before)
-    ][:_TEXTS]
-    if Strategy.CENTRE in subject.strategies:
-        return CheckRecord(
-            name="other texts",
-            passed=True,
-            finding="every vector changes: encode all texts again, or apply centre.json to stored vectors",
-        )
-    before, after = (each.encode(kept) for each in (subject.original, subject.repaired))
-    same = bool(np.array_equal(before, after))
-    largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
-    finding = f"the vectors of {len(kept)} texts without a repaired token are "
-    return CheckRecord(
-        name="other texts",
-        passed=same and bool(kept),
-        finding=finding + ("identical" if same else f"not identical: they differ by up to {largest:.2g}"),
-    )
+class _Scored(NamedTuple):
+    """Scores of a model."""
+
+    values: dict[str, float]
+    outcomes: Outcomes | None = None
 
 
-def unreachable(subject: Subject, texts: Sequence[str]) -> CheckRecord | None:
-    """Check that text does not produce unreachable entries; None without such entries."""
-    gone = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
-    tokens = [each for each in subject.tokens if each.strategy in gone]
-    if not tokens:
-        return None
-    written = [text for each in tokens for text in _spellings(each.text)]
-    every = [*texts, *written]
-    ids = {each.token_id: each.token for each in tokens}
-    for text, found in zip(every, subject.repaired.tokenizer.encode_many(every), strict=True):
-        hit = next((token for token in found if token in ids), None)
-        if hit is not None:
-            said = f"{visible(text[:_COMPARISON_SHOWN])!r} still becomes {visible(ids[hit])!r}"
-            return CheckRecord(name="unreachable", passed=False, finding=said)
-    counted = "the entry" if len(ids) == 1 else f"any of the {len(ids)} entries"
-    return CheckRecord(
-        name="unreachable",
-        passed=True,
-        finding=f"none of {len(every):,} texts, spellings of the tokens among them, produces {counted}",
-    )
-
-
-def _spellings(text: str) -> list[str]:
-    """Write a token in the ways in which text may hold it."""
-    bare = text.strip()
-    forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
-    frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
-    return [frame.replace("{}", form) for form in forms for frame in frames]
-
-
-def loads_anywhere(subject: Subject, texts: Sequence[str], prompt: str) -> list[CheckRecord]:
-    """Check that another process, which has no stickytoken, loads the folder and computes the same."""
-    sample = [*(text for each in subject.tokens for text in _spellings(each.text)), *texts[:_TEXTS]]
-    fitting = [
-        text
-        for text, ids in zip(texts, subject.repaired.content_ids(texts), strict=True)
-        if subject.repaired.fits(ids)
-    ][:_ENCODED]
-    found = load_fresh(subject.folder, subject.tokenizer, prompt, sample, fitting)
-    if found.failure is not None or found.vectors is None:
-        said = f"a process without stickytoken cannot load the folder: {visible(found.failure or '')}"
-        return [CheckRecord(name="fresh process", passed=False, finding=said)]
-    ours = subject.repaired.encode(fitting).astype(np.float64)
-    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(found.vectors, axis=1)
-    least = float(((ours * found.vectors).sum(axis=1) / norms).min())
-    loaded = CheckRecord(
-        name="fresh process",
-        passed=least >= _LEAST_COSINE,
-        finding=f"a process without stickytoken loads the folder with sentence-transformers {found.version} "
-        f"and computes the same vectors (least cosine {least:.6f} of {len(fitting)} texts)",
-    )
-    return [loaded, _equal_ids(found.unequal or {}, found.loaders, len(sample))]
-
-
-def _equal_ids(unequal: dict[str, str], loaders: Sequence[str], texts: int) -> CheckRecord:
-    if unequal:
-        kind, text = next(iter(unequal.items()))
-        said = (
-            f"{kind} tokenizes {visible(text[:_COMPARISON_SHOWN])!r} differently than sentence-transformers"
-        )
-        return CheckRecord(name="tokenizers", passed=False, finding=said)
-    said = f"{', '.join(loaders)} give equal ids for {texts:,} texts"
-    return CheckRecord(name="tokenizers", passed=True, finding=said)
-
-
-def scores(
-    subject: Subject, task: AnyTask, seed: int, progress: ProgressCallback
-) -> tuple[list[ScoreRecord], CheckRecord]:
-    """Score the unedited task before and after."""
-    found = []
-    for place, encoder in enumerate((subject.original, subject.repaired)):
-        progress(Progress("score", place, 2))
-        found.append(_scored(encoder, task, seed))
-    progress(Progress("score", 2, 2, 2))
-    before, after = found
-    texts = 0 if isinstance(task, MtebTask) else sum(map(len, task.texts.values()))
-    records = [
-        ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after.values[metric])
-        for metric, value in before.values.items()
-    ]
-    return records, _kept_score(records[0], task, before, after, seed)
+def _scored(encoder: SentenceTransformerEncoder, task: AnyTask, seed: int) -> _Scored:
+    if isinstance(task, MtebTask):
+        load_data(task)
+        return _Scored({"main_score": evaluate(encoder.model, task)})
+    vectors = {
+        role: encoder.encode([each.text for each in prepare(encoder, texts, 0, Insertion.TEXT, task.name)])
+        for role, texts in task.texts.items()
+    }
+    outcomes = task.outcomes(vectors, seed)
+    values = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}
+    return _Scored({metric: value for metric, value in values.items() if math.isfinite(value)}, outcomes)
 
 
 def _kept_score(main: ScoreRecord, task: AnyTask, before: _Scored, after: _Scored, seed: int) -> CheckRecord:
@@ -296,208 +444,3 @@ def _interval(
     drawn = resampled(lambda sample: task.scores(metric, both, sample), samples)
     (found,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
     return None if found.low is None or found.high is None else (found.low, found.high)
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """Scores of a model."""
-
-    values: dict[str, float]
-    outcomes: Outcomes | None = None
-
-
-def _scored(encoder: SentenceTransformerEncoder, task: AnyTask, seed: int) -> _Scored:
-    if isinstance(task, MtebTask):
-        load_data(task)
-        return _Scored({"main_score": evaluate(encoder.model, task)})
-    vectors = {
-        role: encoder.encode([each.text for each in prepare(encoder, texts, 0, Insertion.TEXT, task.name)])
-        for role, texts in task.texts.items()
-    }
-    outcomes = task.outcomes(vectors, seed)
-    values = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}
-    return _Scored({metric: value for metric, value in values.items() if math.isfinite(value)}, outcomes)
-
-
-_ORDINARY_CURVES = 8
-# A neighbour whose lift rises by less, in standard deviations, has not changed.
-_HARM = 0.1
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """A token near a repaired one.
-
-    Attributes:
-        token: the token.
-        near: vocabulary string of the repaired token.
-        verdict: verdict of the run; None if it has none.
-    """
-
-    token: Token
-    near: str
-    verdict: str | None
-
-
-@dataclass(frozen=True)
-class Verified:
-    """What a verification found.
-
-    Attributes:
-        record: for repair.json.
-        before: measurements of the repaired tokens and their neighbours before the repair, by id.
-        after: the same after it.
-        curves: symptom curves, by id.
-    """
-
-    record: VerificationRecord
-    before: dict[int, MeasuredRecord]
-    after: dict[int, MeasuredRecord]
-    curves: dict[int, CurveRecord]
-
-
-@dataclass(frozen=True)
-class Verification:
-    """Everything that a verification needs besides the repaired model.
-
-    Attributes:
-        original: the model before the repair, on texts that the run has not used.
-        corpus: the corpus of these texts.
-        neighbours: tokens near the repaired ones.
-        flagged: ids of all tokens that the run flags.
-        task: a task to score.
-        prompt: text before every input of the model.
-        seed: seed of the random steps of the task.
-        progress: called after every step.
-    """
-
-    original: Recheck
-    corpus: Sentences
-    neighbours: tuple[Neighbour, ...]
-    flagged: frozenset[int]
-    task: AnyTask
-    prompt: str
-    seed: int
-    progress: ProgressCallback
-
-    def of(self, subject: Subject, again: Recheck) -> Verified:
-        """Measure, compare and judge."""
-        asked = as_measured(subject.original, subject.tokens)
-        near = [each.token for each in self.neighbours]
-        every = asked._replace(as_ids=[*asked.as_ids, *near])
-        judged = again.judged(every, self.flagged)
-        spread = again.similarity_spread
-        after = {row["token_id"]: _measured(row, judged, spread) for row in judged.rows.to_dicts()}
-        before = self._before(every, judged)
-        neighbours = [
-            NeighbourRecord(
-                token_id=each.token.id,
-                token=again.vocabulary.tokens[again.vocabulary.place(each.token.id)],
-                near=each.near,
-                in_run=each.verdict,
-                before=before[each.token.id],
-                after=after[each.token.id],
-            )
-            for each in self.neighbours
-        ]
-        texts = self._texts(subject)
-        found, scored = scores(subject, self.task, self.seed, self.progress)
-        self.progress(Progress("compare", 0, 1))
-        reach = unreachable(subject, texts)
-        checks = [
-            _mended(subject, after),
-            _neighbours_unharmed(neighbours),
-            other_texts(subject, texts),
-            *([] if reach is None else [reach]),
-            *loads_anywhere(subject, texts, self.prompt),
-            scored,
-        ]
-        self.progress(Progress("compare", 1, 1, 1))
-        record = VerificationRecord(
-            ordinary_lift=judged.ordinary_lift,
-            similarity_spread=spread,
-            ordinary_contraction=judged.ordinary_contraction,
-            carriers=again.carriers,
-            anchors=again.anchors,
-            source=self.corpus.source,
-            neighbours=neighbours,
-            scores=found,
-            checks=checks,
-        )
-        curves = self._curves(asked, again)
-        return Verified(record, before, after, curves)
-
-    def _before(self, tokens: Tokens, judged: Rechecked) -> dict[int, MeasuredRecord]:
-        """Measure tokens in the model as it was, on the same texts."""
-        found = self.original.measured(tokens)
-        ordinary, spread = judged.ordinary_lift, self.original.similarity_spread
-        return {
-            token_id: MeasuredRecord(
-                lift=lift,
-                deviations=(lift - ordinary) / spread,
-                contraction=found.contractions[token_id],
-            )
-            for token_id, lift in found.lifts.items()
-        }
-
-    def _curves(self, asked: Tokens, again: Recheck) -> dict[int, CurveRecord]:
-        usual = Tokens(again.ordinary((*self.flagged, *asked.ids), _ORDINARY_CURVES), [], [])
-        before, after = self.original.curves(asked), again.curves(asked)
-        ordinary = list(again.curves(usual).values())
-        mean = [sum(values) / len(values) for values in zip(*ordinary, strict=True)]
-        return {
-            token_id: CurveRecord(
-                copies=[0, *again.copies], before=before[token_id], after=after[token_id], ordinary=mean
-            )
-            for token_id in asked.ids
-        }
-
-    def _texts(self, subject: Subject) -> list[str]:
-        """Return texts to compare the models on: the corpus and the bundled kinds of text."""
-        kinds = as_read(text_kinds(), subject.original.tokenizer)
-        return list(dict.fromkeys((*kinds.texts, *self.corpus.texts)))
-
-
-def _measured(row: dict[str, Any], judged: Rechecked, spread: float) -> MeasuredRecord:
-    lift = judged.lifts[row["token_id"]]
-    return MeasuredRecord(
-        lift=lift,
-        deviations=(lift - judged.ordinary_lift) / spread,
-        contraction=row["contraction"],
-        verdict=row["verdict"],
-    )
-
-
-def _mended(subject: Subject, after: dict[int, MeasuredRecord]) -> CheckRecord:
-    own = [(token, after[token.token_id]) for token in subject.tokens]
-    sticky = [(token, found) for token, found in own if found.verdict == Verdict.STICKY]
-    worst = max(found.deviations for _, found in own)
-    counted = "repaired token is" if len(own) == 1 else f"{len(own)} repaired tokens are"
-    if not sticky:
-        said = f"the {counted} not sticky: at most {worst:.2f} SD beyond an ordinary token"
-        return CheckRecord(name="repaired tokens", passed=True, finding=said.replace("-", "\N{MINUS SIGN}"))
-    names = ", ".join(f"{token.token!r} ({found.deviations:.2f} SD)" for token, found in sticky[:5])
-    said = f"{len(sticky)} of {len(own)} repaired tokens are still sticky: {names}"
-    return CheckRecord(name="repaired tokens", passed=False, finding=said)
-
-
-def _neighbours_unharmed(neighbours: list[NeighbourRecord]) -> CheckRecord:
-    sticky = [each for each in neighbours if each.after.verdict == Verdict.STICKY]
-    harmed = [each for each in sticky if each.after.deviations > each.before.deviations + _HARM]
-    counted = f"{len(neighbours)} nearest neighbours of repaired tokens"
-    if harmed:
-        names = ", ".join(repr(each.token) for each in harmed[:5])
-        return CheckRecord(
-            name="neighbours", passed=False, finding=f"of the {counted}, some became sticky: {names}"
-        )
-    said = f"none of the {counted} became sticky"
-    if sticky:
-        names = ", ".join(repr(each.token) for each in sticky[:5])
-        said += f"; {len(sticky)} lift as they did before, and are worth a repair of their own: {names}"
-    return CheckRecord(name="neighbours", passed=True, finding=said)
-
-
-def verdicts_of(tokens: pl.DataFrame) -> dict[int, str]:
-    """Return the verdicts of a run by token id; tokens without one are left out."""
-    judged = tokens.filter(pl.col("verdict").is_not_null()).select("token_id", "verdict")
-    return dict(judged.iter_rows())

@@ -10,190 +10,35 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stickytoken.errors import RepairError
+from stickytoken.encoders.loading.load import loaded_like
+from stickytoken.encoders.loading.resolution import resolve_model
+from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.errors import RepairError, StickyTokenError
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
-MODULES_FILE = "modules.json"
-_INDEX = "model.safetensors.index.json"
-_PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth")
-_STATIC = "StaticEmbedding"
-_HEADER_LIMIT = 100_000_000
-_SHOWN_REASON = 200
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
 @dataclass(frozen=True, slots=True)
-class TensorPlace:
-    """A tensor in a safetensors file.
+class ModelEdit:
+    """What changes in a model.
 
     Attributes:
-        file: The file.
-        name: Its name there.
-        dtype: Its type, as safetensors calls it.
-        shape: Its shape.
-        start: Byte of the file at which it begins.
+        rows: new rows of the input embeddings by token id, each (hidden size,).
+        tokenizer: the edit of the tokenizer.
     """
 
-    file: Path
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-
-    def moved(self, source: Path, target: Path) -> TensorPlace:
-        """Return the same place in a copy of a folder."""
-        return replace(self, file=target / self.file.relative_to(source))
-
-
-def embedding_places(folder: Path) -> tuple[TensorPlace, ...]:
-    """Find every stored copy of the input embeddings; tied weights may be stored under several names."""
-    for place in (folder, *(each.parent for each in folder.glob("*/adapter_config.json"))):
-        if (place / "adapter_config.json").is_file():
-            raise RepairError(
-                f"{place} holds an adapter, not whole weights: merge it into its base model "
-                "(merge_and_unload of peft), save that, and repair it"
-            )
-    module, kind = _token_module(folder)
-    tensors = list(_tensors(module))
-    if not tensors:
-        raise RepairError(_without_safetensors(module))
-    if kind == _STATIC:
-        names: tuple[str, ...] = ("embedding.weight", "weight")
-        size = None
-    else:
-        names, size = _names_in_model(module)
-    return _matching(tensors, names, size, module)
-
-
-def _matching(
-    tensors: Sequence[TensorPlace], names: Sequence[str], size: tuple[int, int] | None, module: Path
-) -> tuple[TensorPlace, ...]:
-    fitting = [each for each in tensors if len(each.shape) == 2 and (size is None or each.shape == size)]
-    found = [each for each in fitting if any(_same_name(each.name, name) for name in names)]
-    if not found and len(fitting) == 1:
-        found = fitting
-    if not found:
-        shown = ", ".join(each.name for each in fitting[:5]) or "none"
-        raise RepairError(
-            f"the input embeddings of {module} were not found: of the shape that its configuration "
-            f"gives, it stores {shown}"
-        )
-    return tuple(found)
-
-
-def _same_name(stored: str, name: str) -> bool:
-    """Compare names; a file and a model may differ in the name of the part around them."""
-    return stored == name or stored.endswith(f".{name}") or name.endswith(f".{stored}")
-
-
-def _names_in_model(module: Path) -> tuple[tuple[str, ...], tuple[int, int]]:
-    """Ask transformers for the names and the size of the embeddings, without loading any weights."""
-    import torch
-    from transformers import AutoConfig, AutoModel
-
-    try:
-        config = AutoConfig.from_pretrained(str(module), local_files_only=True)
-        with torch.device("meta"):
-            model: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
-        embeddings = model.get_input_embeddings().weight
-    except Exception as error:  # every architecture refuses a configuration in its own way
-        reason = " ".join(str(error).split())[:_SHOWN_REASON]
-        raise RepairError(f"the model in {module} cannot be built by transformers: {reason}") from error
-    names = tuple(
-        name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings
-    )
-    rows, width = embeddings.shape
-    return names, (int(rows), int(width))
-
-
-def _token_module(folder: Path) -> tuple[Path, str]:
-    """Return the folder and the kind of the module that embeds tokens."""
-    path = folder / MODULES_FILE
-    if not path.is_file():
-        return folder, ""
-    try:
-        modules = [
-            (folder / entry["path"], entry["type"].rpartition(".")[2]) for entry in read_modules(folder)
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RepairError(f"{path} is not a list of modules: {error}") from error
-    routers = [kind for _, kind in modules if kind in ("Router", "Asym")]
-    if routers:
-        raise RepairError(
-            f"{folder} has a {routers[0]} with several sets of embeddings: repair each model alone"
-        )
-    found = [(place, kind) for place, kind in modules if (place / "config.json").is_file() or kind == _STATIC]
-    for place, kind in found:
-        if kind == _STATIC or kind.endswith("Transformer"):
-            return place, kind
-    raise RepairError(
-        f"{folder} has no module with token embeddings: its modules are {', '.join(k for _, k in modules)}"
-    )
-
-
-def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """Read modules.json."""
-    path = folder / MODULES_FILE
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise RepairError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, list):
-        raise RepairError(f"{path} is not a list of modules")
-    return found
-
-
-def _tensors(module: Path) -> Iterator[TensorPlace]:
-    """List the tensors of the files that a model is loaded from."""
-    index = module / _INDEX
-    whole = module / "model.safetensors"
-    if whole.is_file():
-        names = [whole.name]
-    elif index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise RepairError(f"{index} cannot be read: {error}") from error
-    else:
-        names = []
-    for name in names:
-        yield from tensors_of(module / name)
-
-
-def tensors_of(file: Path) -> list[TensorPlace]:
-    """Read the table of a safetensors file."""
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > _HEADER_LIMIT:
-                raise ValueError("its header is too long")
-            header = json.loads(stream.read(length))
-        return [
-            TensorPlace(
-                file, name, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0]
-            )
-            for name, entry in header.items()
-            if name != "__metadata__"
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise RepairError(f"{file} is not a readable safetensors file: {error}") from error
-
-
-def _without_safetensors(module: Path) -> str:
-    if any(next(module.glob(pattern), None) for pattern in _PICKLED):
-        return (
-            f"the weights in {module} are pickled: save them as safetensors first, by loading the model and "
-            "saving it with sentence-transformers, and repair that"
-        )
-    return f"{module} has no model.safetensors: pass the folder of a model with weights"
+    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
+    tokenizer: TokenizerEdit = field(default_factory=TokenizerEdit)
 
 
 # The same weights in formats that are not edited.
@@ -212,21 +57,6 @@ _OTHER_FOLDERS = ("onnx", "openvino")
 _NOT_COPIED = (".git", ".cache")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEdit:
-    """What changes in a model.
-
-    Attributes:
-        rows: new rows of the input embeddings by token id, each (hidden size,).
-        tokenizer: the edit of the tokenizer.
-        centre: direction that is taken out of every vector, (dimension,); None for none.
-    """
-
-    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
-    tokenizer: TokenizerEdit = field(default_factory=TokenizerEdit)
-    centre: NDArray[np.float32] | None = None
-
-
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """Write an edited copy of a model folder.
 
@@ -239,18 +69,21 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         RepairError: The model cannot be edited so, or the target cannot be written.
     """
     tokenizer = edited_tokenizer(source, edit.tokenizer)
-    places = embedding_places(source) if edit.rows else ()
-    require_rows_fit(edit.rows, places)
-    if edit.centre is not None and not (source / MODULES_FILE).is_file():
-        raise RepairError(f"{source} has no {MODULES_FILE}: save it with sentence-transformers to centre it")
+    places = _embedding_places(source) if edit.rows else []
+    _require_rows_fit(edit.rows, places)
+
+    def skipped(folder: str, names: list[str]) -> set[str]:
+        paths = [Path(folder, name) for name in names]
+        stale = {path.name for path in paths if edit.rows and _is_stale(path)}
+        return stale | set(_NOT_COPIED) if Path(folder) == source else stale
+
     try:
-        _copy(source, target, keep_other_weights=not edit.rows and edit.centre is None)
+        shutil.copytree(source, target, ignore=skipped)  # links, as in the hub's cache, become files
         with _writable(target):
             for name, content in tokenizer.items():
                 (target / name).write_bytes(content)
-            write_rows(edit.rows, [each.moved(source, target) for each in places])
-            if edit.centre is not None:
-                add_projection(target, edit.centre)
+            copies = [each._replace(file=target / each.file.relative_to(source)) for each in places]
+            write_rows(edit.rows, copies)
     except (OSError, shutil.Error) as error:
         raise RepairError(f"{target} cannot be written: {_reason(error)}") from error
 
@@ -258,21 +91,10 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 def rows_writable(folder: Path) -> bool:
     """Check whether new rows can be written into the stored weights of a model."""
     try:
-        require_rows_fit({}, embedding_places(folder))
+        _require_rows_fit({}, _embedding_places(folder))
     except RepairError:
         return False
     return True
-
-
-def _copy(source: Path, target: Path, *, keep_other_weights: bool) -> None:
-    """Copy all files with their permissions; links, as in the hub's cache, become files."""
-
-    def skipped(folder: str, names: list[str]) -> set[str]:
-        hidden = set(_NOT_COPIED) if Path(folder) == source else set()
-        stale = {name for name in names if not keep_other_weights and _is_stale(Path(folder) / name)}
-        return hidden | stale
-
-    shutil.copytree(source, target, ignore=skipped)
 
 
 @contextmanager
@@ -305,11 +127,22 @@ def _reason(error: OSError) -> str:
     return said
 
 
+# Rows.
+
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[TensorPlace]) -> None:
-    """Refuse rows that do not fit the stored embeddings."""
+class _Tensor(NamedTuple):
+    """A tensor in a safetensors file: its type and shape, and the byte at which it begins."""
+
+    file: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+def _require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[_Tensor]) -> None:
     for place in places:
         if place.dtype not in _TYPES:
             raise RepairError(
@@ -324,10 +157,10 @@ def require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[T
                 raise RepairError(
                     f"the row of token {token_id} has the shape {row.shape}, and not ({width},)"
                 )
-            as_stored(row, place, token_id)
+            _as_stored(row, place, token_id)
 
 
-def as_stored(row: NDArray[np.float32], place: TensorPlace, token_id: int) -> bytes:
+def _as_stored(row: NDArray[np.float32], place: _Tensor, token_id: int) -> bytes:
     """Convert a row to the type of the stored weights."""
     import torch
 
@@ -337,50 +170,220 @@ def as_stored(row: NDArray[np.float32], place: TensorPlace, token_id: int) -> by
     return stored.view(torch.uint8).numpy().tobytes()
 
 
-def write_rows(rows: Mapping[int, NDArray[np.float32]], places: Sequence[TensorPlace]) -> None:
+def write_rows(rows: Mapping[int, NDArray[np.float32]], places: Sequence[_Tensor]) -> None:
     """Write rows into files that may be changed."""
     for place in places:
         with place.file.open("r+b") as stream:
             for token_id, row in rows.items():
-                content = as_stored(row, place, token_id)
+                content = _as_stored(row, place, token_id)
                 stream.seek(place.start + token_id * len(content))
                 stream.write(content)
 
 
-_TYPE = "sentence_transformers.models.Dense"
+# Where the rows lie.
+
+_MODULES_FILE = "modules.json"
+_INDEX = "model.safetensors.index.json"
+_PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth")
+_STATIC = "StaticEmbedding"
+_HEADER_LIMIT = 100_000_000
+_SHOWN_REASON = 200
 
 
-def add_projection(folder: Path, centre: NDArray[np.float32]) -> None:
-    """Add a linear layer that removes a direction, before the vectors are normalised.
+def _embedding_places(folder: Path) -> list[_Tensor]:
+    """Find every stored copy of the input embeddings; tied weights may be stored under several names."""
+    for adapter in (folder / "adapter_config.json", *folder.glob("*/adapter_config.json")):
+        if adapter.is_file():
+            raise RepairError(
+                f"{adapter.parent} holds an adapter, not whole weights: merge it into its base model "
+                "(merge_and_unload of peft), save that, and repair it"
+            )
+    module, kind = _token_module(folder)
+    tensors = [tensor for file in _weight_files(module) for tensor in _tensors_of(file)]
+    if not tensors:
+        if any(next(module.glob(pattern), None) for pattern in _PICKLED):
+            raise RepairError(
+                f"the weights in {module} are pickled: save them as safetensors first, by loading the model "
+                "and saving it with sentence-transformers, and repair that"
+            )
+        raise RepairError(f"{module} has no model.safetensors: pass the folder of a model with weights")
+    if kind == _STATIC:
+        names, size = ["embedding.weight", "weight"], None
+    else:
+        names, size = _names_in_model(module)
+    fitting = [each for each in tensors if len(each.shape) == 2 and size in (None, each.shape)]
+    found = [each for each in fitting if any(_same_name(each.name, name) for name in names)]
+    if not found and len(fitting) != 1:
+        shown = ", ".join(each.name for each in fitting[:5]) or "none"
+        raise RepairError(
+            f"the input embeddings of {module} were not found: of the shape that its configuration "
+            f"gives, it stores {shown}"
+        )
+    return found or fitting
 
-    Every release of sentence-transformers knows its module.
-    """
-    import numpy as np
+
+def _same_name(stored: str, name: str) -> bool:
+    """Compare names; a file and a model may differ in the name of the part around them."""
+    return stored == name or stored.endswith(f".{name}") or name.endswith(f".{stored}")
+
+
+def _names_in_model(module: Path) -> tuple[list[str], tuple[int, ...]]:
+    """Ask transformers for the names and the size of the embeddings, without loading any weights."""
     import torch
-    from sentence_transformers.base.modules import Dense
+    from transformers import AutoConfig, AutoModel
 
-    modules = read_modules(folder)
-    length = float(np.linalg.norm(centre.astype(np.float64)))
-    if centre.ndim != 1 or not np.isfinite(length) or length == 0:
-        raise RepairError(f"a direction of the shape {centre.shape} and length {length} cannot be removed")
-    unit = centre.astype(np.float64) / length
-    weight = torch.from_numpy((np.eye(len(unit)) - np.outer(unit, unit)).astype(np.float32))
-    size = len(unit)
-    layer = Dense(size, size, bias=False, activation_function=torch.nn.Identity(), init_weight=weight)
-    last = modules[-1]["type"].rpartition(".")[2] if modules else ""
-    place = len(modules) - (last == "Normalize")
-    names = {str(entry["name"]) for entry in modules}
-    number = next(number for number in range(len(modules), 1000) if _is_free(folder, number, names))
-    path = f"{number}_Dense"
-    (folder / path).mkdir()
-    layer.save(str(folder / path))
-    modules.insert(place, {"idx": place, "name": str(number), "path": path, "type": _TYPE})
-    listed = [entry | {"idx": index} for index, entry in enumerate(modules)]
-    (folder / MODULES_FILE).write_text(json.dumps(listed, indent=2), "utf-8")
+    try:
+        config = AutoConfig.from_pretrained(str(module), local_files_only=True)
+        with torch.device("meta"):
+            model: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+        embeddings = model.get_input_embeddings().weight
+    except Exception as error:  # every architecture refuses a configuration in its own way
+        reason = " ".join(str(error).split())[:_SHOWN_REASON]
+        raise RepairError(f"the model in {module} cannot be built by transformers: {reason}") from error
+    names = [name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings]
+    return names, tuple(embeddings.shape)
 
 
-def _is_free(folder: Path, number: int, names: set[str]) -> bool:
-    return str(number) not in names and not (folder / f"{number}_Dense").exists()
+def _token_module(folder: Path) -> tuple[Path, str]:
+    """Return the folder and the kind of the module that embeds tokens."""
+    path = folder / _MODULES_FILE
+    if not path.is_file():
+        return folder, ""
+    try:
+        entries = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RepairError(f"{path} cannot be read: {error}") from error
+    if not isinstance(entries, list):
+        raise RepairError(f"{path} is not a list of modules")
+    try:
+        modules = [(folder / entry["path"], entry["type"].rpartition(".")[2]) for entry in entries]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RepairError(f"{path} is not a list of modules: {error}") from error
+    for _, kind in modules:
+        if kind in ("Router", "Asym"):
+            raise RepairError(
+                f"{folder} has a {kind} with several sets of embeddings: repair each model alone"
+            )
+    for place, kind in modules:
+        if kind == _STATIC or (kind.endswith("Transformer") and (place / "config.json").is_file()):
+            return place, kind
+    raise RepairError(
+        f"{folder} has no module with token embeddings: its modules are {', '.join(k for _, k in modules)}"
+    )
 
 
-__all__ = ["ModelEdit", "rows_writable", "write_model"]
+def _weight_files(module: Path) -> list[Path]:
+    """List the files that a model is loaded from."""
+    whole, index = module / "model.safetensors", module / _INDEX
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return []
+    try:
+        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise RepairError(f"{index} cannot be read: {error}") from error
+    return [module / name for name in sorted(names)]
+
+
+def _tensors_of(file: Path) -> list[_Tensor]:
+    """Read the table of a safetensors file."""
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > _HEADER_LIMIT:
+                raise ValueError("its header is too long")
+            header = json.loads(stream.read(length))
+        return [
+            _Tensor(file, name, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+            for name, entry in header.items()
+            if name != "__metadata__"
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise RepairError(f"{file} is not a readable safetensors file: {error}") from error
+
+
+_MODEL = "model"
+
+
+def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
+    """Return a model that can be repaired, and its folder."""
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+    if not isinstance(encoder, SentenceTransformerEncoder):
+        raise RepairError(
+            f"{encoder.name} is a {type(encoder).__name__}: only models that sentence-transformers loads by "
+            "itself can be repaired"
+        )
+    if encoder.spec is None:
+        raise RepairError(
+            f"{encoder.name} was passed as an object, and a repair starts from files: pass the name or the "
+            "folder of the model"
+        )
+    place = Path(resolve_model(encoder.spec.model, encoder.spec.revision).location)
+    if not place.is_dir():
+        raise RepairError(
+            f"the files of {encoder.name} are not on this machine: pass the folder of the model"
+        )
+    return encoder, place
+
+
+class Workshop:
+    """Builds edited copies of a model."""
+
+    def __init__(self, place: Path, source: Path, original: SentenceTransformerEncoder) -> None:
+        self._place = place
+        self._source = source
+        self._original = original
+
+    def build(self, edit: ModelEdit, name: str = _MODEL) -> Path:
+        """Write an edited copy; earlier ones are removed."""
+        self.clear()
+        write_model(self._source, self._place / name, edit)
+        return self._place / name
+
+    def load(self, folder: Path) -> SentenceTransformerEncoder:
+        """Load a copy as the original was loaded."""
+        from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+        found = loaded_like(self._original, folder)
+        if not isinstance(found, SentenceTransformerEncoder):
+            raise RepairError(f"{folder} does not load as a SentenceTransformer")
+        return found
+
+    def clear(self) -> None:
+        """Remove the copies, but not the lock beside them."""
+        for copy in self._place.iterdir():
+            if copy.is_dir():
+                shutil.rmtree(copy, ignore_errors=True)
+
+
+@contextmanager
+def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> Iterator[Workshop]:
+    """Lock the hidden folder beside ``out``, clear what a killed process left there, remove it at the end.
+
+    Errors name the folder that the user passed instead of the hidden one.
+    """
+    place = _hidden(out)
+    try:
+        with ResultFolder(place).locked():
+            bench = Workshop(place, source, original)
+            bench.clear()
+            try:
+                yield bench
+            finally:
+                clear_workshop(out)
+    except StickyTokenError as error:
+        said = str(error).replace(str(place / _MODEL), str(out)).replace(str(place), str(out))
+        if said == str(error):
+            raise
+        raise type(error)(said) from error
+
+
+def clear_workshop(out: Path) -> None:
+    """Remove the hidden folder, which a process leaves behind when it is killed."""
+    shutil.rmtree(_hidden(out), ignore_errors=True)
+
+
+def _hidden(out: Path) -> Path:
+    return out.absolute().with_name(f".{out.name}.repairing")

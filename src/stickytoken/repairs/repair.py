@@ -10,36 +10,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
-from stickytoken.corpora import Sentences, load_sentences, text_kinds
-from stickytoken.corpora.choice import SentenceSource, as_read, readable
-from stickytoken.detection.model_files import encoder_for, restored_settings
-from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import flagged_tokens
+from stickytoken.data import Sentences, load_sentences
+from stickytoken.data.corpora import SentenceSource, readable
+from stickytoken.data.tasks import AnyTask, find_task, kinds_task
+from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, restored_settings
 from stickytoken.detection.selection import TokenSource, token_ids
 from stickytoken.encoders.loading.load import AnyModel
-from stickytoken.encoders.loading.tokenizers import load_tokenizer, tokenizer_folder
+from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Token
 from stickytoken.machine import digest
+from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import differences, hardware, identity_of, now, package_versions
-from stickytoken.measurement.stage import ProgressCallback, ignore_progress
+from stickytoken.measurement.store import move_folder
 from stickytoken.methods.job import Recheck, RecheckJob, Tokens
 from stickytoken.methods.registry import choose_method
-from stickytoken.repairs._verification import Neighbour, Verification, Verified, verdicts_of
-from stickytoken.repairs.documents import Workshop, clear_workshop, repairable, workshop, write_documents
-from stickytoken.repairs.model_folder import rows_writable
-from stickytoken.repairs.plan import (
-    RepairedToken,
+from stickytoken.repairs._plan import (
     RepairSettings,
-    RowContext,
-    Subject,
+    Row,
+    RowChoice,
     TokenFacts,
     TokenPlan,
+    choose_rows,
     plan_tokens,
 )
+from stickytoken.repairs._verification import Neighbour, Verification
+from stickytoken.repairs.documents import write_documents
+from stickytoken.repairs.model_folder import Workshop, clear_workshop, repairable, rows_writable, workshop
 from stickytoken.repairs.result import (
     ROWS,
     TOKENIZER,
@@ -54,120 +54,13 @@ from stickytoken.repairs.result import (
     repairs_in,
     require_place,
 )
-from stickytoken.repairs.rows import RowChoice, choose_rows, new_rows
+from stickytoken.repairs.rows import RowContext, new_rows
 from stickytoken.repairs.tokenizer_edit import splittable
-from stickytoken.tasks.files import kinds_task
-from stickytoken.tasks.mteb import AnyTask, find_task
-from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import file_path, require_callable
 from stickytoken.vocabulary import Vocabulary, categorize
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-
-
-def named_tokens(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
-    """Return the ids of the tokens to repair, without repetitions."""
-    if tokens is None:
-        ids: list[int] = run.sticky["token_id"].to_list()
-        if not ids:
-            raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to repair")
-        return ids
-    found = list(dict.fromkeys(token_ids(vocabulary, tokens)))
-    for token_id in found:
-        vocabulary.place(token_id)  # refuses other ids
-    return found
-
-
-def token_facts(
-    encoder: SentenceTransformerEncoder, folder: Path, vocabulary: Vocabulary, ids: Sequence[int]
-) -> list[TokenFacts]:
-    """Collect what the choice of a strategy depends on."""
-    places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
-    special = _matched_first(encoder.user_tokenizer)
-    template = {*encoder.template.before, *encoder.template.after}
-    reasons = splittable(folder, [token_id for token_id in ids if token_id not in special])
-    return [
-        TokenFacts(
-            token_id,
-            vocabulary.tokens[places[token_id]],
-            vocabulary.decoded[places[token_id]],
-            token_id in special,
-            token_id in template,
-            reasons.get(token_id),
-        )
-        for token_id in ids
-    ]
-
-
-def _matched_first(tokenizer: Any) -> frozenset[int]:
-    """Return the ids of the entries that a tokenizer matches in text before anything else."""
-    added: Mapping[int, Any] | None = getattr(tokenizer, "added_tokens_decoder", None)
-    if added is None:
-        added = tokenizer.get_added_tokens_decoder()
-    return frozenset(added) | frozenset(getattr(tokenizer, "all_special_ids", ()))
-
-
-def neighbours_of(
-    encoder: SentenceTransformerEncoder,
-    vocabulary: Vocabulary,
-    ids: Sequence[int],
-    count: int,
-    verdicts: Mapping[int, str],
-) -> tuple[Neighbour, ...]:
-    """Find the available tokens whose rows are closest to those of the repaired tokens."""
-    from stickytoken.inspection import inspector_of
-
-    matrix = inspector_of(encoder).embedding_matrix()
-    if matrix is None or not count:
-        return ()
-    repaired = set(ids)
-    others = [token for token in vocabulary.available if token.id not in repaired and token.id < len(matrix)]
-    if not others:
-        return ()
-    rows = np.array([token.id for token in others])
-    norms = np.maximum(np.linalg.norm(matrix, axis=1), np.finfo(np.float32).tiny)
-    names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
-    found: dict[int, Neighbour] = {}
-    for token_id in ids:
-        cosines = (matrix @ matrix[token_id]) / norms
-        for place in np.argsort(-cosines[rows])[:count]:
-            token = others[int(place)]
-            found.setdefault(token.id, Neighbour(token, names[token_id], verdicts.get(token.id)))
-    return tuple(found.values())
-
-
-def verification_corpus(
-    run: Run, given: SentenceSource | None, encoder: SentenceTransformerEncoder
-) -> tuple[Sentences, list[str]]:
-    """Return the corpus to verify on, and a note where it is not that of the run."""
-    notes = []
-    source = run.record.corpus.source
-    corpus = load_sentences(given)
-    if given is None and source != corpus.source:
-        if Path(source).is_file() and run.record.corpus.sentences is not None:
-            corpus = load_sentences(Path(source))
-        else:
-            notes.append(
-                f"verified on {corpus.source}, because {source}, which the run was made on, cannot be read "
-                "again: pass sentences to verify on your own texts"
-            )
-    return readable(corpus, encoder.tokenizer, encoder.name), notes
-
-
-def used_texts(run: Run) -> list[str]:
-    """Return the carriers and anchors of a run."""
-    texts = run.method.texts(run.plan)
-    return list(dict.fromkeys((*texts.carriers, *texts.anchors)))
-
-
-def mean_direction(encoder: SentenceTransformerEncoder, corpus: Sentences) -> np.ndarray:
-    """Return the mean direction of the vectors of texts, of length 1, shape (d,)."""
-    kinds = as_read(text_kinds(), encoder.tokenizer)
-    texts = list(dict.fromkeys((*kinds.texts, *corpus.texts)))
-    fitting = [text for text, ids in zip(texts, encoder.content_ids(texts), strict=True) if encoder.fits(ids)]
-    mean = unit_vectors(encoder.encode(fitting)).astype(np.float64).mean(axis=0)
-    return np.asarray(mean / np.linalg.norm(mean), dtype=np.float32)
 
 
 _VERSION = 2
@@ -199,8 +92,7 @@ def repair(
         out: folder of the repaired model, a SentenceTransformer that loads without this package.
         strategy: what to do about the tokens, a `Strategy`: ``auto`` makes special tokens plain text, and
             gives other tokens a new row, or makes them unreachable if no row is ordinary; or
-            ``unreachable``, ``plain-specials``, ``relatives``, ``pieces``, ``distil``, ``keep-meaning``,
-            ``collapse`` or ``centre``.
+            ``unreachable``, ``plain-specials``, ``relatives`` or ``keep-meaning``.
         encoder: the run's model, loaded by name or from a folder; None loads the one that the run names.
         sentences: corpus to verify on; None takes that of the run, without the texts that it used.
         task: task to score before and after: a task file, a BEIR folder or the name of an MTEB task; None
@@ -273,15 +165,19 @@ class _Job:
         facts = token_facts(self.encoder, self.source, self.vocabulary, self.ids)
         asked = self.settings.strategy
         plans = plan_tokens(asked, facts, asked is Strategy.AUTO and rows_writable(self.source))
-        rows = self._rows(plans, bench)
-        tokens = tuple(_decided(plan, rows.get(plan.facts.token_id)) for plan in plans)
-        edit = edit_of(
-            {token.token_id: token.strategy for token in tokens},
-            {token_id: choice.row for token_id, choice in rows.items() if choice.row is not None},
-            mean_direction(self.encoder, self.corpus) if self.settings.strategy is Strategy.CENTRE else None,
-        )
-        folder = bench.build(edit)
-        verified = self._verified(bench, folder, tokens) if self.settings.verify else None
+        choices = self._rows(plans, bench)
+        tokens = [_decided(plan, choices.get(plan.facts.token_id)) for plan in plans]
+        rows = {token_id: choice.row for token_id, choice in choices.items() if choice.row is not None}
+        folder = bench.build(edit_of(tokens, rows))
+        tokenizer = load_tokenizer(folder)
+        falling = [each.text.strip() if each.strategy in TOKENIZER else "" for each in tokens]
+        tokens = [
+            each.model_copy(update={"pieces": [tokenizer.entries[piece] for piece in pieces]})
+            for each, pieces in zip(tokens, tokenizer.encode_many(falling), strict=True)
+        ]
+        verification = None
+        if self.settings.verify:
+            verification, tokens = self._verification(bench.load(folder), folder, tokens).run()
         record = RepairRecord(
             identity=digest(parts),
             identity_parts=parts,
@@ -289,54 +185,43 @@ class _Job:
             run=self.run.record.identity,
             strategy=self.settings.strategy.value,
             settings={"neighbours": self.settings.neighbours, "seed": self.settings.seed},
-            tokens=_token_records(tokens, folder, verified),
-            verification=None if verified is None else verified.record,
+            tokens=tokens,
+            verification=verification,
             notes=self.notes,
             versions=package_versions(),
             hardware=hardware(self.encoder.device),
             started=started,
             seconds=round(time.perf_counter() - began, 1),
         )
-        write_documents(folder, record, edit.centre)
-        bench.finish(folder, out)
+        write_documents(folder, record)
+        move_folder(folder, out)
         return record
 
-    # Rows.
-
     def _rows(self, plans: list[TokenPlan], bench: Workshop) -> dict[int, RowChoice]:
-        own = [plan for plan in plans if plan.candidates[0] in ROWS]
-        if not own:
+        candidates = {plan.facts.token_id: plan.candidates for plan in plans if plan.candidates[0] in ROWS}
+        if not candidates:
             return {}
-        context = RowContext(
-            self.encoder.model,
-            used_texts(self.run),
-            self.settings.seed,
-            self.progress,
-            self._flagged.union(self.ids),
-        )
+        avoided = self._flagged.union(self.ids)
+        texts, seed = used_texts(self.run), self.settings.seed
+        context = RowContext(self.encoder.model, texts, seed, self.progress, avoided)
+        names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
 
-        def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, NDArray[np.float32]]:
+        def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
             return new_rows(strategy, ids, context)
 
-        def trial(rows: Mapping[int, NDArray[np.float32]]) -> dict[int, float]:
-            folder = bench.build(edit_of({}, rows, None), "candidate")
-            again = self._recheck(bench.load(folder), name="try")
-            found = again.measured(self._as_ids(list(rows)))
+        def trial(rows: Mapping[int, Row]) -> dict[int, float]:
+            folder = bench.build(edit_of([], rows), "candidate")
+            again = self._recheck(bench.load(folder), "try")
+            found = again.measured(Tokens([Token(token_id, names[token_id]) for token_id in rows], [], []))
             ordinary, spread = self._ordinary_lift, again.similarity_spread
             return {token_id: (lift - ordinary) / spread for token_id, lift in found.lifts.items()}
 
-        return choose_rows(own, compute, trial if self.settings.verify else None)
-
-    def _as_ids(self, ids: list[int]) -> Tokens:
-        names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
-        return Tokens([Token(token_id, names[token_id]) for token_id in ids], [], [])
+        return choose_rows(candidates, compute, trial if self.settings.verify else None)
 
     @cached_property
     def _ordinary_lift(self) -> float:
         usual = self._original.ordinary((*self._flagged, *self.ids), _ORDINARY)
         return float(np.median(list(self._original.measured(Tokens(usual, [], [])).lifts.values())))
-
-    # Verification.
 
     @cached_property
     def _flagged(self) -> frozenset[int]:
@@ -344,53 +229,46 @@ class _Job:
 
     @cached_property
     def _original(self) -> Recheck:
-        return self._recheck(self.encoder, fresh=True, name="before")
-
-    def _recheck(
-        self, encoder: SentenceTransformerEncoder, *, fresh: bool = False, name: str = "after"
-    ) -> Recheck:
-        """Put a model on texts that the run has not used."""
-        own = encoder is self.encoder
-        vocabulary = self.vocabulary if own else categorize(encoder.tokenizer)
-        if not fresh:
-            return self._original.of_model(encoder, vocabulary, name)
+        """The model of the run on texts that the run has not used."""
         job = RecheckJob(
-            encoder,
-            vocabulary,
+            self.encoder,
+            self.vocabulary,
             self.corpus,
             self.run.plan,
             used_texts(self.run),
             restored_settings(self.run),
             self.settings.seed,
-            own,
+            True,
             self.progress,
         )
         # The default method, whatever the method of the run.
-        return choose_method(None, None, pairs_given=False).recheck(job, name)
+        return choose_method(None, None, pairs_given=False).recheck(job, "before")
 
-    def _verified(self, bench: Workshop, folder: Path, tokens: tuple[RepairedToken, ...]) -> Verified:
-        repaired = bench.load(folder)
-        verdicts = verdicts_of(self.run.tokens)
-        verification = Verification(
+    def _recheck(self, encoder: SentenceTransformerEncoder, name: str) -> Recheck:
+        return self._original.of_model(encoder, categorize(encoder.tokenizer), name)
+
+    def _verification(
+        self, repaired: SentenceTransformerEncoder, folder: Path, tokens: list[RepairedTokenRecord]
+    ) -> Verification:
+        judged = self.run.tokens.filter(pl.col("verdict").is_not_null()).select("token_id", "verdict")
+        verdicts: dict[int, str] = dict(judged.iter_rows())
+        return Verification(
+            self.encoder,
+            repaired,
+            folder,
             self._original,
-            self.corpus,
+            self._recheck(repaired, "after"),
+            tokens,
             neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
             self._flagged,
+            self.corpus,
             self.task,
-            self.encoder.prompt,
             self.settings.seed,
             self.progress,
         )
-        subject = Subject(
-            self.encoder, repaired, folder, tokenizer_folder(folder, folder.name), self.vocabulary, tokens
-        )
-        # A model without its mean direction has other similarities.
-        return verification.of(
-            subject, self._recheck(repaired, fresh=self.settings.strategy is Strategy.CENTRE)
-        )
 
 
-def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedToken:
+def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedTokenRecord:
     facts, strategy, reason = plan.facts, plan.candidates[0], plan.reason
     tried = () if choice is None else choice.tried
     if choice is not None:
@@ -400,27 +278,107 @@ def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedToken:
         rejected = [f"{each} {lift:.2f} SD" for each, lift in tried if each is not strategy]
         if rejected:
             reason += f"; rejected, with the lift that they leave: {', '.join(rejected)}"
-    return RepairedToken(facts.token_id, facts.token, facts.text, strategy, reason, tried)
+    return RepairedTokenRecord(
+        token_id=facts.token_id,
+        token=facts.token,
+        text=facts.text,
+        strategy=strategy.value,
+        reason=reason,
+        pieces=[],
+        tried=[TriedRecord(strategy=each.value, deviations=lift) for each, lift in tried],
+    )
 
 
-def _token_records(
-    tokens: tuple[RepairedToken, ...], folder: Path, verified: Verified | None
-) -> list[RepairedTokenRecord]:
-    tokenizer = load_tokenizer(folder)
-    falling = [each.text.strip() if each.strategy in TOKENIZER else "" for each in tokens]
-    pieces = tokenizer.encode_many(falling)
+# What a repair starts from.
+
+
+def named_tokens(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
+    """Return the ids of the tokens to repair, without repetitions."""
+    if tokens is None:
+        ids: list[int] = run.sticky["token_id"].to_list()
+        if not ids:
+            raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to repair")
+        return ids
+    found = list(dict.fromkeys(token_ids(vocabulary, tokens)))
+    for token_id in found:
+        vocabulary.place(token_id)  # refuses other ids
+    return found
+
+
+def token_facts(
+    encoder: SentenceTransformerEncoder, folder: Path, vocabulary: Vocabulary, ids: Sequence[int]
+) -> list[TokenFacts]:
+    """Collect what the choice of a strategy depends on."""
+    places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
+    # Entries that the tokenizer matches in text before anything else.
+    tokenizer: Any = encoder.user_tokenizer
+    added: Mapping[int, Any] | None = getattr(tokenizer, "added_tokens_decoder", None)
+    if added is None:
+        added = tokenizer.get_added_tokens_decoder()
+    special = {*added, *getattr(tokenizer, "all_special_ids", ())}
+    template = {*encoder.template.before, *encoder.template.after}
+    reasons = splittable(folder, [token_id for token_id in ids if token_id not in special])
     return [
-        RepairedTokenRecord(
-            token_id=each.token_id,
-            token=each.token,
-            text=each.text,
-            strategy=each.strategy.value,
-            reason=each.reason,
-            pieces=[tokenizer.entries[piece] for piece in own],
-            tried=[TriedRecord(strategy=name.value, deviations=lift) for name, lift in each.tried],
-            before=None if verified is None else verified.before[each.token_id],
-            after=None if verified is None else verified.after[each.token_id],
-            curve=None if verified is None else verified.curves[each.token_id],
+        TokenFacts(
+            token_id,
+            vocabulary.tokens[places[token_id]],
+            vocabulary.decoded[places[token_id]],
+            token_id in special,
+            token_id in template,
+            reasons.get(token_id),
         )
-        for each, own in zip(tokens, pieces, strict=True)
+        for token_id in ids
     ]
+
+
+def neighbours_of(
+    encoder: SentenceTransformerEncoder,
+    vocabulary: Vocabulary,
+    ids: Sequence[int],
+    count: int,
+    verdicts: Mapping[int, str],
+) -> tuple[Neighbour, ...]:
+    """Find the available tokens whose rows are closest to those of the repaired tokens."""
+    from stickytoken.inspection import inspector_of
+
+    matrix = inspector_of(encoder).embedding_matrix()
+    if matrix is None or not count:
+        return ()
+    repaired = set(ids)
+    others = [token for token in vocabulary.available if token.id not in repaired and token.id < len(matrix)]
+    if not others:
+        return ()
+    rows = np.array([token.id for token in others])
+    norms = np.maximum(np.linalg.norm(matrix, axis=1), np.finfo(np.float32).tiny)
+    names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
+    found: dict[int, Neighbour] = {}
+    for token_id in ids:
+        cosines = (matrix @ matrix[token_id]) / norms
+        for place in np.argsort(-cosines[rows])[:count]:
+            token = others[int(place)]
+            found.setdefault(token.id, Neighbour(token, names[token_id], verdicts.get(token.id)))
+    return tuple(found.values())
+
+
+def verification_corpus(
+    run: Run, given: SentenceSource | None, encoder: SentenceTransformerEncoder
+) -> tuple[Sentences, list[str]]:
+    """Return the corpus to verify on, and a note where it is not that of the run."""
+    notes = []
+    source = run.record.corpus.source
+    corpus = load_sentences(given)
+    if given is None and source != corpus.source:
+        if Path(source).is_file() and run.record.corpus.sentences is not None:
+            corpus = load_sentences(Path(source))
+        else:
+            notes.append(
+                f"verified on {corpus.source}, because {source}, which the run was made on, cannot be read "
+                "again: pass sentences to verify on your own texts"
+            )
+    return readable(corpus, encoder.tokenizer, encoder.name), notes
+
+
+def used_texts(run: Run) -> list[str]:
+    """Return the carriers and anchors of a run."""
+    texts = run.method.texts(run.plan)
+    return list(dict.fromkeys((*texts.carriers, *texts.anchors)))

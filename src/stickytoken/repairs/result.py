@@ -1,4 +1,4 @@
-"""A repaired model, opened for reading."""
+"""A repaired model and its record, repair.json."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice, repeat
@@ -18,24 +19,183 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
+from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
+from stickytoken.encoders import Encoder
 from stickytoken.encoders.loading.resolution import resolve_model
-from stickytoken.errors import RepairError, RunError
-from stickytoken.measurement.atomic import folder_name, make_folder, require_writable
+from stickytoken.encoders.protocol import require_ids
+from stickytoken.errors import InputError, RepairError, RunError
 from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in
-from stickytoken.measurement.store import ResultFolder
-from stickytoken.repairs.model_folder import ModelEdit
-from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer, read_pipeline
+from stickytoken.measurement.store import ResultFolder, folder_name, make_folder, require_writable
+from stickytoken.repairs.model_folder import ModelEdit, repairable
+from stickytoken.repairs.tokenizer_edit import Pipeline, TokenizerEdit, edited_tokenizer, read_pipeline
 from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
+_NAMES = ("id", "_id", "doc_id", "document_id")
+_BATCH = 1000
+_LENGTH_FILE = "sentence_bert_config.json"
+# Files that a tokenizer is read from, beside those that an edit changes.
+_TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
+
+_Encode = Callable[[Sequence[str]], list[list[int]]]
+
+
+@dataclass(frozen=True)
+class Affected:
+    """The documents that must be encoded again.
+
+    Attributes:
+        file: Parquet file with one row per affected document.
+        documents: number of documents that were looked at.
+        count: number of affected ones.
+    """
+
+    file: str
+    documents: int
+    count: int
+
+    def summary(self) -> dict[str, Any]:
+        """Return the values for JSON."""
+        return asdict(self)
+
+
+def require_documents(path: Path | None, column: str | None) -> None:
+    """Refuse a file of documents that cannot be read, before a model is loaded."""
+    if path is None:
+        if column is not None:
+            raise InputError(f"--column {column!r} is given without --affected: pass --affected too")
+        return
+    if not path.expanduser().is_file():
+        raise InputError(f"there is no file {str(path)!r}: pass a file with the documents of an index")
+    if path.suffix.lower() not in (".txt", *TABLE_SUFFIXES):
+        raise InputError(f"{path} has the ending {path.suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}")
+
+
+def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
+    """Find the affected documents of a file, and write them beside the repaired model."""
+    texts, others = all_texts(path.expanduser(), column)
+    columns = [] if others is None else [others[name] for name in _NAMES if name in others.columns]
+    names = columns[0].cast(pl.String).to_list() if columns else None
+    _, folder = repairable(require_ids(original, "repair"))
+    found = repair.affected([text or "" for text in texts], folder, names)
+    name = f"{repair.path.name}-affected.parquet"
+    ResultFolder(repair.path.parent).write_table(name, found)
+    return Affected(str(repair.path.parent / name), len(texts), len(found))
+
+
+def affected_documents(
+    folder: Path,
+    edit: ModelEdit,
+    texts: Iterable[str],
+    ids: Iterable[str] | None = None,
+    *,
+    prompt: str = "",
+) -> pl.DataFrame:
+    """Find the documents whose vectors a repair changes.
+
+    A document is affected if its token ids change, or if it contains an entry with a new row, within the
+    length that the model reads.
+    """
+    before, after = _encoders(folder, edit)
+    unreached = {*edit.tokenizer.unreachable, *edit.tokenizer.plain_specials}
+    rows = []
+    for number, batch in enumerate(_batches(texts, ids)):
+        inputs = [prompt + text for text, _ in batch]
+        read = zip(batch, before(inputs), after(inputs), strict=True)
+        for index, ((_, name), old, new) in enumerate(read, number * _BATCH):
+            repaired = set(edit.rows) & set(new)
+            if old != new or repaired:
+                left = Counter(old) - Counter(new)
+                tokens = sorted(repaired | (unreached & left.keys()))
+                rows.append({"index": index, "id": name, "tokens": tokens})
+    schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
+    frame = pl.DataFrame(rows, schema=schema)
+    return frame if ids is not None else frame.drop("id")
+
+
+def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
+    named = iter(zip(texts, repeat(None) if ids is None else ids, strict=ids is not None))
+    while True:
+        try:
+            batch = list(islice(named, _BATCH))
+        except ValueError as error:  # one of them ended first
+            raise RepairError(f"there are not as many names as documents: {error}") from error
+        if not batch:
+            return
+        yield batch
+
+
+def _encoders(folder: Path, edit: ModelEdit) -> tuple[_Encode, _Encode]:
+    """Tokenize as the model does before and after the repair."""
+    before = read_pipeline(folder)
+    length = _length(before)
+    old = _encoder(before, length)
+    if not edit.tokenizer:
+        return old, old
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place)
+        for pattern in _TOKENIZER_FILES:
+            for file in before.folder.glob(pattern):
+                if "safetensors" not in file.name:
+                    shutil.copyfile(file, copy / file.name)
+        for name, content in edited_tokenizer(folder, edit.tokenizer).items():
+            (copy / Path(name).name).write_bytes(content)
+        after = read_pipeline(copy)
+    return old, _encoder(after, length)
+
+
+def _encoder(pipeline: Pipeline, length: int | None) -> _Encode:
+    if (tokenizer := pipeline.tokenizer) is not None:
+        cut = {"truncation": True, "max_length": length} if length else {}
+        return lambda texts: tokenizer(list(texts), **cut)["input_ids"]
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer.from_str(json.dumps(pipeline.loaded))
+    return lambda texts: [each.ids for each in backend.encode_batch(list(texts), add_special_tokens=False)]
+
+
+def _length(pipeline: Pipeline) -> int | None:
+    """Return how many tokens the model reads; None for all."""
+    path = pipeline.folder / _LENGTH_FILE
+    if path.is_file():
+        try:
+            found = json.loads(path.read_text("utf-8")).get("max_seq_length")
+        except (ValueError, AttributeError) as error:
+            raise RepairError(f"{path} cannot be read: {error}") from error
+        if found:
+            return int(found)
+    longest = getattr(pipeline.tokenizer, "model_max_length", None)
+    return int(longest) if longest and longest < 10**9 else None
+
+
 REPAIR_SCHEMA_VERSION = 1
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
-CENTRE_FILE = "centre.json"
 PICTURE_FILE = "repair.svg"
+
+
+class Strategy(StrEnum):
+    """What is done about a token."""
+
+    AUTO = "auto"
+    """Chosen for each token."""
+    UNREACHABLE = "unreachable"
+    """Text no longer produces the entry: it falls into its pieces."""
+    PLAIN_SPECIALS = "plain-specials"
+    """A special token that a user writes is plain text; the model's own stay."""
+    RELATIVES = "relatives"
+    """The row is made from the rows of entries with similar spelling and of its pieces."""
+    KEEP_MEANING = "keep-meaning"
+    """The row keeps what one copy does; many copies act as those of an ordinary token."""
+
+
+ROWS = (Strategy.RELATIVES, Strategy.KEEP_MEANING)
+"""Strategies that write new rows, the best first; benchmarks/results/README.md compares them."""
+TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
+"""Strategies that change how text is tokenized."""
 
 
 class MeasuredRecord(Record):
@@ -157,137 +317,6 @@ class RepairRecord(MeasurementRecord):
         return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
 
 
-_BATCH = 1000
-_LENGTH_FILE = "sentence_bert_config.json"
-# Files that a tokenizer is read from, beside those that an edit changes.
-_TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
-
-_Encode = Callable[[Sequence[str]], list[list[int]]]
-
-
-def affected_documents(
-    folder: Path,
-    edit: ModelEdit,
-    texts: Iterable[str],
-    ids: Iterable[str] | None = None,
-    *,
-    prompt: str = "",
-) -> pl.DataFrame:
-    """Find the documents whose vectors a repair changes.
-
-    A document is affected if its token ids change, or if it contains an entry with a new row, within the
-    length that the model reads. Every vector changes if a direction is taken out (`ModelEdit.centre`).
-    """
-    import polars as pl
-
-    before, after = _encoders(folder, edit)
-    rows = []
-    for index, name, old, new in _encoded(before, after, texts, ids, prompt):
-        repaired = set(edit.rows) & set(new)
-        if old != new or repaired or edit.centre is not None:
-            left = Counter(old) - Counter(new)
-            tokenizer = {*edit.tokenizer.unreachable, *edit.tokenizer.plain_specials}
-            rows.append({"index": index, "id": name, "tokens": sorted(repaired | (tokenizer & left.keys()))})
-    schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
-    frame = pl.DataFrame(rows, schema=schema)
-    return frame if ids is not None else frame.drop("id")
-
-
-def _encoded(
-    before: _Encode, after: _Encode, texts: Iterable[str], ids: Iterable[str] | None, prompt: str
-) -> Iterator[tuple[int, str | None, list[int], list[int]]]:
-    index = 0
-    for batch in _batches(texts, ids):
-        inputs = [prompt + text for text, _ in batch]
-        for (_, name), old, new in zip(batch, before(inputs), after(inputs), strict=True):
-            yield index, name, old, new
-            index += 1
-
-
-def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
-    named = iter(zip(texts, repeat(None) if ids is None else ids, strict=ids is not None))
-    while True:
-        try:
-            batch = list(islice(named, _BATCH))
-        except ValueError as error:  # one of them ended first
-            raise RepairError(f"there are not as many names as documents: {error}") from error
-        if not batch:
-            return
-        yield batch
-
-
-def _encoders(folder: Path, edit: ModelEdit) -> tuple[_Encode, _Encode]:
-    """Tokenize as the model does before and after the repair."""
-    before = read_pipeline(folder)
-    length = _length(before.folder, before.tokenizer)
-    old = _encoder(before.tokenizer, before.loaded, length)
-    if not edit.tokenizer:
-        return old, old
-    with tempfile.TemporaryDirectory() as place:
-        copy = Path(place)
-        for pattern in _TOKENIZER_FILES:
-            for file in before.folder.glob(pattern):
-                if "safetensors" not in file.name:
-                    shutil.copyfile(file, copy / file.name)
-        for name, content in edited_tokenizer(folder, edit.tokenizer).items():
-            (copy / Path(name).name).write_bytes(content)
-        after = read_pipeline(copy)
-    return old, _encoder(after.tokenizer, after.loaded, length)
-
-
-def _encoder(tokenizer: Any, pipeline: dict[str, Any], length: int | None) -> _Encode:
-    if tokenizer is not None:
-        cut = {"truncation": True, "max_length": length} if length else {}
-        return lambda texts: tokenizer(list(texts), **cut)["input_ids"]
-    from tokenizers import Tokenizer
-
-    backend = Tokenizer.from_str(json.dumps(pipeline))
-    return lambda texts: [each.ids for each in backend.encode_batch(list(texts), add_special_tokens=False)]
-
-
-def _length(folder: Path, tokenizer: Any) -> int | None:
-    """Return how many tokens the model reads; None for all."""
-    path = folder / _LENGTH_FILE
-    if path.is_file():
-        try:
-            found = json.loads(path.read_text("utf-8")).get("max_seq_length")
-        except (ValueError, AttributeError) as error:
-            raise RepairError(f"{path} cannot be read: {error}") from error
-        if found:
-            return int(found)
-    longest = getattr(tokenizer, "model_max_length", None)
-    return int(longest) if longest and longest < 10**9 else None
-
-
-class Strategy(StrEnum):
-    """What is done about a token."""
-
-    AUTO = "auto"
-    """Chosen for each token."""
-    UNREACHABLE = "unreachable"
-    """Text no longer produces the entry: it falls into its pieces."""
-    PLAIN_SPECIALS = "plain-specials"
-    """A special token that a user writes is plain text; the model's own stay."""
-    PIECES = "pieces"
-    """The row becomes the mean of the rows of its pieces."""
-    RELATIVES = "relatives"
-    """The row is made from the rows of entries with similar spelling and of its pieces."""
-    DISTIL = "distil"
-    """The row is trained so that contexts read as they do with the pieces in its place."""
-    KEEP_MEANING = "keep-meaning"
-    """The row keeps what one copy does; many copies act as those of an ordinary token."""
-    COLLAPSE = "collapse"
-    """The tokenizer cuts runs of a repeated word to two."""
-    CENTRE = "centre"
-    """The mean direction is removed from all vectors."""
-
-
-ROWS = (Strategy.RELATIVES, Strategy.DISTIL, Strategy.PIECES, Strategy.KEEP_MEANING)
-"""Strategies that write new rows, the best first; docs/benchmarks.md compares them."""
-TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS, Strategy.COLLAPSE)
-"""Strategies that change how text is tokenized."""
-
-
 REPAIR = "repair"
 """Prefix of the folders in a run folder that hold the record of a repair."""
 
@@ -348,48 +377,20 @@ class Repair:
 
         Returns:
             One row per affected document: index, id if there are names, and the ids of its repaired tokens.
-        """
-        strategies = {token.token_id: Strategy(token.strategy) for token in self.record.tokens}
-        rows = {k: np.zeros(0, np.float32) for k, strategy in strategies.items() if strategy in ROWS}
-        folder = Path(resolve_model(str(original), revision).location)
-        encoder = self.record.identity_parts.get("encoder", {})
-        prompt = str(encoder.get("prompt", ""))
-        return affected_documents(folder, edit_of(strategies, rows, self.centre), texts, ids, prompt=prompt)
-
-    @cached_property
-    def centre(self) -> NDArray[np.float32] | None:
-        """The direction that was removed from all vectors, of length 1; None if there is none.
 
         Raises:
-            RunError: the file with it is damaged.
+            RepairError: the repair is of an earlier version, by a strategy that no longer exists.
         """
-        path = self.path / CENTRE_FILE
-        if not path.is_file():
-            return None
-        try:
-            return np.array(json.loads(path.read_text("utf-8"))["direction"], dtype=np.float32)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path} is damaged ({error}): repair the model again") from error
-
-    def centred(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
-        """Apply the strategy ``centre`` to vectors of the original model, instead of encoding again.
-
-        Args:
-            vectors: of the original model, shape (n, d).
-
-        Raises:
-            RepairError: the repair took out no direction, or the vectors have another dimension.
-        """
-        direction = self.centre
-        if direction is None:
-            raise RepairError(f"the repair in {self.path} removed no direction: its strategy is not centre")
-        given = np.asarray(vectors, dtype=np.float32)
-        if given.ndim != 2 or given.shape[1] != len(direction):
+        if retired := {token.strategy for token in self.record.tokens}.difference(Strategy):
             raise RepairError(
-                f"the vectors have shape {given.shape}: pass an array of shape (n, {len(direction)})"
+                f"{self.path} was repaired by {', '.join(sorted(retired))}, which this version no longer "
+                "offers: encode all documents again"
             )
-        found: NDArray[np.float32] = given - np.outer(given @ direction, direction)
-        return found
+        tokens = self.record.tokens
+        rows = {token.token_id: np.zeros(0, np.float32) for token in tokens if token.strategy in ROWS}
+        folder = Path(resolve_model(str(original), revision).location)
+        prompt = str(self.record.identity_parts.get("encoder", {}).get("prompt", ""))
+        return affected_documents(folder, edit_of(tokens, rows), texts, ids, prompt=prompt)
 
     def summary(self) -> dict[str, Any]:
         """Return the repair as JSON values."""
@@ -415,22 +416,14 @@ def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
     ]
 
 
-def edit_of(
-    strategies: Mapping[int, Strategy],
-    rows: Mapping[int, NDArray[np.float32]],
-    centre: NDArray[np.float32] | None,
-) -> ModelEdit:
+def edit_of(tokens: Sequence[RepairedTokenRecord], rows: Mapping[int, NDArray[np.float32]]) -> ModelEdit:
     """Put the decisions for all tokens together."""
 
     def ids(strategy: Strategy) -> tuple[int, ...]:
-        return tuple(sorted(k for k, own in strategies.items() if own is strategy))
+        return tuple(sorted(token.token_id for token in tokens if token.strategy == strategy))
 
-    tokenizer = TokenizerEdit(
-        unreachable=ids(Strategy.UNREACHABLE),
-        plain_specials=ids(Strategy.PLAIN_SPECIALS),
-        collapse=bool(ids(Strategy.COLLAPSE)),
-    )
-    return ModelEdit(rows=dict(rows), tokenizer=tokenizer, centre=centre)
+    tokenizer = TokenizerEdit(ids(Strategy.UNREACHABLE), ids(Strategy.PLAIN_SPECIALS))
+    return ModelEdit(dict(rows), tokenizer)
 
 
 def open_repair(path: str | Path) -> Repair:

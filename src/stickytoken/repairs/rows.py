@@ -1,123 +1,51 @@
-"""New rows of the embedding matrix for tokens that are repaired."""
+"""New rows of the embedding matrix for tokens that are repaired, from entries with similar spelling."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
-from stickytoken.repairs.plan import RowContext, TokenPlan, pieces_of
+from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.repairs._plan import Row
 from stickytoken.repairs.result import Strategy
+from stickytoken.repairs.tokenizer_edit import merge_pairs, renamed_model, word_pieces
+from stickytoken.validation import visible
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-    from stickytoken.repairs._training import EmbeddingTable
-
-
-Row = NDArray[np.float32]
-
-# Half of what a run calls a lift that matters.
-_ORDINARY = 0.25
-
-
-@dataclass(frozen=True)
-class RowChoice:
-    """What was chosen for a token.
-
-    Attributes:
-        strategy: how its row was made, or `Strategy.UNREACHABLE`.
-        row: the row, shape (D,); None if the entry becomes unreachable instead.
-        tried: every strategy that was tried, with the lift beyond an ordinary token's that it leaves, in
-            standard deviations.
-    """
-
-    strategy: Strategy
-    row: Row | None
-    tried: tuple[tuple[Strategy, float], ...] = ()
-
-
-def choose_rows(
-    plans: Sequence[TokenPlan],
-    compute: Callable[[Strategy, list[int]], Mapping[int, Row]],
-    trial: Callable[[Mapping[int, Row]], Mapping[int, float]] | None,
-) -> dict[int, RowChoice]:
-    """Choose a row for each token."""
-    found: dict[int, list[tuple[float, Strategy, Row]]] = {plan.facts.token_id: [] for plan in plans}
-    plans_by_id = {plan.facts.token_id: plan for plan in plans}
-    chosen: dict[int, RowChoice] = {}
-    for turn in range(max((len(plan.candidates) for plan in plans), default=0)):
-        waiting = [
-            plan for plan in plans if plan.facts.token_id not in chosen and turn < len(plan.candidates)
-        ]
-        for strategy in dict.fromkeys(plan.candidates[turn] for plan in waiting):
-            own = [plan for plan in waiting if plan.candidates[turn] is strategy]
-            if strategy is Strategy.UNREACHABLE:
-                chosen |= {token_id: _unreachable(found[token_id]) for token_id in _ids(own)}
-                continue
-            rows = _possible(compute, strategy, own)
-            if not rows:
-                continue
-            needed = trial is not None and any(len(plan.candidates) > 1 for plan in own)
-            lifts = trial(rows) if trial is not None and needed else dict.fromkeys(rows, -np.inf)
-            for token_id, row in rows.items():
-                found[token_id].append((lifts[token_id], strategy, row))
-                if lifts[token_id] <= _ORDINARY:
-                    chosen[token_id] = _choice(found[token_id], len(found[token_id]) - 1)
-    for token_id, tried in found.items():
-        if token_id not in chosen and not tried:
-            compute(plans_by_id[token_id].candidates[-1], [token_id])  # raises, with the reason
-        elif token_id not in chosen:
-            chosen[token_id] = _choice(tried, int(np.argmin([lift for lift, _, _ in tried])))
-    return chosen
-
-
-def _possible(
-    compute: Callable[[Strategy, list[int]], Mapping[int, Row]],
-    strategy: Strategy,
-    plans: Sequence[TokenPlan],
-) -> dict[int, Row]:
-    """Make the rows of the tokens that can have one by this strategy, with halves of them after an error."""
-    try:
-        return dict(compute(strategy, _ids(plans)))
-    except RepairError:
-        if all(len(plan.candidates) == 1 for plan in plans):
-            raise
-    if len(plans) == 1:
-        return {}
-    middle = len(plans) // 2
-    return {
-        token_id: row
-        for half in (plans[:middle], plans[middle:])
-        for token_id, row in _possible(compute, strategy, half).items()
-    }
-
-
-def _ids(plans: Sequence[TokenPlan]) -> list[int]:
-    return [plan.facts.token_id for plan in plans]
-
-
-def _unreachable(tried: Sequence[tuple[float, Strategy, Row]]) -> RowChoice:
-    return RowChoice(Strategy.UNREACHABLE, None, _measured(tried))
-
-
-def _choice(tried: Sequence[tuple[float, Strategy, Row]], place: int) -> RowChoice:
-    _, strategy, row = tried[place]
-    return RowChoice(strategy, row, _measured(tried))
-
-
-def _measured(tried: Sequence[tuple[float, Strategy, Row]]) -> tuple[tuple[Strategy, float], ...]:
-    return tuple((each, lift) for lift, each, _ in tried if np.isfinite(lift))
+    from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
 
 
 # Entries that are trained together.
-_AT_ONCE = 32
+_TRAINED = 32
 
 
-def new_rows(strategy: Strategy, ids: Sequence[int], context: RowContext) -> dict[int, NDArray[np.float32]]:
+@dataclass(frozen=True, slots=True)
+class RowContext:
+    """What rows are made from.
+
+    Attributes:
+        model: the model; it is not changed.
+        texts: texts that tokens are put into; the shorter ones are used.
+        seed: seed of every choice among texts, places and entries.
+        progress: told of every step.
+        avoided: entries that serve no other as a piece or a relative, because they may be sticky.
+    """
+
+    model: SentenceTransformer
+    texts: Sequence[str]
+    seed: int = 42
+    progress: ProgressCallback = ignore_progress
+    avoided: Collection[int] = ()
+
+
+def new_rows(strategy: Strategy, ids: Sequence[int], context: RowContext) -> dict[int, Row]:
     """Make new rows for entries; the model is not changed.
 
     The same seed, texts and entries give the same rows. Entries are trained together, but each as if alone.
@@ -135,52 +63,211 @@ def new_rows(strategy: Strategy, ids: Sequence[int], context: RowContext) -> dic
             not let rows be trained.
     """
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-    from stickytoken.repairs._training import embedding_table
+    from stickytoken.repairs._training import Network, kept_rows
 
     distinct = list(dict.fromkeys(ids))
     if not distinct:
         return {}
-    table = embedding_table(context.model, distinct, context.avoided)
-    _require_own(table, SentenceTransformerEncoder(context.model, "the model", packed_layers=False))
-    if strategy is Strategy.PIECES:
-        table.require_pieces()
-        return {token_id: table.mean_of_pieces(pieces) for token_id, pieces in table.pieces.items()}
-    if strategy is Strategy.RELATIVES:
-        from stickytoken.repairs._training import related_rows
-
-        return related_rows(table, context.seed)
-    return _trained(strategy, table, context)
-
-
-def _require_own(table: EmbeddingTable, encoder: SentenceTransformerEncoder) -> None:
-    """Refuse entries that the model itself puts around every text."""
-    template = {*encoder.template.before, *encoder.template.after}
-    for token_id in table.pieces:
-        if token_id in template:
+    table = _embedding_table(context.model, distinct, context.avoided)
+    template = SentenceTransformerEncoder(context.model, "the model", packed_layers=False).template
+    for token_id in distinct:
+        if token_id in (*template.before, *template.after):
             raise RepairError(
                 f"{table.shown(token_id)} is put around every text by the model itself: a new row would "
                 "change every vector; make it plain text instead"
             )
-
-
-def _trained(
-    strategy: Strategy, table: EmbeddingTable, context: RowContext
-) -> dict[int, NDArray[np.float32]]:
-    from stickytoken.repairs._training import Network, distilled_rows, kept_rows
-
-    if strategy is Strategy.DISTIL:
-        table.require_pieces()
+    if strategy is Strategy.RELATIVES:
+        return related_rows(table, context.seed)
     network = Network(context.model)
-    rows: dict[int, NDArray[np.float32]] = {}
-    ids = list(table.pieces)
-    for begin in range(0, len(ids), _AT_ONCE):
-        part = table.of(ids[begin : begin + _AT_ONCE])
-        if strategy is Strategy.DISTIL:
-            made = distilled_rows(part, network, context)
-        else:
-            made = kept_rows(part, network, context)
-        rows |= dict(zip(part.pieces, made.astype(np.float32), strict=True))
+    rows: dict[int, Row] = {}
+    for begin in range(0, len(distinct), _TRAINED):
+        some = distinct[begin : begin + _TRAINED]
+        made = kept_rows(network, table.rows[some], some, context.texts, context.seed, context.progress)
+        rows |= dict(zip(some, made, strict=True))
     return rows
 
 
-__all__ = ["RowContext", "new_rows", "pieces_of"]
+@dataclass(frozen=True)
+class EmbeddingTable:
+    """Rows, names and pieces of entries."""
+
+    rows: NDArray[np.float32]  # the embedding matrix in single precision, shape (entries, D)
+    backend: Tokenizer
+    pieces: dict[int, tuple[int, ...]]  # of the entries that are repaired; empty where there are none
+    avoided: frozenset[int]  # neither pieces nor relatives of others
+
+    def shown(self, token_id: int) -> str:
+        """Name an entry in a message."""
+        return f"token {visible(self.backend.id_to_token(token_id) or '')!r} (id {token_id})"
+
+
+def _embedding_table(model: Any, ids: Sequence[int], avoided: Collection[int]) -> EmbeddingTable:
+    from tokenizers import Tokenizer
+
+    from stickytoken.inspection.module_embedding import input_embeddings
+
+    module = input_embeddings(model)
+    if module is None:
+        raise RepairError("the embedding matrix of the model cannot be reached: new rows need one")
+    tokenizer = model.tokenizer
+    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise RepairError(
+            f"a {type(tokenizer).__name__} is written in Python: new rows need a fast tokenizer"
+        )
+    rows: NDArray[np.float32] = module.weight.detach().float().cpu().numpy()
+    for token_id in ids:
+        if not 0 <= token_id < len(rows) or backend.id_to_token(token_id) is None:
+            raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
+    every = frozenset((*ids, *avoided))
+    pieces = pieces_of(backend, sorted(every))
+    return EmbeddingTable(rows, backend, {token_id: pieces[token_id] for token_id in ids}, every)
+
+
+# Relatives.
+
+_RELATIVES = 10
+_SAMPLE = 400
+_GRAMS = (2, 5)
+# Entries compared at a time: one row of similarities per entry is as long as the vocabulary.
+_COMPARED = 64
+_BEGINS, _ENDS = "<", ">"
+
+
+def related_rows(table: EmbeddingTable, seed: int) -> dict[int, Row]:
+    """Estimate the rows of repaired entries from their relatives and pieces."""
+    from scipy.optimize import nnls
+
+    asked = list(table.pieces)
+    spelled = _spelled(table, asked)
+    pool = np.array([token_id for token_id in spelled if token_id not in table.avoided])
+    if not len(pool):
+        raise RepairError("no other entry of the vocabulary contains a letter: use keep-meaning")
+    mean = table.rows[pool].mean(axis=0)
+    length = float(np.median(np.linalg.norm(table.rows[pool] - mean, axis=1)))
+    drawn = np.random.default_rng([seed]).permutation(pool)[:_SAMPLE].tolist()
+    # How much relatives and pieces count is fitted on a sample, neither of them negatively.
+    sample = _guesses(table, spelled, pool, drawn, pieces_of(table.backend, [*drawn, *table.avoided]), mean)
+    both = sample[0].any(axis=1) & sample[1].any(axis=1)
+    weights = np.ones(2)
+    if both.any():
+        sources = np.stack([each[both].ravel() for each in sample], axis=1).astype(np.float64)
+        weights = nnls(sources, (table.rows[drawn] - mean)[both].ravel().astype(np.float64))[0]
+    found = {}
+    wanted = _guesses(table, spelled, pool, asked, table.pieces, mean)
+    for token_id, relatives, pieces in zip(asked, *wanted, strict=True):
+        deviation = float(weights[0]) * relatives + float(weights[1]) * pieces
+        size = float(np.linalg.norm(deviation))
+        if size == 0:
+            raise RepairError(
+                f"{table.shown(token_id)} has no pieces, and no entry has a similar spelling: use "
+                "keep-meaning, or leave it out"
+            )
+        # A weighted mean is shorter than a row, and so says less.
+        found[token_id] = (mean + deviation * (length / size)).astype(np.float32)
+    return found
+
+
+def _spelled(table: EmbeddingTable, asked: Sequence[int]) -> dict[int, str]:
+    """Return the spelling of the asked entries and of all others that hold a letter, by id."""
+    added = set(table.backend.get_added_tokens_decoder())
+    known = sorted(table.backend.get_vocab().values())
+    ids = [token_id for token_id in known if token_id < len(table.rows) and token_id not in added]
+    found = {}
+    for token_id in [*ids, *(added.intersection(asked))]:
+        name = table.backend.id_to_token(token_id) or ""
+        text = table.backend.decode([token_id], skip_special_tokens=False).removeprefix("##").strip().lower()
+        if token_id in table.pieces or any(character.isalpha() for character in text):
+            found[token_id] = f"{'' if name.startswith('##') else _BEGINS}{text}{_ENDS}"
+    return found
+
+
+def _guesses(
+    table: EmbeddingTable,
+    spelled: dict[int, str],
+    pool: NDArray[np.intp],
+    ids: Sequence[int],
+    pieces: Mapping[int, Sequence[int]],
+    mean: Row,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Say what the relatives and the pieces of entries tell, as deviations from the mean row."""
+    from_relatives = np.zeros((len(ids), len(mean)), dtype=np.float32)
+    from_pieces = np.zeros_like(from_relatives)
+    for row, (others, weights) in enumerate(_relatives(spelled, pool, ids)):
+        if len(others):
+            from_relatives[row] = weights @ (table.rows[others] - mean)
+    for row, token_id in enumerate(ids):
+        if pieces[token_id]:
+            from_pieces[row] = table.rows[list(pieces[token_id])].mean(axis=0) - mean
+    return from_relatives, from_pieces
+
+
+def _relatives(
+    spelled: dict[int, str], pool: NDArray[np.intp], ids: Sequence[int]
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+    """Find the entries of the pool that are spelled most like each id, with weights that sum to 1."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    reader = TfidfVectorizer(analyzer="char", ngram_range=_GRAMS, lowercase=False, dtype=np.float32)
+    known = reader.fit_transform([spelled[token_id] for token_id in pool.tolist()])
+    places = {token_id: place for place, token_id in enumerate(pool.tolist())}
+    for begin in range(0, len(ids), _COMPARED):
+        some = ids[begin : begin + _COMPARED]
+        alike = (reader.transform([spelled[token_id] for token_id in some]) @ known.T).toarray()
+        for token_id, row in zip(some, alike, strict=True):
+            if token_id in places:
+                row[places[token_id]] = 0
+            nearest = np.argsort(-row, kind="stable")[:_RELATIVES]
+            weights = row[nearest] ** 2
+            total = weights.sum()
+            yield (pool[nearest], weights / total) if total else (pool[:0], weights[:0])
+
+
+# Pieces.
+
+# Stands before the number of a removed entry. The names of other entries do not hold it.
+_REMOVED = "\U0010fffd\U0010fffd"
+
+
+def pieces_of(backend: Tokenizer, ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Tokenize the text of entries without any of them.
+
+    Args:
+        backend: the pipeline of the model's tokenizer; it is not changed.
+        ids: the entries.
+
+    Returns:
+        Ids of the pieces, by id of the entry; empty for an added token, which is matched before text is cut,
+        and for an entry whose text cannot be written with other entries.
+    """
+    from tokenizers import Tokenizer
+
+    names = {token_id: name for token_id in ids if (name := backend.id_to_token(token_id)) is not None}
+    pipeline = json.loads(backend.to_str())
+    added = {token["id"] for token in pipeline["added_tokens"]}
+    # With other names, nothing reaches the entries.
+    model = renamed_model(pipeline["model"], {token_id: f"{_REMOVED}{token_id}" for token_id in names})
+    if (pairs := merge_pairs(model)) is not None:
+        gone = set(names.values())
+        model["merges"] = [list(pair) for pair in pairs if gone.isdisjoint((*pair, "".join(pair)))]
+    if isinstance(model["vocab"], list):
+        unknown = model.get("unk_id")
+    else:
+        unknown = None if model.get("unk_token") is None else backend.token_to_id(model["unk_token"])
+    # All steps around the model are empty: names of entries are tokenized as they are.
+    steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    bare = {"version": pipeline.get("version", "1.0"), "added_tokens": [], **dict.fromkeys(steps)}
+    tokenizer = Tokenizer.from_str(json.dumps({**bare, "model": model}))
+    prefix = model.get("continuing_subword_prefix") or ""
+    found: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
+    for token_id, name in names.items():
+        if token_id in added:
+            continue
+        if model.get("type") == "WordPiece" and prefix and name.startswith(prefix):
+            # The library would read the prefix as the beginning of a word.
+            cut = word_pieces(name, model["vocab"], prefix) or ()
+            pieces = tuple(model["vocab"][piece] for piece in cut)
+        else:
+            pieces = tuple(token.id for token in tokenizer.model.tokenize(name))
+        found[token_id] = () if unknown in pieces else pieces
+    return found

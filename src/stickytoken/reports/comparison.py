@@ -1,19 +1,16 @@
-"""Figures and tables of a comparison."""
+"""Report a comparison: its figures, tables and words, as a page and as Markdown."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from stickytoken.comparisons.compared_run import short_headline
-from stickytoken.comparisons.result import HEADINGS, Comparison, shown_reason, shown_rows
-from stickytoken.reports.figures.comparison import (
-    WorstRow,
-    compared_table,
-    compared_tokens,
-    narrow_tokens,
-    narrow_worst,
-    worst_by_run,
-    worst_table,
-)
+from stickytoken.comparisons.result import HEADINGS, READING, Comparison, listed, shown_reason, shown_rows
+from stickytoken.reports.figures.comparison import WorstRow, tokens_by_run, worst_by_run
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports.page import render
+from stickytoken.reports.templating import bullets, glossary
+from stickytoken.validation import markdown
 
 # By the answer to whether measures can be compared, the gravest first.
 _WARNINGS = {
@@ -23,71 +20,47 @@ _WARNINGS = {
 _TONES = ("severe", "serious", "mild", "clean")
 
 
-def summary_table(comparison: Comparison) -> DataTable:
-    """Return a table with one row per run."""
-    return DataTable(HEADINGS, shown_rows(comparison))
-
-
-def comparability_table(comparison: Comparison) -> DataTable:
-    """Return a table that says what stands in the way of comparing the runs."""
-    return DataTable(
-        ("comparable?", "because"),
-        [(each.answer.value, shown_reason(each)) for each in comparison.comparability.reasons],
-    )
-
-
-def agreement_table(comparison: Comparison) -> DataTable:
-    """Return a table with one row per pair of runs."""
-    return DataTable(
-        ("run", "and", "tokens in both", "sticky in both", "Jaccard index of sticky", "Spearman of lifts"),
-        [
-            (each.first, each.second, each.shared, each.sticky_in_both, each.jaccard, each.spearman)
-            for each in comparison.agreements
-        ],
-    )
-
-
 def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
     """Return the figures: the worst token of each run, and the sticky tokens of all if there are any."""
-    names, tokens = comparison.names, comparison.tokens
     rows = [
         WorstRow(each.name, each.worst, each.quantiles, each.scale.serious)
         for each in comparison.runs
         if each.worst is not None and each.quantiles is not None and each.scale is not None
     ]
-    left_out = [name for name in names if name not in {row.name for row in rows}]
-    worst = ReportFigure(
-        "worst-by-run",
-        "The worst token of each run",
-        worst_by_run(rows),
-        _worst_in_words(rows, left_out),
-        "One row per run, in the order that they were passed in. Marks are filled if the run calls the token "
-        "sticky; the line through a mark is its interval. The bar goes from the median token to the 99th "
-        "percentile: one token in a hundred lifts more. A lift is serious from the dotted line on.",
-        worst_table(rows),
-        narrow_worst(rows),
-    )
-    if not tokens:
-        return [worst]
-    flagged = ReportFigure(
-        "sticky-tokens-by-run",
-        "Sticky tokens, run by run",
-        compared_tokens(tokens, names),
-        _tokens_in_words(comparison),
-        "One row per token that any run calls sticky; one mark per run, filled if that run calls the "
-        "token sticky. The scale is in standard deviations of each model's own similarities, so "
-        "models can be compared. Runs of a method without such a scale appear in the table only.",
-        compared_table(tokens, names),
-        narrow_tokens(tokens),
-    )
-    return [worst, flagged]
+    drawn = {row.name for row in rows}
+    found = [worst_by_run(rows, [name for name in comparison.names if name not in drawn])]
+    if comparison.tokens:
+        found.append(tokens_by_run(comparison.tokens, comparison.names))
+    return found
 
 
-def answers(comparison: Comparison) -> list[str]:
-    """Say for each measure whether it can be compared."""
-    return [
-        f"{measure.value}: {answer.value}" for measure, answer in comparison.comparability.answers.items()
+def comparison_parts(comparison: Comparison) -> dict[str, Any]:
+    """Return what every form of a report says beside the figures, by name."""
+    answers, reasons = comparison.comparability
+    agreements = [
+        (each.first, each.second, each.shared, each.sticky_in_both, each.jaccard, each.spearman)
+        for each in comparison.agreements
     ]
+    return {
+        "headlines": [(each.name, short_headline(each.run), each.tone) for each in comparison.runs],
+        "notes": comparison.notes,
+        "summary": DataTable(HEADINGS, shown_rows(comparison)),
+        "answers": [f"{measure.value}: {answer.value}" for measure, answer in answers.items()],
+        "comparability": DataTable(
+            ("comparable?", "because"), [(each.answer.value, shown_reason(each)) for each in reasons]
+        ),
+        "agreements": DataTable(
+            (
+                "run",
+                "and",
+                "tokens in both",
+                "sticky in both",
+                "Jaccard index of sticky",
+                "Spearman of lifts",
+            ),
+            agreements,
+        ),
+    }
 
 
 def finding(comparison: Comparison) -> str:
@@ -99,46 +72,55 @@ def finding(comparison: Comparison) -> str:
     elif not none:
         said = "Every run found sticky tokens."
     else:
-        said = f"{_named(found)} found sticky tokens; {_named(none)} found none."
+        said = f"{listed(found)} found sticky tokens; {listed(none)} found none."
     answered = {answer.value for answer in comparison.comparability.answers.values()}
     warning = next((text for answer, text in _WARNINGS.items() if answer in answered), "")
     return f"{said} {warning}".strip()
 
 
-def tone(comparison: Comparison) -> str:
-    """Return the tone of the worst run."""
+def _glossary(comparison: Comparison) -> dict[str, str]:
+    words = dict(READING)
+    for each in comparison.runs:
+        words |= {word: text for word, text in glossary(each.run.method).items() if word not in words}
+    return words
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """Return the comparison as one HTML page."""
     tones = {each.tone for each in comparison.runs}
-    return next((each for each in _TONES if each in tones), "unknown")
+    return render(
+        "comparison.html.j2",
+        comparison_figures(comparison),
+        title=", ".join(comparison.names),
+        names=comparison.names,
+        finding=finding(comparison),
+        tone=next((each for each in _TONES if each in tones), "unknown"),
+        glossary=_glossary(comparison),
+        **comparison_parts(comparison),
+    )
 
 
-def _named(names: list[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def headlines(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """Return name, headline and tone of every run."""
-    return [
-        (
-            each.name,
-            short_headline(each.run),
-            each.tone,
-        )
-        for each in comparison.runs
-    ]
-
-
-def _worst_in_words(rows: list[WorstRow], left_out: list[str]) -> str:
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return the comparison as Markdown."""
+    shown = comparison_parts(comparison)
     parts = [
-        f"{row.name}: {row.worst.token!r} at {row.worst.deviations:.2f} SD"
-        + ("" if row.worst.low is None else f", interval {row.worst.low:.2f} to {row.worst.high:.2f}")
-        for row in rows
+        "# Sticky tokens compared",
+        markdown(finding(comparison)),
+        bullets(f"**{markdown(name)}**: {markdown(line)}" for name, line, _ in shown["headlines"]),
+        bullets(f"Note: {markdown(note)}" for note in shown["notes"]),
+        "## The runs",
+        shown["summary"].markdown(missing=""),
+        "## What can be compared",
+        bullets(map(markdown, shown["answers"])),
+        shown["comparability"].markdown(missing=""),
+        "## Agreement",
+        shown["agreements"].markdown(missing=""),
     ]
-    if left_out:
-        parts.append(f"not drawn, without a scale that models share: {', '.join(left_out)}")
-    return f"{'; '.join(parts)}."
-
-
-def _tokens_in_words(comparison: Comparison) -> str:
-    shared = sum(all(verdict == "sticky" for verdict in each.verdicts) for each in comparison.tokens)
-    return f"{len(comparison.tokens)} tokens are sticky in at least one run; {shared} in all of them."
+    for figure in comparison_figures(comparison):
+        parts += [f"## {markdown(figure.title)}", markdown(figure.alt), figure.table.markdown(missing="")]
+    words = _glossary(comparison).items()
+    parts += [
+        "## How to read the numbers",
+        bullets(f"**{markdown(word)}**: {markdown(text)}" for word, text in words),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -68,6 +69,11 @@ def commands(text: str) -> Markup:
         Markup("<code>{}</code>").format(part) if k % 2 else escape(part) for k, part in enumerate(parts)
     ]
     return Markup("").join(pieces)
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Return a Markdown list of lines that are escaped already."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def cosine(value: float | None, digits: int = 2) -> str:

@@ -16,10 +16,10 @@ from stickytoken.cleaning.cleaner import Cleaner
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import Action, Span, SpanKind, find_spans
 
+# Characters that are kept of a found document, more than models read.
 KEPT_TEXT = 40_000
-"""Characters that are kept of a found document, more than models read."""
+# Characters that are cleaned to see what is left: all are read only if nearly all of them are copies.
 _CLEANED = 1_000_000
-"""Characters that are cleaned to see what is left: all are read only if nearly all of them are copies."""
 _WORDS = 5
 _SHOWN = 320
 _SHOWN_BEFORE = 60

@@ -1,31 +1,98 @@
-"""A finished scan, scans in a run folder, and what they found in words."""
+"""A finished scan, its record, scans in a run folder, and what they found in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pydantic import Field
 
 from stickytoken.errors import RunError
 from stickytoken.findings import Finding, Level, Rule, repository_path
-from stickytoken.measurement.resume import Kind, measurements_in
+from stickytoken.measurement.resume import MeasurementKind, MeasurementRecord, Record, measurements_in
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.scanning._tables import (
-    SCAN_SCHEMA_VERSION,
-    SCHEMA,
-    ScanRecord,
-    ScanResultRecord,
-    worst_first,
-)
 from stickytoken.validation import file_path
 
 SCAN = "scan"
-SCAN_FILE = "scan.json"
+SCAN_SCHEMA_VERSION = 1
 DOCUMENTS_FILE = "documents.parquet"
+_SCAN_FILE = "scan.json"
+
+_TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
+SCHEMA: dict[str, Any] = {
+    "number": _WHOLE,
+    **dict.fromkeys(("id", "source", "path"), _TEXT),
+    "line": _WHOLE,
+    "kinds": pl.List(_TEXT),
+    "words": pl.List(pl.Struct({"text": _TEXT, "copies": _WHOLE})),
+    **dict.fromkeys(("spans", "copies", "longest_run"), _WHOLE),
+    "share": _NUMBER,
+    "excerpt": pl.List(pl.Struct({"text": _TEXT, "found": pl.Boolean})),
+    **dict.fromkeys(("shift", "rise", "moves_up", "predicted", "effect"), _NUMBER),
+    "severity": _TEXT,
+    "matters": pl.Boolean,
+}
 
 
+class SkippedRecord(Record):
+    """A record without readable text."""
+
+    place: str
+    reason: str
+
+
+class SourceRecord(Record):
+    source: str | None
+    documents: int
+    found: int
+    matter: int | None = Field(description="null without effects")
+
+
+class EffectRecord(Record):
+    """What effects were compared with, and how prediction and measurement agree."""
+
+    kind: str = Field(description="measured or predicted")
+    queries: int
+    queries_from: str
+    reference: int = Field(description="clean documents that ranks and spread rest on")
+    spread: float = Field(description="standard deviation of the similarities of queries and clean documents")
+    agreement: float | None = Field(description="Spearman correlation of predicted and measured shifts")
+    compared: int = Field(description="documents that have both")
+    nothing_left: int = Field(description="documents that consist of copies only, and have no effect")
+
+
+class ScanResultRecord(Record):
+    """What a finished scan found."""
+
+    documents: int
+    found: int
+    matter: int | None = Field(
+        description="documents that copies lift by half a spread or more; null without effects"
+    )
+    skipped: int
+    skipped_first: list[SkippedRecord]
+    kinds: dict[str, int] = Field(description="documents by kind of finding")
+    sources: list[SourceRecord] = Field(description="those with the most findings; empty without sources")
+    effect: EffectRecord | None
+    seconds: float
+
+
+class ScanRecord(MeasurementRecord):
+    """scan.json."""
+
+    model: str
+    run: str = Field(description="the run folder, as named")
+    documents: str = Field(description="name of the collection")
+    rules: dict[str, Any]
+    started: str
+    versions: dict[str, str]
+    result: ScanResultRecord | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Scan:
     """What a scan found.
 
@@ -41,13 +108,10 @@ class Scan:
         path: The folder; None if nothing was written.
     """
 
-    def __init__(
-        self, record: ScanRecord, result: ScanResultRecord, documents: pl.DataFrame, path: Path | None
-    ) -> None:
-        self.record = record
-        self.result = result
-        self.documents = documents
-        self.path = path
+    record: ScanRecord
+    result: ScanResultRecord
+    documents: pl.DataFrame
+    path: Path | None
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f", in {self.path}"
@@ -56,8 +120,10 @@ class Scan:
 
     @property
     def worst(self) -> pl.DataFrame:
-        """The documents, the worst first."""
-        return worst_first(self.documents)
+        """The documents, sorted by effect, or else by how much of them was found."""
+        return self.documents.sort(
+            "effect", "share", "number", descending=[True, True, False], nulls_last=True
+        )
 
     def summary(self) -> dict[str, Any]:
         """Return the totals as JSON values."""
@@ -73,9 +139,9 @@ class Scan:
 def open_scan(path: str | Path) -> Scan:
     """Open a finished scan."""
     folder = ResultFolder(file_path("the scan", path))
-    record = read_record(folder) if folder.exists() else None
+    record = _read_record(folder) if folder.exists() else None
     if record is None:
-        raise RunError(f"there is no scan in {str(folder.path)!r}: it has no {SCAN_FILE}")
+        raise RunError(f"there is no scan in {str(folder.path)!r}: it has no {_SCAN_FILE}")
     if record.result is None:
         raise RunError(
             f"the scan in {folder.path} is not finished: run the same command again to continue it"
@@ -84,19 +150,20 @@ def open_scan(path: str | Path) -> Scan:
     return Scan(record, record.result, documents, folder.path)
 
 
-def read_record(folder: ResultFolder) -> ScanRecord | None:
-    """Read scan.json; None where there is none."""
-    return folder.read_record(SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION)
+def _read_record(folder: ResultFolder) -> ScanRecord | None:
+    return folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION)
 
 
 # A collection may have changed since it was scanned: no scan is finished before its documents are read.
-SCANS: Kind[ScanRecord] = Kind("scan", SCAN_FILE, read_record, lambda record, folder: False)
+SCANS: MeasurementKind[ScanRecord] = MeasurementKind(
+    "scan", _SCAN_FILE, _read_record, lambda record, folder: False
+)
 
 
 def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     """Open the finished scans in a run folder; see `measurements_in`."""
     return measurements_in(
-        run, f"{SCAN}-*/{SCAN_FILE}", open_scan, "A scan", lambda scan: scan.record.started
+        run, f"{SCAN}-*/{_SCAN_FILE}", open_scan, "A scan", lambda scan: scan.record.started
     )
 
 

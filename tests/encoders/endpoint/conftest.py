@@ -7,7 +7,7 @@ import pytest
 
 from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.encoders.endpoint import _answers
+from stickytoken.encoders.endpoint import _client
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.endpoint.options import EndpointOptions
 
@@ -15,21 +15,17 @@ pytest.importorskip("openai", reason="openai is not installed")
 
 
 class Served:
-    """A running server, and encoders of its model.
-
-    Attributes:
-        server: the server.
-        url: of its API.
-    """
+    """A running server, and encoders of its model."""
 
     def __init__(self, server: EmbeddingServer, url: str, tokenizer: str) -> None:
         self.server = server
         self.url = url
+        self.name = f"{url}#{server.behaviour.name}"
         self._tokenizer = tokenizer
 
-    @property
-    def name(self) -> str:
-        return f"{self.url}#{self.server.behaviour.name}"
+    def paid(self, texts: list[str]) -> list[str]:
+        """Those of the texts that the server answered, as often as it did."""
+        return sorted(text for text in self.server.texts if text in set(texts))
 
     def encoder(self, **options) -> EndpointEncoder:
         """An encoder; options of loading, and those of `EndpointOptions`."""
@@ -50,8 +46,8 @@ def own_cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(folder))
     monkeypatch.delenv("STICKYTOKEN_API_KEY", raising=False)
-    monkeypatch.setattr(_answers, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(_answers, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(_client, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(_client, "_LONGEST_PAUSE", 0.05)
     return folder
 
 

@@ -1,5 +1,6 @@
-"""Whatever goes wrong on the way: the same vectors in the end, or one line that says why not."""
+"""Whatever goes wrong on the way: the same vectors and bill in the end, or a line that says why not."""
 
+import random
 import threading
 import time
 from contextlib import ExitStack
@@ -8,56 +9,68 @@ import numpy as np
 import pytest
 
 import tiny
-from embedding_server import BROKEN_DATA, Behaviour, EmbeddingServer
+from embedding_server import BROKEN_DATA, ODD_BODIES, Behaviour, EmbeddingServer
+from fault_proxy import DAMAGED, HARMLESS, UNANSWERED, FaultProxy
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.endpoint._answers import Answers
-from stickytoken.errors import ModelError
+from stickytoken.encoders.endpoint import _client
+from stickytoken.encoders.endpoint.options import EndpointOptions
+from stickytoken.errors import ModelError, RunError
 
 TEXTS = tiny.sentences(120)
+STATUS = ("408", "409", "429", "500", "502", "503")
+FORMS = ("drop", "cut", "bad gzip", "gzip", "no usage")
+DATA = [each for each in BROKEN_DATA if each != "other dimension"]
 
 
-def paid(served):
-    return [text for text in served.server.texts if text in set(TEXTS)]
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "408",
-        "409",
-        "429",
-        "500",
-        "502",
-        "503",
-        "drop",
-        "cut",
-        *(each for each in BROKEN_DATA if each != "other dimension"),
-    ],
-)
+@pytest.mark.parametrize("fault", [*STATUS, *FORMS, *DATA, *ODD_BODIES])
 def test_a_fault_is_asked_about_again_and_nothing_is_paid_twice(serve, encoder, fault):
     served = serve(batch_limit=16)
     found = served.encoder()
     served.server.behaviour.faults.extend([None, fault, None, fault, fault])
     np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
-    assert sorted(paid(served)) == sorted(TEXTS)
+    assert served.paid(TEXTS) == sorted(TEXTS)
 
 
-def test_a_burst_of_refusals_with_a_wait_is_waited_for(serve, encoder):
-    served = serve(batch_limit=8, retry_after="0.2")
+@pytest.mark.parametrize(
+    ("asked", "least"), [("0.2", 0.2), ("date+3", 1.0), ("date-100", 0.0)], ids=["seconds", "date", "past"]
+)
+def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, asked, least):
+    served = serve(batch_limit=8, retry_after=asked)
     found = served.encoder()
-    served.server.behaviour.faults.extend([None, *["429"] * 6])
+    served.server.behaviour.faults.extend([None, *["429"] * (6 if least < 1 else 1)])
     waits = []
     found.endpoint.waits = lambda reason, seconds: waits.append(seconds)
+    began = time.monotonic()
     np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
-    assert sorted(paid(served)) == sorted(TEXTS)
+    assert time.monotonic() - began >= least
+    assert bool(waits) == (least >= 1)
+    assert served.paid(TEXTS) == sorted(TEXTS)
+
+
+def test_pauses_double_at_random_up_to_the_longest(monkeypatch):
+    monkeypatch.setattr(_client, "_FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(_client, "_LONGEST_PAUSE", 10.0)
+    broken = _client.TemporaryError("HTTP 500", _client.Failure.REFUSED, 500)
+    attempts = _client.Attempts(1000.0)
+    for most in [2, 4, 8, 10, 10, 10]:
+        assert most / 2 <= attempts.pause_after(broken, 0.0) <= most
+    asked = _client.TemporaryError("HTTP 429", _client.Failure.REFUSED, 429, 3.0)
+    assert all(3.0 <= attempts.pause_after(asked, 0.0) <= 3.31 for _ in range(5))
 
 
 @pytest.mark.slow
-def test_a_slow_answer_is_given_up_and_asked_for_again(serve, encoder):
-    served = serve(batch_limit=32)
+def test_a_slow_answer_is_asked_for_again_in_halves(serve, encoder):
+    served = serve(seconds_per_text=0.012)
     found = served.encoder(request_seconds=0.7)
-    served.server.behaviour.faults.extend([None, "slow"])
+    served.server.answered.clear()
     np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
+    assert min(map(len, served.server.answered)) <= 30
+
+
+def test_a_slow_server_gets_requests_that_it_answers_in_time(serve):
+    known = serve().encoder().capabilities
+    for seconds, tokens in ((0.0, 16_384), (0.005, 1000), (3.0, 256)):
+        assert known.model_copy(update={"token_seconds": seconds}).most_tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -69,26 +82,31 @@ def test_all_forms_of_an_answer_are_read(serve, encoder, told):
     assert found.capabilities.encoding == ("float" if told.get("base64") == "refuse" else "base64")
 
 
-def test_a_server_that_stays_broken_ends_the_run_with_its_reason(serve):
-    served = serve(batch_limit=32, retry_after=None)
-    found = served.encoder(patience=0.5)
-    served.server.behaviour.faults.extend([None, *["500"] * 500])
-    with pytest.raises(
-        ModelError, match=r"no usable answer in \d+ attempts.*HTTP 500, told to.*kept"
-    ) as caught:
+@pytest.mark.parametrize(
+    ("fault", "said", "behaviour"),
+    [
+        ("500", r"no usable answer in \d+ attempts.*HTTP 500, told to.*kept", {"retry_after": None}),
+        ("429", r"no usable answer in \d+ attempts .*HTTP 429, told to", {"retry_after": "0.05"}),
+        ("error body", r"no usable answer in .* \(the model is overloaded\): check", {}),
+        ("429", r"asks to wait for 3,6.. s, longer than the 0 s", {"retry_after": "3600"}),
+        (
+            "429",
+            r"no credit left \(HTTP 429, You exceeded",
+            {"said": "You exceeded your current quota: insufficient_quota"},
+        ),
+    ],
+)
+def test_a_server_that_stays_broken_ends_the_run_with_its_reason(serve, fault, said, behaviour):
+    served = serve(batch_limit=32, **behaviour)
+    found = served.encoder(patience=0.4)
+    served.server.behaviour.faults.extend([None, *[fault] * 1000])
+    with pytest.raises(ModelError, match=said) as caught:
         found.encode(TEXTS)
     assert "\n" not in str(caught.value)
+    assert found.endpoint.spending.pending == pytest.approx(0)
     served.server.behaviour.faults.clear()
     found.encode(TEXTS)
-    assert sorted(paid(served)) == sorted(TEXTS)
-
-
-def test_a_wait_longer_than_the_patience_ends_the_run_at_once(serve):
-    served = serve(retry_after="3600")
-    found = served.encoder()
-    served.server.behaviour.faults.append("429")
-    with pytest.raises(ModelError, match=r"asks to wait for 3,6.. s, longer than the 600 s"):
-        found.encode(TEXTS)
+    assert sorted(set(served.paid(TEXTS))) == sorted(TEXTS)
 
 
 @pytest.mark.slow
@@ -123,19 +141,62 @@ def test_several_threads_may_encode_at_once(serve, encoder):
         thread.start()
     for thread in threads:
         thread.join()
-    for k, vectors in results.items():
-        np.testing.assert_array_equal(vectors, encoder.encode(TEXTS[10 * k : 10 * k + 30]))
+    for k in range(6):
+        np.testing.assert_array_equal(results[k], encoder.encode(TEXTS[10 * k : 10 * k + 30]))
 
 
-def test_the_first_answer_to_a_text_stays(tmp_path):
-    answers = Answers(tmp_path / "kept")
-    assert not answers.exists
-    assert (len(answers), answers.fact("x"), answers.find(["a"])) == (0, None, {})
-    answers.keep({"a": np.ones(3, np.float32)})
-    answers.keep({"a": np.zeros(3, np.float32), "b": np.full(3, 2, np.float32)})
-    again = Answers(tmp_path / "kept")
-    assert {text: row.tolist() for text, row in again.find(["a", "b", "c"]).items()} == {
-        "a": [1.0] * 3,
-        "b": [2.0] * 3,
-    }
-    assert len(again.find([str(k) for k in range(1200)])) == 0
+def test_a_redirect_takes_the_texts_along_and_not_the_key(serve, encoder, monkeypatch):
+    monkeypatch.setenv("STICKYTOKEN_API_KEY", "sk-planted-0123456789")
+    served, other = serve(), serve()
+    found = served.encoder()
+    served.server.behaviour.elsewhere = f"{other.url.replace('127.0.0.1', 'localhost')}/embeddings"
+    served.server.behaviour.faults.append("redirect")
+    np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
+    assert set(other.server.authorizations) == {""}
+    assert "sk-planted" in served.server.authorizations[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_behind_a_proxy_that_harms_requests_the_vectors_and_the_bill_are_right(
+    serve, encoder, bert_folder, seed
+):
+    served = serve(batch_limit=4)
+    proxy = FaultProxy(served.url)
+    faults = [*UNANSWERED, *DAMAGED, *HARMLESS, *[None] * 14]
+    random.Random(seed).shuffle(faults)
+    with proxy.running() as url:
+        found = load_encoder(f"{url}#mini", tokenizer=str(bert_folder), max_length=60)
+        before, noted = served.server.tokens, found.endpoint.spending.tokens
+        proxy.delivered.clear()
+        proxy.behave(faults)
+        np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
+    assert set(proxy.harmed) == {*UNANSWERED, *DAMAGED, *HARMLESS}
+    delivered = {text: count for text, count in proxy.delivered.items() if text in set(TEXTS)}
+    assert delivered == dict.fromkeys(TEXTS, 1)
+    # What broke before it reached the server is counted as well: it may have been paid for.
+    more = (found.endpoint.spending.tokens - noted) - (served.server.tokens - before)
+    assert 0 <= more <= 40 * (proxy.harmed["drop"] + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "faults"), [(3000, ("nan", "lost", "short", "500", "429")), (3501, ())])
+def test_the_largest_sum_is_never_exceeded_whatever_the_server_does(serve, bert_folder, limit, faults):
+    served = serve(batch_limit=8)
+    proxy = FaultProxy(served.url, [None] * 40 + list(faults))
+    texts = tiny.sentences(400)
+    with proxy.running() as url:
+        name, options = f"{url}#mini", EndpointOptions(price_per_million=1e6, max_cost=limit)
+        found = load_encoder(name, tokenizer=str(bert_folder), max_length=60, endpoint=options)
+        with pytest.raises(RunError, match=f"stopped at the maximum cost of {limit}"):
+            found.encode(texts)
+        assert limit - 8 * 30 * (2 + len(faults)) < served.server.tokens <= limit
+        load_encoder(name, tokenizer=str(bert_folder), max_length=60).encode(texts)
+    assert all(count == 1 for text, count in proxy.delivered.items() if text in set(texts))
+
+
+def test_nothing_is_found_out_for_more_than_the_largest_sum(serve):
+    served = serve()
+    with pytest.raises(RunError, match="stopped at the maximum cost of 0: 0 requests"):
+        served.encoder(price_per_million=1.0, max_cost=0)
+    assert served.server.seen == 0

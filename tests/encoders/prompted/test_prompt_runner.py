@@ -1,4 +1,7 @@
-"""What prompts and sentences begin with, computed once: the vectors of the plain path, and less work."""
+"""What prompts and sentences begin with, computed once; batches, memory, threads, and what is left behind."""
+
+import copy
+import threading
 
 import numpy as np
 import pytest
@@ -7,25 +10,26 @@ import torch
 import tiny
 import tiny_decoders
 from prefix_trees import counted_trees, grid_probes
-from stickytoken.encoders.prefixes import REUSE, PrefixReuse, ReuseLimits
+from stickytoken.encoders.compute.prefixes import REUSE, PrefixReuse, ReuseLimits
 from stickytoken.encoders.prompted import encoder as prompt_runner
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layer_states import TokenPrepending
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder, PromptRunner
+from stickytoken.encoders.prompted.layers import TokenPrepending, prepended
 from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import find_prompt
-from stickytoken.errors import InputError
+from stickytoken.encoders.prompted.prompts import Contrast, find_prompt
+from stickytoken.errors import EncodingError
 from stickytoken.insertion import Placement
 from stickytoken.machine import Precision
 
 KNOWN = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3")
 CARRIERS = ("the old river sings to the stone", "a bird", "the quiet winter night walks under the glass")
+SENTENCES = tiny.sentences(8)
 
 
-def read(prompt="prompteol", span=None, layer=-1):
-    return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer)
+def read(prompt="prompteol", span=None, layer=-1, contrast=None):
+    return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer, contrast)
 
 
-def encoder_of(kind, reading, **options):
+def encoder_of(reading, kind="qwen2", **options):
     return CausalPromptEncoder(*tiny_decoders.decoder(kind), "tiny", reading, **options)
 
 
@@ -34,7 +38,7 @@ def difference(found, expected):
     return float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
 
 
-def probes_of(encoder, placement, tokens=4):
+def probes_of(encoder, placement=Placement.SUFFIX, tokens=4):
     return grid_probes(encoder, CARRIERS, placement, tokens)
 
 
@@ -44,108 +48,153 @@ def trees(monkeypatch):
     return counted_trees(monkeypatch)
 
 
-# Trees wherever they are exact, even if they save little.
-ALWAYS = ReuseLimits(tree_share=1)
-
-
-@pytest.mark.parametrize("placement", Placement)
-@pytest.mark.parametrize("kind", KNOWN)
-def test_probes_of_a_plain_prompt_are_computed_as_trees(kind, placement, trees):
-    """A window of sixteen tokens is shorter than the prompts."""
-    encoder = encoder_of(kind, read(), reuse=ALWAYS)
-    plain = encoder_of(kind, read(), reuse=None)
-    contents = probes_of(encoder, placement)
+@pytest.mark.parametrize(
+    ("kind", "placement", "reading"),
+    [
+        *((kind, Placement.SUFFIX, read()) for kind in KNOWN),  # windows are shorter than the prompts
+        *(("qwen2", placement, read()) for placement in (Placement.PREFIX, Placement.RANDOM)),
+        ("qwen2", Placement.SUFFIX, read("ke", None, 3)),
+        ("qwen2", Placement.SUFFIX, read("Word: {sentence}:")),
+        pytest.param("qwen2", Placement.SUFFIX, read("metaeol"), marks=pytest.mark.slow),
+    ],
+)
+def test_probes_of_a_plain_prompt_are_computed_as_trees(kind, placement, reading, trees):
+    # Wherever trees are exact, even if they save little.
+    encoder = encoder_of(reading, kind, reuse=ReuseLimits(tree_share=1))
+    contents = probes_of(encoder, placement, tokens=2)
     found = encoder.encode_ids(contents)
     assert trees[-1] == len(set(contents))
-    expected = plain.encode_ids(contents)
-    assert difference(found, expected) < 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prompt", ["ke", "metaeol", "Word: {sentence}:"])
-@pytest.mark.parametrize("layer", [3, -1])
-def test_every_prompt_and_layer_gives_the_vectors_of_the_plain_path(prompt, layer, trees):
-    encoder = encoder_of("qwen2", read(prompt, None, layer), reuse=ALWAYS)
-    plain = encoder_of("qwen2", read(prompt, None, layer), reuse=None)
-    contents = probes_of(encoder, Placement.SUFFIX, tokens=2)
-    assert difference(encoder.encode_ids(contents), plain.encode_ids(contents)) < 1e-5
-    assert trees
-
-
-def test_the_token_budget_and_the_order_change_rounding_alone():
-    encoder = encoder_of("qwen2", read())
-    contents = probes_of(encoder, Placement.SUFFIX) + probes_of(encoder, Placement.PREFIX)
-    whole = encoder.encode_ids(contents)
-    for budget in (1, 64, 10**6):
-        found = encoder_of("qwen2", read(), token_budget=budget).encode_ids(contents[::-1])
-        assert difference(found[::-1], whole) < 1e-5
-
-
-def tokens_computed(encoder, contents):
-    """Tokens that pass the first layer."""
-    encoder.encode_ids(contents)  # tries the model out
-    seen = []
-    layer = encoder._prompted.decoder.layers[0]
-    hook = layer.register_forward_pre_hook(
-        lambda _, args, options: seen.append(
-            (args[0] if args else options["hidden_states"]).shape[:2].numel()
-        ),
-        with_kwargs=True,
-    )
-    encoder.encode_ids(contents)
-    hook.remove()
-    return sum(seen)
-
-
-def test_suffix_copies_cost_the_copies_and_the_end_of_the_prompt():
-    encoder = encoder_of("qwen2", read())
-    contents = probes_of(encoder, Placement.SUFFIX)
-    prompt = encoder._prompted.prompts[0]
-    carriers = sum(len(carrier.ids) for carrier in encoder.tokenize(CARRIERS))
-    # Each copy once, the end of the prompt for each input, carriers and the beginning once.
-    most = len(contents) * (1 + len(prompt.after)) + carriers + len(prompt.before)
-    assert tokens_computed(encoder, contents) <= most
-    assert most < 0.6 * sum(prompt.length(len(content)) for content in contents)
+    assert difference(found, encoder_of(reading, kind, reuse=None).encode_ids(contents)) < 1e-5
 
 
 @pytest.mark.parametrize(
     ("kind", "reading"),
     [
         ("qwen2", read(span=(1, 3))),  # each token sees what stands behind it
+        ("qwen2", read(contrast=Contrast(1))),
         ("qwen2", read("echo")),
         ("opt", read()),  # its masks are not known
     ],
 )
 def test_what_does_not_share_beginnings_takes_the_plain_path(kind, reading, trees):
-    encoder, plain = (encoder_of(kind, reading, reuse=reuse) for reuse in (REUSE, None))
-    contents = probes_of(encoder, Placement.SUFFIX)
+    encoder, plain = (encoder_of(reading, kind, reuse=reuse) for reuse in (REUSE, None))
+    contents = probes_of(encoder)
     assert difference(encoder.encode_ids(contents), plain.encode_ids(contents)) < 1e-5
+    encoder_of(read()).encode(SENTENCES[:6])  # little in common
     assert trees == []
 
 
-def test_sentences_that_have_little_in_common_are_no_tree(trees):
-    encoder = encoder_of("qwen2", read())
-    encoder.encode(tiny.sentences(6))
-    assert trees == []
+@pytest.mark.parametrize("reading", [read(), read(span=(1, 3), layer=3, contrast=Contrast(1))])
+def test_the_token_budget_and_the_order_change_rounding_alone(reading):
+    encoder = encoder_of(reading)
+    contents = probes_of(encoder) + probes_of(encoder, Placement.PREFIX)
+    whole = encoder.encode_ids(contents)
+    for budget in (64, 10**6):
+        found = encoder_of(reading, token_budget=budget).encode_ids(contents[::-1])
+        assert difference(found[::-1], whole) < 1e-5
+
+
+def tokens_seen(model):
+    """Count the tokens that every layer and the rest of it see, call by call."""
+    seen = {}
+
+    def counted(name):
+        def hook(_, args, options):
+            values = args[0] if args else options["hidden_states"]
+            seen[name] = seen.get(name, 0) + values.shape[:2].numel()
+
+        return hook
+
+    for number, layer in enumerate(model.layers):
+        layer.register_forward_pre_hook(counted(number), with_kwargs=True)
+        layer.mlp.register_forward_pre_hook(counted(f"mlp {number}"), with_kwargs=True)
+    return seen
+
+
+def test_suffix_copies_cost_the_copies_and_the_end_of_the_prompt_and_later_layers_nothing():
+    encoder = encoder_of(read(layer=3))
+    contents = probes_of(encoder)
+    prompt = encoder.prompted.prompts[0]
+    encoder.encode_ids(contents)  # tries the model out
+    seen = tokens_seen(encoder.prompted.decoder.model)
+    encoder.encode_ids(contents)
+    carriers = sum(len(carrier.ids) for carrier in encoder.tokenize(CARRIERS))
+    # Each copy once, the end of the prompt for each input, carriers and the beginning once.
+    most = len(contents) * (1 + len(prompt.after)) + carriers + len(prompt.before)
+    assert seen[0] == seen[2] <= most
+    assert most < 0.6 * sum(prompt.length(len(content)) for content in contents)
+    assert 3 not in seen
+
+
+@pytest.mark.parametrize("prompt", ["prompteol", "ck"])
+def test_the_auxiliary_prompt_runs_once_for_all_templates_up_to_its_layer(prompt):
+    counts = []
+    for contrast in (None, Contrast(1)):
+        encoder = encoder_of(read(prompt, None, 3, contrast))
+        encoder.encode(SENTENCES)  # tries the model out, and computes the beginnings
+        seen = tokens_seen(encoder.prompted.decoder.model)
+        encoder.encode(SENTENCES)
+        counts.append(seen)
+    auxiliary = encoder.prompted.auxiliary.prompts[0]
+    # Its beginning is not computed again.
+    once = sum(auxiliary.length(len(ids)) - auxiliary.fixed for ids in encoder.content_ids(SENTENCES))
+    added = {name: counts[1][name] - count for name, count in counts[0].items()}
+    assert added == {0: once, "mlp 0": once, 1: once, "mlp 1": 0, 2: 0, "mlp 2": 0}
+
+
+def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch):
+    made = []
+    build = prompt_runner.FixedBeginnings.__init__
+
+    def counted(self, model, numbers):
+        made.append(tuple(numbers))
+        build(self, model, numbers)
+
+    encoder = encoder_of(read("ke", (1, 3), 3, Contrast(2)))
+    encoder.encode(SENTENCES)  # tries the model out
+    monkeypatch.setattr(prompt_runner.FixedBeginnings, "__init__", counted)
+    first = encoder.encode(SENTENCES)
+    assert np.array_equal(encoder.encode(SENTENCES), first)
+    assert made == []
+    encoder.encode_layers(SENTENCES, [2, 3])
+    assert made == [(2, 3)]
+    with torch.no_grad():
+        encoder.prompted.decoder.layers[0].self_attn.k_proj.weight.mul_(1.5)
+    found = encoder.encode(SENTENCES)
+    plain = CausalPromptEncoder(encoder._model, encoder.user_tokenizer, "x", encoder.reading, reuse=None)
+    assert difference(found, plain.encode(SENTENCES)) < 1e-5
+    assert np.abs(found - first).max() > 1e-3
+
+
+@pytest.mark.parametrize("span", [None, (1, 3)])
+def test_in_a_lower_precision_vectors_do_not_depend_on_what_was_encoded_before(span):
+    encoder, fresh = (encoder_of(read("ke", span, 3), "llama").at(Precision.BFLOAT16) for _ in range(2))
+    contents = probes_of(encoder, tokens=2)
+    first = encoder.encode_ids(contents)
+    encoder.encode_layers(SENTENCES, [1, 2])
+    encoder.encode(SENTENCES[:3])
+    assert np.array_equal(encoder.encode_ids(contents), first)
+    assert np.array_equal(fresh.encode_ids(contents), first)
+
+
+# What goes wrong.
 
 
 def test_a_model_that_trees_do_not_fit_takes_the_plain_path(monkeypatch):
     """Its masks are other ones than its name says."""
-    encoder = encoder_of("qwen2", read())
-    contents = probes_of(encoder, Placement.SUFFIX)
-    expected = encoder_of("qwen2", read(), reuse=None).encode_ids(contents)
+    encoder = encoder_of(read())
+    contents = probes_of(encoder)
+    expected = encoder_of(read(), reuse=None).encode_ids(contents)
     masks = PrefixReuse._masks
-
-    def all_seen(self, places, seen):
-        return masks(self, places, torch.ones_like(seen))
-
-    monkeypatch.setattr(PrefixReuse, "_masks", all_seen)
+    monkeypatch.setattr(
+        PrefixReuse, "_masks", lambda self, places, seen: masks(self, places, torch.ones_like(seen))
+    )
     assert difference(encoder.encode_ids(contents), expected) < 1e-5
 
 
 def test_without_memory_for_keys_and_values_the_plain_path_is_taken(monkeypatch, caplog):
-    encoder = encoder_of("qwen2", read())
-    contents = probes_of(encoder, Placement.SUFFIX)
+    encoder = encoder_of(read())
+    contents = probes_of(encoder)
     expected = encoder.encode_ids(contents)
 
     def full(self, roots, count):
@@ -157,40 +206,136 @@ def test_without_memory_for_keys_and_values_the_plain_path_is_taken(monkeypatch,
     assert caplog.text.count("continuing without reuse") == 1
 
 
-def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch):
-    made = []
-    build = prompt_runner.FixedBeginnings.__init__
+@pytest.mark.parametrize("most", [1, 0])
+def test_without_memory_for_a_batch_smaller_ones_are_taken(most, monkeypatch, caplog):
+    encoder = encoder_of(read(span=(1, 3)))
+    expected = encoder.encode(SENTENCES * 3)
+    forward = PromptRunner.forward
 
-    def counted(self, model, numbers):
-        made.append(tuple(numbers))
-        build(self, model, numbers)
+    def scarce(self, rows, *rest):
+        if len(rows) > most:
+            raise torch.OutOfMemoryError("out of memory")
+        return forward(self, rows, *rest)
 
-    encoder = encoder_of("qwen2", read("ke", (1, 3), 3))
-    encoder.encode(tiny.sentences(8))  # tries the model out
-    monkeypatch.setattr(prompt_runner.FixedBeginnings, "__init__", counted)
-    first = encoder.encode(tiny.sentences(8))
-    assert np.array_equal(encoder.encode(tiny.sentences(8)), first)
-    assert made == []
-    encoder.encode_layers(tiny.sentences(8), [2, 3])
-    assert made == [(2, 3)]
-    with torch.no_grad():
-        encoder._prompted.decoder.layers[0].self_attn.k_proj.weight.mul_(1.5)
-    found = encoder.encode(tiny.sentences(8))
-    plain = CausalPromptEncoder(encoder._model, encoder._user_tokenizer, "x", encoder.reading, reuse=None)
-    assert difference(found, plain.encode(tiny.sentences(8))) < 1e-5
-    assert np.abs(found - first).max() > 1e-3
+    monkeypatch.setattr(PromptRunner, "forward", scarce)
+    if not most:
+        with pytest.raises(EncodingError, match=r"tiny: cpu ran out of memory on a prompt of \d+ tokens"):
+            encoder.encode(SENTENCES)
+        return
+    assert difference(encoder.encode(SENTENCES * 3), expected) < 1e-5
+    assert "smaller batches" in caplog.text
 
 
-@pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.INT8])
-@pytest.mark.parametrize("span", [None, (1, 3)])
-def test_in_a_lower_precision_vectors_do_not_depend_on_what_was_encoded_before(precision, span):
-    try:
-        encoder = encoder_of("llama", read("ke", span, 3)).at(precision)
-    except InputError as error:
-        pytest.skip(str(error))
-    contents = probes_of(encoder, Placement.SUFFIX, tokens=2)
-    first = encoder.encode_ids(contents)
-    encoder.encode_layers(tiny.sentences(8), [1, 2])
-    encoder.encode(tiny.sentences(3))
-    assert np.array_equal(encoder.encode_ids(contents), first)
-    assert np.array_equal(encoder_of("llama", read("ke", span, 3)).at(precision).encode_ids(contents), first)
+def hooks(model):
+    return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_hooks_are_removed_after_an_error(number):
+    encoder = encoder_of(read(span=(1, 3), contrast=Contrast(1)))
+    expected, model = encoder.encode(SENTENCES), encoder.prompted.decoder.model
+
+    def fail(*_):
+        raise RuntimeError("no power")
+
+    handle = model.layers[number].register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="no power"):
+        encoder.encode(SENTENCES)
+    handle.remove()
+    assert hooks(model) == 0
+    assert np.array_equal(encoder.encode(SENTENCES), expected)
+
+
+def test_the_model_and_the_tokenizer_are_left_as_they_were():
+    model, tokenizer = tiny_decoders.decoder("qwen2")
+    model.train()
+    model.layers[2].eval()
+
+    def state():
+        flags = [part.training for part in model.modules()]
+        return len(tokenizer), tokenizer.padding_side, tokenizer.backend_tokenizer.to_str(), flags
+
+    before, weights = state(), copy.deepcopy(model.state_dict())
+    CausalPromptEncoder(model, tokenizer, "tiny", read("metaeol", (1, 3))).encode(SENTENCES)
+    assert state() == before
+    assert weights.keys() == model.state_dict().keys()
+    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+@pytest.mark.slow
+def test_threads_and_encoders_on_one_model_do_not_disturb_each_other():
+    model, tokenizer = tiny_decoders.decoder("qwen2")
+    readings = [
+        read(span=(1, 3), layer=3, contrast=Contrast(1)),
+        read(span=(0, 2)),
+        read("cot", None, 2),
+        read(span=(2, 4)),
+    ]
+    encoders = [CausalPromptEncoder(model, tokenizer, "tiny", each) for each in readings]
+    expected = [each.encode(SENTENCES) for each in encoders]
+    ids = torch.arange(5, 25)[None]
+    with torch.inference_mode():
+        plain = model(input_ids=ids).last_hidden_state.clone()
+    wrong, done = [], threading.Event()
+
+    def encode(encoder, right):
+        wrong.extend(1 for _ in range(12) if np.abs(encoder.encode(SENTENCES) - right).max() > 1e-5)
+
+    def call():
+        """The user's own use of the model, with no prompt and no lock."""
+        while not done.is_set():
+            with torch.inference_mode():
+                if (model(input_ids=ids).last_hidden_state - plain).abs().max() > 1e-5:
+                    wrong.append("plain")
+
+    caller = threading.Thread(target=call)
+    workers = [threading.Thread(target=encode, args=each) for each in zip(encoders, expected, strict=True)]
+    for thread in (caller, *workers):
+        thread.start()
+    for worker in workers:
+        worker.join()
+    done.set()
+    caller.join()
+    assert wrong == []
+    assert hooks(model) == 0
+
+
+# Devices.
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
+def test_a_model_spread_over_devices_is_read():
+    model, tokenizer = tiny_decoders.decoder("qwen2")
+    expected = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3))).encode(SENTENCES)
+
+    def moved(value):
+        if isinstance(value, tuple):
+            return tuple(map(moved, value))
+        return value.cuda() if isinstance(value, torch.Tensor) else value
+
+    for layer in model.layers[1:]:
+        layer.cuda()
+        layer.register_forward_pre_hook(
+            lambda _, args, kwargs: (moved(args), {key: moved(each) for key, each in kwargs.items()}),
+            with_kwargs=True,
+        )
+    model.norm.cuda()
+    found = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3))).encode(SENTENCES)
+    assert np.abs(found - expected).max() < 1e-4
+
+
+def test_index_tensors_follow_the_states():
+    """Without a second device: places and last slots are moved to where each layer has its states."""
+    asked = []
+
+    class Watched(torch.Tensor):
+        def to(self, *args, **kwargs):
+            asked.append(args[0])
+            return super().to(*args, **kwargs)
+
+    layer, states = torch.nn.Identity(), torch.randn(2, 3, 4)
+    slots = torch.tensor([0, 1]).as_subclass(Watched), torch.tensor([2, 2]).as_subclass(Watched)
+    with prepended([layer], TokenPrepending(0, 1), *slots):
+        layer(states)
+    assert asked == [states.device] * 2

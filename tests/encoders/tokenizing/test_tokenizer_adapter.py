@@ -11,9 +11,9 @@ import saved_models
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import ModelError
-from stickytoken.vocabulary import Category, categorize
+from stickytoken.vocabulary import categorize
 
 BUILDERS = {
     "bert": architectures.bert_tokenizer,
@@ -52,16 +52,6 @@ def test_encoding_equals_that_of_transformers_without_special_tokens(name):
 
 
 @names
-def test_neither_padding_nor_truncation_of_the_original_reaches_the_copy(name):
-    original = BUILDERS[name]()
-    adapted = HuggingFaceTokenizer(original)
-    texts = ["the", "the river and the stone on the road"]
-    original(texts, padding="max_length", truncation=True, max_length=4)
-    assert adapted.encode_many(texts) == [plain(name, text) for text in texts]
-    assert HuggingFaceTokenizer(original).encode_many(texts) == [plain(name, text) for text in texts]
-
-
-@names
 def test_decoding_equals_that_of_transformers_without_clean_up(name):
     generator = np.random.default_rng(0)
     ids = [
@@ -71,41 +61,19 @@ def test_decoding_equals_that_of_transformers_without_clean_up(name):
     assert ADAPTED[name].decode_many(ids) == [ORIGINALS[name].decode(row, **options) for row in ids]
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
-def test_decoding_gives_the_text_back_where_no_byte_is_lost(name):
-    texts = [*tiny.sentences(10), "the\nriver\r\nsings\n", "🙂 נהר नदी  river", "ﬁnancial ① ½ Ａ"]
-    assert ADAPTED[name].decode_many(ADAPTED[name].encode_many(texts)) == texts
-
-
 @names
-def test_entries_are_the_vocabulary_by_ascending_id(name):
-    entries = ADAPTED[name].entries
+def test_entries_are_the_vocabulary_by_ascending_id_and_special_ids_all_but_the_cls_role(name):
+    original, entries = ORIGINALS[name], ADAPTED[name].entries
     assert list(entries) == sorted(entries)
     assert entries == {
         token_id: token if isinstance(token, str) else token.decode("utf-8", "backslashreplace")
-        for token, token_id in ORIGINALS[name].get_vocab().items()
+        for token, token_id in original.get_vocab().items()
     }
-
-
-@names
-def test_special_ids_are_all_but_those_with_the_cls_role_alone(name):
-    original = ORIGINALS[name]
     expected = {*original.all_special_ids}
     if original.cls_token_id not in (original.bos_token_id, original.eos_token_id):
         expected.discard(original.cls_token_id)
     assert expected
     assert ADAPTED[name].special_ids == expected
-
-
-def test_special_tokens_of_a_bare_tokenizer_are_known_by_their_mark():
-    original = architectures.roberta_tokenizer()
-    bare = HuggingFaceTokenizer(Tokenizer.from_str(original.backend_tokenizer.to_str()))
-    assert bare.special_ids == HuggingFaceTokenizer(original).special_ids
-    categories = categorize(bare).categories
-    assert categories[original.mask_token_id] is Category.OK_SPECIAL
-
-
-# --- words
 
 
 @names
@@ -124,15 +92,6 @@ def test_there_is_one_word_for_each_piece_between_blanks(name, words, separators
     text = "".join(f"{blank}{word}" for blank, word in zip(separators, words, strict=False))
     text = f"{text}{separators[-1]}" if outside else text.lstrip()
     assert len(ADAPTED[name].tokenize([text])[0].words) == len(text.split()) == len(words)
-
-
-@fast_names
-@reproducible
-@given(words=known_texts, prompt=st.sampled_from(["the song: ", "query: ", "🙂 ", "mend\n"]))
-def test_a_prompt_is_no_word_of_the_text(name, words, prompt):
-    text = ADAPTED[name].tokenize([" ".join(words)], prompt)[0]
-    assert len(text.words) == len(words)
-    assert text.head
 
 
 @fast_names
@@ -160,39 +119,30 @@ def test_each_word_decodes_to_the_word_that_it_stands_for(name, words):
         assert ADAPTED[name].decode_many([text.head])[0].strip() == prompt.strip()
 
 
-def test_a_tokenizer_without_offsets_is_cut_at_every_token():
+def test_texts_without_words_or_offsets():
+    for name in FAST:
+        for text in ADAPTED[name].tokenize(["", ""], "the song:"):
+            assert text.words == ()
+            assert list(text.head) == plain(name, "the song:")
+    assert ADAPTED["bert"].tokenize([]) == []
     text = ADAPTED["byt5"].tokenize(["río"], "q: ")[0]
     assert [len(word) for word in text.words] == [1] * 4
     assert ADAPTED["byt5"].decode_many([text.head, text.ids]) == ["q: ", "q: río"]
 
 
-@fast_names
-def test_text_without_words_has_no_words(name):
-    for text in ADAPTED[name].tokenize(["", ""], "the song:"):
-        assert text.words == ()
-        assert list(text.head) == plain(name, "the song:")
-    assert ADAPTED[name].tokenize([]) == []
-
-
-# --- fingerprint and kinds
-
-
 def test_fingerprints_tell_tokenizers_apart_and_survive_saving_and_use(tmp_path):
     fingerprints = {name: adapted.fingerprint for name, adapted in ADAPTED.items()}
-    assert len(set(fingerprints.values())) == len(fingerprints)
+    other = HuggingFaceTokenizer(architectures.qwen_tokenizer(closing=False)).fingerprint
+    assert len({*fingerprints.values(), other}) == len(fingerprints) + 1
     for name, build in BUILDERS.items():
         fresh = build()
+        # Neither padding nor truncation of the original reaches the copy.
         fresh(["the", "the river"], padding=True, truncation=True, max_length=3)
+        adapted = HuggingFaceTokenizer(fresh)
+        assert adapted.encode_many(TEXTS[:5]) == ADAPTED[name].encode_many(TEXTS[:5])
+        assert adapted.fingerprint == fingerprints[name]
         fresh.save_pretrained(tmp_path / name)
-        assert HuggingFaceTokenizer(fresh).fingerprint == fingerprints[name]
         assert load_tokenizer(tmp_path / name).fingerprint == fingerprints[name]
-
-
-def test_the_fingerprint_sees_the_template_of_special_tokens():
-    assert (
-        ADAPTED["qwen"].fingerprint
-        != HuggingFaceTokenizer(architectures.qwen_tokenizer(closing=False)).fingerprint
-    )
 
 
 def test_special_tokens_in_a_text_are_split_where_the_tokenizer_says_so():
@@ -223,45 +173,29 @@ def test_an_empty_vocabulary_is_refused():
         categorize(HuggingFaceTokenizer(Tokenizer(models.WordLevel({}, unk_token="?"))))
 
 
-# --- loaded alone
-
-
 def test_a_folder_with_only_tokenizer_json_serves_the_tokenizer(tmp_path):
     tokenizer = architectures.roberta_tokenizer()
     tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
     loaded = load_tokenizer(tmp_path)
-    assert loaded.entries == dict(
-        sorted((token_id, token) for token, token_id in tokenizer.get_vocab().items())
-    )
+    assert loaded.entries == HuggingFaceTokenizer(tokenizer).entries
     assert loaded.encode_many(["the river"]) == [tokenizer("the river", add_special_tokens=False).input_ids]
 
 
-def test_the_tokenizer_of_a_static_model_is_found_in_the_folder_of_its_module(tmp_path):
+@pytest.mark.parametrize("content", ["not json", '["a"]', '[{"type": "x"}]', '[{"path": 3}]', "null"])
+def test_the_tokenizer_of_a_static_model_is_found_by_its_list_of_modules(content, tmp_path):
     folder = saved_models.static_in_a_folder(tmp_path / "static")
     encoder = load_encoder(folder, device="cpu")
-    tokenizer = load_tokenizer(folder)
-    assert tokenizer.entries == encoder.tokenizer.entries
-    assert tokenizer.encode_many(TEXTS) == encoder.tokenizer.encode_many(TEXTS)
-
-
-@pytest.mark.parametrize("content", ["not json", '["a"]', '[{"type": "x"}]', '[{"path": 3}]', "null"])
-def test_a_broken_list_of_modules_is_named_when_only_the_tokenizer_is_wanted(content, tmp_path):
-    folder = saved_models.static_in_a_folder(tmp_path / "static")
+    assert load_tokenizer(folder).encode_many(TEXTS) == encoder.tokenizer.encode_many(TEXTS)
     (folder / "modules.json").write_text(content, "utf-8")
     with pytest.raises(ModelError, match=r"modules\.json is not a list of modules"):
         load_tokenizer(folder)
 
 
-# --- published tokenizers
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t5", "roberta-base"])
-def test_published_tokenizers_are_cut_at_the_words_of_the_text(shared, name):
-    adapted = load_tokenizer(shared / "tokenizers" / name)
-    original = transformers.AutoTokenizer.from_pretrained(shared / "tokenizers" / name)
+def test_a_published_tokenizer_is_cut_at_the_words_of_the_text(shared):
+    adapted = load_tokenizer(shared / "tokenizers" / "t5")
+    original = transformers.AutoTokenizer.from_pretrained(shared / "tokenizers" / "t5")
     sentences = [
-        "The quick brown fox jumps over the lazy dog.",
         "They didn't  panic: 42 unbelievable café-goers (all of them) sang!",
         "Don't: a café façade; co-operation and\nnew lines ",
     ]

@@ -7,10 +7,11 @@ import pytest
 import profiled
 import tiny
 from stickytoken import load_encoder
-from stickytoken.corpora import bundled_frame, load_sentences, text_kinds_frame
+from stickytoken.data import bundled_frame, load_sentences, text_kinds_frame
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.encoders.views import View
 from stickytoken.methods.profile.anchors import (
+    ProfileSettings,
     Sources,
     TextGroup,
     anchor_panel,
@@ -20,7 +21,6 @@ from stickytoken.methods.profile.anchors import (
     vocabulary_anchors,
 )
 from stickytoken.methods.profile.plan import make_profile_plan
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
 KINDS = list(dict.fromkeys(text_kinds_frame()["kind"]))
@@ -61,19 +61,21 @@ def test_without_a_corpus_everyday_sentences_and_ten_kinds_weigh_the_same(encode
         assert len(group.texts) > 70
 
 
-@pytest.mark.parametrize("topics", [0, 5])
-def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder, topics):
-    corpus = profiled.corpus(60, topics=topics)
-    (own,), beside = sources(encoder, corpus)
+def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder):
+    """As many anchors again are drawn from these."""
+    corpus = profiled.corpus(300, topics=5)
+    found = sources(encoder, corpus)
+    (own,), beside = found
     assert (own.name, own.weight, own.kind) == ("corpus", 1.0, False)
     assert own.texts == list(corpus.texts)
     assert names(beside) == KINDS
     assert {(group.weight, group.kind) for group in beside} == {(0.0, True)}
-
-
-def test_the_bundled_sentences_in_a_file_of_ones_own_are_a_corpus_of_ones_own(encoder):
-    (own,), beside = sources(encoder, replace(load_sentences(), bundled=False))
-    assert (own.name, len(beside)) == ("corpus", 10)
+    anchors = choose_anchors(encoder, replace(SETTINGS, anchors=100), found, set())
+    assert names(anchors.chosen) == ["corpus", *KINDS]
+    assert [len(group.texts) for group in anchors.chosen] == [100, *[10] * 10]
+    assert anchors.places.tolist() == sorted(anchors.places.tolist())
+    bundled = sources(encoder, replace(load_sentences(), bundled=False))
+    assert names(bundled.own) == ["corpus"]
 
 
 def test_a_model_that_cannot_read_the_kinds_has_the_topics_of_the_corpus(foreign):
@@ -87,16 +89,7 @@ def test_a_model_that_cannot_read_the_kinds_has_the_topics_of_the_corpus(foreign
         assert group.texts == own
 
 
-def test_without_topics_it_has_one_group_and_no_kind(foreign):
-    (own,), beside = sources(foreign, profiled.corpus(50))
-    assert (own.name, own.weight, own.kind, beside) == ("corpus", 1.0, False, [])
-
-
 # choose_anchors
-
-
-def kind_of(text, found):
-    return [group.name for groups in found for group in groups if text in group.texts]
 
 
 def test_all_groups_give_as_many_anchors_and_none_that_carries(encoder):
@@ -108,17 +101,7 @@ def test_all_groups_give_as_many_anchors_and_none_that_carries(encoder):
     assert not taken & set(anchors.texts)
     assert len(set(anchors.texts)) == 440
     for text, group in zip(anchors.texts, anchors.places, strict=True):
-        assert anchors.chosen[group].name in kind_of(text, found)
-    assert sum(group.weight for group in anchors.chosen) == pytest.approx(1)
-
-
-def test_beside_a_corpus_of_ones_own_there_are_as_many_anchors_again(encoder):
-    found = sources(encoder, profiled.corpus(300))
-    anchors = choose_anchors(encoder, replace(SETTINGS, anchors=100), found, set())
-    assert names(anchors.chosen) == ["corpus", *KINDS]
-    assert [len(group.texts) for group in anchors.chosen] == [100, *[10] * 10]
-    assert [group.weight for group in anchors.chosen] == [1.0, *[0.0] * 10]
-    assert anchors.places.tolist() == sorted(anchors.places.tolist())
+        assert text in found.own[group].texts
 
 
 def test_texts_that_the_model_does_not_read_whole_are_left_out_and_counted(tmp_path):
@@ -160,31 +143,22 @@ def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
     assert [(group.name, group.weight, group.kind) for group in one] == [("cluster 0", 1.0, False)]
 
 
-def test_the_draw_is_a_function_of_the_seed(encoder):
-    found = sources(encoder, profiled.corpus(300))
-    first, again, other = (
-        choose_anchors(encoder, replace(SETTINGS, anchors=100, seed=seed), found, set()) for seed in (1, 1, 2)
-    )
-    assert first.texts == again.texts
-    assert set(first.texts) != set(other.texts)
-
-
 # vocabulary_anchors, anchor_panel
 
 
 def test_vocabulary_entries_are_drawn_at_random_in_the_order_of_their_ids(encoder):
     available = analyze_vocabulary(encoder).available
-    found = vocabulary_anchors(encoder, SETTINGS, available)
-    ids = [token.id for token in found]
+
+    def drawn(**options):
+        return vocabulary_anchors(encoder, replace(SETTINGS, **options), available)
+
+    ids = [token.id for token in drawn()]
     assert ids == sorted(set(ids))
     assert len(ids) == 200
-    assert set(found) <= set(available)
     assert ids != [token.id for token in available][:200]
-    assert vocabulary_anchors(encoder, SETTINGS, available) == found
-    assert vocabulary_anchors(encoder, replace(SETTINGS, seed=1), available) != found
-    assert vocabulary_anchors(encoder, replace(SETTINGS, vocabulary_anchors=0), available) == []
-    many = vocabulary_anchors(encoder, replace(SETTINGS, vocabulary_anchors=10**4), available)
-    assert many == sorted(available, key=lambda token: token.id)
+    assert drawn(seed=1) != drawn() == drawn()
+    assert drawn(vocabulary_anchors=0) == []
+    assert drawn(vocabulary_anchors=10**4) == sorted(available, key=lambda token: token.id)
 
 
 @pytest.mark.parametrize("beside", [True, False])

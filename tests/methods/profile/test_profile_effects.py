@@ -1,17 +1,12 @@
 """effects.parquet: what is written of every round, and what is read of it."""
 
-from dataclasses import replace
-
 import numpy as np
-import polars as pl
 import pytest
 
 import profiled
 from stickytoken import load_encoder
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.estimates import (
-    AXES_FILE,
     EFFECTS_COLUMNS,
     Measurements,
     kept_effects,
@@ -19,7 +14,7 @@ from stickytoken.methods.profile.estimates import (
     write_effects,
 )
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.statistics import Pull, anchorage, fit_pull, predicted_lifts
+from stickytoken.methods.statistics import Pull, fit_pull
 from stickytoken.unit_vectors import unit_vectors
 
 DIMENSION = 9
@@ -49,36 +44,8 @@ def test_one_row_per_round_and_token_is_read_as_it_was_written(tmp_path):
     for step, own in rounds.items():
         found = shuffled.of(step)
         assert found.ids.tolist() == own.ids.tolist()
-        assert np.array_equal(found.effects.pull, own.effects.pull.astype(np.float32))
-        assert found.effects.contraction == pytest.approx(own.effects.contraction, abs=1e-7)
-
-
-def test_a_round_that_was_not_measured_has_no_rows(tmp_path):
-    found = reread(tmp_path, {Round.SCREEN: measured([3, 5], 1)}).of(Round.CONFIRM)
-    assert found.ids.tolist() == []
-    assert found.effects.contraction.shape == (0,)
-    assert found.effects.pull.shape == (0, DIMENSION)
-
-
-def test_a_pull_takes_two_bytes_per_dimension(tmp_path):
-    effects = reread(tmp_path, {Round.SCREEN: measured([3, 5], 1)})
-    assert effects.table.schema["pull"] == pl.Array(pl.Float16, DIMENSION)
-    assert effects.axes is None
-    assert not (tmp_path / AXES_FILE).exists()
-
-
-def test_pulls_that_take_too_much_are_kept_on_their_principal_axes(tmp_path):
-    """Of pulls that lie in a plane, two axes lose nothing but the rounding to float16."""
-    screened, confirmed = measured(range(40), 1), measured([5, 9], 2)
-    plane = np.random.default_rng(4).normal(size=(2, DIMENSION))
-    flat = (screened.effects.pull[:, :2] @ plane).astype(np.float16)
-    screened = replace_pull(screened, flat)
-    rounds = {Round.SCREEN: screened, Round.CONFIRM: replace_pull(confirmed, flat[[5, 9]])}
-    effects = reread(tmp_path, rounds, most_bytes=2 * 2 * 42)
-    assert effects.table.schema["pull"] == pl.Array(pl.Float16, 2)
-    assert effects.axes @ effects.axes.T == pytest.approx(np.eye(2), abs=1e-6)
-    for step, own in rounds.items():
-        assert effects.of(step).effects.pull == pytest.approx(own.effects.pull, abs=0.01)
+        assert np.array_equal(found.pull, own.effects.pull.astype(np.float32))
+        assert found.contraction == pytest.approx(own.effects.contraction, abs=1e-7)
 
 
 def test_the_principal_axes_are_those_of_the_singular_value_decomposition(tmp_path):
@@ -87,12 +54,8 @@ def test_the_principal_axes_are_those_of_the_singular_value_decomposition(tmp_pa
     pulls = screened.effects.pull.astype(np.float64)
     left, values, right = np.linalg.svd(pulls, full_matrices=False)
     best = (left[:, :4] * values[:4]) @ right[:4]
-    assert effects.of(Round.SCREEN).effects.pull == pytest.approx(best, abs=0.02)
+    assert effects.of(Round.SCREEN).pull == pytest.approx(best, abs=0.02)
     assert kept_effects({Round.SCREEN: screened}, most_bytes=1).axes.shape == (1, DIMENSION)
-
-
-def replace_pull(found, pull):
-    return replace(found, effects=found.effects._replace(pull=pull))
 
 
 # Of a run.
@@ -134,23 +97,5 @@ def test_the_effects_of_a_token_are_fitted_to_the_carriers_of_its_round(model, r
     vectors = unit_vectors(model.encode(before)), unit_vectors(model.encode(after))
     (contraction,), (pull,) = fit_pull(vectors[0], vectors[1][None])
     row = found.ids.tolist().index(34)
-    assert found.effects.contraction[row] == pytest.approx(contraction, abs=1e-5)
-    assert found.effects.pull[row] == pytest.approx(pull, abs=1e-3)
-
-
-def test_lifts_predicted_from_the_effects_agree_with_those_that_were_measured(model, run):
-    """On the anchors and carriers of the run itself; of single texts the two differ."""
-    encoder = load_encoder(model)
-    plan = run.plan
-    texts = [anchor.text for anchor in plan.anchors]
-    weights = np.array([group.weight for group in plan.groups])
-    places = np.array([anchor.group for anchor in plan.anchors])
-    rest = [text for k, text in enumerate(plan.carriers) if k not in run.result.screening_carriers]
-    panel = AnchorPanel(unit_vectors(encoder.encode(texts)), places, weights[: places.max() + 1])
-    corpus = anchorage(panel.against(unit_vectors(encoder.encode(rest)), plan.mean_similarity))
-    confirmed = read_effects(run.path).of(Round.CONFIRM)
-    predicted = predicted_lifts(confirmed.effects, corpus)
-    lifts = dict(run.tokens.select("token_id", "lift").iter_rows())
-    stored = np.array([lifts[token_id] for token_id in confirmed.ids.tolist()])
-    assert np.corrcoef(predicted, stored)[0, 1] > 0.95
-    assert confirmed.ids[predicted.argmax()] == 34
+    assert found.contraction[row] == pytest.approx(contraction, abs=1e-5)
+    assert found.pull[row] == pytest.approx(pull, abs=1e-3)

@@ -6,8 +6,8 @@ import pytest
 
 import english
 from stickytoken import load_encoder
-from stickytoken.corpora import text_kinds_frame
-from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.data import text_kinds_frame
+from stickytoken.data.sentences import collect_sentences
 from stickytoken.detection import detect
 from stickytoken.methods.profile.anchors import representative_carriers
 
@@ -31,6 +31,15 @@ def row_of(run, token):
     return run.tokens.row(by_predicate=pl.col("token") == token, named=True)
 
 
+def shards(run, step):
+    """Lifts by carrier and group of a round, by ascending token id."""
+    return (
+        pl.read_parquet(run.path / "shards" / f"{step}-*.parquet")
+        .sort("token_id")[["token_id", "groups"]]
+        .rows()
+    )
+
+
 def test_what_lifts_every_kind_is_sticky_and_what_lifts_one_is_topical_for_it(run):
     sticky, topical = row_of(run, english.STICKY), row_of(run, english.TOPICAL)
     assert (sticky["verdict"], sticky["universality"], sticky["kind"]) == ("sticky", 1.0, None)
@@ -45,55 +54,33 @@ def test_what_lifts_every_kind_is_sticky_and_what_lifts_one_is_topical_for_it(ru
     assert run.result.topical == run.tokens.filter(verdict="topical").height
 
 
-def test_a_topical_token_is_graded_on_its_kind_and_not_on_the_lift(run):
-    topical = row_of(run, english.TOPICAL)
-    sd = (topical["lift"] - run.result.ordinary_lift) / run.plan.similarity_spread
-    assert sd < 0.5  # on all texts it would be mild
-
-
-def shards(run, step):
-    paths = sorted((run.path / "shards").glob(f"{step}-*.parquet"))
-    return {row["token_id"]: row for row in pl.concat([pl.read_parquet(path) for path in paths]).to_dicts()}
-
-
-def slow_group_means(row, carriers, groups, kept):
-    values = np.array(row["groups"], dtype=float).reshape(carriers, groups)
-    return [
-        sum(own) / len(own) if (own := [values[k, g] for k in kept if not np.isnan(values[k, g])]) else np.nan
-        for g in range(groups)
-    ]
-
-
 def test_universality_and_lift_words_equal_a_plain_version(run):
     """Of tokens of the last round: lifts by kind above the median of the tokens of the pilot."""
-    plan, groups = run.plan, len(run.plan.groups)
-    few = run.result.screening_carriers
-    rest = [k for k in range(len(plan.carriers)) if k not in few]
-    pilot, confirmed = shards(run, "pilot"), shards(run, "confirm")
-    assert sorted(pilot) == plan.late_reference
-    ordinary = [slow_group_means(row, len(plan.carriers), groups, rest) for row in pilot.values()]
-    levels = np.median(ordinary, axis=0)
+    plan, shape = run.plan, (-1, len(run.plan.groups))
+    rest = [k for k in range(len(plan.carriers)) if k not in run.result.screening_carriers]
+
+    def means(step, carriers):
+        return {
+            token_id: np.nanmean(np.array(groups, dtype=float).reshape(shape)[carriers], axis=0)
+            for token_id, groups in shards(run, step)
+        }
+
+    pilot, confirmed = means("pilot", rest), means("confirm", slice(None))
+    levels = np.median(list(pilot.values()), axis=0)
     kinds = [place for place, group in enumerate(plan.groups) if group.kind]
     assert len(kinds) == 11
     for row in run.tokens.filter(pl.col("texts") == 48).to_dicts():
-        if row["token_id"] in confirmed:
-            means = slow_group_means(confirmed[row["token_id"]], len(rest), groups, range(len(rest)))
-        else:
-            means = slow_group_means(pilot[row["token_id"]], len(plan.carriers), groups, rest)
-        lifted = [
-            means[place] - levels[place] >= 0.5 * 0.5 * plan.groups[place].spread
-            for place in kinds
-            if not np.isnan(means[place])
-        ]
+        own = (pilot | confirmed)[row["token_id"]]
+        known = [place for place in kinds if not np.isnan(own[place])]
+        lifted = [own[k] - levels[k] >= 0.5 * 0.5 * plan.groups[k].spread for k in known]
         assert row["universality"] == pytest.approx(sum(lifted) / len(lifted)), row["token"]
-        assert row["lift_words"] == pytest.approx(means[-1], abs=1e-6)
+        assert row["lift_words"] == pytest.approx(own[-1], abs=1e-6)
 
 
 def test_the_screening_carriers_are_those_that_the_pilot_speaks_for(run):
     plan = run.plan
-    rows = [row for _, row in sorted(shards(run, "pilot").items())]
-    groups = np.array([row["groups"] for row in rows], dtype=float)
-    lifts = groups.reshape(len(rows), len(plan.carriers), len(plan.groups))
+    groups = np.array([groups for _, groups in shards(run, "pilot")], dtype=float)
+    lifts = groups.reshape(len(groups), len(plan.carriers), len(plan.groups))
     kinds = sum(group.kind for group in plan.groups)
     weights = np.array([group.weight + group.kind / kinds for group in plan.groups])
     assert run.result.screening_carriers == representative_carriers(lifts, weights, 3)

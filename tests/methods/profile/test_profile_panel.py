@@ -1,5 +1,7 @@
 """Anchors in groups and the response of carriers, against loops over pairs."""
 
+import hashlib
+import json
 import math
 from collections import Counter
 
@@ -8,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stickytoken.methods.probes import AnchorPanel, Response, balanced
+from stickytoken.insertion import Token, TokenizedText
+from stickytoken.methods.probes import AnchorPanel, Response, SymptomStage, balanced
 
 DIMENSION = 6
 # Ten anchors in four groups of unequal sizes and weights; the last one is measured beside the lift.
@@ -28,10 +31,6 @@ def panel_of(seed):
     return AnchorPanel(draw([seed, 1], len(GROUPS)), GROUPS, WEIGHTS)
 
 
-def weight_of(anchor):
-    return WEIGHTS[GROUPS[anchor]] / Counter(GROUPS.tolist())[GROUPS[anchor]]
-
-
 def similarities(carriers, anchors):
     """As the encoder's vectors give them, in single precision."""
     return (carriers @ anchors.T).astype(float).tolist()
@@ -42,48 +41,23 @@ def respond(carriers, copies):
     return Response(*(part[0] for part in carriers.response(copies[None])))
 
 
-def slow_mean(change, below, groups):
-    """Mean over pairs by group, then over the groups that have any, by weight; 0 where none has."""
-    total = weight = 0.0
-    for group in range(len(WEIGHTS)):
-        own = [change[a] for a in range(len(change)) if below[a] and groups[a] == group]
-        if own:
-            total += WEIGHTS[group] * sum(own) / len(own)
-            weight += WEIGHTS[group]
-    return total / weight if weight else 0.0
+def weighted(by_group):
+    """Mean over the groups that have any pair, by weight; 0 where none has."""
+    present = {group: mean for group, mean in enumerate(by_group) if not math.isnan(mean)}
+    total = sum(WEIGHTS[group] for group in present)
+    return sum(WEIGHTS[group] * mean for group, mean in present.items()) / total if total else 0.0
 
 
 def slow_response(panel, before, after, u):
     """One carrier: lift, lift by group, share that rises."""
-    change = [b - a for a, b in zip(before, after, strict=True)]
-    below = [a < u for a in before]
-    by_group = []
-    for group in range(len(WEIGHTS)):
-        own = [
-            c for c, is_below, g in zip(change, below, panel.groups, strict=True) if is_below and g == group
-        ]
-        by_group.append(sum(own) / len(own) if own else math.nan)
-    rising = slow_mean([float(c > 0) for c in change], below, panel.groups)
-    return slow_mean(change, below, panel.groups), by_group, rising
+    pairs = list(zip(before, after, panel.groups, strict=True))
+    changes = [[b - a for a, b, g in pairs if g == group and a < u] for group in range(len(WEIGHTS))]
+    by_group = [np.mean(own) if own else math.nan for own in changes]
+    rising = [np.mean([c > 0 for c in own]) if own else math.nan for own in changes]
+    return weighted(by_group), by_group, weighted(rising)
 
 
 # AnchorPanel
-
-
-def test_anchors_of_a_group_share_its_weight_equally_and_all_weights_sum_to_one():
-    panel = panel_of(0)
-    assert panel.weights.sum() == pytest.approx(1)
-    for anchor in range(len(GROUPS)):
-        assert panel.weights[anchor] == pytest.approx(weight_of(anchor))
-    for group in range(4):
-        assert panel.weights[group == GROUPS].sum() == pytest.approx(WEIGHTS[group])
-
-
-def test_every_anchor_belongs_to_its_group_alone():
-    membership = panel_of(2).membership
-    assert membership.shape == (10, 4)
-    assert membership.argmax(axis=1).tolist() == GROUPS.tolist()
-    assert membership.sum(axis=1).tolist() == [1] * 10
 
 
 def test_pairs_count_strictly_below_the_mean_similarity():
@@ -112,88 +86,6 @@ def test_lifts_and_rising_pairs_equal_loops_over_pairs(seed, level):
         assert found.lifts[k] == pytest.approx(lift, abs=1e-6)
         assert found.groups[k] == pytest.approx(by_group, abs=1e-6, nan_ok=True)
         assert found.rising[k] == pytest.approx(rising, abs=1e-6)
-
-
-def test_the_levels_of_the_loops_leave_out_groups_of_the_lift_and_whole_carriers():
-    """Otherwise the test above would prove nothing about them."""
-    empty_groups = empty_lifts = empty_carriers = 0
-    for seed in range(8):
-        panel, carriers = panel_of(seed), draw([seed, 2], 7)
-        below = panel.against(carriers, float(np.quantile(carriers @ panel.vectors.T, 0.1))).below
-        counts = below @ panel.membership
-        empty_groups += int(((counts == 0).any(axis=1) & (counts > 0).any(axis=1)).sum())
-        empty_lifts += int(((counts[:, :3] == 0).all(axis=1) & (counts > 0).any(axis=1)).sum())
-        empty_carriers += int((counts == 0).all(axis=1).sum())
-    assert min(empty_groups, empty_carriers) > 3
-    assert empty_lifts > 0
-
-
-def test_pairs_below_share_the_weights_of_their_groups():
-    for seed in range(8):
-        panel, carriers = panel_of(seed), draw([seed, 2], 7)
-        found = panel.against(carriers, float(np.quantile(carriers @ panel.vectors.T, 0.3)))
-        for k in range(7):
-            groups = [GROUPS[a] for a in range(10) if found.below[k, a]]
-            whole = sum(WEIGHTS[group] for group in set(groups))
-            for a in range(10):
-                expected = 0.0
-                if found.below[k, a] and WEIGHTS[GROUPS[a]] > 0:
-                    expected = WEIGHTS[GROUPS[a]] / groups.count(GROUPS[a]) / whole
-                assert found.pair_weights[k, a] == pytest.approx(expected)
-
-
-def test_a_group_of_no_weight_has_a_lift_of_its_own_and_no_say_in_the_lift():
-    panel, carriers, copies = panel_of(3), draw([3, 2], 5), draw([3, 3], 5)
-    kept = GROUPS != 3
-    without = AnchorPanel(panel.vectors[kept], GROUPS[kept], WEIGHTS[:3])
-    found, expected = (respond(each.against(carriers, 2.0), copies) for each in (panel, without))
-    assert np.allclose(found.lifts, expected.lifts, atol=1e-12)
-    assert np.allclose(found.rising, expected.rising, atol=1e-6)
-    assert np.allclose(found.groups[:, :3], expected.groups, atol=1e-6)
-    assert np.isfinite(found.groups[:, 3]).all()
-
-
-def test_a_carrier_without_a_pair_below_has_no_lift_and_no_group():
-    panel, carriers = panel_of(4), draw([4, 2], 3)
-    found = respond(panel.against(carriers, -2.0), draw([4, 3], 3))
-    assert found.lifts.tolist() == found.rising.tolist() == [0, 0, 0]
-    assert np.isnan(found.groups).all()
-
-
-def test_copies_that_change_nothing_give_no_lift():
-    panel, carriers = panel_of(5), draw([5, 2], 4)
-    found = respond(panel.against(carriers, 2.0), carriers)
-    assert np.allclose(found.lifts, 0, atol=1e-12)
-    assert not found.rising.any()
-    assert np.allclose(found.groups, 0, atol=1e-12)
-
-
-def test_with_all_pairs_below_the_lift_is_the_change_toward_the_mean_anchor():
-    panel, carriers, copies = panel_of(6), draw([6, 2], 5), draw([6, 3], 5)
-    found = respond(panel.against(carriers, 2.0), copies)
-    center = sum(weight_of(anchor) * panel.vectors[anchor].astype(float) for anchor in range(len(GROUPS)))
-    assert np.allclose(found.lifts, (copies - carriers) @ center, atol=1e-6)
-    assert np.allclose(found.lifts, found.groups @ WEIGHTS, atol=1e-12)
-
-
-def test_chosen_carriers_respond_as_they_do_among_all():
-    panel, carriers, copies = panel_of(7), draw([7, 2], 6), draw([7, 3], 6)
-    whole, places = panel.against(carriers, 0.3), [4, 1]
-    part, expected = respond(whole.chosen(places), copies[places]), respond(whole, copies)
-    for some, everything in zip(part, expected, strict=True):
-        assert np.allclose(some, everything[places], atol=1e-6, equal_nan=True)
-    assert np.array_equal(whole.chosen(places).vectors, carriers[places])
-
-
-@settings(max_examples=30)
-@given(st.permutations(range(10)), st.permutations(range(5)))
-def test_the_order_of_anchors_and_of_carriers_changes_nothing(anchors, carriers):
-    anchors, carriers = np.array(anchors), np.array(carriers)
-    panel, without, copies = panel_of(8), draw([8, 2], 5), draw([8, 3], 5)
-    turned = AnchorPanel(panel.vectors[anchors], GROUPS[anchors], WEIGHTS)
-    found = respond(turned.against(without[carriers], 0.35), copies[carriers])
-    for left, right in zip(found, respond(panel.against(without, 0.35), copies), strict=True):
-        assert np.allclose(left, right[carriers], atol=1e-6, equal_nan=True)
 
 
 # balanced
@@ -226,9 +118,98 @@ def test_every_item_has_the_same_chance_to_come_first():
         assert abs(found[index] - draws / 8) <= 4 * math.sqrt(draws / 8)
 
 
-def test_every_item_of_a_group_has_the_same_chance_to_be_drawn():
-    groups, draws = ["a"] * 3 + ["b"] * 5, 2000
-    found = Counter(index for seed in range(draws) for index in balanced(groups, 4, seed))
-    for index in range(8):
-        share = 2 / groups.count(groups[index])
-        assert abs(found[index] / draws - share) <= 4 * math.sqrt(share * (1 - share) / draws)
+# The symptom curve, against loops over pairs.
+
+TOKEN = Token(7, " x")
+COPIES = (1, 2, 5)
+TEXTS = ("a boat", "", "three more words", "one")
+TOKENIZED = tuple(TokenizedText((1,), ((10 * place,), (11, 12))) for place in range(4))
+PROBE_DIMENSION, ANCHORS = 5, 6
+
+
+def vector_of(probe):
+    """A vector that depends on nothing but the probe, not of length 1."""
+    seed = int.from_bytes(hashlib.sha256(repr(probe).encode()).digest()[:8], "big")
+    return (np.random.default_rng(seed).normal(size=PROBE_DIMENSION) + 0.5).astype(np.float32)
+
+
+def vectors_of(probes):
+    return np.stack([vector_of(probe) for probe in probes])
+
+
+def units_of(probes):
+    vectors = vectors_of(probes)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def stage_of(carriers, u):
+    # Groups and their weights are for the lift alone: a curve is a plain mean over pairs.
+    groups, weights = np.array([0, 0, 0, 0, 1, 1]), np.array([0.9, 0.1])
+    panel = AnchorPanel(units_of([f"anchor {k}" for k in range(ANCHORS)]), groups, weights)
+    return SymptomStage(carriers, COPIES, panel.against(units_of(carriers), u))
+
+
+def slow_curves(carriers, u, probe_of):
+    """Mean similarity of the pairs on either side of u, for 0 copies and each number of them."""
+    anchors = [[float(x) for x in row] for row in units_of([f"anchor {k}" for k in range(ANCHORS)])]
+    curves = {"below": [], "above": []}
+    before = {}
+    for copies in (0, *COPIES):
+        sides = {"below": [], "above": []}
+        for place, carrier in enumerate(carriers):
+            own = units_of([probe_of(carrier, copies) if copies else carrier])[0].tolist()
+            for k, anchor in enumerate(anchors):
+                similarity = sum(a * b for a, b in zip(own, anchor, strict=True))
+                before.setdefault((place, k), similarity)
+                sides["below" if before[place, k] < u else "above"].append(similarity)
+        for side, found in sides.items():
+            curves[side] += [sum(found) / len(found)] if found else []
+    return curves
+
+
+def text_with(carrier, copies):
+    return carrier + " x" * copies
+
+
+def ids_with(carrier, copies):
+    return (1, *(own for word in carrier.words for own in word), *[7] * copies)
+
+
+KINDS = [pytest.param(TEXTS, text_with, id="text"), pytest.param(TOKENIZED, ids_with, id="ids")]
+
+
+@pytest.mark.parametrize(("carriers", "probe_of"), KINDS)
+def test_every_carrier_ends_with_each_number_of_copies_carriers_slowest(carriers, probe_of):
+    stage = stage_of(carriers, 0.3)
+    found = list(stage.probes(TOKEN))
+    assert found == [probe_of(carrier, copies) for carrier in carriers for copies in COPIES]
+    assert stage.probes_per_token == len(found) == 12
+
+
+@pytest.mark.parametrize("u", [-0.2, 0.3, 0.6])
+@pytest.mark.parametrize(("carriers", "probe_of"), KINDS)
+def test_curves_equal_loops_over_pairs(carriers, probe_of, u):
+    stage = stage_of(carriers, u)
+    assert stage.panel.below.any()
+    assert not stage.panel.below.all()
+    found = stage.measure(TOKEN, vectors_of(stage.probes(TOKEN)))
+    expected = slow_curves(carriers, u, probe_of)
+    assert set(found) == {"below", "above"}
+    for side in ("below", "above"):
+        assert len(found[side]) == 1 + len(COPIES)
+        assert found[side] == pytest.approx(expected[side], abs=1e-6)
+
+
+@pytest.mark.parametrize(("u", "empty", "full"), [(-2.0, "below", "above"), (2.0, "above", "below")])
+def test_a_side_without_pairs_has_no_curve(u, empty, full):
+    stage = stage_of(TEXTS, u)
+    found = stage.measure(TOKEN, vectors_of(stage.probes(TOKEN)))
+    assert found[empty] == []
+    everything = slow_curves(TEXTS, u, text_with)[full]
+    assert found[full] == pytest.approx(everything, abs=1e-6)
+
+
+def test_a_row_holds_plain_numbers_that_json_takes():
+    stage = stage_of(TEXTS, 0.3)
+    row = dict(stage.measure(TOKEN, vectors_of(stage.probes(TOKEN))))
+    assert json.loads(json.dumps(row, allow_nan=False)) == row

@@ -1,23 +1,32 @@
 """The plan: which texts carry, which are compared with, and the numbers that describe them."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import profiled
 from stickytoken import load_encoder
-from stickytoken.corpora import load_sentences
-from stickytoken.corpora.corpus import collect_sentences, open_ended
+from stickytoken.data import load_sentences
+from stickytoken.data.sentences import open_ended
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion
-from stickytoken.methods.profile.anchors import TextGroup, short_texts, sources
-from stickytoken.methods.profile.plan import make_profile_plan
-from stickytoken.methods.profile.settings import ProfileSettings
-
-ENDINGS = [".", "!", "?!", " .", "...", "…", "。", '."', ".)", ""]
+from stickytoken.insertion import Insertion, Placement
+from stickytoken.methods.profile.anchors import ProfileSettings, TextGroup, short_texts, sources
+from stickytoken.methods.profile.plan import (
+    LATE_REFERENCE,
+    Cell,
+    carriers_needed,
+    cells,
+    highest,
+    make_profile_plan,
+    screening_carriers,
+    tokens_to_confirm,
+)
 
 
 @pytest.fixture(scope="module")
@@ -77,42 +86,29 @@ def test_reference_tokens_are_random_and_the_pilot_is_a_part_of_them(encoder, pl
 
 def test_the_numbers_of_a_plan_equal_loops_over_pairs(model, plan, encoder):
     named = {token.id: token.text for token in analyze_vocabulary(encoder).available}
-    texts = [(anchor.text, anchor.group) for anchor in plan.anchors]
-    texts += [(named[token_id], len(plan.groups) - 1) for token_id in plan.vocabulary_anchors]
-    sizes = Counter(group for _, group in texts)
-    carriers = model.encode(plan.carriers, normalize_embeddings=True)
-    before = carriers @ model.encode([text for text, _ in texts], normalize_embeddings=True).T
-    pairs, weights, below = [], [], 0.0
-    for k in range(len(plan.carriers)):
-        for a, (_, group) in enumerate(texts):
-            pairs.append(float(before[k, a]))
-            weights.append(plan.groups[group].weight / sizes[group] / len(plan.carriers))
-            below += weights[-1] * (pairs[-1] < plan.mean_similarity)
-    assert sum(weights) == pytest.approx(1)
-    mean = sum(w * pair for w, pair in zip(weights, pairs, strict=True))
-    variance = sum(w * (pair - mean) ** 2 for w, pair in zip(weights, pairs, strict=True))
-    assert plan.similarity_spread == pytest.approx(variance**0.5, abs=1e-5)
-    assert plan.share_below == pytest.approx(below, abs=1e-6)
+    texts = [*(anchor.text for anchor in plan.anchors), *(named[k] for k in plan.vocabulary_anchors)]
+    groups = [anchor.group for anchor in plan.anchors]
+    groups += [len(plan.groups) - 1] * len(plan.vocabulary_anchors)
+    carriers, anchors = (model.encode(own, normalize_embeddings=True) for own in (plan.carriers, texts))
+    before, sizes = carriers @ anchors.T, Counter(groups)
+    weights = np.array([plan.groups[group].weight / sizes[group] for group in groups])
+    weights = np.tile(weights / len(carriers), (len(carriers), 1))
+    assert weights.sum() == pytest.approx(1)
+    mean = (weights * before).sum()
+    assert plan.similarity_spread == pytest.approx((weights * (before - mean) ** 2).sum() ** 0.5, abs=1e-5)
+    assert plan.share_below == pytest.approx(weights[before < plan.mean_similarity].sum(), abs=1e-6)
     for place, group in enumerate(plan.groups):
-        columns = [a for a, (_, own) in enumerate(texts) if own == place]
-        assert group.spread == pytest.approx(np.std(before[:, columns]), abs=1e-5)
-
-
-def test_a_plan_is_a_function_of_its_inputs(encoder, plan):
-    assert planned(encoder, profiled.corpus()) == plan
+        assert group.spread == pytest.approx(np.std(before[:, np.array(groups) == place]), abs=1e-5)
 
 
 # carriers
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", ["?!", " .", "…", "。", '."', ".)", ""])
 def test_a_text_loses_the_punctuation_that_ends_it_and_no_other(ending):
     assert open_ended(f"Mr. O'Neil (72) isn't here{ending}") == "Mr. O'Neil (72) isn't here"
-
-
-@pytest.mark.parametrize("text", ["...", "", " ?! ", "a", "100 €", "x = 3 +"])
-def test_a_text_of_punctuation_alone_and_one_that_ends_with_a_word_or_symbol_stay(text):
-    assert open_ended(text) == text
+    for text in ("...", "a", "100 €", "x = 3 +"):  # punctuation alone, a word, symbols
+        assert open_ended(text) == text
 
 
 def test_carriers_of_corpora_that_differ_in_their_endings_alone_are_the_same(encoder):
@@ -125,21 +121,6 @@ def test_carriers_of_corpora_that_differ_in_their_endings_alone_are_the_same(enc
     assert list(found[0]) == list(found[1])
     assert list(found[0].values()) == list(found[0])
     assert all(text[:-1] == carrier for carrier, text in found[1].items())
-
-
-def test_a_sentence_with_several_endings_carries_once(encoder):
-    texts = [*profiled.sentences(80), *(f"{text}!" for text in profiled.sentences(80))]
-    carriers = planned(encoder, collect_sentences(texts, "test")).carriers
-    assert len(set(carriers)) == len(carriers) == 27
-
-
-def test_carriers_are_among_the_shortest_texts_of_their_kind(encoder):
-    texts = profiled.sentences(400)
-    found = short_texts(encoder, profiled.SMALL, [TextGroup("own", texts, 1.0, True)], 20, "test")
-    assert all(open_ended(text) == carrier for carrier, text in found.items())
-    lengths = sorted(map(len, encoder.content_ids(texts)))
-    assert len(found) == 30  # half as many again, of which the plan takes those that it can use
-    assert sorted(map(len, encoder.content_ids(list(found.values())))) == lengths[:30]
 
 
 def test_all_sentences_of_a_corpus_may_carry_and_long_texts_do_by_their_first(encoder):
@@ -163,10 +144,9 @@ def test_groups_with_few_texts_leave_their_carriers_to_the_others(foreign):
     assert "rare 0" not in {group.name for group in plan.groups}
 
 
-@pytest.mark.parametrize(("copies", "insertion", "room"), [((4,), "ids", 4), ((2, 3), "text", 24)])
-def test_carriers_leave_room_for_the_copies(encoder, copies, insertion, room):
+def test_carriers_leave_room_for_the_copies(encoder):
     texts = [" ".join(profiled.WORDS[k : k + 2 + k % 40]) for k in range(120)]
-    settings = replace(profiled.SMALL, copies=copies, insertion=Insertion(insertion))
+    group = [TextGroup("own", texts, 1.0, False)]
 
     class Short:
         """The model, if it read 60 tokens."""
@@ -177,11 +157,105 @@ def test_carriers_leave_room_for_the_copies(encoder, copies, insertion, room):
         def fits(self, ids):
             return len(ids) <= 60
 
-    group = [TextGroup("own", texts, 1.0, False)]
-    found = short_texts(Short(), settings, group, 100, "test") if room == 4 else None
-    if found is None:
-        with pytest.raises(InputError, match="leave room for the copies in the 60 tokens that short reads"):
-            short_texts(Short(), settings, group, 119, "test")
-        found = short_texts(Short(), settings, group, 60, "test")
-    lengths = list(map(len, encoder.content_ids(list(found))))
-    assert max(lengths) + min(room, 30) <= 60
+    for copies, insertion, count, room in (((4,), "ids", 100, 4), ((2, 3), "text", 60, 24)):
+        settings = replace(profiled.SMALL, copies=copies, insertion=Insertion(insertion))
+        found = short_texts(Short(), settings, group, count, "test")
+        assert max(map(len, encoder.content_ids(list(found)))) + room <= 60
+    with pytest.raises(InputError, match="leave room for the copies in the 60 tokens that short reads"):
+        short_texts(Short(), settings, group, 119, "test")
+
+
+# How the budget is spent: cells, carriers and tokens of each round.
+
+# However small the selection is, this many tokens go on.
+LEAST = 30
+distinct_copies = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
+budgets = st.one_of(st.integers(3, 40), st.floats(3, 40))
+
+
+def texts_of(plan, vocabulary):
+    """All texts of a run on a whole vocabulary, at most: no token of the pilot is also confirmed."""
+    screened = vocabulary * screening_carriers(plan)
+    if not plan.adaptive:
+        return screened
+    late = min(LATE_REFERENCE, plan.reference, vocabulary)
+    further = min(vocabulary - late, tokens_to_confirm(plan, vocabulary))
+    return screened + late * carriers_needed(plan) + further * plan.confirming_texts
+
+
+# cells
+
+
+@given(distinct_copies, st.integers(0, 60))
+def test_any_three_neighbours_hold_all_placements_and_a_full_turn_every_combination_once(copies, start):
+    turn = 3 * len(copies)
+    found = cells(ProfileSettings(copies=copies), start + turn)
+    assert len(found) == start + turn
+    assert {cell.placement for cell in found[start : start + 3]} == set(Placement)
+    assert set(found[start:]) == {Cell(placement, count) for placement in Placement for count in copies}
+    for left, right in itertools.pairwise(found):
+        assert len(copies) == 1 or left.copies != right.copies
+
+
+# screening_carriers, carriers_needed
+
+
+@settings(max_examples=150)
+@given(budgets, st.integers(4, 200))
+def test_screening_leaves_a_text_per_token_for_the_other_rounds(budget, confirming):
+    plan = ProfileSettings(budget=budget, confirming_texts=confirming)
+    few = screening_carriers(plan)
+    assert few == int(budget) - 1 >= 2
+    assert carriers_needed(plan) == few + confirming
+
+
+# tokens_to_confirm
+
+
+@pytest.mark.parametrize("vocabulary", [5_000, 13_000, 25_000, 30_522, 50_257, 128_000, 200_000])
+@pytest.mark.parametrize("budget", [3, 4, 5, 7.5, 10, 20])
+def test_the_budget_holds_on_average_unless_the_least_selection_alone_exceeds_it(vocabulary, budget):
+    plan = ProfileSettings(budget=budget)
+    spent, over = texts_of(plan, vocabulary), 0
+    if tokens_to_confirm(plan, vocabulary) == LEAST:
+        over = LATE_REFERENCE * carriers_needed(plan) + LEAST * plan.confirming_texts
+    assert spent <= budget * vocabulary + over
+    if not over:
+        # Nothing is left unspent but what one more token would cost.
+        assert spent > budget * vocabulary - plan.confirming_texts
+
+
+# highest
+
+value_columns = st.integers(1, 3).flatmap(
+    lambda width: st.lists(
+        st.tuples(st.integers(0, 10**6), st.lists(st.integers(-3, 3), min_size=width, max_size=width)),
+        unique_by=lambda own: own[0],
+        min_size=1,
+    )
+)
+
+
+def in_turn(tokens, count):
+    """Each column picks its best among those that are left, one after another."""
+    left, chosen = dict(tokens), []
+    width = len(tokens[0][1])
+    passed = [sorted(left, key=lambda own, k=k: (-left[own][k], own)) for k in range(width)]
+    for rank in range(len(tokens)):
+        for column in range(width):
+            own = passed[column][rank]
+            if own not in chosen and len(chosen) < count:
+                chosen.append(own)
+    return sorted(chosen)
+
+
+@settings(max_examples=200)
+@given(value_columns, st.integers(0, 12), st.randoms(use_true_random=False))
+def test_the_columns_choose_in_turn_in_whatever_order_the_tokens_come(tokens, count, shuffler):
+    expected = in_turn(tokens, count)
+    shuffler.shuffle(tokens)
+    ids = np.array([own[0] for own in tokens], dtype=np.int64)
+    found = highest(ids, np.array([own[1] for own in tokens], dtype=float), count)
+    assert found.tolist() == expected
+    assert len(found) == min(count, len(tokens))
+    assert found.dtype == np.int64

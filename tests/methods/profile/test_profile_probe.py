@@ -3,20 +3,21 @@
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 import planted
 import profiled
 import tiny
 from stickytoken import load_encoder
-from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.data.sentences import collect_sentences
 from stickytoken.detection import probe
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.methods.probes import SYMPTOM_COPIES
 from stickytoken.methods.profile._judging import ProfileEvidence
-from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.registry import entries
 
 STICKY, RIVER, UNAVAILABLE = 34, 55, 5  # "!", "river", "[unused0]"
 
@@ -64,12 +65,15 @@ def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(
     assert [evidence.verdict for evidence in found] == ["benign", "benign", "sticky"]
 
 
-def test_the_lifts_of_the_placements_average_to_that_of_the_token(encoder, vocabulary, tmp_path):
+def test_the_lifts_by_placement_are_those_of_the_carriers_of_each(encoder, vocabulary, tmp_path):
+    run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[STICKY])
     (evidence,) = probed(encoder, vocabulary, [STICKY])
-    assert list(evidence.by_placement) == ["prefix", "suffix", "random"]
-    lifts = [place["lift"] for place in evidence.by_placement.values()]  # 8 carriers each
-    assert sum(lifts) / 3 == pytest.approx(evidence.lift, rel=0.05)
-    assert min(lifts) > 2 * evidence.ordinary_lift
+    pilot = pl.read_parquet(run.path / "shards" / "pilot-*.parquet")  # it measures this token
+    (lifts,) = pilot.filter(token_id=STICKY)["lifts"].to_list()
+    rest = [place for place in range(27) if place not in run.result.screening_carriers]
+    for turn, placement in enumerate(("prefix", "suffix", "random")):
+        own = [lifts[place] for place in rest if place % 3 == turn]
+        assert evidence.by_placement[placement]["lift"] == pytest.approx(np.mean(own), abs=1e-6)
 
 
 def test_the_symptom_curve_equals_that_of_a_plain_version(model, encoder, vocabulary, tmp_path):
@@ -105,65 +109,32 @@ def test_a_planted_token_raises_unrelated_pairs_with_every_copy_and_an_ordinary_
     assert gap[-1] < 0.4 * gap[0]  # both kinds of pairs end at one value
 
 
-def test_a_token_does_not_depend_on_those_that_are_probed_with_it(encoder, vocabulary):
-    first, _, again = probed(encoder, vocabulary, [RIVER, STICKY, RIVER])
-    assert first == again
-    (alone,) = probed(encoder, vocabulary, [RIVER])
-    for name in ("lift", "lift_low", "lift_high", "lift_words", "universality", "contraction", "fixed_point"):
-        assert getattr(alone, name) == pytest.approx(getattr(first, name), abs=1e-6), name
-    assert alone.curve.below == pytest.approx(first.curve.below, abs=1e-6)
-
-
-def test_many_tokens_are_all_probed_as_closely_as_a_few(encoder, vocabulary):
-    """More than a detection sends to its last round from so small a selection."""
-    ids = [token.id for token in vocabulary.available][100:145]
-    found = probed(encoder, vocabulary, ids)
-    assert [evidence.token_id for evidence in found] == ids
-    assert {evidence.texts for evidence in found} == {24}
-    for evidence in found:
-        lifts = [place["lift"] for place in evidence.by_placement.values()]
-        assert sum(lifts) / 3 == pytest.approx(evidence.lift, abs=0.01)
-
-
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder, vocabulary):
     (evidence,) = probed(encoder, vocabulary, [UNAVAILABLE])  # ids are this method's default
     assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
-    assert evidence.verdict == "benign"
-    assert evidence.texts == 24
+    assert (evidence.verdict, evidence.texts) == ("benign", 24)
     with pytest.raises(InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): probe it with ids"):
         probed(encoder, vocabulary, [RIVER, UNAVAILABLE], replace(profiled.SMALL, insertion="text"))
+    for token_id in (-1, 365):
+        with pytest.raises(InputError, match=f"no token id {token_id}: it has 0 to 364"):
+            probed(encoder, vocabulary, [token_id])
 
 
-@pytest.mark.parametrize("token_id", [-1, 365, 10**9])
-def test_an_id_that_is_not_in_the_vocabulary_is_refused(encoder, vocabulary, token_id):
-    with pytest.raises(InputError, match=f"no token id {token_id}: it has 0 to 364"):
-        probed(encoder, vocabulary, [token_id])
+OTHERS = [entry.name for entry in entries() if entry.name != "profile"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"settings": replace(profiled.SMALL, adaptive=False)}, "all rounds: leave adaptive on"),
-        ({"settings": profiled.SMALL, "method": "std"}, "which the method 'std' does not take"),
-        ({"settings": planted.SMALL, "method": "profile"}, "which the method 'profile' does not take"),
-        ({"settings": None, "method": "guess"}, "method 'guess' is unknown: use profile or std"),
+        *(({"method": name}, f"which the method '{name}' does not take") for name in OTHERS),
+        ({"settings": None, "method": "guess"}, "method 'guess' is unknown: use profile or "),
     ],
-    ids=["not adaptive", "settings of profile", "settings of std", "method"],
+    ids=["not adaptive", *OTHERS, "unknown"],
 )
 def test_what_cannot_be_probed_is_refused(encoder, vocabulary, options, message):
     with pytest.raises(InputError, match=message):
-        probed(encoder, vocabulary, [RIVER], **options)
-
-
-def test_pairs_are_refused_by_the_profile_method(encoder, vocabulary, tmp_path):
-    with pytest.raises(InputError, match="takes no pairs: pass sentences, or use the method std"):
-        probe(encoder, [RIVER], pairs=tmp_path / "pairs.csv", settings=profiled.SMALL)
-
-
-def test_the_default_is_the_profile_method(encoder, vocabulary):
-    (evidence,) = probe(encoder, [RIVER], sentences=profiled.corpus())
-    assert isinstance(evidence, ProfileEvidence)
-    assert evidence.texts == ProfileSettings().confirming_texts
+        probed(encoder, vocabulary, [RIVER], **({"settings": profiled.SMALL} | options))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 import planted
 import profiled
-from interrupted import assert_same_run, copied, died, finished, killed_again_and_again
+from interrupted import assert_same_run, copied, died, finished
 from stickytoken import load_encoder, open_run
 from stickytoken.errors import RunError
 
@@ -35,24 +35,13 @@ def run_copy(whole, tmp_path):
     return copied(whole, tmp_path / "run")
 
 
-def continued(model, folder, **options):
-    """The same detection in this process, in shards as small as those of the whole run."""
-    given = {"shard_probes": profiled.SHARD_PROBES} | options
-    return profiled.detect_profile(load_encoder(model, device="cpu"), folder, **given)
-
-
-def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterrupted_one(
-    model, whole, tmp_path
-):
-    folder = tmp_path / "run"
-    seen = killed_again_and_again(profiled.detect_in_small_shards, model, folder, kills=9, in_shards=4)
-    with pytest.raises(RunError, match="not finished: run the same command again"):
-        open_run(folder)
-    assert finished(profiled.detect_in_small_shards, model, folder) == 0
-    found = planted.shards_of(folder)
-    assert {name: found[name] for name in seen} == seen
-    assert found.keys() == planted.shards_of(whole).keys()
-    assert_same_run(folder, whole)
+def continued(model, folder):
+    """Compute the table anew in this process, in as small shards; tokens that were computed, by stage."""
+    (folder / "tokens.parquet").unlink()
+    events = []
+    options = {"shard_probes": profiled.SHARD_PROBES, "progress": events.append}
+    profiled.detect_profile(load_encoder(model, device="cpu"), folder, **options)
+    return {event.stage: event.computed for event in events}
 
 
 def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole, tmp_path):
@@ -73,34 +62,19 @@ def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole, tmp_path)
 def test_a_damaged_shard_of_any_round_is_computed_again_and_the_others_are_not(
     model, run_copy, whole, damage
 ):
-    before = planted.shards_of(run_copy)
-    (run_copy / "tokens.parquet").unlink()
-    broken = {f"shards/{step}-000001.parquet" for step in ("pilot", "screen", "confirm")}
-    for name in broken:
+    before, steps = planted.shards_of(run_copy), ("pilot", "screen", "confirm")
+    broken = {step: f"shards/{step}-000001.parquet" for step in steps}
+    for name in broken.values():
         (run_copy / name).write_bytes(damage(before[name][1]))
-    events = []
-    continued(model, run_copy, progress=events.append)
+    computed = continued(model, run_copy)
     after = planted.shards_of(run_copy)
-    assert {name for name in before if after[name] != before[name]} == broken
-    computed = {event.stage: event.computed for event in events}
-    assert computed == {
-        name.split("/")[1].split("-")[0]: pl.read_parquet(whole / name).height for name in broken
-    }
+    assert {name for name in before if after[name] != before[name]} == set(broken.values())
+    assert computed == {step: pl.read_parquet(whole / name).height for step, name in broken.items()}
     assert_same_run(run_copy, whole)
-
-
-def test_shards_of_another_size_are_computed_anew_and_counted_once(model, run_copy, whole):
-    (run_copy / "tokens.parquet").unlink()
-    run = continued(model, run_copy, shard_probes=8192)
-    assert run.tokens["verdict"].to_list() == open_run(whole).tokens["verdict"].to_list()
-    assert run.result.sequences == open_run(whole).result.sequences
 
 
 def test_the_plan_is_read_again_and_not_made_anew(model, run_copy, whole):
     """What a plan says is final: a run that continues plans nothing again."""
     shutil.rmtree(run_copy / "shards")
-    (run_copy / "tokens.parquet").unlink()
-    events = []
-    continued(model, run_copy, progress=events.append)
-    assert "mean similarity" not in {event.stage for event in events}
+    assert "mean similarity" not in continued(model, run_copy)
     assert_same_run(run_copy, whole)

@@ -2,28 +2,34 @@
 
 import hashlib
 import itertools
-import json
 import math
 from statistics import fmean
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import planted
 import tiny
+from stickytoken import detect
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token, TokenizedText
-from stickytoken.measurement.stage import cut_into_shards
 from stickytoken.methods.probes import ProbeGrid, WalkedPaths
-from stickytoken.methods.std.formulas import (
+from stickytoken.methods.registry import method_named
+from stickytoken.methods.std.plan import (
     PLACEMENTS,
-    Metric,
     PairProbes,
+    PairRecord,
+    PlacementWeights,
+    ScoreConstants,
     ScoringStage,
+    StdPlanRecord,
+    StdSettings,
     ValidationStage,
-    distances,
-    weighted,
+    scoring_stage,
+    validation_stage,
 )
-from stickytoken.methods.std.plan import PairRecord, StdPlanRecord, scoring_stage, validation_stage
-from stickytoken.methods.std.settings import PlacementWeights, ScoreConstants, StdSettings
+from word_bag import WordBag
 
 DIMENSION = 6
 COPIES = 3
@@ -80,10 +86,7 @@ def slow_distance(metric, left, right):
 
 def slow_series(metric, pair, placement):
     """Distances of the carrier to its anchor with 0, 1, 2, ... copies."""
-    texts = [
-        CARRIERS[pair],
-        *(slow_probe(CARRIERS[pair], PATHS[pair], placement, n) for n in range(1, COPIES + 1)),
-    ]
+    texts = [slow_probe(CARRIERS[pair], PATHS[pair], placement, n) for n in range(COPIES + 1)]
     return [slow_distance(metric, vector_of(text), vector_of(ANCHORS[pair])) for text in texts]
 
 
@@ -145,94 +148,12 @@ def test_the_lift_equals_the_mean_rise_of_the_cosine_by_copies():
     assert row["lift"] == pytest.approx(fmean(by_copies), rel=1e-10)
 
 
-def test_validation_names_its_columns():
-    stage = stage_of(ValidationStage)
-    row = stage.measure(TOKEN, vectors_of(stage.probes(TOKEN)))
-    rates = {f"rate_{metric}" for metric in Metric}
-    assert set(row) == {
-        "lift",
-        "lift_by_copies",
-        *rates,
-        *(f"{rate}_{placement}" for rate in rates for placement in ("prefix", "suffix", "random")),
-    }
-
-
-@pytest.mark.parametrize("kind", [ScoringStage, ValidationStage])
-def test_a_stage_measures_plain_numbers_that_json_takes(kind):
-    stage = stage_of(kind)
-    row = stage.measure(TOKEN, vectors_of(stage.probes(TOKEN)))
-    assert json.loads(json.dumps(row, allow_nan=False)) == row
-
-
-@pytest.mark.parametrize(("kind", "alone"), [(ScoringStage, 1), (ValidationStage, 0)])
-def test_a_stage_says_how_many_probes_a_token_costs(kind, alone):
-    stage = stage_of(kind)
-    assert stage.probes_per_token == len(stage.probes(TOKEN)) == 4 * 3 * COPIES + alone
-
-
-def test_scoring_probes_the_token_alone_first():
-    probes = stage_of(ScoringStage).probes(TOKEN)
-    assert probes[0] == " tip"
-    assert list(probes[1:]) == list(stage_of(ValidationStage).probes(TOKEN))
-
-
-def test_stages_have_names_of_their_own():
-    assert (stage_of(ScoringStage).name, stage_of(ValidationStage).name) == ("score", "validate")
-
-
-def test_distances_start_with_the_carrier_as_it_is():
-    pairs = stage_of(ValidationStage).pairs
-    probed = vectors_of(stage_of(ValidationStage).probes(TOKEN))
-    found = pairs.distances(probed)
-    clean = distances(vectors_of(CARRIERS), vectors_of(ANCHORS))
-    for metric in Metric:
-        assert found[metric].shape == (len(CARRIERS), 3, COPIES + 1)
-        for placement in range(3):
-            assert found[metric][:, placement, 0] == pytest.approx(clean[metric])
-
-
-def test_a_token_that_pulls_every_carrier_to_its_anchor_has_rate_one_and_the_highest_score():
-    stage, validation = stage_of(ScoringStage), stage_of(ValidationStage)
-    anchors, carriers = vectors_of(ANCHORS), vectors_of(CARRIERS)
-
-    def moved(share):
-        """Copies 1, 2, ... move a carrier by this share of the way each."""
-        steps = np.arange(1, COPIES + 1)[None, None, :, None] * np.ones((1, 3, 1, 1)) * share
-        probes = carriers[:, None, None, :] + steps * (anchors - carriers)[:, None, None, :]
-        return probes.reshape(-1, DIMENSION).astype(np.float32)
-
-    alone = vector_of(TOKEN.text)[None, :]
-    pulled, pushed = moved(0.2), moved(-0.2)
-    assert validation.measure(TOKEN, pulled)["rate_euclidean"] == pytest.approx(1.0)
-    assert validation.measure(TOKEN, pushed)["rate_euclidean"] == 0.0
-    assert validation.measure(TOKEN, pulled)["lift"] > 0 > validation.measure(TOKEN, pushed)["lift"]
-    high = stage.measure(TOKEN, np.concatenate([alone, pulled]))["score_euclidean"]
-    low = stage.measure(TOKEN, np.concatenate([alone, pushed]))["score_euclidean"]
-    reward = fmean(
-        0.6 * math.dist(carriers[pair], anchors[pair])
-        + 0.1 * COPIES
-        + 0.1 * math.dist(vector_of(TOKEN.text), anchors[pair])
-        for pair in range(len(CARRIERS))
-    )
-    assert high == pytest.approx(reward / 0.01, rel=1e-4)
-    assert low < high / 50
-
-
-def test_the_order_of_the_pairs_does_not_change_what_is_measured():
-    order = [2, 0, 3, 1]
-    grid = ProbeGrid(
-        tuple(CARRIERS[k] for k in order),
-        PLACEMENTS,
-        COPIES,
-        WalkedPaths({TOKEN.id: tuple(PATHS[k] for k in order)}),
-    )
-    anchors, carriers = vectors_of([ANCHORS[k] for k in order]), vectors_of([CARRIERS[k] for k in order])
-    for kind in (ScoringStage, ValidationStage):
-        turned, straight = kind(PairProbes(grid, anchors, carriers), SETTINGS), stage_of(kind)
-        first = turned.measure(TOKEN, vectors_of(turned.probes(TOKEN)))
-        second = straight.measure(TOKEN, vectors_of(straight.probes(TOKEN)))
-        for column, value in second.items():
-            assert first[column] == pytest.approx(value, rel=1e-10), column
+def test_a_stage_says_how_many_probes_a_token_costs_and_scoring_probes_the_token_alone_first():
+    scoring, validation = stage_of(ScoringStage), stage_of(ValidationStage)
+    probes = validation.probes(TOKEN)
+    assert validation.probes_per_token == len(probes) == 4 * 3 * COPIES
+    assert scoring.probes_per_token == 4 * 3 * COPIES + 1
+    assert list(scoring.probes(TOKEN)) == [" tip", *probes]
 
 
 def test_ids_probes_are_measured_in_the_same_way():
@@ -241,30 +162,18 @@ def test_ids_probes_are_measured_in_the_same_way():
     pairs = PairProbes(grid, vectors_of(ANCHORS[:2]), vectors_of([carrier.ids for carrier in carriers]))
     stage = ValidationStage(pairs, SETTINGS)
     row = stage.measure(TOKEN, vectors_of(stage.probes(TOKEN)))
-    series = [
-        [
-            slow_distance("cosine", vector_of(probe), vector_of(ANCHORS[pair]))
-            for probe in (carriers[pair].ids, *probes)
-        ]
-        for pair, probes in [
-            (0, ((1, 77, 5, 6, 7), (1, 77, 77, 5, 6, 7))),
-            (0, ((1, 5, 6, 7, 77), (1, 5, 6, 7, 77, 77))),
-            (0, ((1, 77, 5, 6, 7), (1, 77, 5, 77, 6, 7))),
-            (1, ((1, 77, 8), (1, 77, 77, 8))),
-            (1, ((1, 8, 77), (1, 8, 77, 77))),
-            (1, ((1, 8, 77), (1, 77, 8, 77))),
-        ]
+    once = [(1, 77, 5, 6, 7), (1, 5, 6, 7, 77), (1, 77, 5, 6, 7), (1, 77, 8), (1, 8, 77), (1, 8, 77)]
+    twice = [(1, 77, 77, 5, 6, 7), (1, 5, 6, 7, 77, 77), (1, 77, 5, 77, 6, 7)]
+    twice += [(1, 77, 77, 8), (1, 8, 77, 77), (1, 77, 8, 77)]
+
+    def away(probe, pair):
+        return slow_distance("cosine", vector_of(probe), vector_of(ANCHORS[pair]))
+
+    rises = [
+        fmean(away(carriers[k // 3].ids, k // 3) - away(probe, k // 3) for k, probe in enumerate(probes))
+        for probes in (once, twice)
     ]
-    assert row["lift_by_copies"] == pytest.approx(
-        [fmean(each[0] - each[copies] for each in series) for copies in (1, 2)], rel=1e-10
-    )
-
-
-def test_weights_go_to_their_placements():
-    values = np.array([[1.0, 10.0, 100.0], [3.0, 30.0, 300.0]])
-    assert weighted(values, PlacementWeights(1.0, 0.0, 0.0)) == 2.0
-    assert weighted(values, PlacementWeights(0.0, 1.0, 0.0)) == 20.0
-    assert weighted(values, PlacementWeights(0.5, 0.25, 0.25)) == 1.0 + 5.0 + 50.0
+    assert row["lift_by_copies"] == pytest.approx(rises, rel=1e-10)
 
 
 # Stages as a plan makes them.
@@ -300,28 +209,52 @@ def test_planned_stages_take_tokens_whose_text_has_white_space_inside(encoder, p
             assert len(stage.probes(token)) == stage.probes_per_token
 
 
-# Shards.
+# Encoders that no token moves: nothing may be called sticky, and the run says why.
+
+
+class Constant:
+    """Gives every text the same vector."""
+
+    name = fingerprint = "constant"
+    tokenizer = tiny.wordpiece_tokenizer()
+
+    def encode(self, texts):
+        return np.ones((len(texts), 4), np.float32)
+
+
+class Deaf(WordBag):
+    """Reads only the words of the corpus: other tokens change nothing."""
+
+    def encode(self, texts):
+        known = {word for sentence in tiny.sentences(60) for word in sentence.replace(".", " .").split()}
+        return super().encode([" ".join(word for word in text.split() if word in known) for text in texts])
+
+
+def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_has_no_width(tmp_path):
+    encoder = Deaf(tiny.wordpiece_tokenizer())
+    options = {"sentences": planted.small_corpus(), "settings": planted.SMALL, "out": tmp_path / "run"}
+    run = detect(encoder, tokens=list("bcdfghjkqxz"), **options)
+    assert run.sticky.is_empty()
+    assert run.tokens["validation_rate"].drop_nulls().n_unique() == 1
+    assert any("have the same validation rate" in note for note in run.method.notes(run))
+
+
+def test_the_std_method_refuses_a_model_that_nothing_moves(tmp_path):
+    with pytest.raises(InputError, match="has a similarity below the model's mean"):
+        detect(Constant(), sentences=planted.small_corpus(), settings=planted.SMALL, out=tmp_path / "run")
+
+
+# What the paper's method says of a run.
 
 
 @pytest.mark.parametrize(
-    ("tokens", "probes_per_token", "shard_probes", "sizes"),
-    [
-        (10, 5, 20, [2, 3, 2, 3]),
-        (10, 5, 24, [2, 3, 2, 3]),
-        (9, 5, 24, [2, 2, 2, 3]),
-        (8, 5, 20, [2, 2, 2, 2]),
-        (8, 1, 8, [2, 2, 2, 2]),
-        (31, 1, 64, [31]),
-        (32, 1, 64, [8, 8, 8, 8]),
-        (9, 1, 8, [2, 2, 2, 3]),
-        (3, 100, 20, [1, 1, 1]),
-        (3, 1, 100, [3]),
-        (0, 5, 20, []),
-    ],
+    ("sticky", "said"),
+    [(0, "No sticky tokens among"), (1, "1 sticky token among"), (2, "2 sticky tokens among")],
 )
-def test_shards_hold_every_token_once_in_order(tokens, probes_per_token, shard_probes, sizes):
-    given = [Token(token_id, "x") for token_id in range(tokens)]
-    shards = cut_into_shards(given, probes_per_token, shard_probes)
-    assert [len(shard.tokens) for shard in shards] == sizes
-    assert [shard.index for shard in shards] == list(range(len(sizes)))
-    assert [token for shard in shards for token in shard.tokens] == given
+def test_one_sticky_token_is_counted_in_the_singular(sticky, said):
+    run = SimpleNamespace(
+        sticky=SimpleNamespace(is_empty=lambda: True),
+        model_name="model",
+        result=SimpleNamespace(sticky=sticky, candidates=30),
+    )
+    assert said in method_named("std").headline(run)

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 import tiny
 import tiny_architectures as architectures
-from stickytoken.repairs.plan import pieces_of
+from stickytoken.repairs.rows import pieces_of
 
 TOKENIZERS = {
     "wordpiece": tiny.wordpiece_tokenizer,

@@ -10,17 +10,15 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError
-from stickytoken.measurement.stage import Progress
+from stickytoken.measurement.engine import Progress
 from stickytoken.methods.statistics import Pull
 from stickytoken.repairs import _training as _keep
 from stickytoken.repairs._training import MANY, Network, contexts_among
-from stickytoken.repairs.plan import RowContext
 from stickytoken.repairs.result import ROWS, Strategy
-from stickytoken.repairs.rows import new_rows
+from stickytoken.repairs.rows import RowContext, new_rows
 from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = tiny.sentences(80)
-TRAINED = (Strategy.DISTIL, Strategy.KEEP_MEANING)
 KINDS = ("bert", "mpnet", "roberta", "xlm-roberta", "t5", "qwen3", "gemma2")
 
 
@@ -91,40 +89,10 @@ def test_every_strategy_makes_rows_for_every_architecture(backbones, kind, strat
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
 
 
-def test_pieces_are_the_mean_of_their_rows(model):
-    (stone,) = ids_of(model, "stone")
-    row = new_rows(Strategy.PIECES, [stone], context(model))[stone]
-    pieces = [model.tokenizer.convert_tokens_to_ids(name) for name in ("s", "##t", "##o", "##n", "##e")]
-    np.testing.assert_allclose(row, table_of(model)[pieces].mean(dim=0).detach(), rtol=1e-5)
-
-
-def test_distilled_rows_read_more_like_the_pieces(model):
-    ids = ids_of(model, "stone", "garden")
-    contexts = contexts_among(load_encoder(model), TEXTS[40:], ids, 8, seed=9)
-    pieces = [
-        [
-            model.tokenizer.convert_tokens_to_ids(name)
-            for name in (word[0], *(f"##{sign}" for sign in word[1:]))
-        ]
-        for word in ("stone", "garden")
-    ]
-    taught = [vectors(load_encoder(model), contexts, own) for own in pieces]
-    found = {}
-    for strategy in (Strategy.PIECES, Strategy.DISTIL):
-        rows = new_rows(strategy, ids, context(model))
-        encoder = with_rows(model, rows)
-        found[strategy] = [
-            float(((vectors(encoder, contexts, [token_id]) - own) ** 2).sum(axis=1).mean())
-            for token_id, own in zip(ids, taught, strict=True)
-        ]
-    for before, after in zip(found[Strategy.PIECES], found[Strategy.DISTIL], strict=True):
-        assert after < 0.8 * before
-
-
 def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatch):
     (stone,) = ids_of(model, "stone")
     encoder = load_encoder(model)
-    contexts = contexts_among(encoder, TEXTS, [stone], 1, seed=3)
+    contexts = contexts_among(encoder, TEXTS, [stone], seed=3)
     before = unit_vectors(encoder.encode_ids([each.text.ids for each in contexts]))
     now = vectors(encoder, contexts, [stone])
     # Many copies shall leave a text what it is.
@@ -165,15 +133,14 @@ def test_relatives_count_where_spelling_tells_the_row():
         assert lengths.min() <= (torch.from_numpy(row) - mean).norm() <= lengths.median() * 1.2
 
 
-@pytest.mark.parametrize("strategy", [Strategy.RELATIVES, Strategy.PIECES])
-def test_entries_that_may_be_sticky_are_neither_relatives_nor_pieces(strategy):
+def test_entries_that_may_be_sticky_are_neither_relatives_nor_pieces():
     model = static_model(["stonewer", "stonewed", "stonewing", "stone", "##wer"])
     asked, *others = (model.tokenizer.token_to_id(name) for name in ("stonewer", "stonewed", "stone"))
     table = model[0].embedding.weight.detach()
     found = []
     for size in (1.0, 7.0):
         table[others] = size
-        found.append(new_rows(strategy, [asked], context(model, avoided=others))[asked])
+        found.append(new_rows(Strategy.RELATIVES, [asked], context(model, avoided=others))[asked])
     np.testing.assert_array_equal(*found)
 
 
@@ -197,21 +164,20 @@ def test_the_same_seed_gives_the_same_rows(model, strategy):
         np.testing.assert_array_equal(once[token_id], again[token_id])
 
 
-@pytest.mark.parametrize("strategy", [Strategy.PIECES, Strategy.RELATIVES])
-def test_no_entry_that_is_repaired_lends_its_row(model, strategy):
+def test_no_entry_that_is_repaired_lends_its_row(model):
     """Rows of repaired entries may hold anything."""
     ids = ids_of(model, "stone", "garden", "market")
-    before = new_rows(strategy, ids, context(model))
+    before = new_rows(Strategy.RELATIVES, ids, context(model))
     with torch.no_grad():
         table_of(model)[ids] = 100.0
-    after = new_rows(strategy, ids, context(model))
+    after = new_rows(Strategy.RELATIVES, ids, context(model))
     for token_id in ids:
         np.testing.assert_array_equal(before[token_id], after[token_id])
 
 
-@pytest.mark.parametrize("strategy", TRAINED)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_single_and_left_as_it_is(backbones, strategy, dtype):
+def test_half_precision_is_computed_in_single_and_left_as_it_is(backbones, dtype):
+    strategy = Strategy.KEEP_MEANING
     model = model_of(backbones, "bert").to(dtype)
     (stone,) = ids_of(model, "stone")
     rows = new_rows(strategy, [stone], context(model))
@@ -223,7 +189,7 @@ def test_half_precision_is_computed_in_single_and_left_as_it_is(backbones, strat
 
 def test_progress_is_told(model):
     told: list[Progress] = []
-    new_rows(Strategy.DISTIL, ids_of(model, "stone"), context(model, progress=told.append))
+    new_rows(Strategy.KEEP_MEANING, ids_of(model, "stone"), context(model, progress=told.append))
     assert [each.done for each in told] == list(range(1, told[-1].total + 1))
 
 
@@ -255,13 +221,6 @@ def test_an_embedding_that_scales_its_rows_is_trained_as_rows(model):
 # What is refused.
 
 
-@pytest.mark.parametrize("strategy", [Strategy.PIECES, Strategy.DISTIL])
-def test_an_entry_without_pieces_is_named(model, strategy):
-    (letter,) = ids_of(model, "q")
-    with pytest.raises(RepairError, match=rf"'q' \(id {letter}\) has no pieces"):
-        new_rows(strategy, [*ids_of(model, "stone"), letter], context(model))
-
-
 def test_an_entry_with_neither_pieces_nor_relatives_is_named(model):
     (sign,) = ids_of(model, "?")
     with pytest.raises(RepairError, match=r"'\?' .* no entry has a similar spelling"):
@@ -277,26 +236,25 @@ def test_what_stands_around_every_text_gets_no_row(model, strategy):
 @pytest.mark.parametrize("token_id", [-1, 10**6])
 def test_an_id_that_is_not_there_is_named(model, token_id):
     with pytest.raises(RepairError, match=str(token_id)):
-        new_rows(Strategy.PIECES, [token_id], context(model))
+        new_rows(Strategy.RELATIVES, [token_id], context(model))
 
 
-@pytest.mark.parametrize("strategy", TRAINED)
-def test_a_static_model_has_no_contexts(strategy):
+def test_a_static_model_has_no_contexts():
     model = architectures.static_model()
     with pytest.raises(RepairError, match="static"):
-        new_rows(strategy, [model.tokenizer.token_to_id("stone")], context(model))
+        new_rows(Strategy.KEEP_MEANING, [model.tokenizer.token_to_id("stone")], context(model))
 
 
 def test_a_tokenizer_written_in_python_is_refused(tmp_path):
     model = architectures.stacked(architectures.byt5(tmp_path / "byt5"))
     with pytest.raises(RepairError, match="fast tokenizer"):
-        new_rows(Strategy.PIECES, [50], context(model))
+        new_rows(Strategy.RELATIVES, [50], context(model))
 
 
 def test_texts_that_do_not_fit_are_refused(model):
     with pytest.raises(RepairError, match="none of the 1 texts"):
-        new_rows(Strategy.DISTIL, ids_of(model, "stone"), context(model, texts=["river " * 200]))
+        new_rows(Strategy.KEEP_MEANING, ids_of(model, "stone"), context(model, texts=["river " * 200]))
 
 
 def test_nothing_asked_is_nothing_made(model):
-    assert new_rows(Strategy.DISTIL, [], context(model)) == {}
+    assert new_rows(Strategy.KEEP_MEANING, [], context(model)) == {}

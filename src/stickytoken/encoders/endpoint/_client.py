@@ -1,217 +1,452 @@
-"""Send one request once: the reply, or why there is none and what to do about it."""
+"""The client of a model behind an endpoint: requests with retries, several at a time, and their cost."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import email.utils
 import json
+import random
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Literal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from stickytoken.encoders.endpoint.options import Address, Secret, key_missing
-from stickytoken.errors import ModelError, require_package
+from stickytoken.encoders.endpoint.options import Address, EndpointOptions, key_missing, key_of
+from stickytoken.errors import ModelError, RunError, require_package
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.endpoint._server import Capabilities
 
 Encoding = Literal["base64", "float"]
 
-KEPT = "its answers are kept, and the same command continues from there"
-_WRONG_KEY = frozenset({401, 403})
-_NOT_FOUND = frozenset({404, 405})
-_PAYMENT_REQUIRED = 402
+_KEPT = "its answers are kept, and the same command continues from there"
 _CONNECT_SECONDS = 10.0
 _SHOWN_REASON = 200
 # Worth asking again: time-out, conflict, too many requests, and whatever goes wrong within a server.
 _TEMPORARY = frozenset({408, 409, 429})
 _SERVER_FAULT = 500
 _TOO_MANY = frozenset({429, 503})
-_BUSY = _TEMPORARY | _TOO_MANY
-_MARKUP = b"<"
+_PAYMENT_REQUIRED = 402
 # What OpenAI says with 429 where waiting does not help.
 _NO_CREDIT = b"insufficient_quota"
+_MARKUP = b"<"
 _ERROR_FIELDS = ("error", "message", "detail")
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+_MOST_DOUBLED = 10
+_MOST_UNREACHED = 2
+# Requests in flight: enough to hide most of the waiting, and few enough for small servers.
+_AT_ONCE = 4
+# After an interrupt or an error, answers that are on their way are paid for: wait for them a little.
+_GRACE = 5.0
+_POLL = 0.2
 
 
-class Failure(StrEnum):
+class Failure(Enum):
     """How a request failed."""
 
-    REFUSED = "refused"
-    """The server said that it cannot answer now."""
-    UNREACHED = "unreached"
-    """Nobody was there to take the request."""
-    LATE = "late"
-    """No answer within the time-out."""
-    LOST = "lost"
-    """The connection broke before the answer was whole."""
-    UNUSABLE = "unusable"
-    """An answer that does not match the request."""
+    REFUSED = auto()  # the server said that it cannot answer now
+    WEB_PAGE = auto()  # of a server in maintenance, or of one that is no API
+    UNREACHED = auto()  # nobody was there to take the request
+    LATE = auto()  # no answer within the time-out
+    LOST = auto()  # the connection broke before the answer was whole
+    UNUSABLE = auto()  # an answer that does not match the request
 
 
 class TemporaryError(Exception):
-    """No usable answer this time.
-
-    Attributes:
-        failure: how the request failed.
-        status: HTTP status, if there was one.
-        wait: seconds after which the server wants to be asked again, if it said so.
-    """
+    """No usable answer this time. `wait` is in how many seconds the server wants to be asked again."""
 
     def __init__(
         self, reason: str, failure: Failure, status: int | None = None, wait: float | None = None
     ) -> None:
         super().__init__(reason)
         self.failure = failure
-        self.status = status
         self.wait = wait
-
-    @property
-    def unreachable(self) -> bool:
-        """Whether nobody answered at all."""
-        return self.failure in (Failure.UNREACHED, Failure.LATE, Failure.LOST)
-
-    @property
-    def busy(self) -> bool:
-        """Whether the server may answer later, and is not broken."""
-        return self.status in _BUSY
-
-    @property
-    def too_many(self) -> bool:
-        """Whether the server gets more requests than it wants."""
-        return self.status in _TOO_MANY
-
-    @property
-    def paid(self) -> bool:
-        """Whether the server may have computed an answer, and count it."""
-        return self.failure in (Failure.LATE, Failure.LOST, Failure.UNUSABLE)
-
-
-class WebPageError(TemporaryError):
-    """The answer is a web page: of a server in maintenance, or of one that is no API."""
-
-    def __init__(self) -> None:
-        super().__init__("a web page instead of an answer", Failure.REFUSED)
+        self.unreachable = failure in (Failure.UNREACHED, Failure.LATE, Failure.LOST)
+        self.busy = status in _TEMPORARY | _TOO_MANY  # and not broken
+        self.too_many = status in _TOO_MANY
+        # The server may have computed an answer, and count it.
+        self.paid = failure in (Failure.LATE, Failure.LOST, Failure.UNUSABLE)
 
 
 class RefusedError(Exception):
     """The server will never answer a request with these texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answered request.
+class NoAnswerError(Exception):
+    """A request without a usable answer that is not sent again, and its last failure."""
 
-    Attributes:
-        vectors: shape (n, d).
-        tokens: tokens that the server counted; None if it does not tell.
-        seconds: from the request to its answer.
+    def __init__(self, reason: str, last: TemporaryError) -> None:
+        super().__init__(reason)
+        self.last = last
+
+
+class _OverError(Exception):
+    """Another request failed, or the user interrupted."""
+
+
+class CostLimitError(RunError):
+    """The next request would exceed the user's cost limit."""
+
+
+def price(tokens: float, price_per_million: float | None) -> float | None:
+    """Price of a number of tokens; None without a price."""
+    return None if price_per_million is None else tokens * price_per_million / 1e6
+
+
+@dataclass
+class Spending:
+    """What requests of this process cost, in whatever threads.
+
+    Each attempt is reserved before it is sent. Then it is answered, or it has failed.
     """
+
+    price_per_million: float | None = None
+    limit: float | None = None
+    requests: int = 0  # answered
+    tokens: int = 0  # paid for, as the server counts them
+    pending: float = 0.0  # tokens expected of requests in flight
+    excess: float = 1.0  # how many times more the server counted than was expected, at most
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    @property
+    def cost(self) -> float | None:
+        return price(self.tokens, self.price_per_million)
+
+    def reserve(self, tokens: float) -> None:
+        with self._lock:
+            cost = price(self.tokens + (self.pending + tokens) * self.excess, self.price_per_million)
+            if self.limit is not None and cost is not None and cost > self.limit:
+                raise CostLimitError(
+                    f"stopped at the maximum cost of {self.limit:g}: {self.requests:,} requests with "
+                    f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; their answers are kept, and "
+                    "the same command continues from there"
+                )
+            self.pending += tokens
+
+    def answered(self, reserved: float, tokens: int) -> None:
+        with self._lock:
+            self.requests += 1
+            self.pending -= reserved
+            self.tokens += tokens
+            self.excess = max(self.excess, tokens / max(1.0, reserved))
+
+    def failed(self, reserved: float, paid: bool) -> None:
+        with self._lock:
+            self.pending -= reserved
+            if paid:
+                self.tokens += round(reserved)
+
+
+@dataclass
+class Attempts:
+    """The failed attempts at one request: when to send it again, and when to give up.
+
+    It may fail for `patience` seconds. With `most`, it may fail so many times, refusals of a busy server
+    apart, and fewer times where no server answers.
+    """
+
+    patience: float
+    most: int | None = None
+    failed: int = 0
+    counted: int = 0
+    unreached: int = 0
+    since: float | None = None  # on the monotonic clock
+
+    def pause_after(self, error: TemporaryError, now: float) -> float | None:
+        """Note a failure at a time, and return the seconds before the next attempt; None to give up."""
+        self.failed += 1
+        self.counted += not error.busy
+        self.unreached += error.unreachable
+        self.since = now if self.since is None else self.since
+        # What the server asks for and a little more, or else ever longer ones at random.
+        jitter = random.SystemRandom()
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.failed, _MOST_DOUBLED))
+        if error.wait is None:
+            pause = jitter.uniform(longest / 2, longest)
+        else:
+            pause = error.wait + jitter.uniform(0.0, 0.1 * min(error.wait, longest) + 0.01)
+        over = self.most is not None and (
+            self.counted >= self.most
+            or self.unreached >= _MOST_UNREACHED
+            or error.failure is Failure.WEB_PAGE
+        )
+        return None if over or now + pause - self.since > self.patience else pause
+
+    def given_up(self, last: TemporaryError) -> str:
+        if self.failed == 1 and last.wait is not None and last.wait > self.patience:
+            longer = f"longer than the {self.patience:,.0f} s allowed"
+            return f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"
+        return f"gave no usable answer in {self.failed} attempts ({last})"
+
+
+class Reply(NamedTuple):
+    """An answered request: vectors of shape (n, d), tokens if the server counts them, and seconds."""
 
     vectors: NDArray[np.float32]
     tokens: int | None
     seconds: float
 
 
-class Requester:
+class Client:
     """Sends requests to one model. It may be used from several threads."""
 
-    def __init__(self, address: Address, key: Secret, seconds: float, dimensions: int | None = None) -> None:
+    def __init__(self, address: Address, options: EndpointOptions, spending: Spending) -> None:
+        key = key_of(address)
         require_package("openai", "a model behind an endpoint", "endpoint")
         import openai
 
         self._sdk = openai
         self.address = address
+        self.options = options
+        self.spending = spending
         self._key = key
-        self._seconds = seconds
-        self._dimensions = dimensions
-        self._client = openai.OpenAI(
+        self._api = openai.OpenAI(
             base_url=address.base_url,
             api_key=key.reveal() or "none",
             max_retries=0,
-            timeout=openai.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)),
+            timeout=openai.Timeout(
+                options.request_seconds, connect=min(options.request_seconds, _CONNECT_SECONDS)
+            ),
         )
+        # On the monotonic clock: a server that is too busy for one request is for all.
+        self.held_until = 0.0
+        self._tokenizing = threading.Lock()  # tokenizers are for one thread at a time
 
     def send(self, texts: Sequence[str], encoding: Encoding) -> Reply:
         """Send texts once."""
-        options: dict[str, Any] = {} if self._dimensions is None else {"dimensions": self._dimensions}
+        dimensions = self.options.dimensions
+        options: dict[str, Any] = {} if dimensions is None else {"dimensions": dimensions}
         started = time.perf_counter()
-        content: bytes | TemporaryError | RefusedError | ModelError
+        raw: Any = None
+        failed: Exception | None = None
         try:
-            raw = self._client.embeddings.with_raw_response.create(
+            raw = self._api.embeddings.with_raw_response.create(
                 model=self.address.model, input=list(texts), encoding_format=encoding, **options
             )
-            content = raw.content
         except self._sdk.APIError as error:
-            content = self._explained(error)
-        if not isinstance(content, bytes):
+            failed = self._explained(error)
+        if failed is not None:
             # Raised out here, so that it does not carry the error of the SDK: servers repeat keys in theirs.
-            raise content
+            raise failed
         seconds = time.perf_counter() - started
+        content = raw.content
         if content.lstrip()[:1] == _MARKUP:
-            raise WebPageError
+            raise TemporaryError("a web page instead of an answer", Failure.WEB_PAGE)
         try:
             vectors, tokens = read_answer(content, len(texts))
-        except _UnusableError as error:
-            raise TemporaryError(self._shown(_refused_in(content) or str(error)), Failure.UNUSABLE) from None
+        except ValueError as error:
+            is_error, said = _said(content)  # some servers send errors with status 200
+            raise TemporaryError(self._shown(said if is_error else str(error)), Failure.UNUSABLE) from None
         return Reply(vectors, tokens, seconds)
 
-    def _explained(self, error: Any) -> TemporaryError | RefusedError | ModelError:
-        """Turn an error of the SDK into one that says whether to ask again."""
-        if isinstance(error, self._sdk.APITimeoutError):
-            if type(error.__cause__).__name__ == "ConnectTimeout":
-                return TemporaryError("no connection in time", Failure.UNREACHED)
-            return TemporaryError(f"no answer within {self._seconds:g} s", Failure.LATE)
-        if isinstance(error, self._sdk.APIStatusError):
-            return self._of_status(error.status_code, error.response.content, error.response.headers)
-        reason = self._shown(str(error.__cause__ or error))
-        return TemporaryError(
-            reason, Failure.UNREACHED if type(error.__cause__).__name__ == "ConnectError" else Failure.LOST
+    def ask(
+        self,
+        texts: Sequence[str],
+        encoding: Encoding,
+        attempts: Attempts,
+        reserved: float,
+        rest: Callable[[TemporaryError, float], None] = lambda error, pause: time.sleep(pause),
+    ) -> Reply:
+        """Send texts until they are answered; only the answer itself is left to count.
+
+        Each attempt reserves tokens, and `rest` waits before the next one.
+        """
+        while True:
+            self.spending.reserve(reserved)
+            try:
+                return self.send(texts, encoding)
+            except TemporaryError as error:
+                self.spending.failed(reserved, error.paid)
+                last = error
+            except Exception:
+                self.spending.failed(reserved, paid=False)
+                raise
+            pause = attempts.pause_after(last, time.monotonic())
+            if pause is None:
+                raise NoAnswerError(attempts.given_up(last), last)
+            rest(last, pause)
+
+    def send_all(
+        self,
+        batches: Sequence[Sequence[str]],
+        known: Capabilities,
+        expected: Callable[[Sequence[str]], float],
+        keep: Callable[[Mapping[str, NDArray[np.float32]]], None],
+        without_vector: Callable[[str, str], None] | None = None,
+        waits: Callable[[str, float], None] = lambda reason, seconds: None,
+    ) -> None:
+        """Send requests, several at a time, and call `keep` with the vectors of each, in whatever thread.
+
+        `expected` estimates the tokens that the server will count for texts. `without_vector` is told a text
+        that the server refuses, and why; without it, such a text ends everything. `waits` is told the reason
+        and the seconds of a long pause. The first failure ends the work of all threads.
+        """
+        waiting = deque(batches)
+        over = threading.Event()
+
+        def take() -> Sequence[str] | None:
+            try:
+                return waiting.popleft()
+            except IndexError:
+                return None
+
+        def pause(seconds: float) -> None:
+            until = time.monotonic() + seconds
+            while (left := max(until, self.held_until) - time.monotonic()) > 0:
+                over.wait(left)
+                if over.is_set():
+                    raise _OverError
+
+        def answer(texts: Sequence[str], attempts: Attempts) -> None:
+            pause(0.0)
+            with self._tokenizing:
+                reserved = expected(texts)
+
+            def rest(error: TemporaryError, seconds: float) -> None:
+                if seconds >= 1:
+                    waits(str(error), seconds)
+                if error.failure is Failure.LATE and len(texts) > 1:
+                    raise RefusedError
+                if error.too_many:
+                    self.held_until = max(self.held_until, time.monotonic() + seconds)
+                pause(seconds)
+
+            try:
+                reply = self.ask(texts, known.encoding, attempts, reserved, rest)
+            except NoAnswerError as error:
+                raise ModelError(
+                    f"{self.address.name} {error}: check the server, or try later; {_KEPT}"
+                ) from None
+            except RefusedError as error:
+                reason = str(error)
+            else:
+                counted = reply.tokens if known.counts_tokens else None
+                self.spending.answered(reserved, round(reserved) if counted is None else counted)
+                keep(dict(zip(texts, reply.vectors, strict=True)))
+                return
+            if len(texts) > 1:  # fewer are answered sooner, and in the end the refused one is alone
+                middle = len(texts) // 2
+                for half in (texts[:middle], texts[middle:]):
+                    answer(half, replace(attempts))
+            elif without_vector is None:
+                raise self.refused(reason)
+            else:
+                without_vector(texts[0], reason)
+
+        def work() -> None:
+            while (texts := take()) is not None and not over.is_set():
+                answer(texts, Attempts(self.options.patience))
+
+        _in_threads(work, min(_AT_ONCE, len(batches)), over)
+
+    def refused(self, said: object) -> ModelError:
+        return ModelError(
+            f"{self.address.name}: the server refuses the request ({said}): check the model and the options"
         )
 
-    def _of_status(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> TemporaryError | RefusedError | ModelError:
-        said = self._shown(_message(body))
+    def not_an_api(self) -> ModelError:
+        what = self._other_url() or "check the URL, or try later if the server is in maintenance"
+        return ModelError(f"{self.address.name}: a web page answers there, not an API: {what}")
+
+    def _explained(self, error: Any) -> Exception:
+        """Turn an error of the SDK into one that says whether to ask again."""
+        cause = type(error.__cause__).__name__
+        if isinstance(error, self._sdk.APITimeoutError):
+            if cause == "ConnectTimeout":
+                return TemporaryError("no connection in time", Failure.UNREACHED)
+            return TemporaryError(f"no answer within {self.options.request_seconds:g} s", Failure.LATE)
+        if not isinstance(error, self._sdk.APIStatusError):
+            reason = self._shown(str(error.__cause__ or error))
+            return TemporaryError(reason, Failure.UNREACHED if cause == "ConnectError" else Failure.LOST)
+        return self._of_status(error.status_code, error.response.content, error.response.headers)
+
+    def _of_status(self, status: int, body: bytes, headers: Mapping[str, str]) -> Exception:
+        said = self._shown(_said(body)[1])
         reason = f"HTTP {status}, {said}" if said else f"HTTP {status}"
-        meant = _PAYMENT_REQUIRED if _NO_CREDIT in body else status
-        if meant in _TEMPORARY or meant >= _SERVER_FAULT:
+        if _NO_CREDIT in body or status == _PAYMENT_REQUIRED:
+            return ModelError(
+                f"{self.address.name}: the account has no credit left ({reason}): add some; {_KEPT}"
+            )
+        if status in _TEMPORARY or status >= _SERVER_FAULT:
             return TemporaryError(reason, Failure.REFUSED, status, _wait(headers))
-        final = _final(self.address, meant, reason, has_key=bool(self._key))
-        return final or RefusedError(reason)
+        if status in (401, 403):
+            if not self._key:
+                return key_missing(self.address)
+            return ModelError(
+                f"{self.address.name}: the server refuses the key in the environment variable "
+                f"{self.address.key_variable} ({reason}): set the right one, or name another variable "
+                "(--set key-variable=NAME)"
+            )
+        if status in (404, 405):
+            what = self._other_url() or "check the name of the model and the URL"
+            return ModelError(
+                f"{self.address.name}: the server knows no such model or path ({reason}): {what}"
+            )
+        return RefusedError(reason)
 
     def _shown(self, text: str) -> str:
         """Shorten what a server said to one line, without the key."""
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"
 
+    def _other_url(self) -> str | None:
+        """Name the URL that was probably meant; None if it has the usual form."""
+        usual = self.address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
+        if usual == self.address.base_url:
+            return None
+        return f"check the URL, which usually ends in /v1, as in {usual}#{self.address.model}"
 
-def _message(body: bytes) -> str:
-    """Return what the body of an error says, in any of the forms that servers use."""
+
+def _in_threads(work: Callable[[], None], count: int, over: threading.Event) -> None:
+    """Let threads work until they are done, one fails or the user interrupts; then `over` is set."""
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            work()
+        except _OverError:
+            return
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+            failures.append(error)
+            over.set()
+
+    threads = [threading.Thread(target=run, name="endpoint", daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive() and not over.is_set():
+                thread.join(_POLL)
+    finally:
+        over.set()
+        end = time.monotonic() + _GRACE
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+    if failures:
+        raise failures[0]
+
+
+def _said(body: bytes) -> tuple[bool, str]:
+    """Return whether a body is that of an error, in any of the forms that servers use, and what it says."""
     if body.lstrip()[:1] == _MARKUP:
-        return "a web page"
+        return False, "a web page"
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        return body.decode("utf-8", "replace")
+        return False, body.decode("utf-8", "replace")
+    is_error = isinstance(found, dict) and any(name in found for name in _ERROR_FIELDS)
     for name in _ERROR_FIELDS:
         if isinstance(found, dict) and name in found:
             found = found[name]
-    return found if isinstance(found, str) else json.dumps(found)
-
-
-def _refused_in(content: bytes) -> str | None:
-    """Return what an error says that came with status 200; None for anything else."""
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    named = isinstance(found, dict) and any(name in found for name in _ERROR_FIELDS)
-    return _message(content) if named else None
+    return is_error, found if isinstance(found, str) else json.dumps(found)
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
@@ -232,14 +467,9 @@ def _wait(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-class _UnusableError(Exception):
-    """An answer that does not match the request."""
-
-
 class _Item(BaseModel):
     index: int | None = None
-    embedding: str | list[float | None]
-    """base64 of float32, or numbers; servers write NaN as null."""
+    embedding: str | list[float | None]  # base64 of float32, or numbers; servers write NaN as null
 
 
 class _Usage(BaseModel):
@@ -253,84 +483,41 @@ class _Answer(BaseModel):
 
 
 def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | None]:
-    """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted."""
+    """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted.
+
+    Raises a ValueError for an answer that does not match the request.
+    """
     try:
         answer = _Answer.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise _UnusableError(f"{where}: {first['msg']}") from None
-    if len(answer.data) != texts:
-        raise _UnusableError(f"{len(answer.data)} vectors for {texts} texts")
-    rows = [_vector(item.embedding) for item in _in_order(answer.data)]
+        raise ValueError(f"{where}: {first['msg']}") from None
+    items = answer.data
+    if len(items) != texts:
+        raise ValueError(f"{len(items)} vectors for {texts} texts")
+    indices = [item.index for item in items if item.index is not None]
+    if indices:  # without any index they are in order already
+        if sorted(indices) != list(range(texts)):
+            raise ValueError("vectors whose indices do not match the texts")
+        items = [items[place] for place in np.argsort(indices).tolist()]
+    rows = [_vector(item.embedding) for item in items]
     lengths = sorted({len(row) for row in rows})
     if lengths[0] == 0:
-        raise _UnusableError("an empty vector")
+        raise ValueError("an empty vector")
     if len(lengths) > 1:
-        raise _UnusableError(f"vectors of {lengths[0]} and of {lengths[-1]} components")
+        raise ValueError(f"vectors of {lengths[0]} and of {lengths[-1]} components")
     vectors = np.stack(rows)
     if not np.isfinite(vectors).all():
-        raise _UnusableError("a vector that is not finite")
+        raise ValueError("a vector that is not finite")
     counted = None if answer.usage is None else answer.usage.prompt_tokens or answer.usage.total_tokens
     return vectors, counted or None
 
 
-def _in_order(items: Sequence[_Item]) -> list[_Item]:
-    """Put vectors into the order of the texts; without any index they are in it already."""
-    places = [item.index for item in items]
-    if all(place is None for place in places):
-        return list(items)
-    known = [place for place in places if place is not None]
-    if sorted(known) != list(range(len(items))):
-        raise _UnusableError("vectors whose indices do not match the texts")
-    return [items[place] for place in np.argsort(known).tolist()]
-
-
 def _vector(embedding: str | list[float | None]) -> NDArray[np.float32]:
-    if isinstance(embedding, str):
-        try:
-            return np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4").astype(np.float32)
-        except (binascii.Error, ValueError):
-            raise _UnusableError("a vector that is neither numbers nor base64 of numbers") from None
-    return np.array(embedding, dtype=np.float64).astype(np.float32)
-
-
-def _final(address: Address, status: int, said: str, *, has_key: bool) -> ModelError | None:
-    """Explain a status after which no request will be answered; None for any other status."""
-    if status in _WRONG_KEY and not has_key:
-        return key_missing(address)
-    if status in _WRONG_KEY:
-        return ModelError(
-            f"{address.name}: the server refuses the key in the environment variable {address.key_variable} "
-            f"({said}): set the right one, or name another variable (--key-variable)"
-        )
-    if status == _PAYMENT_REQUIRED:
-        return ModelError(f"{address.name}: the account has no credit left ({said}): add some; {KEPT}")
-    if status in _NOT_FOUND:
-        what = _other_url(address) or "check the name of the model and the URL"
-        return ModelError(f"{address.name}: the server knows no such model or path ({said}): {what}")
-    return None
-
-
-def not_an_api(address: Address) -> ModelError:
-    """Explain that a web page answered."""
-    what = _other_url(address) or "check the URL, or try later if the server is in maintenance"
-    return ModelError(f"{address.name}: a web page answers there, not an API: {what}")
-
-
-def refused(name: str, said: object) -> ModelError:
-    """Explain that the server refuses a request for what is in it."""
-    return ModelError(f"{name}: the server refuses the request ({said}): check the model and the options")
-
-
-def given_up(name: str, why: str, *, kept: str = "") -> ModelError:
-    """Explain that a request got no usable answer in time."""
-    return ModelError(f"{name} {why}: check the server, or try later{kept and f'; {kept}'}")
-
-
-def _other_url(address: Address) -> str | None:
-    """Name the URL that was probably meant; None if it has the usual form."""
-    usual = address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
-    if usual == address.base_url:
-        return None
-    return f"check the URL, which usually ends in /v1, as in {usual}#{address.model}"
+    if not isinstance(embedding, str):
+        return np.array(embedding, dtype=np.float64).astype(np.float32)
+    try:
+        return np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4").astype(np.float32)
+    except ValueError:
+        raise ValueError("a vector that is neither numbers nor base64 of numbers") from None

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from stickytoken.encoders.endpoint._answers import Attempts, NoAnswerError, until_answered
 from stickytoken.encoders.endpoint._client import (
+    Attempts,
+    Client,
     Encoding,
+    Failure,
+    NoAnswerError,
     RefusedError,
     Reply,
-    Requester,
-    WebPageError,
-    given_up,
-    not_an_api,
-    refused,
 )
-from stickytoken.encoders.endpoint.cost import Spending, Usage, compared_usage
 from stickytoken.encoders.text_encoder import SENTINELS, fingerprint_of
 from stickytoken.errors import ModelError
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -36,6 +31,7 @@ _REQUEST_SECONDS = 5.0
 # Vectors of the same model are this close, or as close as several times the noise.
 _DRIFT = 1e-3
 _DRIFT_OF_NOISE = 4.0
+# Words of the first and the longest text in the search for the longest text that a model reads.
 _FIRST = 64
 _FIRST_OF_NOISY = 8
 _LAST = 2048
@@ -49,28 +45,25 @@ _ABOVE_NOISE = 3.0
 _MOST_TEXTS = 256  # in a request
 _ATTEMPTS = 4
 _PATIENCE = 60.0
-_UNREACHABLE_ATTEMPTS = 2
 _LENGTH_ONE = 1e-3
 _REPEATS = 3
 _ENCODINGS: tuple[Encoding, ...] = ("base64", "float")
 # Tokens that a server may count for a text beside its own.
 _ROOM = 8
+# Counts of one tokenizer differ by special tokens alone, which cancel out. Those of BERT, RoBERTa, T5, XLM-R
+# and Gemma differ by four and more on these texts: short ones, and names, numbers, code and scripts, which
+# tokenizers cut in different ways.
+_MOST_DIFFERENT = 2
+_SHORT = ("a", "in", "the", "is", "of", "on")
+_LONGER = (
+    "Order 66-1047/b: naïve façades cost €1,234,567.89 (VAT №42), antidisestablishmentarianism included.",
+    "def parseHTTPHeader(raw): return {k.strip(): v for k, v in re.findall(r'(\\w+):\\s*(.+)', raw)}",
+    "東京タワーは1958年に建てられました。 Ελληνικά, русский язык, हिन्दी, العربية; 😀🚀 https://example.org/a?b=c&d=%20e",
+    "Pneumonoultramicroscopicsilicovolcanoconiosis, Llanfairpwllgwyngyll, Qzxv-brxl, McDonald's iPhone15",
+)
 
-
-class Long(StrEnum):
-    """What a server does with a text that is longer than the model reads."""
-
-    TRUNCATES = "truncates"
-    REFUSES = "refuses"
-    UNKNOWN = "unknown"
-
-
-class Empty(StrEnum):
-    """What a server does with an empty text."""
-
-    VECTOR = "vector"
-    ZERO = "zero"
-    REFUSES = "refuses"
+Long = Literal["truncates", "refuses", "unknown"]
+"""What a server does with a text that is longer than the model reads."""
 
 
 class Capabilities(BaseModel):
@@ -79,28 +72,26 @@ class Capabilities(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[1] = 1
-    dimension: int = Field(description="components of a vector")
-    encoding: Literal["base64", "float"]
-    batch: int = Field(description="texts that it takes in a request, as far as was tried")
-    max_length: int | None = Field(description="tokens that it reads, by the tokenizer that was passed")
+    dimension: int
+    encoding: Encoding
+    batch: int  # texts that it takes in a request, as far as was tried
+    max_length: int | None  # tokens that it reads, by the tokenizer that was passed
     long: Long
-    empty: Empty
-    normalised: bool = Field(description="whether its vectors have length 1")
-    call_noise: float = Field(
-        ge=0, description="standard deviation of the cosine of two texts from one call to the next"
-    )
-    batch_noise: float = Field(ge=0, description="the same from one composition of a request to another")
-    least_cosine: float = Field(description="smallest cosine of one text's vectors in any two calls")
-    counts_tokens: bool = Field(description="whether it reports the tokens of a request")
-    overhead: float = Field(description="tokens that it counts for each text beside those of the text itself")
-    tokens_per_unit: float = Field(
-        default=1.0, description="tokens that it counts for one that is counted here; 1 with its tokenizer"
-    )
-    request_seconds: float = Field(ge=0, description="of a request, whatever is in it")
-    token_seconds: float = Field(ge=0, description="of each token more")
-    requests: int = Field(description="sent to find all this out")
-    tokens: int = Field(description="in these requests")
-    sentinels: str = Field(description="their vectors: float32 in base64")
+    empty: Literal["vector", "zero", "refuses"]  # what it does with an empty text
+    normalised: bool
+    # Standard deviation of the cosine of two texts from one call to the next, and from one composition of a
+    # request to another.
+    call_noise: float = Field(ge=0)
+    batch_noise: float = Field(ge=0)
+    least_cosine: float  # of one text's vectors in any two calls
+    counts_tokens: bool
+    overhead: float  # tokens that it counts for each text beside those of the text itself
+    tokens_per_unit: float = 1.0  # tokens that it counts for one that is counted here; 1 with its tokenizer
+    request_seconds: float = Field(ge=0)  # of a request, whatever is in it
+    token_seconds: float = Field(ge=0)  # of each token more
+    requests: int  # sent to find all this out
+    tokens: int  # in these requests
+    sentinels: str  # their vectors: float32 in base64
 
     @property
     def noise(self) -> float:
@@ -121,7 +112,6 @@ class Capabilities(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the model by the vectors of the sentinel texts."""
         return fingerprint_of(self.sentinel_vectors)
 
     def drift(self, rows: Sequence[NDArray[np.float32]]) -> float | None:
@@ -134,232 +124,227 @@ class Capabilities(BaseModel):
         return least if 1 - least > max(_DRIFT, _DRIFT_OF_NOISE * (1 - self.least_cosine)) else None
 
 
-class _Lengths(NamedTuple):
-    max_length: int | None
-    long: Long
-
-
-class _LengthSearch:
-    """Sends pairs of texts that differ at their ends only: equal vectors mean that the ends were not read."""
-
-    def __init__(
-        self,
-        answers: Callable[[Sequence[str]], Reply | None],
-        count: Callable[[Sequence[str]], list[int]],
-        noise: float,
-    ) -> None:
-        self._answers = answers
-        self._count = count
-        self._noise = noise
-        self._refused = False
-
-    def found(self) -> _Lengths:
-        """Double the length until the end of a text is not read, then close in on the limit."""
-        low, high = 1, _FIRST if self._exact else _FIRST_OF_NOISY
-        while high <= _LAST and self._read_whole(high):
-            low, high = high, 2 * high
-        if high > _LAST:
-            return _Lengths(self._tokens(low), Long.UNKNOWN)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._read_whole(middle):
-                low = middle
-            else:
-                high = middle
-        return _Lengths(self._tokens(low), Long.REFUSES if self._refused else Long.TRUNCATES)
-
-    @property
-    def _exact(self) -> bool:
-        """Whether one word at the end of a long text stands out from the noise."""
-        return self._noise < _ROUNDING
-
-    def _read_whole(self, words: int) -> bool:
-        reply = self._answers(self._pair(words))
-        if reply is None:
-            self._refused = True
-            return False
-        first, second = exact_unit_vectors(reply.vectors)
-        limit = _ROUNDING if self._exact else _ABOVE_NOISE * self._noise
-        return float(np.linalg.norm(first - second)) > limit
-
-    def _pair(self, words: int) -> list[str]:
-        ends = 1 if self._exact else words
-        return [" ".join([*[_WORD] * words, *[end] * ends]) for end in _ENDS]
-
-    def _tokens(self, words: int) -> int:
-        """Count the tokens of the longest text that was read whole; of noisy ones, only what both share."""
-        texts = self._pair(words) if self._exact else [" ".join([_WORD] * words)]
-        return min(self._count(texts))
-
-
-@dataclass
-class Conversation:
-    """Sequential requests, their cost, and the tokens and seconds of each (`timed`)."""
-
-    requester: Requester
-    count: Callable[[Sequence[str]], list[int]]
-    spending: Spending = field(default_factory=Spending)
-    timed: list[tuple[int, float]] = field(default_factory=list)
-    one_by_one: bool = False
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self.requester.address.name
-
-    def ask(self, texts: Sequence[str], encoding: Encoding, attempts: int = _ATTEMPTS) -> Reply:
-        """Send texts in one request, or one by one if the server wants it so; a few times if need be."""
-        if not self.one_by_one:
-            return self.ask_together(texts, encoding, attempts)
-        replies = [self.ask_together([text], encoding, attempts) for text in texts]
-        counted = [reply.tokens for reply in replies]
-        return Reply(
-            np.concatenate([reply.vectors for reply in replies]),
-            None if None in counted else sum(tokens or 0 for tokens in counted),
-            sum(reply.seconds for reply in replies),
-        )
-
-    def ask_together(self, texts: Sequence[str], encoding: Encoding, attempts: int = _ATTEMPTS) -> Reply:
-        """Send one request, a few times if need be."""
-        own = sum(self.count(texts))
-        reserved = own + _ROOM * len(texts)
-        failures = Attempts(_PATIENCE, attempts, _UNREACHABLE_ATTEMPTS, (WebPageError,))
-        try:
-            reply = until_answered(self.requester, texts, encoding, failures, self.spending, reserved)
-        except NoAnswerError as error:
-            raise self._no_answer(error) from None
-        self.spending.answered(reserved, own if reply.tokens is None else reply.tokens)
-        self.timed.append((own, reply.seconds))
-        return reply
-
-    def answers(self, texts: Sequence[str], encoding: Encoding, together: bool = False) -> Reply | None:
-        """Send texts; return None if the server refuses them or fails on them, whatever the reason."""
-        try:
-            return (self.ask_together if together else self.ask)(texts, encoding, attempts=2)
-        except (RefusedError, _FaultyServerError):
-            return None
-        except _UnreachableError:
-            self.ask(SENTINELS[:1], encoding)  # if it answers this, it hung up on the texts
-            return None
-
-    def _no_answer(self, error: NoAnswerError) -> ModelError:
-        last = error.last
-        if isinstance(last, WebPageError):
-            return not_an_api(self.requester.address)
-        if last.unreachable:
-            return _UnreachableError(
-                f"{self.name} cannot be reached ({last}): check the URL, and that the server is running"
-            )
-        kind = ModelError if last.busy else _FaultyServerError
-        return kind(str(given_up(self.name, str(error))))
+class _FaultyServerError(ModelError):
+    pass
 
 
 class _UnreachableError(ModelError):
     pass
 
 
-class _FaultyServerError(ModelError):
-    pass
-
-
 def discover(
-    conversation: Conversation,
-    max_length: int | None = None,
-    dimensions: int | None = None,
-    tokenizer_known: bool = True,
+    client: Client,
+    count: Callable[[Sequence[str]], list[int]],
+    max_length: int | None,
+    tokenizer_known: bool,
 ) -> Capabilities:
-    """Find out how a server behaves.
+    """Find out how a server behaves; `count` counts tokens.
 
     The longest text is searched for unless the user says `max_length`. A known tokenizer must be the model's.
     """
-    first, encoding = _first_answer(conversation)
-    if dimensions is not None and first.vectors.shape[1] != dimensions:
+    found = _Discovery(client, count)
+    first, wanted = found.first_answer(), client.options.dimensions
+    dimension = first.vectors.shape[1]
+    if wanted is not None and dimension != wanted:
         raise ModelError(
-            f"{conversation.name} gives vectors of {first.vectors.shape[1]} components, not the "
-            f"{dimensions} that were asked for: the model has no other dimensions, so omit them"
+            f"{found.name} gives vectors of {dimension} components, not the {wanted} that were asked for: "
+            "the model has no other dimensions, so omit them"
         )
-    stability = _stability(conversation, encoding, first)
-    batch = _largest_batch(conversation, encoding)
-    search = _LengthSearch(
-        lambda texts: conversation.answers(texts, encoding), conversation.count, stability.distance
-    )
-    lengths = _Lengths(max_length, Long.UNKNOWN) if max_length is not None else search.found()
-    usage = _usage(conversation, encoding, lengths.max_length, tokenizer_known)
-    empty = conversation.answers([""], encoding)
+    call_noise, batch_noise, distance, least_cosine = found.stability(first)
+    batch = found.largest_batch()
+    long: Long = "unknown"
+    if max_length is None:
+        max_length, long = found.longest_text(distance)
+    counts_tokens, overhead, tokens_per_unit = found.usage(max_length, tokenizer_known)
+    empty = found.answers([""])
     # The quickest request shows what each costs whatever is in it; the largest, what its tokens add.
-    quickest = min(seconds for _, seconds in conversation.timed)
-    most_tokens, longest = max(conversation.timed)
+    quickest = min(seconds for _, seconds in found.timed)
+    most_tokens, longest = max(found.timed)
     return Capabilities(
-        dimension=first.vectors.shape[1],
-        encoding=encoding,
+        dimension=dimension,
+        encoding=found.encoding,
         batch=batch,
-        max_length=lengths.max_length,
-        long=lengths.long,
-        empty=Empty.REFUSES if empty is None else Empty.VECTOR if empty.vectors.any() else Empty.ZERO,
+        max_length=max_length,
+        long=long,
+        empty="refuses" if empty is None else "vector" if empty.vectors.any() else "zero",
         normalised=bool(np.abs(np.linalg.norm(first.vectors, axis=1) - 1).max() < _LENGTH_ONE),
-        call_noise=stability.calls,
-        batch_noise=stability.batches,
-        least_cosine=stability.least_cosine,
-        counts_tokens=usage.counts_tokens,
-        overhead=usage.overhead,
-        tokens_per_unit=usage.tokens_per_unit,
+        call_noise=call_noise,
+        batch_noise=batch_noise,
+        least_cosine=least_cosine,
+        counts_tokens=counts_tokens,
+        overhead=overhead,
+        tokens_per_unit=tokens_per_unit,
         request_seconds=quickest,
         token_seconds=(longest - quickest) / max(1, most_tokens),
-        requests=conversation.spending.requests,
-        tokens=conversation.spending.tokens,
+        requests=client.spending.requests,
+        tokens=client.spending.tokens,
         sentinels=base64.b64encode(first.vectors.astype("<f4").tobytes()).decode("ascii"),
     )
 
 
-def _first_answer(conversation: Conversation) -> tuple[Reply, Encoding]:
-    """Ask for base64, which is shorter; servers that do not know it refuse it or send numbers."""
-    first: RefusedError | None = None
-    for conversation.one_by_one in (False, True):
-        for encoding in _ENCODINGS:
+class _Discovery:
+    """Requests one after the other, and the tokens and seconds of each (`timed`)."""
+
+    def __init__(self, client: Client, count: Callable[[Sequence[str]], list[int]]) -> None:
+        self.client = client
+        self.count = count
+        self.name = client.address.name
+        self.encoding: Encoding = "base64"
+        self.one_by_one = False
+        self.timed: list[tuple[int, float]] = []
+
+    def ask(self, texts: Sequence[str], attempts: int = _ATTEMPTS, together: bool = False) -> Reply:
+        """Send texts in one request, or one by one if the server wants it so; a few times if need be."""
+        if self.one_by_one and not together:
+            replies = [self.ask([text], attempts, together=True) for text in texts]
+            counted = [reply.tokens for reply in replies]
+            return Reply(
+                np.concatenate([reply.vectors for reply in replies]),
+                None if None in counted else sum(tokens or 0 for tokens in counted),
+                sum(reply.seconds for reply in replies),
+            )
+        own = sum(self.count(texts))
+        reserved = own + _ROOM * len(texts)
+        try:
+            reply = self.client.ask(texts, self.encoding, Attempts(_PATIENCE, attempts), reserved)
+        except NoAnswerError as error:
+            last = error.last
+            if last.failure is Failure.WEB_PAGE:
+                raise self.client.not_an_api() from None
+            if last.unreachable:
+                raise _UnreachableError(
+                    f"{self.name} cannot be reached ({last}): check the URL, and that the server is running"
+                ) from None
+            kind = ModelError if last.busy else _FaultyServerError
+            raise kind(f"{self.name} {error}: check the server, or try later") from None
+        self.client.spending.answered(reserved, own if reply.tokens is None else reply.tokens)
+        self.timed.append((own, reply.seconds))
+        return reply
+
+    def answers(self, texts: Sequence[str], together: bool = False) -> Reply | None:
+        """Send texts; return None if the server refuses them or fails on them, whatever the reason."""
+        try:
+            return self.ask(texts, 2, together)
+        except (RefusedError, _FaultyServerError):
+            return None
+        except _UnreachableError:
+            self.ask(SENTINELS[:1])  # if it answers this, it hung up on the texts
+            return None
+
+    def first_answer(self) -> Reply:
+        """Ask for base64, which is shorter; servers that do not know it refuse it or send numbers."""
+        first: RefusedError | None = None
+        for self.one_by_one in (False, True):
+            for self.encoding in _ENCODINGS:
+                try:
+                    return self.ask(SENTINELS)
+                except RefusedError as error:
+                    first = first or error
+        raise self.client.refused(first)
+
+    def stability(self, first: Reply) -> tuple[float, float, float, float]:
+        """Embed the sentinel texts again: as they were, in another order, and one alone.
+
+        Returns the standard deviation of a cosine between calls, the same between compositions of a request,
+        the largest distance of two unit vectors of one text, and their smallest cosine.
+        """
+
+        def again(texts: Sequence[str]) -> NDArray[np.float64]:
             try:
-                return conversation.ask(SENTINELS, encoding), encoding
+                reply = self.ask(texts)
             except RefusedError as error:
-                first = first or error
-    raise refused(conversation.name, first)
+                raise self.client.refused(error) from None
+            if reply.vectors.shape[1] != first.vectors.shape[1]:
+                raise ModelError(
+                    f"{self.name} gives vectors of {first.vectors.shape[1]} components and then of "
+                    f"{reply.vectors.shape[1]}: several models answer under this name"
+                )
+            return exact_unit_vectors(reply.vectors)
 
-
-class _Stability(NamedTuple):
-    calls: float  # standard deviation of a cosine between calls
-    batches: float  # the same between compositions of a request
-    distance: float  # largest distance of two unit vectors of one text
-    least_cosine: float
-
-
-def _stability(conversation: Conversation, encoding: Encoding, first: Reply) -> _Stability:
-    """Embed the sentinel texts again: as they were, in another order, and one alone."""
-    again = [first, *(_same(conversation, SENTINELS, encoding, first) for _ in range(_REPEATS - 1))]
-    reversed_ = _same(conversation, SENTINELS[::-1], encoding, first)
-    alone = _same(conversation, SENTINELS[1:2], encoding, first)
-    calls = [exact_unit_vectors(reply.vectors) for reply in again]
-    other = exact_unit_vectors(reversed_.vectors)[::-1].copy()
-    mixed = other.copy()
-    mixed[1] = exact_unit_vectors(alone.vectors)[0]
-    every = np.stack([*calls, other, mixed])
-    gaps = np.linalg.norm(every - calls[0], axis=2)
-    return _Stability(
-        calls=_cosine_noise(calls),
-        batches=max(_cosine_noise([calls[0], other]), _cosine_noise([calls[0], mixed])),
-        distance=float(gaps.max()),
-        least_cosine=float(min(1.0, np.einsum("csd,sd->cs", every, calls[0]).min())),
-    )
-
-
-def _same(conversation: Conversation, texts: Sequence[str], encoding: Encoding, first: Reply) -> Reply:
-    try:
-        reply = conversation.ask(texts, encoding)
-    except RefusedError as error:
-        raise refused(conversation.name, error) from None
-    if reply.vectors.shape[1] != first.vectors.shape[1]:
-        raise ModelError(
-            f"{conversation.name} gives vectors of {first.vectors.shape[1]} components and then of "
-            f"{reply.vectors.shape[1]}: several models answer under this name"
+        calls = [exact_unit_vectors(first.vectors), *(again(SENTINELS) for _ in range(_REPEATS - 1))]
+        other = again(SENTINELS[::-1])[::-1].copy()
+        mixed = other.copy()
+        mixed[1] = again(SENTINELS[1:2])[0]
+        every = np.stack([*calls, other, mixed])
+        return (
+            _cosine_noise(calls),
+            max(_cosine_noise([calls[0], other]), _cosine_noise([calls[0], mixed])),
+            float(np.linalg.norm(every - calls[0], axis=2).max()),
+            float(min(1.0, np.einsum("csd,sd->cs", every, calls[0]).min())),
         )
-    return reply
+
+    def largest_batch(self) -> int:
+        """Find how many texts a request may have, from the most that are ever sent downward."""
+        size = _MOST_TEXTS
+        while size > 1 and self.answers([f"{place}" for place in range(size)], together=True) is None:
+            size //= 2
+        return size
+
+    def longest_text(self, noise: float) -> tuple[int, Long]:
+        """Return the tokens that are read of a text, and what happens to longer ones.
+
+        Pairs of texts differ at their ends only: equal vectors mean that the ends were not read. The length
+        is doubled until then.
+        """
+        # Otherwise one word at the end of a long text does not stand out from the noise.
+        exact = noise < _ROUNDING
+        long: Long = "truncates"
+
+        def pair(words: int) -> list[str]:
+            return [" ".join([*[_WORD] * words, *[end] * (1 if exact else words)]) for end in _ENDS]
+
+        def read_whole(words: int) -> bool:
+            nonlocal long
+            reply = self.answers(pair(words))
+            if reply is None:
+                long = "refuses"
+                return False
+            first, second = exact_unit_vectors(reply.vectors)
+            return float(np.linalg.norm(first - second)) > (_ROUNDING if exact else _ABOVE_NOISE * noise)
+
+        low, high = 1, _FIRST if exact else _FIRST_OF_NOISY
+        while high <= _LAST and read_whole(high):
+            low, high = high, 2 * high
+        if high > _LAST:
+            long = "unknown"
+        while high <= _LAST and high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if read_whole(middle) else (low, middle)
+        # Of noisy texts, only what both share was certainly read.
+        return min(self.count(pair(low) if exact else [" ".join([_WORD] * low)])), long
+
+    def usage(self, max_length: int | None, tokenizer_known: bool) -> tuple[bool, float, float]:
+        """Compare the tokens that the server counts with those of the tokenizer, on texts it reads whole.
+
+        Special tokens cancel out in the difference of two requests with equally many texts. Some servers
+        count characters, words or nothing. Returns whether it counts tokens, what it counts for each text
+        beside its tokens, and what it counts for each token that is counted here.
+        """
+        lengths = zip(_LONGER, self.count(_LONGER), strict=True)
+        longer = [text for text, tokens in lengths if max_length is None or tokens <= max_length]
+        short = _SHORT[: len(longer)]
+        unknown = False, 0.0, 1.0
+        if not longer:
+            return unknown
+        replies = self.answers(short), self.answers(longer)
+        first, second = (None if reply is None else reply.tokens for reply in replies)
+        if first is None or second is None or first == second:
+            return unknown
+        theirs = second - first
+        for size in (len, lambda text: len(text.encode()), lambda text: len(text.split())):
+            if theirs == sum(map(size, longer)) - sum(map(size, short)):
+                return unknown
+        tokens = sum(self.count(short)), sum(self.count(longer))
+        ours = tokens[1] - tokens[0]
+        if abs(theirs - ours) <= _MOST_DIFFERENT:
+            return True, max(0.0, (first - tokens[0] + second - tokens[1]) / (2 * len(longer))), 1.0
+        if tokenizer_known:
+            raise ModelError(
+                f"the tokenizer does not belong to {self.name}: from one request to a longer one, it "
+                f"counts {ours} tokens more, and the server counts {theirs} more: pass the tokenizer of the "
+                "model, or candidates if it is unpublished"
+            )
+        return True, 0.0, second / max(1, tokens[1])
 
 
 def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
@@ -367,32 +352,3 @@ def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
     upper = np.triu_indices(len(SENTINELS), 1)
     cosines = np.stack([(call @ call.T)[upper] for call in calls])
     return float(np.sqrt(cosines.var(axis=0, ddof=1).mean()))
-
-
-def _usage(
-    conversation: Conversation, encoding: Encoding, max_length: int | None, tokenizer_known: bool
-) -> Usage:
-    def counted(texts: Sequence[str]) -> int | None:
-        reply = conversation.answers(texts, encoding)
-        return None if reply is None else reply.tokens
-
-    usage = compared_usage(counted, conversation.count, max_length)
-    if tokenizer_known and usage.mismatch is not None:
-        ours, theirs = usage.mismatch
-        raise ModelError(
-            f"the tokenizer does not belong to {conversation.name}: from one request to a longer one, it "
-            f"counts {ours} tokens more, and the server counts {theirs} more: pass the tokenizer of the "
-            "model, or candidates if it is unpublished"
-        )
-    return usage
-
-
-def _largest_batch(conversation: Conversation, encoding: Encoding) -> int:
-    """Find how many texts a request may have, from the most that are ever sent downward."""
-    size = _MOST_TEXTS
-    while size > 1:
-        texts = [f"{place}" for place in range(size)]
-        if conversation.answers(texts, encoding, together=True) is not None:
-            return size
-        size //= 2
-    return 1

@@ -1,9 +1,12 @@
-"""A model behind an OpenAI-compatible endpoint as an encoder of texts, loaded by its name."""
+"""A model behind an OpenAI-compatible endpoint as an encoder of texts, and estimates of what it will cost."""
 
 from __future__ import annotations
 
+import hashlib
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from stickytoken.encoders.endpoint._answers import Answers, Sender, answers_folder
-from stickytoken.encoders.endpoint._client import Requester
-from stickytoken.encoders.endpoint._server import Capabilities, Conversation, discover
-from stickytoken.encoders.endpoint.cost import Spending
-from stickytoken.encoders.endpoint.options import Address, EndpointOptions, key_of, parse_address
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.endpoint._answers import Answers, answers_folder
+from stickytoken.encoders.endpoint._client import Client, Spending, price
+from stickytoken.encoders.endpoint._server import Capabilities, discover
+from stickytoken.encoders.endpoint.options import Address, EndpointOptions, parse_address
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
-from stickytoken.encoders.protocol import EncoderIdentity, Prompting, require_usable, shown
+from stickytoken.encoders.protocol import (
+    EncoderIdentity,
+    Prompting,
+    StandIn,
+    require_list,
+    require_usable,
+    shown,
+)
 from stickytoken.encoders.text_encoder import SENTINELS, TextEncoder, vocabulary_hash
-from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.vocabulary import RoundTripTokenizer
@@ -50,20 +59,31 @@ class EndpointModel:
         self.options = options
         self.answers = Answers(answers_folder(address, options.dimensions))
         self.spending = Spending(options.price_per_million, options.max_cost)
-        self._sender: Sender | None = None
-        self._requester: Requester | None = None
-        self._unchecked = _CHECKED_EVERY  # before the first request of this process
         self.before_sending: Callable[[], None] | None = None  # called once, before the first request
+        self.waits: Callable[[str, float], None] = lambda reason, seconds: None
         self.refused: dict[str, str] = {}  # texts that the server does not take, and why
-        self.waits: Callable[[str, float], None] | None = None
-        self._noted = f"capabilities {vocabulary_hash(tokenizer)} {max_length}"
-        self.capabilities = self._known() or self._discovered(max_length)
+        self._unchecked = _CHECKED_EVERY  # before the first request of this process
+        self.capabilities = self._known_or_found(max_length)
         self.max_length = self.capabilities.max_length if max_length is None else max_length
+        # Identifies the model by the vectors of fixed texts, as they were first answered.
+        self.fingerprint = self.capabilities.fingerprint
 
-    @property
-    def fingerprint(self) -> str:
-        """Identifies the model by the vectors of fixed texts, as they were first answered."""
-        return self.capabilities.fingerprint
+    def _known_or_found(self, max_length: int | None) -> Capabilities:
+        name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
+        if (noted := self.answers.fact(name)) is not None:
+            try:
+                return Capabilities.model_validate_json(noted)
+            except ValidationError:  # of another version
+                pass
+        tokenizer_known = not isinstance(self.tokenizer, CandidateVocabulary)
+        found = discover(self.client, self.count, max_length, tokenizer_known)
+        self.answers.note(name, found.model_dump_json())
+        self._unchecked = 0
+        return found
+
+    @cached_property
+    def client(self) -> Client:
+        return Client(self.address, self.options, self.spending)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of distinct texts, shape (n, d); see `TextModel`."""
@@ -71,7 +91,8 @@ class EndpointModel:
         found = {}
         for start in range(0, len(asked), _CHUNK):
             found.update(self.answers.find(asked[start : start + _CHUNK]))
-        batches = unanswered(self.batches(asked), found)
+        unanswered = ([text for text in batch if text not in found] for batch in self.batches(asked))
+        batches = [batch for batch in unanswered if batch]
         if batches:
             if self.before_sending is not None:
                 self.before_sending()
@@ -80,9 +101,22 @@ class EndpointModel:
         return np.stack([found[text] for text in asked])
 
     def batches(self, asked: Sequence[str]) -> list[list[str]]:
-        """Cut texts, prompts included, into requests."""
-        known = self.capabilities
-        return cut_into_batches(asked, self.count(asked), known.batch, known.most_tokens)
+        """Cut texts, prompts included, into requests of similar length, which servers compute fastest.
+
+        The requests depend on the texts alone, not on which of them were answered before: a run that is
+        continued sends what the uninterrupted run would have sent, and servers whose vectors depend on the
+        request give the same ones.
+        """
+        batches: list[list[str]] = []
+        tokens = 0
+        for length, text in sorted(zip(self.count(asked), asked, strict=True)):
+            full = tokens + length > self.capabilities.most_tokens
+            if not batches or full or len(batches[-1]) == self.capabilities.batch:
+                batches.append([])
+                tokens = 0
+            batches[-1].append(text)
+            tokens += length
+        return batches
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of texts as the tokenizer does."""
@@ -98,76 +132,39 @@ class EndpointModel:
         checks = (self._unchecked + requests) // _CHECKED_EVERY if requests else 0
         return checks * self.counted_by_server(SENTINELS)
 
-    def seconds(self, requests: int, tokens: float) -> float:
-        """Estimate the time of requests, one after the other."""
-        return requests * self.capabilities.request_seconds + tokens * self.capabilities.token_seconds
-
     def _sent(self, batches: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float32]]:
         found: dict[str, NDArray[np.float32]] = {}
+        known = self.capabilities
 
         def keep(vectors: Mapping[str, NDArray[np.float32]]) -> None:
-            self._require_dimension(vectors)
+            for text, vector in vectors.items():
+                if len(vector) != known.dimension:
+                    raise EncodingError(
+                        f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, "
+                        f"and those before it had {known.dimension}: another model answers under this name"
+                    )
             self.answers.keep(vectors)
             found.update(vectors)
 
         def without_vector(text: str, reason: str) -> None:
             self.refused[text] = reason
-            keep({text: np.zeros(self.capabilities.dimension, np.float32)})
+            keep({text: np.zeros(known.dimension, np.float32)})
 
-        sender = self._connected()
         while batches:
             if self._unchecked >= _CHECKED_EVERY:
                 self.require_same_model()
             part, batches = batches[:_CHECKED_EVERY], batches[_CHECKED_EVERY:]
-            sender.send_all(part, self.capabilities.encoding, keep, without_vector)
+            self.client.send_all(part, known, self.counted_by_server, keep, without_vector, self.waits)
             self._unchecked += len(part)
-        return found
-
-    def _connected(self) -> Sender:
-        if self._sender is None:
-            self._requester = self._requester or self._new_requester()
-            self._sender = Sender(
-                self._requester,
-                self.spending,
-                self.options.patience,
-                self.counted_by_server,
-                self.capabilities.counts_tokens,
-                self._tell,
-            )
-        return self._sender
-
-    def _tell(self, reason: str, seconds: float) -> None:
-        if self.waits is not None:
-            self.waits(reason, seconds)
-
-    def _new_requester(self) -> Requester:
-        return Requester(
-            self.address, key_of(self.address), self.options.request_seconds, self.options.dimensions
-        )
-
-    def _known(self) -> Capabilities | None:
-        noted = self.answers.fact(self._noted)
-        try:
-            return None if noted is None else Capabilities.model_validate_json(noted)
-        except ValidationError:  # of another version
-            return None
-
-    def _discovered(self, max_length: int | None) -> Capabilities:
-        self._requester = self._new_requester()
-        conversation = Conversation(self._requester, self.count, self.spending)
-        candidates = isinstance(self.tokenizer, CandidateVocabulary)
-        found = discover(conversation, max_length, self.options.dimensions, not candidates)
-        self.answers.note(self._noted, found.model_dump_json())
-        self._unchecked = 0
         return found
 
     def require_same_model(self) -> None:
         """Compare the sentinel texts with how they were first answered."""
         found: dict[str, NDArray[np.float32]] = {}
-        size = self.capabilities.batch
-        batches = [SENTINELS[start : start + size] for start in range(0, len(SENTINELS), size)]
-        self._connected().send_all(batches, self.capabilities.encoding, found.update)
-        least = self.capabilities.drift([found[text] for text in SENTINELS])
+        known = self.capabilities
+        batches = [SENTINELS[start : start + known.batch] for start in range(0, len(SENTINELS), known.batch)]
+        self.client.send_all(batches, known, self.counted_by_server, found.update, waits=self.waits)
+        least = known.drift([found[text] for text in SENTINELS])
         if least is not None:
             raise ModelError(
                 f"{self.name} has changed: the vectors of fixed texts now have a cosine of "
@@ -176,37 +173,18 @@ class EndpointModel:
             )
         self._unchecked = 0
 
-    def _require_dimension(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        for text, vector in vectors.items():
-            if len(vector) != self.capabilities.dimension:
-                raise EncodingError(
-                    f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, and "
-                    f"those before it had {self.capabilities.dimension}: another model answers under this "
-                    "name"
-                )
-
 
 class EndpointEncoder(TextEncoder):
-    """Encodes texts through an endpoint."""
-
     def __init__(self, model: EndpointModel, spec: EncoderSpec | None) -> None:
         super().__init__(model)
         self.endpoint = model
         self.spec = spec
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What was found out about the server."""
-        return self.endpoint.capabilities
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of a cosine from one call to the next."""
-        return self.capabilities.noise
+        self.capabilities = model.capabilities
+        # Standard deviation of a cosine from one call to the next.
+        self.noise = model.capabilities.noise
 
     @property
     def dimension(self) -> int:
-        """Number of components of a vector."""
         return self.capabilities.dimension
 
     @property
@@ -229,41 +207,13 @@ class EndpointEncoder(TextEncoder):
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Return the content ids of each text by word, the prompt in the head."""
-        prompt = self.endpoint.prompt
         if not isinstance(self.tokenizer, HuggingFaceTokenizer):
             return super().tokenize(texts)  # its content ids include the prompt
-        return self.tokenizer.tokenize(texts, prompt)
+        return self.tokenizer.tokenize(texts, self.endpoint.prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the prompt and each text, without special tokens."""
         return self.tokenizer.encode_many([self.endpoint.prompt + text for text in texts])
-
-
-def cut_into_batches(
-    texts: Sequence[str], lengths: Sequence[int], most_texts: int, most_tokens: int
-) -> list[list[str]]:
-    """Cut distinct texts into requests of texts of similar length, which servers compute fastest.
-
-    The requests depend on the texts alone, not on which of them were answered before: a run that is continued
-    sends what the uninterrupted run would have sent, and servers whose vectors depend on the request give the
-    same ones.
-    """
-    order = sorted(range(len(texts)), key=lambda place: (lengths[place], texts[place]))
-    batches: list[list[str]] = []
-    tokens = 0
-    for place in order:
-        if not batches or len(batches[-1]) == most_texts or tokens + lengths[place] > most_tokens:
-            batches.append([])
-            tokens = 0
-        batches[-1].append(texts[place])
-        tokens += lengths[place]
-    return batches
-
-
-def unanswered(batches: Sequence[Sequence[str]], known: Collection[str]) -> list[list[str]]:
-    """Leave out the texts that were answered before, and requests without any other."""
-    left = ([text for text in batch if text not in known] for batch in batches)
-    return [batch for batch in left if batch]
 
 
 def load_endpoint(
@@ -285,39 +235,147 @@ def load_endpoint(
             "name, tiktoken:NAME), or a list of candidates if it is unpublished"
         )
     model = EndpointModel(address, vocabulary, prompt or "", options, max_length)
-    sources = {"tokenizer": tokenizer, "candidates": candidates}
-    return EndpointEncoder(model, _spec(name, sources, prompt, max_length, options))
+    # A spec says how to load the encoder again, which nobody can if the vocabulary is an object.
+    spec = None
+    if all(source is None or isinstance(source, (str, Path)) for source in (tokenizer, candidates)):
+        spec = EncoderSpec(
+            model=name,
+            device=None,
+            prompting=Prompting(prompt),
+            dtype="float32",
+            revision=None,
+            trust_remote_code=False,
+            max_length=max_length,
+            token_budget=None,
+            vocabulary=_absolute(tokenizer),
+            candidates=_absolute(candidates),
+            endpoint=options,
+        )
+    return EndpointEncoder(model, spec)
 
 
-def _spec(
-    name: str,
-    sources: dict[str, Any],
-    prompt: str | None,
-    max_length: int | None,
-    options: EndpointOptions,
-) -> EncoderSpec | None:
-    """Say how to load the encoder again; None if its vocabulary is an object that only its maker has."""
-    paths = {key: _absolute(value) for key, value in sources.items() if value is not None}
-    if not all(isinstance(value, str) for value in paths.values()):
-        return None
-    return EncoderSpec(
-        model=name,
-        device=None,
-        prompting=Prompting(prompt),
-        dtype="float32",
-        revision=None,
-        trust_remote_code=False,
-        max_length=max_length,
-        token_budget=None,
-        vocabulary=paths.get("tokenizer"),
-        candidates=paths.get("candidates"),
-        endpoint=options,
-    )
-
-
-def _absolute(value: Any) -> str | None:
+def _absolute(source: Any) -> str | None:
     """Make a path independent of the working folder; a name stays as it is."""
-    if not isinstance(value, (str, Path)):
+    if source is None:
         return None
-    path = Path(value).expanduser()
-    return str(path.resolve()) if path.exists() else str(value)
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.exists() else str(source)
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """What a measurement would send."""
+
+    requests: int
+    texts: int  # in these requests
+    tokens: int  # in these requests, as the server counts them
+    answered: int  # texts that it needs too, and that were answered before
+    cost: float | None  # price of the tokens; None without a price
+    seconds: float  # at the latency that was measured, one request at a time
+    # The same with everything that depends on results, where that is not certain.
+    most: CostEstimate | None = None
+
+
+_ROWS = 4099
+_SEED = 5
+# What tells a text from others, beside its tokens.
+_OWN = 0.3
+
+
+class Rehearsal(StandIn["EndpointEncoder"]):
+    """An encoder that records the requested texts, and makes up the vectors that are not cached yet.
+
+    Such a vector is the mean of one random vector per token and one of the text, so that copies of a token
+    move it as they move a real one. Rounds that are planned from the results of earlier ones become exact as
+    soon as those are answered.
+    """
+
+    def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
+        super().__init__(encoder)
+        self._uncertain = uncertain
+        self._certain: CostEstimate | None = None
+        self._asked: set[str] = set()
+        self._requests = self._texts = self._answered = 0
+        self._tokens = 0.0
+
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Record the texts and return made-up vectors, shape (n, d)."""
+        del allow_zero
+        require_list(texts)
+        if not texts:
+            return np.empty((0, self.dimension), np.float32)
+        prompt = self._encoder.endpoint.prompt
+        vectors = self._encoder.endpoint.answers.find([prompt + text for text in dict.fromkeys(texts)])
+        self._note([prompt + text for text in dict.fromkeys(texts) if text not in self._asked], vectors)
+        self._asked.update(texts)
+        new = [text for text in texts if prompt + text not in vectors]
+        vectors |= {prompt + text: self._vector(ids) for text, ids in zip(new, self._ids(new), strict=True)}
+        return np.stack([vectors[prompt + text] for text in texts])
+
+    def _note(self, asked: Sequence[str], known: Collection[str]) -> None:
+        endpoint = self._encoder.endpoint
+        left = [text for text in asked if text not in known]
+        self._answered += len(asked) - len(left)
+        self._texts += len(left)
+        self._requests += len(endpoint.batches(left))
+        self._tokens += endpoint.counted_by_server(left)
+
+    @property
+    def makes_up_vectors(self) -> bool:
+        """Whether any vector so far was made up, so that a choice by results would mean nothing."""
+        return self._texts > 0
+
+    def reached(self, stage: str) -> None:
+        """Note the stage that was reached: what is recorded before the uncertain one is certain."""
+        if stage == self._uncertain and self._certain is None:
+            self._certain = self._noted()
+
+    def estimate(self) -> CostEstimate:
+        noted = self._noted()
+        if self._certain is None or self._certain.requests == noted.requests:
+            return noted
+        return replace(self._certain, most=noted)
+
+    def _noted(self) -> CostEstimate:
+        endpoint, known = self._encoder.endpoint, self._encoder.capabilities
+        tokens = self._tokens + endpoint.checking(self._requests)
+        return CostEstimate(
+            requests=self._requests,
+            texts=self._texts,
+            tokens=round(tokens),
+            answered=self._answered,
+            cost=price(tokens, endpoint.options.price_per_million),
+            seconds=self._requests * known.request_seconds + round(tokens) * known.token_seconds,
+        )
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text's tokens, or of its words where the tokenizer is unpublished."""
+        if not getattr(self.tokenizer, "estimates", False):
+            return self.content_ids(texts)
+        return [
+            [zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in text.split()] for text in texts
+        ]
+
+    @cached_property
+    def _table(self) -> NDArray[np.float32]:
+        """Random vectors, shape (rows, d)."""
+        return np.random.default_rng(_SEED).standard_normal((_ROWS, self.dimension), dtype=np.float32)
+
+    def _vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        whole = np.asarray(ids, dtype=np.int64)
+        own = int.from_bytes(hashlib.sha256(whole.tobytes()).digest()[:8], "little") % _ROWS
+        mean = self._table[whole % _ROWS].mean(axis=0) if len(ids) else 0.0
+        return np.asarray(mean + _OWN * self._table[::-1][own], dtype=np.float32)
+
+
+def estimate_cost(
+    encoder: EndpointEncoder, measurement: Callable[[Any], object], uncertain: str | None = None
+) -> CostEstimate:
+    """Estimate what a measurement would cost, without sending anything.
+
+    Example: ``estimate_cost(encoder, lambda stand_in: detect(stand_in, out=folder))``, with a folder that is
+    thrown away.
+    """
+    rehearsal = Rehearsal(encoder, uncertain)
+    measurement(rehearsal)
+    return rehearsal.estimate()

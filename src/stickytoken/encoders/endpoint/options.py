@@ -7,7 +7,6 @@ import html
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import quote, quote_plus, urlsplit
@@ -15,79 +14,56 @@ from urllib.parse import quote, quote_plus, urlsplit
 from stickytoken.errors import InputError, ModelError
 from stickytoken.validation import real_number, whole_number
 
-OPENAI_URL = "https://api.openai.com/v1"
-OPENAI_KEY = "OPENAI_API_KEY"
-OWN_KEY = "STICKYTOKEN_API_KEY"
+_OPENAI_URL = "https://api.openai.com/v1"
+_OPENAI_KEY = "OPENAI_API_KEY"
+_OWN_KEY = "STICKYTOKEN_API_KEY"
 _OPENAI = "openai:"
-_URL = re.compile(r"https?://", re.IGNORECASE)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOW = "pass openai:MODEL, or a URL and a model as in http://localhost:8080/v1#MODEL"
-REQUEST_SECONDS = 60.0
-PATIENCE_SECONDS = 600.0
 # Shorter values are removed as whole words only: they occur within others.
 _SHORTEST_REMOVED = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a model is, and under which name.
+    """Where a model is, and under which name."""
 
-    Attributes:
-        base_url: URL of the API, without a slash at its end.
-        model: name of the model on the server.
-        key_variable: environment variable that holds the key.
-    """
-
-    base_url: str
+    base_url: str  # without a slash at its end
     model: str
-    key_variable: str
+    key_variable: str  # environment variable that holds the key
 
     @property
     def name(self) -> str:
         """The name that `parse_address` turns into this address."""
-        return f"{_OPENAI}{self.model}" if self.base_url == OPENAI_URL else f"{self.base_url}#{self.model}"
+        return f"{_OPENAI}{self.model}" if self.base_url == _OPENAI_URL else f"{self.base_url}#{self.model}"
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is on this machine."""
         host = urlsplit(self.base_url).hostname or ""
         try:
             return ip_address(host).is_loopback
         except ValueError:
             return host == "localhost" or host.endswith(".localhost")
 
-    @property
-    def needs_key(self) -> bool:
-        """Whether the server answers nobody without a key."""
-        return self.base_url == OPENAI_URL
-
 
 def names_endpoint(name: str) -> bool:
     """Check whether the name of a model is that of a model behind an endpoint."""
-    return name.startswith(_OPENAI) or bool(_URL.match(name))
+    return name.startswith(_OPENAI) or name.lower().startswith(("http://", "https://"))
 
 
 def parse_address(name: str, key_variable: str | None = None) -> Address:
     """Read the name of a model behind an endpoint."""
-    if key_variable is not None and not _VARIABLE.fullmatch(key_variable):
+    if key_variable is not None and not (key_variable.isascii() and key_variable.isidentifier()):
         # It may be the key itself, so it is not shown.
         raise InputError(
             "the key variable is not the name of an environment variable: pass a name such as "
-            f"{OPENAI_KEY}, never the key itself"
+            f"{_OPENAI_KEY}, never the key itself"
         )
     if name.startswith(_OPENAI):
-        url = _checked(os.environ.get("OPENAI_BASE_URL") or OPENAI_URL)
-        model, default = name.removeprefix(_OPENAI), OPENAI_KEY
+        url = os.environ.get("OPENAI_BASE_URL") or _OPENAI_URL
+        model, default = name.removeprefix(_OPENAI), _OPENAI_KEY
     else:
         url, _, model = name.partition("#")
-        url, default = _checked(url), OWN_KEY
-    if not model.strip():
-        raise InputError(f"{name!r} names no model: {_HOW}")
-    return Address(url, model, key_variable or default)
-
-
-def _checked(url: str) -> str:
-    """Return a URL without a slash at its end; refuse one that is malformed or carries a secret."""
+        default = _OWN_KEY
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -97,11 +73,13 @@ def _checked(url: str) -> str:
         # Not shown either: URLs are written into run folders, and secrets must not be.
         raise InputError(
             f"the URL of the endpoint at {parts.hostname} has a user, a password or parameters: leave them "
-            f"out, and put the key into the environment variable {OWN_KEY}"
+            f"out, and put the key into the environment variable {_OWN_KEY}"
         )
     if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
         raise InputError(f"{url!r} is not the URL of an endpoint: {_HOW}")
-    return url.rstrip("/")
+    if not model.strip():
+        raise InputError(f"{name!r} names no model: {_HOW}")
+    return Address(url.rstrip("/"), model, key_variable or default)
 
 
 class Secret:
@@ -124,34 +102,32 @@ class Secret:
 
     def removed_from(self, text: str) -> str:
         """Replace the key in a text, however it is written: servers repeat it in their messages."""
-        for spelling in filter(None, dict.fromkeys(self._spellings())):
+        spellings = (
+            self._value,
+            quote(self._value, safe=""),
+            quote_plus(self._value),
+            json.dumps(self._value)[1:-1],
+            html.escape(self._value),
+            base64.b64encode(self._value.encode()).decode("ascii"),
+        )
+        for spelling in filter(None, dict.fromkeys(spellings)):
             pattern = re.escape(spelling)
             if len(spelling) < _SHORTEST_REMOVED:
                 pattern = rf"(?<!\w){pattern}(?!\w)"
             text = re.sub(pattern, "[key]", text, flags=re.IGNORECASE)
         return text
 
-    def _spellings(self) -> Iterator[str]:
-        yield self._value
-        yield quote(self._value, safe="")
-        yield quote_plus(self._value)
-        yield json.dumps(self._value)[1:-1]
-        yield html.escape(self._value)
-        yield base64.b64encode(self._value.encode()).decode("ascii")
-
 
 def key_missing(address: Address) -> ModelError:
-    """Explain that there is no key."""
     return ModelError(
         f"{address.name} needs a key, and the environment variable {address.key_variable} is empty: "
-        f"set it (export {address.key_variable}=...), or name another variable (--key-variable)"
+        f"set it (export {address.key_variable}=...), or name another variable (--set key-variable=NAME)"
     )
 
 
 def key_of(address: Address) -> Secret:
-    """Read the key of a server from the environment."""
     value = os.environ.get(address.key_variable, "").strip()
-    if not value and address.needs_key:
+    if not value and address.base_url == _OPENAI_URL:
         raise key_missing(address)
     if not value.isascii() or not value.isprintable():
         raise ModelError(
@@ -181,8 +157,8 @@ class EndpointOptions:
     dimensions: int | None = None
     price_per_million: float | None = None
     max_cost: float | None = None
-    patience: float = PATIENCE_SECONDS
-    request_seconds: float = REQUEST_SECONDS
+    patience: float = 600.0
+    request_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         if self.dimensions is not None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from stickytoken.corpora import load_sentences
+from stickytoken.data import load_sentences
+from stickytoken.encoders._tokenizer import adapted
 from stickytoken.encoders.endpoint.options import names_endpoint
-from stickytoken.encoders.loading.tokenizers import load_tokenizer
-from stickytoken.encoders.tokenizer import adapted
+from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.errors import InputError, ModelError, require_package
 from stickytoken.validation import list_of
 from stickytoken.vocabulary import RoundTripTokenizer
@@ -48,12 +48,12 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
     """Load the tokenizer of a model behind an endpoint."""
     text = str(source)
     if text.startswith(_TIKTOKEN):
-        return _tiktoken(text.removeprefix(_TIKTOKEN), None)
+        return _Tiktoken(text.removeprefix(_TIKTOKEN), None)
     path = Path(text).expanduser()
     if path.suffix == _TIKTOKEN_SUFFIX:
         if not path.is_file():
             raise ModelError(f"no file {text!r}: pass the folder or name of a tokenizer, or tiktoken:NAME")
-        return _tiktoken(path.stem, path)
+        return _Tiktoken(path.stem, path)
     if names_endpoint(text):
         raise InputError(f"{text} is behind an endpoint, which hides its vocabulary: name its tokenizer")
     return load_tokenizer(source, **options)
@@ -63,12 +63,9 @@ class CandidateVocabulary:
     """Strings to examine if the tokenizer is unpublished, and ordinary words to compare them with.
 
     Tokens of other texts are counted as bytes divided by four.
-
-    Attributes:
-        estimates: its tokens of other texts are estimates, in which no copies can be counted.
     """
 
-    estimates = True
+    estimates = True  # the tokens of other texts, in which no copies can be counted
 
     def __init__(self, candidates: Sequence[str], ordinary: Sequence[str] = ()) -> None:
         strings = dict.fromkeys((*candidates, *ordinary))
@@ -79,12 +76,9 @@ class CandidateVocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of the strings."""
-        joined = "\0".join(self.entries.values())
-        return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256("\0".join(self._ids).encode("utf-8", "surrogatepass")).hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Join the strings of each list."""
         return ["".join(self.entries.get(token_id, "\ufffd") for token_id in row) for row in ids]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
@@ -103,16 +97,13 @@ def candidate_vocabulary(candidates: Sequence[str]) -> CandidateVocabulary:
     chosen = list(dict.fromkeys(text for text in candidates if text.strip()))
     if not chosen:
         raise InputError("the list of candidates is empty: name at least one string to examine")
-    words: dict[str, None] = {}
-    for sentence in load_sentences().texts:
-        words.update(dict.fromkeys(_WORD.findall(sentence)))
-    ordinary = [word for word in words if word not in chosen][:_ORDINARY_WORDS]
-    return CandidateVocabulary(chosen, ordinary)
+    words = dict.fromkeys(word for text in load_sentences().texts for word in _WORD.findall(text))
+    return CandidateVocabulary(chosen, [word for word in words if word not in chosen][:_ORDINARY_WORDS])
 
 
 def read_candidates(path: Path) -> list[str]:
     """Read candidates from a text file, one per line; spaces at both ends belong to them."""
-    from stickytoken.corpora.files import decode, read_bytes
+    from stickytoken.data.tables import decode, read_bytes
 
     lines = [line.rstrip("\r") for line in decode(read_bytes(path), path).split("\n")]
     found = [line for line in lines if line.strip()]
@@ -124,8 +115,20 @@ def read_candidates(path: Path) -> list[str]:
 class _Tiktoken:
     """An encoding of tiktoken as a tokenizer."""
 
-    def __init__(self, encoding: Any) -> None:
-        self._encoding = encoding
+    def __init__(self, name: str, path: Path | None) -> None:
+        require_package("tiktoken", f"the encoding {name!r}", "endpoint")
+        import tiktoken
+        from tiktoken.registry import list_encoding_names
+
+        if name not in (known := list_encoding_names()):
+            raise ModelError(f"tiktoken has no encoding {name!r}: use one of {', '.join(sorted(known))}")
+        try:
+            self._encoding: Any = _of_file(name, path) if path else tiktoken.get_encoding(name)
+        except (OSError, ValueError) as error:  # requests raises children of OSError
+            raise ModelError(
+                f"tiktoken cannot load {name!r} ({type(error).__name__}): without a network, pass its file, "
+                f"{name}{_TIKTOKEN_SUFFIX}"
+            ) from error
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
@@ -142,12 +145,10 @@ class _Tiktoken:
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids of special tokens, which no text produces on a server."""
-        names: set[str] = self._encoding.special_tokens_set
-        return frozenset(self._encoding.encode_single_token(name) for name in names)
+        return frozenset(map(self._encoding.encode_single_token, self._encoding.special_tokens_set))
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of the name and the vocabulary."""
         whole = hashlib.sha256(self._encoding.name.encode())
         for token_id, text in self.entries.items():
             whole.update(f"{token_id}\0{text}\0".encode("utf-8", "surrogatepass"))
@@ -162,24 +163,6 @@ class _Tiktoken:
         return [list(row) for row in self._encoding.encode_ordinary_batch(list(texts), num_threads=1)]
 
 
-def _tiktoken(name: str, path: Path | None) -> _Tiktoken:
-    require_package("tiktoken", f"the encoding {name!r}", "endpoint")
-    import tiktoken
-    from tiktoken.registry import list_encoding_names
-
-    if name not in (known := list_encoding_names()):
-        raise ModelError(f"tiktoken has no encoding {name!r}: use one of {', '.join(sorted(known))}")
-    if path is None:
-        try:
-            return _Tiktoken(tiktoken.get_encoding(name))
-        except (OSError, ValueError) as error:  # requests raises children of OSError
-            raise ModelError(
-                f"tiktoken cannot load {name!r} ({type(error).__name__}): without a network, pass its file, "
-                f"{name}{_TIKTOKEN_SUFFIX}"
-            ) from error
-    return _Tiktoken(_of_file(name, path))
-
-
 def _of_file(name: str, path: Path) -> Any:
     """Build an encoding from its file: the pattern and the special tokens are those of the name."""
     import tiktoken
@@ -188,7 +171,11 @@ def _of_file(name: str, path: Path) -> Any:
     constructor = openai_public.ENCODING_CONSTRUCTORS.get(name)
     if constructor is None or _LOADER not in constructor.__code__.co_names:
         raise ModelError(f"{name!r} is not an encoding that is one file: use {_TIKTOKEN}{name}")
-    ranks = _ranks(path)
+    try:
+        lines = [line.split() for line in path.read_bytes().splitlines() if line]
+        ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} is not a file of tiktoken ({error}): download it again") from error
     if any(bytes([byte]) not in ranks for byte in range(256)):
         raise ModelError(f"{path} is not the file of {name} (it lacks single bytes): download it again")
     # The constructor calls a function of its module for the file; it gets the file at hand from another one.
@@ -198,11 +185,3 @@ def _of_file(name: str, path: Path) -> Any:
         return tiktoken.Encoding(**{key: definition[key] for key in definition if key != "explicit_n_vocab"})
     except (ValueError, KeyError) as error:
         raise ModelError(f"{path} is not the file of {name} ({error}): download it again") from error
-
-
-def _ranks(path: Path) -> dict[bytes, int]:
-    try:
-        lines = [line.split() for line in path.read_bytes().splitlines() if line]
-        return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} is not a file of tiktoken ({error}): download it again") from error

@@ -5,26 +5,28 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
 
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
 from stickytoken.encoders.endpoint.vocabulary import vocabulary_of
 from stickytoken.encoders.loading.resolution import (
+    TOKENIZER_FILES,
     EncoderSpec,
     ModelSource,
     Origin,
     explained,
     has_weights,
     hub_repositories,
+    load_tokenizer,
     reported_missing,
     require_all_weights,
     require_cuda,
     require_device,
     resolve_model,
 )
-from stickytoken.encoders.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
 from stickytoken.encoders.prompted.loading import (
     encoder_of_module,
     load_causal,
@@ -39,15 +41,12 @@ from stickytoken.encoders.text_encoder import (
     TextModel,
     require_length,
 )
-from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.machine import Precision
 from stickytoken.vocabulary import Vocabulary, categorize
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
 _SHOWN_REASON = 300
@@ -79,114 +78,14 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
             weight.data = weight.data.to(wanted)
 
 
-def require_running(encoder: SentenceTransformerEncoder, dtype: str) -> None:
-    """Encode one token, so that an unsupported precision is reported before a run starts."""
-    import torch
-
-    try:
-        _ = encoder.dimension
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:  # raised by torch for an unsupported operation or mixture of types
-        reason = " ".join(str(error).split())[:_SHOWN_REASON]
-        raise ModelError(
-            f"{encoder.name!r} does not support {dtype} on {encoder.device} ({reason}): use float32"
-        ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabularies:
-    """The source of the vocabulary for a model that does not bring its own.
-
-    Attributes:
-        tokenizer: an object, or what names a tokenizer.
-        candidates: strings in its place, or a file of them.
-    """
-
-    tokenizer: Any = None
-    candidates: str | Path | Sequence[str] | None = None
-
-    def refuse(self, model: object, endpoint: EndpointOptions | None) -> None:
-        """Refuse all of this for a model that brings its own."""
-        said = {"tokenizer": self.tokenizer, "candidates": self.candidates, "endpoint": endpoint}
-        if given := [name for name, value in said.items() if value is not None]:
-            raise InputError(
-                f"{', '.join(given)} cannot be set on {model}, which is neither a model behind an endpoint "
-                "nor a function: leave it out"
-            )
-
-
-def of_endpoint(
-    name: str, vocabulary: Vocabularies, given: dict[str, Any], options: EndpointOptions | None
-) -> Encoder:
-    """Load a model behind an endpoint."""
-    from stickytoken.encoders.endpoint.encoder import load_endpoint
-
-    prompt, max_length = given.pop("prompt", None), given.pop("max_length", None)
-    if given:
-        raise InputError(
-            f"{', '.join(given)} cannot be set on {name}, which is behind an endpoint: leave it out"
-        )
-    return load_endpoint(
-        name,
-        vocabulary.tokenizer,
-        candidates=vocabulary.candidates,
-        prompt=prompt,
-        max_length=max_length,
-        options=options,
-    )
-
-
-def _is_function(model: object) -> TypeGuard[TextFunction]:
-    """Check for a function or a callable object, which a class and a torch module are not."""
-    others = isinstance(model, type) or hasattr(model, "encode") or hasattr(model, "forward")
-    return callable(model) and not others
-
-
-def of_object(
-    model: Encoder | TextModel | TextFunction,
-    vocabulary: Vocabularies,
-    given: dict[str, Any],
-    endpoint: EndpointOptions | None,
-) -> Encoder:
-    """Return an encoder unchanged, or wrap an object or a function that encodes texts."""
-    if _is_function(model):
-        tokenizer = vocabulary_of(vocabulary.tokenizer, vocabulary.candidates)
-        own = FunctionModel(model, tokenizer, given.pop("max_length", None))
-        Vocabularies().refuse(own.name, endpoint)
-        encoder: Encoder = TextEncoder(own)
-    else:
-        encoder = model if is_encoder(model) else TextEncoder(model)
-        vocabulary.refuse(encoder.name, endpoint)
-    if given:
-        raise InputError(
-            f"{', '.join(given)} cannot be set on {encoder.name}, a {type(model).__name__} that is already "
-            "loaded: set it on the object and leave it out here"
-        )
-    return encoder
-
-
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
 # Options that an object without them would ignore.
 _OF_NAMED_MODELS = (
-    "device",
-    "prompt",
-    "prompt_name",
-    "revision",
-    "max_length",
-    "token_budget",
-    "packed_layers",
-    "start",
-    "exit",
-    "layer",
-    "token_prepending",
-    "contrast",
-    "contrast_layer",
-    "contrast_strength",
-    "contrast_rule",
-)
+    "device", "prompt", "prompt_name", "revision", "max_length", "token_budget", "packed_layers", "start",
+    "exit", "layer", "token_prepending", "contrast", "contrast_layer", "contrast_strength", "contrast_rule",
+)  # fmt: skip
 
 
 @overload
@@ -270,17 +169,52 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         token_budget=token_budget,
         packed_layers=packed_layers,
     )
-    vocabulary = Vocabularies(tokenizer, candidates)
+    options: dict[str, Any] = asdict(spec) | asdict(spec.prompting)
+    given = {name: options[name] for name in _OF_NAMED_MODELS if options[name] not in (None, False)}
     if isinstance(model, str) and names_endpoint(model):
-        return of_endpoint(model, vocabulary, _given(spec), endpoint)
+        from stickytoken.encoders.endpoint.encoder import load_endpoint
+
+        text, length = given.pop("prompt", None), given.pop("max_length", None)
+        if given:
+            raise InputError(
+                f"{', '.join(given)} cannot be set on {model}, which is behind an endpoint: leave it out"
+            )
+        return load_endpoint(
+            model, tokenizer, candidates=candidates, prompt=text, max_length=length, options=endpoint
+        )
+    encoder: Encoder
     if isinstance(model, (str, Path)):
-        vocabulary.refuse(model, endpoint)
+        _refuse(model, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
         return _load_by_name(spec)
     if _is_sentence_transformer(model):
-        vocabulary.refuse(model, endpoint)
-        _require_as_loaded(model, _name_of(model), device, revision)
+        _refuse(model, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
         return _of_loaded(model, spec)
-    return of_object(cast("Encoder | TextModel", model), vocabulary, _given(spec), endpoint)
+    # A function or a callable object, which a class and a torch module are not.
+    if callable(model) and not (
+        isinstance(model, type) or hasattr(model, "encode") or hasattr(model, "forward")
+    ):
+        vocabulary = vocabulary_of(tokenizer, candidates)
+        own = FunctionModel(model, vocabulary, given.pop("max_length", None))
+        _refuse(own.name, endpoint=endpoint)
+        encoder = TextEncoder(own)
+    else:
+        encoder = model if is_encoder(model) else TextEncoder(model)
+        _refuse(encoder.name, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
+    if given:
+        raise InputError(
+            f"{', '.join(given)} cannot be set on {encoder.name}, a {type(model).__name__} that is already "
+            "loaded: set it on the object and leave it out here"
+        )
+    return encoder
+
+
+def _refuse(model: object, **options: Any) -> None:
+    """Refuse what says where the vocabulary is, for a model that brings its own."""
+    if given := [name for name, value in options.items() if value is not None]:
+        raise InputError(
+            f"{', '.join(given)} cannot be set on {model}, which is neither a model behind an endpoint "
+            "nor a function: leave it out"
+        )
 
 
 def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
@@ -324,17 +258,26 @@ def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
     )
 
 
-def _given(spec: EncoderSpec) -> dict[str, Any]:
-    """List the options of a spec that were passed, with their values."""
-    options = asdict(spec) | asdict(spec.prompting)
-    return {name: options[name] for name in _OF_NAMED_MODELS if options[name] not in (None, False)}
-
-
 def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
-    """Return an encoder of a model that the user loaded."""
+    """Return an encoder of a model that the user loaded, and refuse what it would ignore."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-    name = _name_of(model)
+    config = getattr(getattr(model[0], "config", None), "_name_or_path", None) if len(model) else None
+    name = Path(config).name if config else "model"
+    if hasattr(type(model), "unguarded"):  # token ids would bypass the guard
+        raise InputError(
+            f"{name} is guarded, so that copies of a token would not reach it: pass its attribute unguarded"
+        )
+    device = spec.device
+    if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
+        raise InputError(f"the model is on {model.device}, not {device}: move it first with model.to()")
+    if model.device.type == "meta":
+        raise InputError(f"{name} is on the meta device, which holds no values: load it onto a real device")
+    if spec.revision is not None:
+        raise InputError(
+            f"revision {spec.revision!r} cannot be used, since {name} is already loaded: leave out the "
+            "revision"
+        )
     causal = encoder_of_module(model, name, spec.prompting, spec.token_budget, spec.packed_layers)
     if causal is not None:
         return causal
@@ -368,7 +311,17 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         packed_layers=spec.packed_layers,
     )
     if weights != "float32":
-        require_running(encoder, weights)
+        import torch
+
+        try:  # so that an unsupported precision is reported before a run starts
+            _ = encoder.dimension
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # raised by torch for an unsupported operation or mixture of types
+            reason = " ".join(str(error).split())[:_SHOWN_REASON]
+            raise ModelError(
+                f"{name!r} does not support {weights} on {encoder.device} ({reason}): use float32"
+            ) from error
     encoder.spec = replace(spec, device=encoder.device, prompting=Prompting(encoder.prompt))
     return encoder
 
@@ -417,8 +370,15 @@ def _load_sentence_transformer(source: ModelSource, spec: EncoderSpec, dtype: st
     import torch
     from sentence_transformers import SentenceTransformer
 
+    folder, name = Path(source.location), source.name
+    described = (folder / "modules.json").is_file()
     if source.origin is Origin.FOLDER:
-        _require_model(Path(source.location), source.name)
+        if not described and not (folder / "config.json").is_file():
+            if any((folder / file).is_file() for file in TOKENIZER_FILES):
+                raise ModelError(f"{name!r} has a tokenizer but no model: detection needs the weights")
+            raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
+        if not has_weights(folder):
+            raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
     with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a missing, unused pooler is initialised the same every time
         loaded = SentenceTransformer(
@@ -429,43 +389,16 @@ def _load_sentence_transformer(source: ModelSource, spec: EncoderSpec, dtype: st
             local_files_only=source.origin is not Origin.HUB,
             model_kwargs={"dtype": getattr(torch, dtype)},
         )
-    require_all_weights(missing, source.name)
-    set_precision(loaded, dtype, source.name)
-    if Path(source.location).is_dir() and not (Path(source.location) / "modules.json").is_file():
+    require_all_weights(missing, name)
+    set_precision(loaded, dtype, name)
+    if folder.is_dir() and not described:
         pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
         warnings.warn(
-            f"{source.name!r} has no modules.json, so its pooling is a guess: {pooling}",
+            f"{name!r} has no modules.json, so its pooling is a guess: {pooling}",
             StickyTokenWarning,
             stacklevel=3,
         )
     return loaded
-
-
-def _require_model(folder: Path, name: str) -> None:
-    if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
-        if any((folder / file).is_file() for file in TOKENIZER_FILES):
-            raise ModelError(f"{name!r} has a tokenizer but no model: detection needs the weights")
-        raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
-    if not has_weights(folder):
-        raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
-
-
-def _require_as_loaded(
-    model: SentenceTransformer, name: str, device: str | None, revision: str | None
-) -> None:
-    """Refuse options that a loaded model would ignore, and a guard, which token ids would bypass."""
-    if hasattr(type(model), "unguarded"):
-        raise InputError(
-            f"{name} is guarded, so that copies of a token would not reach it: pass its attribute unguarded"
-        )
-    if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
-        raise InputError(f"the model is on {model.device}, not {device}: move it first with model.to()")
-    if model.device.type == "meta":
-        raise InputError(f"{name} is on the meta device, which holds no values: load it onto a real device")
-    if revision is not None:
-        raise InputError(
-            f"revision {revision!r} cannot be used, since {name} is already loaded: leave out the revision"
-        )
 
 
 def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:
@@ -479,8 +412,3 @@ def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> s
             f"{name} has no prompt named {prompting.prompt_name!r}: use one of its own ({known})"
         )
     return str(prompts[prompting.prompt_name] or "")
-
-
-def _name_of(model: SentenceTransformer) -> str:
-    config = getattr(getattr(model[0], "config", None), "_name_or_path", None) if len(model) else None
-    return Path(config).name if config else "model"

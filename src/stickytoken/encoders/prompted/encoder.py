@@ -13,18 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders._batch_runner import Arithmetic
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
-from stickytoken.encoders.model_state import config_of, weight_mark
-from stickytoken.encoders.prefixes import REUSE, PrefixReuse, ReuseLimits, TreeModel, agree, known_kind
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.compute import prefixes
+from stickytoken.encoders.compute.batches import Arithmetic
+from stickytoken.encoders.compute.model_state import config_of, weight_mark
 from stickytoken.encoders.prompted._prompt_ids import Ids, PromptIds, PromptTokenizers, PromptVocabulary
-from stickytoken.encoders.prompted.attention_output import find_decoder
-from stickytoken.encoders.prompted.layer_states import PromptBatch, pooled_states, states_after
+from stickytoken.encoders.prompted.layers import find_decoder, pooled_states, states_after
 from stickytoken.encoders.prompted.model import FixedBeginnings, PromptedModel, PromptRow, Reading
 from stickytoken.encoders.prompted.prompts import AUXILIARY
 from stickytoken.encoders.protocol import EncoderIdentity, equal_length_batches, shown
 from stickytoken.encoders.text_encoder import context_length
-from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
@@ -46,9 +45,6 @@ class PromptRunner:
     Work is shared in two ways, both exact up to rounding. Keys and values of the tokens before the
     placeholder or the sentence are computed once for all sentences. Without overwriting, a state does not
     depend on later tokens, so sentences with a common beginning share it too, as a tree.
-
-    With contrast, the auxiliary prompts of all sentences run first, through a runner of their own, up to the
-    layer of contrast.
     """
 
     def __init__(
@@ -57,7 +53,7 @@ class PromptRunner:
         name: str,
         token_budget: int | None,
         *,
-        reuse: ReuseLimits | None,
+        reuse: prefixes.ReuseLimits | None,
         rounding: float,
     ) -> None:
         self._prompted = model
@@ -68,11 +64,12 @@ class PromptRunner:
         self._rounding = rounding
         self._memory_for_trees = True
         self._made: tuple[list[tuple[int, ...]], FixedBeginnings] | None = None
-        self._auxiliary = (
-            None
-            if model.auxiliary is None
-            else AuxiliaryRunner(model.auxiliary, name, token_budget, reuse=reuse, rounding=rounding)
-        )
+        # With contrast, the auxiliary prompts of all sentences run first, up to the layer of contrast.
+        self._auxiliary: PromptRunner | None = None
+        if model.auxiliary is not None:
+            self._auxiliary = PromptRunner(
+                model.auxiliary, name, token_budget, reuse=reuse, rounding=rounding
+            )
 
     def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
         """Return vectors of sentences after the given numbers of layers, shape (n, numbers, d)."""
@@ -80,7 +77,9 @@ class PromptRunner:
         known = self._shares_beginnings(rows)
         if len(numbers) == 1 and (found := self._by_trees(contents, numbers[0], known=known)) is not None:
             return found
-        auxiliary = None if self._auxiliary is None else self._auxiliary.values(contents)
+        auxiliary = None
+        if (other := self._auxiliary) is not None:
+            auxiliary = other.vectors(contents, [other._prompted.number])[:, 0]
         found = self._by_batches(rows, self._beginnings(numbers) if known else None, numbers, auxiliary)
         # MetaEOL: the plain mean over its prompts.
         means: NDArray[np.float32] = found.reshape(len(contents), -1, *found.shape[1:]).mean(axis=1)
@@ -94,19 +93,18 @@ class PromptRunner:
         auxiliary: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """Run one batch, shape (rows, numbers, d)."""
-        past = cache = None
+        model, past, cache = self._prompted, None, None
         if beginnings is not None:
             prompts = torch.tensor([row.prompt for row in rows], device=beginnings.mask.device)
             past, cache = beginnings.mask[prompts], beginnings.cache(prompts)
-        layout = self._prompted.layout(rows, skipping=beginnings is not None)
-        values = None if auxiliary is None else torch.from_numpy(auxiliary)
-        states = self._read(self._prompted.batch(layout, past, values), numbers, cache)
+        layout = model.layout(rows, skipping=beginnings is not None)
+        batch = model.batch(layout, past, None if auxiliary is None else torch.from_numpy(auxiliary))
+        if model.attends:
+            states = model.attended(batch, cache)[:, None]
+        else:
+            states = pooled_states(model.decoder, batch, numbers, model.reading.prepending, cache)
         array: NDArray[np.float32] = states.float().cpu().numpy()
         return array
-
-    def _read(self, batch: PromptBatch, numbers: Sequence[int], cache: Any) -> torch.Tensor:
-        prepending = self._prompted.reading.prepending
-        return pooled_states(self._prompted.decoder, batch, numbers, prepending, cache)
 
     def _by_batches(
         self,
@@ -127,25 +125,25 @@ class PromptRunner:
             # Rows of one sentence, in every prompt, share what is subtracted.
             own = None if auxiliary is None else auxiliary[batch // len(prompts)]
             try:
-                found = self.forward([rows[place] for place in batch], beginnings, numbers, own)
+                found = self.forward([rows[row] for row in batch], beginnings, numbers, own)
             except torch.OutOfMemoryError as error:
-                self._shrink(len(batch), lengths[batch[0]], error)
+                length = lengths[batch[0]]
+                if len(batch) == 1:
+                    raise EncodingError(
+                        f"{self._name}: {self._device} ran out of memory on a prompt of {length} tokens: "
+                        "use shorter sentences, a lower precision or another device"
+                    ) from error
+                self.token_budget = max(1, len(batch) * length // 2)
+                torch.cuda.empty_cache()
+                _LOG.warning(
+                    "%s: out of memory on %s, continuing with smaller batches", self._name, self._device
+                )
                 batches.extend(np.array_split(batch, 2)[::-1])
                 continue
             if vectors is None:
                 vectors = np.empty((len(rows), *found.shape[1:]), dtype=np.float32)
             vectors[batch] = found
         return np.empty((0, len(numbers), 0), np.float32) if vectors is None else vectors
-
-    def _shrink(self, rows: int, length: int, error: torch.OutOfMemoryError) -> None:
-        if rows == 1:
-            raise EncodingError(
-                f"{self._name}: {self._device} ran out of memory on a prompt of {length} tokens: "
-                "use shorter sentences, a lower precision or another device"
-            ) from error
-        self.token_budget = max(1, rows * length // 2)
-        torch.cuda.empty_cache()
-        _LOG.warning("%s: out of memory on %s, continuing with smaller batches", self._name, self._device)
 
     # Fixed beginnings of prompts.
 
@@ -177,52 +175,45 @@ class PromptRunner:
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
             _LOG.warning("%s: continuing without reuse of prompt beginnings (%s)", self._name, error)
             return False
-        return agree(found, plain, self._rounding)
+        return prefixes.agree(found, plain, self._rounding)
 
     # Common beginnings of sentences.
 
     def _by_trees(self, contents: Sequence[Ids], number: int, *, known: bool) -> NDArray[np.float32] | None:
         """Return vectors of sentences with common beginnings, shape (n, 1, d); None if that saves little."""
-        prompts = self._prompted.prompts
-        if self.reuse is None or not self._memory_for_trees or not self._reads_alike:
+        model, reading, prompts = self._prompted, self._prompted.reading, self._prompted.prompts
+        # A state must depend on the tokens before it alone, and the last token be read.
+        steered = reading.prepending is not None or reading.contrast is not None
+        if steered or model.attends or reading.prompt.echoes or not prefixes.known_kind(model.decoder.model):
             return None
-        found: NDArray[np.float32] | None = None
+        if self.reuse is None or not self._memory_for_trees:
+            return None
+        vectors = []
         for prompt in prompts:
             reuse = self._prefix_reuse(prompt, number)
             roots = reuse.trees(contents, prompt.fixed if known else 0)
             if roots is None or not self._trees_agree:
                 return None
             try:
-                vectors = reuse.vectors(roots, len(contents))
+                vectors.append(reuse.vectors(roots, len(contents)))
             except torch.OutOfMemoryError:
                 # Keys and values take extra memory, which the plain path does not need.
                 self._memory_for_trees = False
                 _LOG.warning("%s: out of memory on %s, continuing without reuse", self._name, self._device)
                 return None
-            found = vectors if found is None else found + vectors
-        return None if found is None else (found / np.float32(len(prompts)))[:, None]
+        means: NDArray[np.float32] = np.add.reduce(vectors) / np.float32(len(prompts))
+        return means[:, None]
 
-    @property
-    def _reads_alike(self) -> bool:
-        """Whether a state depends on the tokens before it alone, and the last token is read."""
-        reading = self._prompted.reading
-        return (
-            reading.prepending is None
-            and reading.contrast is None
-            and not reading.prompt.echoes
-            and known_kind(self._prompted.decoder.model)
-        )
-
-    def _prefix_reuse(self, prompt: PromptIds, number: int) -> PrefixReuse:
+    def _prefix_reuse(self, prompt: PromptIds, number: int) -> prefixes.PrefixReuse:
         decoder = self._prompted.decoder
-        model = TreeModel(
+        model = prefixes.TreeModel(
             decoder.model,
             prompt.before,
             prompt.after,
             states=lambda inputs: states_after(decoder, [number], inputs)[number],
             finish=lambda picked: picked[:, 0],
         )
-        return PrefixReuse(model, self.token_budget, self.reuse or REUSE)
+        return prefixes.PrefixReuse(model, self.token_budget, self.reuse or prefixes.REUSE)
 
     @cached_property
     def _trees_agree(self) -> bool:
@@ -232,27 +223,13 @@ class PromptRunner:
             *((*carrier, *other[:1] * count) for count in (1, 2, 3)),
             *((*other[:1] * count, *carrier) for count in (1, 2, 3)),
         ]
-        number, prompts = self._prompted.number, self._prompted.prompts
-        reuse = self._prefix_reuse(prompts[0], number)
+        number = self._prompted.number
+        reuse = self._prefix_reuse(self._prompted.prompts[0], number)
         roots = reuse.trees(contents)
         if roots is None:
             return False
-        rows = [PromptRow(0, content) for content in contents]
-        plain = self._by_batches(rows, None, [number])[:, 0]
-        return agree(reuse.vectors(roots, len(contents)), plain, self._rounding)
-
-
-class AuxiliaryRunner(PromptRunner):
-    """Run auxiliary prompts up to the layer of contrast; see `PromptRunner`."""
-
-    def values(self, contents: Sequence[Ids]) -> NDArray[np.float32]:
-        """Return what the last token of each auxiliary prompt has attended to, shape (n, heads * size)."""
-        rows, number = self._prompted.rows(contents), self._prompted.number
-        beginnings = self._beginnings([number]) if self._shares_beginnings(rows) else None
-        return self._by_batches(rows, beginnings, [number])[:, 0]
-
-    def _read(self, batch: PromptBatch, numbers: Sequence[int], cache: Any) -> torch.Tensor:
-        return self._prompted.attended(batch, cache)[:, None]
+        plain = self._by_batches([PromptRow(0, content) for content in contents], None, [number])[:, 0]
+        return prefixes.agree(reuse.vectors(roots, len(contents)), plain, self._rounding)
 
 
 class CausalPromptEncoder(ModelEncoder):
@@ -267,7 +244,7 @@ class CausalPromptEncoder(ModelEncoder):
         *,
         token_budget: int | None = None,
         max_length: int | None = None,
-        reuse: ReuseLimits | None = REUSE,
+        reuse: prefixes.ReuseLimits | None = prefixes.REUSE,
         normalize: bool = False,
         precision: Precision | None = None,
         packed_layers: bool | None = None,
@@ -293,26 +270,23 @@ class CausalPromptEncoder(ModelEncoder):
         )
         self._copied_tokenizer = self._tokenizers.plain.tokenizer
         self._entries = PromptVocabulary(self._copied_tokenizer, quoted=self.reading.prompt.quoted)
+        taken = self._prompted.length(0)
         self._max_length = context_length(
-            self._network,
-            self._user_tokenizer,
-            self._asked_length,
-            self.name,
-            taken=self._prompted.length(0),
+            self._network, self._user_tokenizer, self._asked_length, self.name, taken=taken
         )
         self._runner = self._new_runner()
 
-    def _new_runner(self, *, calibrating: bool = False) -> PromptRunner:
+    def _new_runner(self, *, whole: bool = False) -> PromptRunner:
         return PromptRunner(
             self._prompted,
             self.name,
             self._token_budget,
-            reuse=None if calibrating else self._reuse_limits,
-            rounding=torch.finfo(self.dtype).eps if calibrating else self._rounding,
+            reuse=None if whole else self._reuse_limits,
+            rounding=torch.finfo(self.dtype).eps if whole else self._rounding,
         )
 
     def _settings(self) -> tuple[object, ...]:
-        return (getattr(self._user_tokenizer, "model_max_length", None), self._prompted.decoder.rows)
+        return (getattr(self._user_tokenizer, "model_max_length", None), self._decoder.rows)
 
     def _read_again(self) -> None:
         self._tokenizers = None  # the user's tokenizer may have changed
@@ -325,18 +299,15 @@ class CausalPromptEncoder(ModelEncoder):
 
     @property
     def prompted(self) -> PromptedModel:
-        """The model and its prompts."""
         return self._prompted
 
     @property
     def layers(self) -> int:
-        """Number of layers of the model."""
-        return len(self._prompted.decoder.layers)
+        return len(self._decoder.layers)
 
     @property
     def device(self) -> str:
-        """Device of the model's input."""
-        return str(self._prompted.decoder.device)
+        return str(self._decoder.device)
 
     @property
     def tokenizer(self) -> PromptVocabulary:
@@ -346,59 +317,47 @@ class CausalPromptEncoder(ModelEncoder):
 
     @property
     def user_tokenizer(self) -> Any:
-        """The user's tokenizer."""
         return self._user_tokenizer
 
     @property
     def own_tokenizer(self) -> HuggingFaceTokenizer:
-        """The encoder's copy of it."""
         return self._copied_tokenizer
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the token embedding, which is not quantised."""
-        return self._prompted.decoder.dtype
+        dtype: torch.dtype = self._decoder.embedding.weight.dtype
+        return dtype
 
     @property
     def max_length(self) -> int | None:
-        """Longest prompt in tokens, including the sentence; None is no limit."""
         return self._max_length
 
     @cached_property
     def dimension(self) -> int:
-        """Number of components of a vector, taken from the vector of one token."""
         with self._computing():
             return int(self._runner.forward([PromptRow(0, (0,))], None, [self._prompted.number]).shape[-1])
 
     def _identity(self, weights: str) -> EncoderIdentity:
         reading, placeholder = self.reading, self._prompted.placeholder
-        prepending = reading.prepending
+        span, contrast, drawn = reading.prepending, reading.contrast, None
+        if placeholder is not None:
+            drawn = hashlib.sha256(placeholder.numpy().tobytes()).hexdigest()
         description: dict[str, Any] = {
-            "model": type(self._prompted.decoder.model).__name__,
-            "config": config_of(self._prompted.decoder.model),
+            "model": type(self._decoder.model).__name__,
+            "config": config_of(self._decoder.model),
             "layer": self._prompted.number,
             "normalize": self.normalizes,
-            "prepending": None
-            if prepending is None
-            else [prepending.start, min(prepending.exit, self.layers)],
-            "placeholder": None
-            if placeholder is None
-            else hashlib.sha256(placeholder.numpy().tobytes()).hexdigest(),
+            "prepending": None if span is None else [span.start, min(span.exit, self.layers)],
+            "placeholder": drawn,
         }
-        if (contrast := reading.contrast) is not None:  # other identities stay as they were
-            description["contrast"] = [
-                AUXILIARY.templates,
-                contrast.layer,
-                None if contrast.strength is None else float(contrast.strength),
-                contrast.rule,
-            ]
-        templates = [
-            reading.prompt.pieces(each, prepending=prepending is not None)
-            for each in reading.prompt.templates
-        ]
+        if contrast is not None:  # other identities stay as they were
+            strength = None if contrast.strength is None else float(contrast.strength)
+            description["contrast"] = [AUXILIARY.templates, contrast.layer, strength, contrast.rule]
+        prompt = reading.prompt
+        templates = [prompt.pieces(each, prepending=span is not None) for each in prompt.templates]
         return EncoderIdentity(
             weights=weights,
-            tokenizer=self._entries.fingerprint,
+            tokenizer=self._copied_tokenizer.fingerprint,
             modules=hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest(),
             prompt=json.dumps(templates),
             dtype=self._dtype_name,
@@ -407,7 +366,6 @@ class CausalPromptEncoder(ModelEncoder):
         )
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
-        """Return an encoder of the same model with another reading, without copying the tokenizer again."""
         self._follow()
         return self._like(reading, self._precision, self._arithmetic if self._precision is None else None)
 
@@ -433,36 +391,35 @@ class CausalPromptEncoder(ModelEncoder):
         )
 
     def sentence_transformer(self) -> SentenceTransformer:
-        """Return the same model, prompt and layers as a SentenceTransformer."""
-        from stickytoken.encoders.prompted.module import stacked
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import Normalize
 
-        return stacked(self._model, self._user_tokenizer, self.reading, normalize=self.normalizes)
+        from stickytoken.encoders.prompted.module import CausalPrompt
+
+        options = self.reading.options | {"prompt": self.reading.prompt}
+        module = CausalPrompt(self._model, self._user_tokenizer, **options)
+        later = [Normalize()] if self.normalizes else []
+        return SentenceTransformer(modules=[module, *later], device=str(module.model.device))
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text as they are in the prompt.
-
-        They include nothing of the template except quotation marks that share a token with the sentence.
-        """
+        """Return content ids, with nothing of the template but quotation marks merged with the sentence."""
         self._follow()
         return self._prompted.tokenize(texts)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the content ids of each text, cleaned, as they are in the prompt."""
         return [list(text.ids) for text in self.tokenize(texts)]
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Check that these ids fit into the prompt and that the model embeds all of them."""
-        short = self._max_length is None or self._prompted.length(len(ids)) <= self._max_length
-        return short and all(
-            self._prompted.knows(token_id) for token_id in (min(ids, default=0), max(ids, default=0))
-        )
+        if self._max_length is not None and self._prompted.length(len(ids)) > self._max_length:
+            return False
+        return self._prompted.knows(min(ids, default=0)) and self._prompted.knows(max(ids, default=0))
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
         """Encode texts with several layers at once, in one pass."""
-        numbers = [self._prompted.decoder.layer_number(layer) for layer in layers]
+        numbers = [self._decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
-        for row, content in enumerate(contents):
-            self.check_input(content, partial(shown, texts[row]))
+        for text, content in zip(texts, contents, strict=True):
+            self.check_input(content, partial(shown, text))
         return self._forward_all(contents, numbers)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
@@ -474,12 +431,10 @@ class CausalPromptEncoder(ModelEncoder):
     def _forward_all(self, contents: Sequence[Content], numbers: Sequence[int]) -> NDArray[np.float32]:
         if not contents:
             return np.empty((0, len(numbers), self.dimension), np.float32)
-        arithmetic = self._arithmetic  # before entering the context: calibration runs the model itself
-        with self._computing(), arithmetic():
+        with self._computing(), self._arithmetic():
             return self._runner.vectors(contents, numbers)
 
     def usable_entries(self) -> list[int]:
-        """List the vocabulary entries that the model embeds."""
         return [entry for entry in self._entries.entries if self._prompted.knows(entry)]
 
     def _centered(self, exact: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -488,15 +443,14 @@ class CausalPromptEncoder(ModelEncoder):
 
     def _run(self, contents: Sequence[Content]) -> None:
         # Every token passes through every layer, and nothing computed in another precision is reused.
-        self._new_runner(calibrating=True).vectors(contents, [self._prompted.number])
+        self._new_runner(whole=True).vectors(contents, [self._prompted.number])
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
-        """Refuse a text that the model cannot read in full."""
         strange = next((each for each in content if not self._prompted.knows(each)), None)
         if strange is not None:
             raise EncodingError(
                 f"{self.name}: a text has token id {strange}, "
-                f"but the model embeds only ids from 0 to {self._prompted.decoder.rows - 1}"
+                f"but the model embeds only ids from 0 to {self._decoder.rows - 1}"
             )
         if not content and self.reading.prompt.echoes:
             raise EncodingError(

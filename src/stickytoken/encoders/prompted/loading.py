@@ -69,10 +69,13 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
 
     The encoder keeps the spec with all defaults resolved.
     """
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.prompted.module import reading_for
 
-    saved = _saved_options(source)
+    saved, normalize = _saved_options(source)
     if saved is not None:
         if options.given or options.prompt is not None:
             raise InputError(
@@ -83,8 +86,20 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
         raise InputError(f"{source.name!r} is a language model and needs a prompt: {', '.join(PROMPTS)}")
     prompt = find_prompt(options.prompt)
     require_contrast_options(options)
-    model, tokenizer = _load_parts(source, spec)
+    local = source.origin is not Origin.HUB
+    if local and not has_weights(Path(source.location)):
+        raise ModelError(f"{source.name!r} has no weights (*.safetensors or *.bin)")
+    place: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
+    place["local_files_only"] = local
     precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
+    dtype = torch.float32 if precision else getattr(torch, spec.dtype)
+    with explained(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
+    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
+    require_all_weights(missing, source.name)
+    model = model.to(spec.device or best_device()).eval()
     if precision:
         require_cuda(model.device.type, source.name)
     reading, choice = reading_for(model, source.name, prompt, options)
@@ -95,7 +110,7 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
         reading,
         token_budget=spec.token_budget,
         max_length=spec.max_length,
-        normalize=saved is not None and _NORMALIZE in _kinds(source),
+        normalize=normalize,
         precision=precision,
         packed_layers=spec.packed_layers,
     )
@@ -106,28 +121,6 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
         layer_choice=choice if saved is None else LayerChoice.SAVED,
     )
     return encoder
-
-
-def _load_parts(source: ModelSource, spec: EncoderSpec) -> tuple[Any, Any]:
-    """Load the model onto its device, and its tokenizer."""
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
-    if source.origin is not Origin.HUB and not has_weights(Path(source.location)):
-        raise ModelError(f"{source.name!r} has no weights (*.safetensors or *.bin)")
-    place: dict[str, Any] = {
-        "revision": spec.revision,
-        "trust_remote_code": spec.trust_remote_code,
-        "local_files_only": source.origin is not Origin.HUB,
-    }
-    dtype = torch.float32 if spec.dtype == Precision.TF32 else getattr(torch, spec.dtype)
-    with explained(source, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
-    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
-    require_all_weights(missing, source.name)
-    return model.to(spec.device or best_device()).eval(), tokenizer
 
 
 def encoder_of_module(
@@ -174,24 +167,22 @@ def _module_types(folder: Path) -> list[str]:
         return []  # reported when the model is loaded
 
 
-def _kinds(source: ModelSource) -> list[str]:
-    return [kind.rpartition(".")[2] for kind in _module_types(Path(source.location))]
-
-
 def _require_kinds(kinds: list[str], name: str) -> None:
     if kinds not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]):
         raise InputError(f"{name} has {', '.join(kinds)}: only Normalize is supported after a prompt")
 
 
-def _saved_options(source: ModelSource) -> Prompting | None:
+def _saved_options(source: ModelSource) -> tuple[Prompting | None, bool]:
+    """Return the options of a saved `CausalPrompt`, and whether its vectors are normalised."""
     from stickytoken.encoders.prompted.module import CausalPrompt
 
     folder = Path(source.location)
     path = folder / CausalPrompt.config_file_name
     if source.origin is Origin.HUB or not (folder / "modules.json").is_file() or not path.is_file():
-        return None
-    _require_kinds(_kinds(source), repr(source.name))
+        return None, False
+    kinds = [kind.rpartition(".")[2] for kind in _module_types(folder)]
+    _require_kinds(kinds, repr(source.name))
     try:
-        return Prompting(**json.loads(path.read_text("utf-8")))
+        return Prompting(**json.loads(path.read_text("utf-8"))), _NORMALIZE in kinds
     except (ValueError, TypeError) as error:
         raise ModelError(f"{path} is damaged: {error}") from error

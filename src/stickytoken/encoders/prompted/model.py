@@ -11,35 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from stickytoken.encoders.prompted._prompt_ids import (
-    Ids,
-    OwnTokenizer,
-    PromptIds,
-    PromptTokenizer,
-    PromptTokenizers,
-)
-from stickytoken.encoders.prompted.attention_output import (
-    Decoder,
-    Subtraction,
-    attention_heads,
-    find_decoder,
-    output_projection,
-)
-from stickytoken.encoders.prompted.layer_states import (
-    PromptBatch,
-    TokenPrepending,
-    attended_values,
-    pooled_states,
-)
-from stickytoken.encoders.prompted.prompts import (
-    AUXILIARY,
-    SENTENCE,
-    Contrast,
-    ContrastRule,
-    Prompt,
-    clean_sentence,
-    join_words,
-)
+from stickytoken.encoders.prompted import layers, prompts
+from stickytoken.encoders.prompted._prompt_ids import Ids, OwnTokenizer, PromptTokenizer, PromptTokenizers
 from stickytoken.errors import InputError
 from stickytoken.insertion import TokenizedText
 
@@ -51,7 +24,7 @@ _ALIKE = ("a", "The dog's bird", "7 I?", "'we'", "")
 
 
 class PromptRow(NamedTuple):
-    """One sentence in one of the prompts: index of the prompt, content ids of the sentence."""
+    """Index of a prompt, and the content ids of a sentence in it."""
 
     prompt: int
     content: Ids
@@ -59,20 +32,12 @@ class PromptRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How vectors are read from a decoder.
+    """How vectors are read from a decoder."""
 
-    Attributes:
-        prompt: the text around the sentence.
-        prepending: layers at which the placeholder is overwritten; None is the plain prompt.
-        layer: layer to read, an index into the embedding and the outputs of all layers; -1 is after the
-            final norm.
-        contrast: where the auxiliary prompt is subtracted; None is never.
-    """
-
-    prompt: Prompt
-    prepending: TokenPrepending | None
-    layer: int
-    contrast: Contrast | None = None
+    prompt: prompts.Prompt
+    prepending: layers.TokenPrepending | None
+    layer: int  # an index into the embedding and the outputs of all layers; -1 is after the final norm
+    contrast: prompts.Contrast | None = None
 
     def __post_init__(self) -> None:
         if self.prompt.echoes and self.prepending is not None:
@@ -87,18 +52,17 @@ class Reading:
         if self.contrast is not None and not self.prompt.quoted:
             raise InputError(
                 f"contrast needs a prompt that quotes the sentence as its auxiliary prompt does: write "
-                f'"{SENTENCE}" with the quotation marks'
+                f'"{prompts.SENTENCE}" with the quotation marks'
             )
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of a prompt that lead to this reading, without presets."""
-        span, contrast = self.prepending, self.contrast
+        prompt, span, contrast = self.prompt, self.prepending, self.contrast
         found: dict[str, Any] = {
-            "prompt": self.prompt.source,
+            "prompt": prompt.name if prompt.name in prompts.PROMPTS else prompt.templates[0],
             "token_prepending": span is not None,
-            "start": None if span is None else span.start,
-            "exit": None if span is None else span.exit,
+            **{name: getattr(span, name, None) for name in ("start", "exit")},
             "layer": self.layer,
         }
         if contrast is None:
@@ -123,12 +87,17 @@ class PromptedModel:
         tokenizers: PromptTokenizers | None = None,
         own: OwnTokenizer | None = None,
     ) -> None:
-        self.decoder = model if isinstance(model, Decoder) else find_decoder(model, name)
+        # An auxiliary model is read where the last layer that runs projects its attention.
+        self.attends = own is not None
+        self.decoder = model if isinstance(model, layers.Decoder) else layers.find_decoder(model, name)
         self.reading = reading
-        self.number = self.decoder.layer_number(reading.layer)
-        prepending = reading.prepending
-        if prepending is not None:
-            prepending.require_layers(len(self.decoder.layers), name)
+        self.number = self.decoder.layer_number(reading.layer)  # how many layers run
+        prepending, contrast = reading.prepending, reading.contrast
+        count = len(self.decoder.layers)
+        if prepending is not None and prepending.start >= count:
+            raise InputError(
+                f"start is {prepending.start}, but {name} has {count} layers: pass 0 to {count - 1}"
+            )
         if own is None:
             tokenizers = tokenizers or PromptTokenizers(tokenizer, name)
             own = tokenizers.plain if prepending is None else tokenizers.prepending
@@ -137,62 +106,53 @@ class PromptedModel:
         self._texts = PromptTokenizer(
             own.tokenizer, own.special, reading.prompt, prepending=prepending is not None
         )
-        # If the matrix has a row for the placeholder, that row is its vector, as in the published code.
-        self._outside = self.placeholder_id is not None and self.placeholder_id >= self.decoder.rows
-        self.auxiliary = (
-            None if reading.contrast is None else self._auxiliary(reading.contrast, tokenizer, own)
-        )
-
-    def _auxiliary(self, contrast: Contrast, tokenizer: Any, own: OwnTokenizer) -> PromptedModel:
-        """The same model with the auxiliary prompt, run up to the layer of contrast."""
-        decoder = self.decoder
-        contrast.require_layers(len(decoder.layers), self.number, decoder.name)
-        output_projection(decoder, contrast.layer)
-        reading = Reading(AUXILIARY, None, contrast.layer + 1)
-        found = PromptedModel(decoder, tokenizer, decoder.name, reading, own=own)
-        for mine, other in zip(self.tokenize(_ALIKE), found.tokenize(_ALIKE), strict=True):
+        self.prompts = self._texts.prompts
+        self.auxiliary: PromptedModel | None = None
+        if contrast is None:
+            return
+        wanted = f"the contrast layer is {contrast.layer}"
+        if contrast.layer >= count:
+            raise InputError(f"{wanted}, but {name} has {count} layers: pass 0 to {count - 1}")
+        if contrast.layer >= self.number:
+            raise InputError(
+                f"{wanted}, counted from 0, but vectors of {name} are read after {self.number} layers, so "
+                f"nothing would change: pass 0 to {self.number - 1}, or read a later layer"
+            )
+        layers.output_projection(self.decoder, contrast.layer)
+        auxiliary = Reading(prompts.AUXILIARY, None, contrast.layer + 1)
+        self.auxiliary = PromptedModel(self.decoder, tokenizer, name, auxiliary, own=own)
+        for mine, other in zip(self.tokenize(_ALIKE), self.auxiliary.tokenize(_ALIKE), strict=True):
             if mine.ids != other.ids:
                 raise InputError(
-                    f"the tokenizer of {decoder.name} splits a sentence in this prompt in another way than "
-                    f'in the auxiliary prompt of contrast: write "{SENTENCE}" with a space on both sides'
+                    f"the tokenizer of {name} splits a sentence in this prompt in another way than in the "
+                    f'auxiliary prompt of contrast: write "{prompts.SENTENCE}" with a space on both sides'
                 )
-        return found
-
-    @property
-    def prompts(self) -> tuple[PromptIds, ...]:
-        """The templates as token ids."""
-        return self._texts.prompts
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Clean texts for the prompt and return their content ids."""
-        sentences = [join_words(text) for text in texts]
+        sentences = [prompts.join_words(text) for text in texts]
         if self.reading.prompt.quoted:
-            sentences = [clean_sentence(sentence) for sentence in sentences]
+            sentences = [prompts.clean_sentence(sentence) for sentence in sentences]
         return self._texts.tokenize(sentences)
 
     def rows(self, contents: Sequence[Ids]) -> list[PromptRow]:
-        """Pair every sentence with every prompt, sentence by sentence."""
         return [PromptRow(prompt, content) for content in contents for prompt in range(len(self.prompts))]
 
     def length(self, content: int) -> int:
-        """Return the length of the longest prompt around ``content`` tokens, the auxiliary one included."""
         longest = max(prompt.length(content) for prompt in self.prompts)
         return longest if self.auxiliary is None else max(longest, self.auxiliary.length(content))
 
     def knows(self, token_id: int) -> bool:
-        """Check whether the model embeds a token."""
         return 0 <= token_id < self.decoder.rows or token_id == self.placeholder_id
 
     @cached_property
     def placeholder(self) -> torch.Tensor | None:
-        """The placeholder's vector if the embedding has no row for it, drawn with a fixed seed.
+        """The placeholder's vector if the embedding has no row for it.
 
-        It is normally distributed, with the mean norm of embedded tokens; any other vector works as well (Fu
-        et al., table 4).
+        Drawn with a fixed seed and the mean norm of embedded tokens; any other will do (Fu et al., table 4).
         """
-        if not self._outside:
-            return None
         rows, device = self.decoder.rows, self.decoder.device
+        if self.placeholder_id is None or self.placeholder_id < rows:
+            return None  # a row that the matrix has is its vector, as in the published code
         sampled = torch.arange(0, rows, max(1, rows // _SAMPLED_ROWS), device=device)
         with torch.inference_mode():
             scale = self.decoder.embedding(sampled).float().square().mean().sqrt().item()
@@ -201,13 +161,11 @@ class PromptedModel:
         return torch.from_numpy(drawn * np.float32(scale))
 
     def forget(self) -> None:
-        """Draw the placeholder's vector again, since its norm depends on the weights."""
         vars(self).pop("placeholder", None)
         if self.auxiliary is not None:
             self.auxiliary.forget()
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embed token ids, shape (rows, tokens, d)."""
         vector = self.placeholder
         if vector is None:
             embedded: torch.Tensor = self.decoder.embedding(ids)
@@ -216,45 +174,33 @@ class PromptedModel:
         embedded = self.decoder.embedding(ids.masked_fill(placed, 0))
         return torch.where(placed[..., None], vector.to(embedded), embedded)
 
-    def beside(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return further inputs computed from ids; a placeholder without a row gets those of token 0."""
-        return self.decoder.beside(ids.masked_fill(ids >= self.decoder.rows, 0))
-
     def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> PromptLayout:
         """Fill prompts and return them as index tensors on the CPU, padded on the left."""
-        filled, past = [], []
-        for row in rows:
-            prompt = self.prompts[row.prompt]
-            skipped = prompt.fixed if skipping else 0
-            filled.append(prompt.fill(row.content)[skipped:])
+        filled, past, slots = [], [], []
+        for number, content in rows:
+            prompt = self.prompts[number]
+            length, skipped = prompt.length(len(content)), prompt.fixed if skipping else 0
+            filled.append(prompt.fill(content)[skipped:])
             past.append(skipped)
-        width = max(map(len, filled))
-        ids = torch.zeros((len(rows), width), dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        slots = torch.zeros((3, len(rows)), dtype=torch.long)
-        for place, (row, tokens) in enumerate(zip(rows, filled, strict=True)):
-            offset = width - len(tokens)
-            ids[place, offset:] = torch.tensor(tokens, dtype=torch.long)
-            mask[place, offset:] = 1
-            prompt, moved = self.prompts[row.prompt], offset - past[place]
-            first, last = prompt.pooled(len(row.content))
-            found = 0 if prompt.place is None else prompt.place % prompt.length(len(row.content))
-            slots[:, place] = torch.tensor([first + moved, last + moved, found + moved])
-        before = torch.tensor(past)[:, None]
-        positions = (mask.cumsum(1) - 1).clamp(min=0) + before
-        return PromptLayout(ids, mask, positions, slots)
+            place = 0 if prompt.place is None else prompt.place % length
+            # Counted from the end, where padding and skipped tokens do not matter.
+            slots.append([each - length for each in (*prompt.pooled(len(content)), place)])
+        return _padded(filled, past, slots)
+
+    def beginnings(self) -> PromptLayout:
+        rows = [prompt.before[: prompt.fixed] for prompt in self.prompts]
+        return _padded(rows, [0] * len(rows), [[-1, -1, -1]] * len(rows))
 
     def batch(
         self,
         layout: PromptLayout,
         past: torch.Tensor | None = None,
         auxiliary: torch.Tensor | None = None,
-    ) -> PromptBatch:
+    ) -> layers.PromptBatch:
         """Move a layout to the model's device and embed it."""
         device = self.decoder.device
-        ids, mask, positions, slots = (part.to(device) for part in layout)
-        first, last, places = slots
-        return PromptBatch(
+        ids, mask, positions, (first, last, places) = (part.to(device) for part in layout)
+        return layers.PromptBatch(
             embeddings=self.embed(ids),
             mask=mask if past is None else torch.cat([past.to(device), mask], dim=1),
             positions=positions,
@@ -262,32 +208,23 @@ class PromptedModel:
             last=last,
             places=places if self.reading.prepending is not None else None,
             echoes=self.reading.prompt.echoes,
-            beside=self.beside(ids),
+            # A placeholder without a row gets the further inputs of token 0.
+            beside=self.decoder.beside(ids.masked_fill(ids >= self.decoder.rows, 0)),
             subtraction=None if auxiliary is None else self.subtraction(auxiliary),
         )
 
-    def attended(self, batch: PromptBatch, cache: Any = None) -> torch.Tensor:
+    def attended(self, batch: layers.PromptBatch, cache: Any = None) -> torch.Tensor:
         """Return what the last tokens have attended to in the last layer that runs; see `attended_values`."""
-        return attended_values(self.decoder, batch, self.number - 1, cache)
+        return layers.attended_values(self.decoder, batch, self.number - 1, cache)
 
-    def subtraction(self, auxiliary: torch.Tensor) -> Subtraction | None:
-        """Return how values of the auxiliary prompts are subtracted; None without contrast."""
-        contrast = self.reading.contrast
-        if contrast is None:
-            return None
-        by_head = contrast.rule is ContrastRule.SUB_HEAD_NORM
-        heads = attention_heads(self.decoder, auxiliary.shape[-1]) if by_head else 1
-        return Subtraction(contrast, heads, auxiliary)
+    def subtraction(self, auxiliary: torch.Tensor) -> layers.Subtraction | None:
+        return None if self.reading.contrast is None else (self.reading.contrast, auxiliary)
 
 
 class PromptLayout(NamedTuple):
-    """Index tensors of filled prompts.
+    """Index tensors of filled prompts, shape (rows, tokens); a mask of 0 and positions do not count padding.
 
-    Attributes:
-        ids: token ids, shape (rows, tokens).
-        mask: 1 for a token, 0 for padding.
-        positions: positions, not counting padding.
-        slots: indices of the first pooled token, the last one and the placeholder, shape (3, rows).
+    Slots are the indices of the first pooled token, the last one and the placeholder, shape (3, rows).
     """
 
     ids: torch.Tensor
@@ -296,11 +233,17 @@ class PromptLayout(NamedTuple):
     slots: torch.Tensor
 
 
-class FixedBeginnings:
-    """The tokens of each prompt before the placeholder or the sentence.
+def _padded(filled: Sequence[Ids], past: Sequence[int], slots: Sequence[Sequence[int]]) -> PromptLayout:
+    """Pad on the left, given the tokens before each row and its slots counted from the end."""
+    width = max(map(len, filled))
+    ids = torch.tensor([(0,) * (width - len(row)) + tuple(row) for row in filled], dtype=torch.long)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in filled], dtype=torch.long)
+    positions = (mask.cumsum(1) - 1).clamp(min=0) + torch.tensor(past)[:, None]
+    return PromptLayout(ids, mask, positions, torch.tensor(slots).T + width)
 
-    Later tokens do not change their states, and overwriting starts after them: reuse is exact up to rounding.
-    """
+
+class FixedBeginnings:
+    """The tokens of each prompt before the placeholder or the sentence, whose states nothing changes."""
 
     def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:
         from transformers import DynamicCache
@@ -308,39 +251,20 @@ class FixedBeginnings:
 
         # Kinds whose only per-row contents are keys and values.
         self._plain = (DynamicLayer, DynamicSlidingWindowLayer)
-        prompts = model.prompts
-        width = max(prompt.fixed for prompt in prompts)
-        ids = torch.zeros((len(prompts), width), dtype=torch.long, device=model.decoder.device)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            if prompt.fixed:
-                ids[row, width - prompt.fixed :] = torch.tensor(prompt.before[: prompt.fixed])
-                mask[row, width - prompt.fixed :] = 1
-        last = torch.full((len(prompts),), width - 1, device=ids.device)
-        batch = PromptBatch(
-            embeddings=model.embed(ids),
-            mask=mask,
-            positions=(mask.cumsum(1) - 1).clamp(min=0),
-            first=last,
-            last=last,
-            places=None,
-            echoes=False,
-            beside=model.beside(ids),
-        )
-        self.mask = mask
+        batch = model.batch(model.beginnings())
+        self.mask = batch.mask
         self._cache: Any = DynamicCache(config=model.decoder.model.config)
-        pooled_states(model.decoder, batch, numbers, None, self._cache)
+        layers.pooled_states(model.decoder, batch, numbers, None, self._cache)
 
-    def cache(self, prompts: torch.Tensor) -> Any:
-        """Return keys and values for a batch, given the prompt index of each row, shape (rows,)."""
+    def cache(self, rows: torch.Tensor) -> Any:
         found = copy.copy(self._cache)
         # A cache grows by allocating new tensors; it never writes to those of the beginning.
         found.layers = [copy.copy(layer) for layer in self._cache.layers]
-        if len(self.mask) == 1 and all(type(layer) in self._plain for layer in found.layers):
-            for layer in found.layers:
-                if layer.get_seq_length():
-                    layer.keys = layer.keys.expand(len(prompts), -1, -1, -1)
-                    layer.values = layer.values.expand(len(prompts), -1, -1, -1)
-        else:
-            found.batch_select_indices(prompts.to(self.mask.device))
+        if len(self.mask) > 1 or any(type(layer) not in self._plain for layer in found.layers):
+            found.batch_select_indices(rows.to(self.mask.device))
+            return found
+        for layer in found.layers:
+            if layer.get_seq_length():
+                layer.keys = layer.keys.expand(len(rows), -1, -1, -1)
+                layer.values = layer.values.expand(len(rows), -1, -1, -1)
         return found

@@ -6,28 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
-from sentence_transformers.sentence_transformer.modules import Normalize
 
+from stickytoken.encoders.prompted import layers, prompts
 from stickytoken.encoders.prompted._prompt_ids import Ids
-from stickytoken.encoders.prompted.attention_output import find_decoder, layers_with_projection
-from stickytoken.encoders.prompted.layer_states import TokenPrepending, pooled_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptLayout, Reading
-from stickytoken.encoders.prompted.prompts import (
-    Contrast,
-    Prompt,
-    contrast_layer_for,
-    find_prompt,
-    layer_for,
-    preset_for,
-    require_contrast_options,
-)
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.encoders.text_encoder import context_length
 from stickytoken.errors import EncodingError, InputError
 
-# Before the names of an auxiliary prompt's features.
+Features = dict[str, torch.Tensor | Any]
+# Features of a prompt; the rows come first. Those of an auxiliary prompt have its name before theirs.
+_LAYOUT = ("input_ids", "attention_mask", "position_ids", "prompt_slots")
 _AUXILIARY = "auxiliary_"
 
 
@@ -69,7 +59,7 @@ class CausalPrompt(InputModule):
         model: Any,
         tokenizer: Any,
         *,
-        prompt: str | Prompt = "prompteol",
+        prompt: str | prompts.Prompt = "prompteol",
         token_prepending: bool = False,
         start: int | None = None,
         exit: int | None = None,  # noqa: A002 - the published name
@@ -93,7 +83,7 @@ class CausalPrompt(InputModule):
             contrast_strength=contrast_strength,
             contrast_rule=contrast_rule,
         )
-        reading, _ = reading_for(self.model, name, find_prompt(prompt), options)
+        reading, _ = reading_for(self.model, name, prompts.find_prompt(prompt), options)
         self._prompted = PromptedModel(self.model, tokenizer, name, reading)
         self.max_seq_length = context_length(
             self._prompted.decoder.model, tokenizer, None, name, taken=self._prompted.length(0)
@@ -104,16 +94,17 @@ class CausalPrompt(InputModule):
         """Prompt, token prepending and layer to read."""
         return self._prompted.reading
 
-    def preprocess(
-        self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any
-    ) -> dict[str, torch.Tensor | Any]:
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> Features:
         """Fill the prompts: one row per sentence and template, sentence by sentence; also auxiliary prompts.
 
         Raises:
             EncodingError: A prompt is longer than the context.
         """
         del kwargs
-        texts = [(prompt or "") + _text(each) for each in inputs]
+        for each in inputs:
+            if not isinstance(each, str):
+                raise InputError(f"a prompt takes one text, got a {type(each).__name__}: pass strings")
+        texts = [(prompt or "") + each for each in inputs]
         contents = [text.ids for text in self._prompted.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
             length = self._prompted.length(len(content))
@@ -127,9 +118,7 @@ class CausalPrompt(InputModule):
             features |= _features(self._prompted.auxiliary, contents, _AUXILIARY)
         return features
 
-    def forward(
-        self, features: dict[str, torch.Tensor | Any], **kwargs: Any
-    ) -> dict[str, torch.Tensor | Any]:
+    def forward(self, features: Features, **kwargs: Any) -> Features:
         """Add ``sentence_embedding``, shape (sentences, d)."""
         del kwargs
         prompted = self._prompted
@@ -139,15 +128,14 @@ class CausalPrompt(InputModule):
             other = prompted.auxiliary.batch(_layout(features, _AUXILIARY))
             values = prompted.auxiliary.attended(other).repeat_interleave(len(prompted.prompts), dim=0)
         batch = prompted.batch(_layout(features), auxiliary=values)
-        states = pooled_states(prompted.decoder, batch, [prompted.number], prompted.reading.prepending)
+        states = layers.pooled_states(prompted.decoder, batch, [prompted.number], prompted.reading.prepending)
         means = states[:, 0].reshape(-1, len(prompted.prompts), states.shape[-1]).mean(1)
         return {**features, "sentence_embedding": means}
 
     def get_embedding_dimension(self) -> int:
         """Return the number of components of a vector."""
         with torch.inference_mode():
-            features = self.preprocess(["a"])
-            return int(self.forward(features)["sentence_embedding"].shape[-1])
+            return int(self.forward(self.preprocess(["a"]))["sentence_embedding"].shape[-1])
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return what `load` needs besides the model and the tokenizer, with presets resolved."""
@@ -176,79 +164,52 @@ class CausalPrompt(InputModule):
         from transformers import AutoModel, AutoTokenizer
 
         del init_defaults
-        hub: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        config = cls.load_config(model_name_or_path, cache_folder=cache_folder, **hub)
+        name = model_name_or_path
+        hub: dict[str, Any] = {"subfolder": subfolder, "token": token, "revision": revision}
+        hub["local_files_only"] = local_files_only
+        config = cls.load_config(name, cache_folder=cache_folder, **hub)
         hub |= {"cache_dir": cache_folder, "trust_remote_code": bool(kwargs.get("trust_remote_code"))}
-        model = AutoModel.from_pretrained(model_name_or_path, **hub, **(kwargs.get("model_kwargs") or {}))
-        tokenizer = AutoTokenizer.from_pretrained(
-            model_name_or_path, **hub, **(kwargs.get("processor_kwargs") or {})
-        )
+        model = AutoModel.from_pretrained(name, **hub, **(kwargs.get("model_kwargs") or {}))
+        tokenizer = AutoTokenizer.from_pretrained(name, **hub, **(kwargs.get("processor_kwargs") or {}))
         return cls(model, tokenizer, **config)
 
 
-def _features(
-    prompted: PromptedModel, contents: Sequence[Ids], name: str = ""
-) -> dict[str, torch.Tensor | Any]:
+def _features(prompted: PromptedModel, contents: Sequence[Ids], name: str = "") -> Features:
     ids, mask, positions, slots = prompted.layout(prompted.rows(contents))
-    return {
-        f"{name}input_ids": ids,
-        f"{name}attention_mask": mask,
-        f"{name}position_ids": positions,
-        f"{name}prompt_slots": slots.T,
-    }
+    parts = zip(_LAYOUT, (ids, mask, positions, slots.T), strict=True)
+    return {f"{name}{key}": value for key, value in parts}
 
 
-def _layout(features: dict[str, torch.Tensor | Any], name: str = "") -> PromptLayout:
-    return PromptLayout(
-        features[f"{name}input_ids"],
-        features[f"{name}attention_mask"],
-        features[f"{name}position_ids"],
-        features[f"{name}prompt_slots"].T,
-    )
+def _layout(features: Features, name: str = "") -> PromptLayout:
+    ids, mask, positions, slots = (features[f"{name}{key}"] for key in _LAYOUT)
+    return PromptLayout(ids, mask, positions, slots.T)
 
 
-def stacked(model: Any, tokenizer: Any, reading: Reading, *, normalize: bool) -> SentenceTransformer:
-    """Return a SentenceTransformer with this reading of a model."""
-    module = CausalPrompt(model, tokenizer, **reading.options | {"prompt": reading.prompt})
-    device = str(module.model.device)
-    return SentenceTransformer(modules=[module, *([Normalize()] if normalize else [])], device=device)
-
-
-def reading_for(model: Any, name: str, prompt: Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
+def reading_for(
+    model: Any, name: str, prompt: prompts.Prompt, options: Prompting
+) -> tuple[Reading, LayerChoice]:
     """Resolve a reading: the given options, and the preset of the model family for the others."""
-    start, end, prepending = options.start, options.exit, None
+    start, end, rule = options.start, options.exit, prompts.require_contrast_options(options)
     if not options.token_prepending and (start is not None or end is not None):
         raise InputError(
             "start and exit are the layers of token prepending, which is off: turn on token prepending, or "
             "leave them out"
         )
-    decoder = find_decoder(model, name)
-    preset = preset_for(decoder.model.config, len(decoder.layers), prompt)
+    decoder = layers.find_decoder(model, name)
+    preset = prompts.preset_for(decoder.model.config, len(decoder.layers), prompt)
+    steered = options.token_prepending or options.contrast
+    layer, choice = prompts.layer_for(preset, prompt, options.layer, steered=steered)
+    prepending = contrast = None
     if options.token_prepending:
         first = preset.start if start is None else start
         # The preset's exit may be before a start that is given.
-        prepending = TokenPrepending(first, max(preset.exit, first + 1) if end is None else end)
-    steered = options.token_prepending or options.contrast
-    layer, choice = layer_for(preset, prompt, options.layer, steered=steered)
-    contrast = None
-    rule = require_contrast_options(options)
+        prepending = layers.TokenPrepending(first, max(preset.exit, first + 1) if end is None else end)
     if options.contrast:
         place, strength = options.contrast_layer, options.contrast_strength
         if place is None:
-            number, possible = decoder.layer_number(layer), layers_with_projection(decoder)
-            place = contrast_layer_for(preset, len(decoder.layers), number, possible)
+            number, possible = decoder.layer_number(layer), layers.layers_with_projection(decoder)
+            place = prompts.contrast_layer_for(preset, len(decoder.layers), number, possible)
         if strength is None and rule.scales:
             strength = preset.contrast_strength
-        contrast = Contrast(place, strength, rule)
+        contrast = prompts.Contrast(place, strength, rule)
     return Reading(prompt, prepending, layer, contrast), choice
-
-
-def _text(given: Any) -> str:
-    if not isinstance(given, str):
-        raise InputError(f"a prompt takes one text, got a {type(given).__name__}: pass strings")
-    return given

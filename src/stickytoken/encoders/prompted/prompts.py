@@ -28,20 +28,10 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One or more templates; the vector of a sentence is the mean over them.
+    """One or more templates; the vector of a sentence is the mean over them."""
 
-    Attributes:
-        name: name of a known prompt, or ``own``.
-        templates: texts with one `SENTENCE`, or two for an echo, and at most one `PLACEHOLDER`.
-    """
-
-    name: str
-    templates: tuple[str, ...]
-
-    @property
-    def source(self) -> str:
-        """The argument of `find_prompt` for this prompt: its name, or the template."""
-        return self.name if self.name in PROMPTS else self.templates[0]
+    name: str  # of a known prompt, or ``own``
+    templates: tuple[str, ...]  # with one `SENTENCE`, or two for an echo, and at most one `PLACEHOLDER`
 
     @property
     def echoes(self) -> bool:
@@ -54,7 +44,6 @@ class Prompt:
         return all(_QUOTED in _without_placeholder(template) for template in self.templates)
 
     def pieces(self, template: str, *, prepending: bool) -> tuple[str, ...]:
-        """Split a template at the places of the sentence."""
         if not prepending:
             template = _without_placeholder(template)
         elif PLACEHOLDER not in template:
@@ -96,54 +85,32 @@ def is_template(prompt: str) -> bool:
 
 
 _END = f'{PLACEHOLDER} "{SENTENCE}" means in one word:"'
-_CLASSIFY = (
+# The tasks of MetaEOL, and what the sentence does in each.
+_TASKS = {
     "In this task, you're presented with a text excerpt. Your task is to categorize the excerpt into a broad "
     "category such as 'Education', 'Technology', 'Health', 'Business', 'Environment', 'Politics', or "
     "'Culture'. These categories help in organizing content for better accessibility and targeting. For this "
-    "task,"
-)
-_OPINION = (
+    "task,": "should be classified under one general category",
     "In this task, you're given a statement and you need to determine whether it's presenting an 'Opinion' "
     "or a 'Fact'. This distinction is vital for information verification, educational purposes, and content "
-    "analysis. For this task,"
-)
-_REVIEW = (
+    "analysis. For this task,": "discriminates between opinion and fact",
     "In this task, you're given a review from an online platform. Your task is to generate a rating for the "
     "product based on the review on a scale of 1-5, where 1 means 'extremely negative' and 5 means "
-    "'extremely positive'. For this task,"
-)
-_EMOTION = (
+    "'extremely positive'. For this task,": "reflects the sentiment",
     "In this task, you're reading a personal diary entry. Your task is to identify the predominant emotion "
-    "expressed, such as joy, sadness, anger, fear, or love. For this task,"
-)
-_SAME_MEANING = (
+    "expressed, such as joy, sadness, anger, fear, or love. For this task,": "conveys the emotion",
     "In this task, you're presented with two sentences. Your task is to assess whether the sentences convey "
     "the same meaning. Use 'identical', 'similar', 'different', or 'unrelated' to describe the relationship. "
-    "To enhance the performance of this task,"
-)
-_SYNONYM = (
+    "To enhance the performance of this task,": "means",
     "In this task, you're given a sentence and a phrase. Your task is to determine if the phrase can be a "
     "contextual synonym within the given sentence. Options include 'yes', 'no', or 'partially'. To enhance "
-    "the performance of this task,"
-)
-_NEWS = (
+    "the performance of this task,": "means",
     "In this task, you're examining a news article. Your task is to extract the most critical fact from the "
-    "article. For this task,"
-)
-_ABSTRACT = (
+    "article. For this task,": "encapsulates the key fact",
     "In this task, you're reviewing a scientific abstract. Your task is to identify the main entities (e.g., "
-    "proteins, diseases) and their relations (e.g., causes, treats). For this task,"
-)
-_TASKS = (
-    (_CLASSIFY, "should be classified under one general category"),
-    (_OPINION, "discriminates between opinion and fact"),
-    (_REVIEW, "reflects the sentiment"),
-    (_EMOTION, "conveys the emotion"),
-    (_SAME_MEANING, "means"),
-    (_SYNONYM, "means"),
-    (_NEWS, "encapsulates the key fact"),
-    (_ABSTRACT, "highlights the primary entity or relation"),
-)
+    "proteins, diseases) and their relations (e.g., causes, treats). "
+    "For this task,": "highlights the primary entity or relation",
+}
 
 _THOUGHT = f"After thinking step by step , this sentence : {_END}"
 _KNOWLEDGE = (
@@ -162,7 +129,7 @@ PROMPTS = {
             "metaeol",
             tuple(
                 f'{task} this sentence : {PLACEHOLDER} "{SENTENCE}" {asks} in one word:"'
-                for task, asks in _TASKS
+                for task, asks in _TASKS.items()
             ),
         ),
         Prompt("echo", (f"Rewrite the sentence: {SENTENCE}, rewritten sentence: {SENTENCE}",)),
@@ -190,40 +157,21 @@ class ContrastRule(StrEnum):
 
     @property
     def scales(self) -> bool:
-        """Whether the rule has a strength c."""
         return self in (ContrastRule.SCALED, ContrastRule.SCALED_NORM)
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """Where and how the auxiliary prompt is subtracted.
+    """Where and how the auxiliary prompt is subtracted."""
 
-    Attributes:
-        layer: layer whose attention is changed, from 0.
-        strength: the factor c; None for a rule without one.
-        rule: what replaces the values.
-    """
-
-    layer: int
-    strength: float | None = DEFAULT_STRENGTH
+    layer: int  # whose attention is changed, from 0
+    strength: float | None = DEFAULT_STRENGTH  # the factor c; None for a rule without one
     rule: ContrastRule = ContrastRule.SCALED
 
     def __post_init__(self) -> None:
         _require_values(self.layer, self.strength, self.rule)
         if self.rule.scales and self.strength is None:
             raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number from 0")
-
-    def require_layers(self, layers: int, number: int, name: str) -> None:
-        """Refuse a layer that does not exist or that the vector does not depend on."""
-        if self.layer >= layers:
-            raise InputError(
-                f"the contrast layer is {self.layer}, but {name} has {layers} layers: pass 0 to {layers - 1}"
-            )
-        if self.layer >= number:
-            raise InputError(
-                f"the contrast layer is {self.layer}, counted from 0, but vectors of {name} are read after "
-                f"{number} layers, so nothing would change: pass 0 to {number - 1}, or read a later layer"
-            )
 
 
 def require_contrast_options(options: Prompting) -> ContrastRule:
@@ -244,77 +192,56 @@ def require_contrast_options(options: Prompting) -> ContrastRule:
 def _require_values(layer: int | None, strength: float | None, rule: ContrastRule) -> None:
     if layer is not None and layer < 0:
         raise InputError(f"the contrast layer is {layer}: layers are counted from 0")
-    if strength is None:
-        return
-    if not rule.scales:
+    if strength is not None and not rule.scales:
         raise InputError(
             f"the contrast rule {rule} has no strength, got {strength}: leave the strength out, or use "
             f"{ContrastRule.SCALED} or {ContrastRule.SCALED_NORM}"
         )
-    if not (math.isfinite(strength) and strength >= 0):
+    if strength is not None and not (math.isfinite(strength) and strength >= 0):
         raise InputError(f"the contrast strength is {strength}: pass a finite number from 0")
 
 
-_LLAMA_3_VOCABULARY = 128_000
-_SCALED = "scaled from Llama 2 7B"
 # Templates that the settings were published for.
 _TEMPLATES = ("prompteol", "cot", "ke", "ck", "metaeol")
 # Prompts that are read after the last layer but one, also where the others are not.
 _READ_LATER = ("ke", "ck")
+_LLAMA_3_VOCABULARY = 128_000
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Layers to overwrite and to read.
-
-    Attributes:
-        start: first layer at which the placeholder is overwritten, from 0.
-        exit: first later layer at which it is not.
-        layer: layer to read, an index into the embedding and the outputs of all layers.
-        source: model of the published setting, or how it was derived.
-        contrast_layer: layer whose attention contrast changes, from 0; None is 4/32 of the depth.
-        contrast_strength: factor of contrast.
-    """
+    """Layers to overwrite, from ``start`` to before ``exit``, and the layer to read."""
 
     start: int
     exit: int
     layer: int
-    source: str
-    contrast_layer: int | None = None
+    contrast_layer: int | None = None  # None is 4/32 of the depth
     contrast_strength: float = DEFAULT_STRENGTH
+    published: bool = True  # or derived from the setting of Llama 2 7B
 
 
 def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
     """Return the published setting of a model family, or that of Llama 2 7B at the same relative depth."""
-    family = (config.model_type, layers)
-    if family == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
-        return Preset(1, 3, -2, "Llama 3 8B", 6, 0.25)
-    if family == ("llama", 32):
-        return Preset(1, 7, -2 if prompt.name in _READ_LATER else 27, "Llama 2 7B", 4)
-    if family == ("llama", 40):
-        return Preset(1, 7, -2, "Llama 2 13B")
-    if family == ("qwen2", 28):
-        return Preset(1, 6, -2, "Qwen2 7B")
-    if family == ("gemma2", 42):
-        return Preset(1, 6, -2, "Gemma 2 9B")
+    match config.model_type, layers:
+        case "llama", 32 if config.vocab_size >= _LLAMA_3_VOCABULARY:  # Llama 3 8B
+            return Preset(1, 3, -2, 6, 0.25)
+        case "llama", 32:  # Llama 2 7B
+            return Preset(1, 7, -2 if prompt.name in _READ_LATER else 27, 4)
+        case "llama", 40:  # Llama 2 13B
+            return Preset(1, 7, -2)
+        case ("qwen2", 28) | ("gemma2", 42):  # Qwen2 7B, Gemma 2 9B
+            return Preset(1, 6, -2)
     # 7/32 and 27/32 of the depth, not measured on this model.
-    return Preset(
-        min(1, layers - 1),
-        max(2, round(7 * layers / 32)),
-        max(1, round(27 * layers / 32)),
-        _SCALED,
-    )
+    end, read = (max(least, round(part * layers / 32)) for least, part in ((2, 7), (1, 27)))
+    return Preset(min(1, layers - 1), end, read, published=False)
 
 
 def layer_for(preset: Preset, prompt: Prompt, given: int | None, *, steered: bool) -> tuple[int, LayerChoice]:
-    """Choose the layer to read, and say where the choice comes from.
-
-    Where a setting is published for the model and the template, the plain prompt reads its layer too, so that
-    the two can be compared. Elsewhere a plain prompt reads the last layer.
-    """
+    """Choose the layer to read, and say where the choice comes from."""
     if given is not None:
         return given, LayerChoice.GIVEN
-    if preset.source != _SCALED and prompt.name in _TEMPLATES:
+    if preset.published and prompt.name in _TEMPLATES:
+        # The plain prompt too, so that the two can be compared.
         return preset.layer, LayerChoice.PUBLISHED
     return (preset.layer, LayerChoice.SCALED) if steered else (-1, LayerChoice.LAST)
 
@@ -326,12 +253,10 @@ def contrast_layer_for(preset: Preset, layers: int, number: int, possible: Seque
     return min(earlier, key=lambda layer: abs(layer - wanted), default=min(wanted, number - 1))
 
 
-_ENDINGS = (".", "?", '"', "'")
 _OTHER_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 
 def join_words(text: str) -> str:
-    """Join the words of a text with single spaces, as SentEval does."""
     return " ".join(text.split())
 
 
@@ -342,17 +267,13 @@ def clean_sentence(text: str) -> str:
     ``"`` or ``'``; replace every ``"`` with ``'``; replace a final question mark with a full stop. An empty
     sentence stays empty.
     """
-    if text and not text.endswith(_ENDINGS):
+    if text and not text.endswith((".", "?", '"', "'")):
         text += "."
     text = text.replace('"', "'")
     return text[:-1] + "." if text.endswith("?") else text
 
 
 def reachable_text(text: str, *, quoted: bool) -> str:
-    """Return what remains of a piece of text inside a cleaned sentence.
-
-    Whitespace becomes single spaces, and quotation marks are replaced. Punctuation at the end is kept, since
-    the piece may be anywhere in the sentence.
-    """
+    """Return what remains of a piece of text anywhere inside a cleaned sentence, so with punctuation."""
     text = _OTHER_SPACE.sub(" ", text)
     return text.replace('"', "'") if quoted else text

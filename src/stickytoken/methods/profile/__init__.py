@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from stickytoken.insertion import Insertion
 from stickytoken.machine import Precision
 from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
 
-if TYPE_CHECKING:
-    from stickytoken.methods.protocol import AnyMethod
 
-
-def _load() -> AnyMethod:
+def _load() -> Any:
     from stickytoken.methods.profile._method import ProfileMethod
 
     return ProfileMethod()
@@ -36,23 +33,28 @@ ENTRY = MethodEntry(
         Option(
             "adaptive",
             bool,
-            "Spend more texts on the tokens that lift most; --no-adaptive spends the same on every token.",
-            "adaptive",
+            "Spend more texts on the tokens that lift most; false spends the same on every token.",
+            "true",
         ),
         Option(
             "dimensions",
             str,
             "Also judge by so many first components of the vectors, such as 64,128,256.",
             "the model's own",
+            rare=False,
         ),
         Option(
-            "layers", str, "Also judge by the vectors after so many layers, such as 2,4,6.", "the model's own"
+            "layers",
+            str,
+            "Also judge by the vectors after so many layers, such as 2,4,6.",
+            "the model's own",
+            rare=False,
         ),
         Option(
             "screen_precision",
             Precision,
-            "Precision of the pass over all tokens: faster, less exact. CPU: int8 (bfloat16 if the model "
-            "does not bear it), bfloat16. GPU: tf32, bfloat16, float16.",
+            "Precision of the pass over all tokens: faster, less exact. CPU: bfloat16. GPU: tf32, bfloat16, "
+            "float16.",
             "the model's own",
         ),
     ),

@@ -1,4 +1,4 @@
-"""Judge the tokens of a finished run on another corpus."""
+"""Judge the tokens of a finished run on another corpus; measure single tokens closely."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import scipy
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.encoders.views import View, ViewEncoder
 from stickytoken.errors import InputError, ModelError, RunError
-from stickytoken.insertion import Insertion, Placement
+from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
-from stickytoken.measurement.stage import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods.job import Job, MemoryRunner
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector
-from stickytoken.methods.profile._run import Measured, known_in, measure_rounds, plan_profile
-from stickytoken.methods.profile._words import ProfileRun
+from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
+from stickytoken.methods.job import Job, MemoryRunner, tokens_in
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
+from stickytoken.methods.profile._run import findings, measure_rounds, plan_profile
 from stickytoken.methods.profile.anchors import (
     ProfilePlanRecord,
+    ProfileSettings,
     Sources,
     TextGroup,
     anchor_panel,
@@ -33,7 +34,6 @@ from stickytoken.methods.profile.estimates import (
     Calibrated,
     Ids,
     Measurements,
-    RoundEffects,
     TokenEstimates,
     calibrate,
     read_effects,
@@ -48,20 +48,19 @@ from stickytoken.methods.profile.plan import (
     spread_of,
     usable_carriers,
 )
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.verdict import (
     NEGLIGIBLE_SHARE,
-    Findings,
     find_lifts,
     severities,
     universality,
     verdicts,
 )
-from stickytoken.methods.protocol import MEASURING, Judgement, fitting_copies
+from stickytoken.methods.protocol import MEASURING, FinishedRun, Judgement
 from stickytoken.methods.statistics import (
     Estimates,
     Null,
     Pull,
+    TokenEffects,
     anchorage,
     fixed_points,
     mean_with_interval,
@@ -77,28 +76,93 @@ _TOKENS = 2400
 _LEAST_TOKENS = 24
 # A text as a query, and another as a document.
 _LEAST_ANCHORS = 2
-_CALIBRATING_TOKENS = 5  # key of the generator
+# Tokens that may be flagged and are measured on the corpus, at most.
+_MEASURED = 256
+# They may be flagged if their lift is not further than this many errors below what matters.
+_ERRORS = 2.0
+# Documents and queries to draw; together they are many pairs.
+_DRAWN = 100
+# A document moves up if it passes this share of the corpus.
+_PASSED = 0.1
+_SPLIT, _CALIBRATING_TOKENS = 4, 5  # keys of the generators
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Carriers and anchors of the corpus.
+def require_judging(run: FinishedRun[Any, Any]) -> None:
+    """Refuse a run without effects."""
+    if not (run.path / EFFECTS_FILE).is_file():
+        raise RunError(
+            f"{run.path} has no {EFFECTS_FILE}, which judging a corpus needs: run the detection "
+            "again, into another folder"
+        )
 
-    Attributes:
-        plan: the run's plan with carriers of the corpus.
-        panel: anchors.
-        spread: standard deviation of the carriers' similarities to them.
-        left_out: texts that the model does not read whole.
-    """
 
-    plan: ProfilePlanRecord
+def judge_corpus(
+    job: Job[ProfileSettings],
+    run: FinishedRun[ProfilePlanRecord, Any],
+    anchors: int,
+    progress: ProgressCallback,
+    view: View | None = None,
+) -> Judgement:
+    """Compute the lift of every token on a corpus, measure those that may matter, and judge."""
+    plan = run.plan.seen_in(view)
+    tokens = run.tokens if view is None else tokens_in(run.path, view)
+    corpus = _encoded_corpus(job, plan, anchors)
+    effects = read_effects(run.path, view).of(Round.SCREEN)
+    every = len(tokens) == len(job.vocabulary.available)
+    unselected = np.isin(effects.ids, effects.ids if every else plan.reference)
+    reference = _calibrating_tokens(effects.ids[unselected], job.settings.seed)
+    found, calibrating = _calibrated(job, corpus, effects, reference, progress)
+    # Ordinary lifts: those that were computed, and their error.
+    fitted = Null.fit(found.values[unselected], 0.0)
+    null = Null(fitted.center, float(np.hypot(fitted.spread, found.error)), fitted.shape)
+    gate = null.center + NEGLIGIBLE_SHARE * job.settings.smallest_effect * corpus.spread
+    asked = np.isin(effects.ids, tokens["token_id"].to_numpy())
+    # Where vectors are made up to count the texts, as many tokens are measured as ever may be.
+    counting = getattr(job.encoder, "makes_up_vectors", False)
+    may = asked & (counting | (found.values + _ERRORS * found.error >= gate))
+    order = np.lexsort((effects.ids, -found.values))
+    chosen = np.sort(effects.ids[order[may[order]][:_MEASURED]])
+
+    # Computed lifts, and those of the chosen tokens, which are put into all carriers of the corpus.
+    half = scipy.stats.norm.ppf((1 + job.settings.confidence) / 2) * found.error
+    values, errors = found.values, np.full(len(effects.ids), found.error)
+    lift = Estimates(values.copy(), errors, values - half, values + half)
+    texts = np.zeros(len(effects.ids), dtype=np.int64)
+    effects = effects._replace(contraction=effects.contraction.copy(), pull=effects.pull.copy())
+    rows = np.searchsorted(effects.ids, chosen)
+    if len(chosen):
+        measured = _measure(job, corpus, chosen, range(_CARRIERS), MemoryRunner(job.encoder, progress))
+        variance = found.error**2 / len(reference)
+        lifts = measured.lifts - calibrating.common
+        close = mean_with_interval(lifts, job.settings.confidence, variance, corpus.plan.call_noise**2)
+        for target, source in zip(lift, close, strict=True):
+            target[rows] = source
+        texts[rows] = _CARRIERS
+        effects.contraction[rows], effects.pull[rows] = measured.effects
+    estimates = TokenEstimates(effects.ids, texts, lift, lift, null, 0.0)
+    universal = _universality(job, plan, tokens, effects, chosen, calibrating)
+    return Judgement(
+        tokens=_table(job, corpus, tokens, effects, estimates, universal, int(unselected.sum())),
+        source=job.sentences.source,
+        texts=len(job.sentences),
+        anchors=len(corpus.panel.vectors),
+        left_out=corpus.left_out,
+        ordinary_lift=null.center,
+        similarity_spread=corpus.spread,
+        error=found.error,
+        measured=len(chosen),
+        undecided=int(may.sum()) - len(chosen),
+    )
+
+
+class _Corpus(NamedTuple):
+    plan: ProfilePlanRecord  # of the run, with carriers of the corpus
     panel: AnchorPanel
-    spread: float
-    left_out: int
+    spread: float  # standard deviation of the carriers' similarities to the anchors
+    left_out: int  # texts that the model does not read whole
 
 
-def encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors: int) -> Corpus:
-    """Choose carriers and anchors of the job's corpus, and encode them."""
+def _encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors: int) -> _Corpus:
     encoder, settings = job.encoder, replace(job.settings, anchors=anchors)
     group = TextGroup("corpus", list(job.sentences.texts), 1.0, False)
     source = job.sentences.source
@@ -113,28 +177,18 @@ def encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors: 
     panel = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
     seen = Seen(View(encoder.dimension), panel, plan.mean_similarity)
     texts, (before,) = usable_carriers(encoder, list(carriers), [seen], _CARRIERS, source)
-    return Corpus(
-        plan.model_copy(update={"carriers": texts}),
-        panel,
-        spread_of(before, panel.weights),
-        chosen.left_out,
-    )
+    own = plan.model_copy(update={"carriers": texts})
+    return _Corpus(own, panel, spread_of(before, panel.weights), chosen.left_out)
 
 
-class Calibrating(NamedTuple):
-    """What the random tokens showed.
+class _Calibrating(NamedTuple):
+    """What the random tokens showed."""
 
-    Attributes:
-        common: common effect of each carrier, beside their mean, shape (K,).
-        effects: contraction and pull of each token in a few of the carriers.
-    """
-
-    common: Vector
-    effects: Pull
+    common: Vector  # common effect of each carrier, beside their mean, shape (K,)
+    effects: Pull  # contraction and pull of each token in a few of the carriers
 
 
-def calibrating_tokens(available: Ids, seed: int) -> Ids:
-    """Draw the random tokens that calibrate, ascending."""
+def _calibrating_tokens(available: Ids, seed: int) -> Ids:
     if len(available) < _LEAST_TOKENS:
         raise InputError(
             f"the run measured {len(available)} random tokens, and {_LEAST_TOKENS} are needed to judge "
@@ -143,16 +197,16 @@ def calibrating_tokens(available: Ids, seed: int) -> Ids:
     return np.sort(np.random.default_rng([seed, _CALIBRATING_TOKENS]).permutation(available)[:_TOKENS])
 
 
-def calibrated(
+def _calibrated(
     job: Job[ProfileSettings],
-    corpus: Corpus,
-    screened: RoundEffects,
+    corpus: _Corpus,
+    screened: TokenEffects,
     reference: Ids,
     progress: ProgressCallback,
-) -> tuple[Calibrated, Calibrating]:
+) -> tuple[Calibrated, _Calibrating]:
     """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers."""
     every = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, range(_CARRIERS))
-    predicted = predicted_lifts(screened.effects, anchorage(every.panel))
+    predicted = predicted_lifts(screened, anchorage(every.panel))
     common, residuals = np.empty(_CARRIERS), np.empty((len(reference), _CALIBRATING))
     pulls = np.empty((len(reference), corpus.panel.vectors.shape[1]))
     contractions = np.empty(len(reference))
@@ -172,20 +226,19 @@ def calibrated(
     lifts = predicted[rows] + residuals.mean(axis=1) + level
     least = corpus.plan.call_noise**2
     noise = max(float(residuals.var(axis=1, ddof=1).mean()), least) / _CALIBRATING
-    found = calibrate(predicted, features(job.encoder, screened), rows, lifts, noise)
+    found = calibrate(predicted, _features(job.encoder, screened), rows, lifts, noise)
     # Pull and contraction carry the noise of the calls that they were measured by.
     carriers = screening_carriers(job.settings)
     found = found._replace(error=max(found.error, float(np.sqrt(least / carriers))))
-    return found, Calibrating(common - level, Pull(contractions, pulls))
+    return found, _Calibrating(common - level, Pull(contractions, pulls))
 
 
-def features(encoder: Encoder, screened: RoundEffects) -> list[NDArray[np.floating[Any]]]:
+def _features(encoder: Encoder, screened: TokenEffects) -> list[NDArray[np.floating[Any]]]:
     """List what is known about every token: pull and contraction, and its row of the embedding matrix if any.
 
     The row is free of the noise of measuring.
     """
-    contraction, pull = screened.effects
-    known = [np.column_stack([pull, contraction.astype(pull.dtype)])]
+    known = [np.column_stack([screened.pull, screened.contraction.astype(screened.pull.dtype)])]
     try:
         model = encoder.model if isinstance(encoder, ViewEncoder) else encoder
         rows = inspector_of(model).embedding_matrix() if reads_ids(model) else None
@@ -194,44 +247,8 @@ def features(encoder: Encoder, screened: RoundEffects) -> list[NDArray[np.floati
     return known if rows is None else [*known, rows[screened.ids]]
 
 
-class Probed(NamedTuple):
-    """Tokens that were put into all carriers of the corpus.
-
-    Attributes:
-        ids: their ids, ascending.
-        lifts: estimates of their lifts.
-        effects: their effects there.
-        texts: number of carriers.
-    """
-
-    ids: Ids
-    lifts: Estimates
-    effects: Pull
-    texts: int = _CARRIERS
-
-
-def probed_tokens(
-    job: Job[ProfileSettings],
-    corpus: Corpus,
-    ids: Ids,
-    common: Vector,
-    common_variance: float,
-    run: MemoryRunner,
-) -> Probed:
-    """Put tokens into all carriers of the corpus."""
-    if not len(ids):
-        nothing = np.empty(0)
-        effects = Pull(nothing, np.empty((0, corpus.panel.vectors.shape[1])))
-        return Probed(ids, Estimates(nothing, nothing, nothing, nothing), effects)
-    measured = _measure(job, corpus, ids, range(_CARRIERS), run)
-    lifts = mean_with_interval(
-        measured.lifts - common, job.settings.confidence, common_variance, corpus.plan.call_noise**2
-    )
-    return Probed(measured.ids, lifts, measured.effects)
-
-
 def _measure(
-    job: Job[ProfileSettings], corpus: Corpus, ids: Ids, places: Sequence[int], run: MemoryRunner
+    job: Job[ProfileSettings], corpus: _Corpus, ids: Ids, places: Sequence[int], run: MemoryRunner
 ) -> Measurements:
     tokens = {token.id: token for token in job.vocabulary.available}
     wanted = [tokens[token_id] for token_id in ids.tolist()]
@@ -241,148 +258,54 @@ def _measure(
     return round_measurements(run(stage, wanted), stage, job.encoder)
 
 
-# Tokens that may be flagged and are measured on the corpus, at most.
-_MEASURED = 256
-# They may be flagged if their lift is not further than this many errors below what matters.
-_ERRORS = 2.0
-# Documents and queries to draw; together they are many pairs.
-_DRAWN = 100
-# A document moves up if it passes this share of the corpus.
-_PASSED = 0.1
-_SPLIT = 4  # key of the generator
-
-
-def require_judging(run: ProfileRun) -> None:
-    """Refuse a run without effects."""
-    if not (run.path / EFFECTS_FILE).is_file():
-        raise RunError(
-            f"{run.path} has no {EFFECTS_FILE}, which judging a corpus needs: run the detection "
-            "again, into another folder"
-        )
-
-
-def judge_corpus(
-    job: Job[ProfileSettings],
-    run: ProfileRun,
-    anchors: int,
-    progress: ProgressCallback,
-    view: View | None = None,
-) -> Judgement:
-    """Compute the lift of every token on a corpus, measure those that may matter, and judge."""
-    plan, tokens = known_in(run, view)
-    corpus = encoded_corpus(job, plan, anchors)
-    memory = MemoryRunner(job.encoder, progress)
-    screened = read_effects(run.path, view).of(Round.SCREEN)
-    every = len(tokens) == len(job.vocabulary.available)
-    unselected = np.isin(screened.ids, screened.ids if every else plan.reference)
-    reference = calibrating_tokens(screened.ids[unselected], job.settings.seed)
-    found, calibrating = calibrated(job, corpus, screened, reference, progress)
-    null = _null(found, unselected)
-    gate = null.center + NEGLIGIBLE_SHARE * job.settings.smallest_effect * corpus.spread
-    asked = np.isin(screened.ids, tokens["token_id"].to_numpy())
-    # Where vectors are made up to count the texts, as many tokens are measured as ever may be.
-    counting = getattr(job.encoder, "makes_up_vectors", False)
-    may = asked & (counting | (found.values + _ERRORS * found.error >= gate))
-    order = np.lexsort((screened.ids, -found.values))
-    chosen = np.sort(screened.ids[order[may[order]][:_MEASURED]])
-    common_variance = found.error**2 / len(reference)
-    probed = probed_tokens(job, corpus, chosen, calibrating.common, common_variance, memory)
-    estimates = _estimates(screened.ids, found, null, probed, job.settings.confidence)
-    universal = _universality(job, plan, tokens, screened.ids, probed, calibrating)
-    table = _table(job, corpus, tokens, screened, probed, estimates, universal, int(unselected.sum()))
-    return Judgement(
-        tokens=table,
-        source=job.sentences.source,
-        texts=len(job.sentences),
-        anchors=len(corpus.panel.vectors),
-        left_out=corpus.left_out,
-        ordinary_lift=null.center,
-        similarity_spread=corpus.spread,
-        error=found.error,
-        measured=len(probed.ids),
-        undecided=int(may.sum()) - len(chosen),
-    )
-
-
-def _null(found: Calibrated, unselected: NDArray[np.bool_]) -> Null:
-    """Fit the distribution of ordinary lifts: that of the computed ones, and their error."""
-    fitted = Null.fit(found.values[unselected], 0.0)
-    return Null(fitted.center, float(np.hypot(fitted.spread, found.error)), fitted.shape)
-
-
 def _universality(
     job: Job[ProfileSettings],
     plan: ProfilePlanRecord,
-    measured: pl.DataFrame,
-    ids: Ids,
-    probed: Probed,
-    calibrating: Calibrating,
+    tokens: pl.DataFrame,
+    effects: TokenEffects,
+    probed: Ids,
+    calibrating: _Calibrating,
 ) -> Vector:
     """Return the run's universality; of tokens that it did not measure closely, that of their pulls here."""
-    found = np.full(len(ids), np.nan)
-    tokens = measured.select("token_id", "texts", pl.col("universality").cast(pl.Float64))
-    found[np.searchsorted(ids, tokens["token_id"].to_numpy())] = tokens["universality"].to_numpy()
-    closely = tokens.filter(pl.col("texts") == tokens["texts"].max())["token_id"].to_numpy()
-    rough = ~np.isin(probed.ids, closely)
+    found = np.full(len(effects.ids), np.nan)
+    known = tokens.select("token_id", "texts", pl.col("universality").cast(pl.Float64))
+    found[np.searchsorted(effects.ids, known["token_id"].to_numpy())] = known["universality"].to_numpy()
+    closely = known.filter(pl.col("texts") == known["texts"].max())["token_id"].to_numpy()
+    rough = np.searchsorted(effects.ids, probed[~np.isin(probed, closely)])
     kinds = [place for place, group in enumerate(plan.groups) if group.kind]
-    if not rough.any() or not kinds:
+    if not len(rough) or not kinds:
         return found
     panel = anchor_panel(job.encoder, plan, job.vocabulary.available)
     carriers = unit_vectors(job.encoder.encode(plan.carriers))
-    effects = Pull(probed.effects.contraction[rough], probed.effects.pull[rough])
     lifts = []
     for kind in kinds:
         alone = np.eye(len(panel.group_weights))[kind]
         of_kind = anchorage(replace(panel, group_weights=alone).against(carriers, plan.mean_similarity))
         ordinary = float(np.median(predicted_lifts(calibrating.effects, of_kind)))
-        lifts.append(predicted_lifts(effects, of_kind) - ordinary)
+        own = Pull(effects.contraction[rough], effects.pull[rough])
+        lifts.append(predicted_lifts(own, of_kind) - ordinary)
     spreads = np.array([plan.groups[kind].spread for kind in kinds])
-    found[np.searchsorted(ids, probed.ids[rough])] = universality(
-        np.column_stack(lifts), spreads, job.settings.smallest_effect
-    )
+    found[rough] = universality(np.column_stack(lifts), spreads, job.settings.smallest_effect)
     return found
-
-
-def _estimates(ids: Ids, found: Calibrated, null: Null, probed: Probed, confidence: float) -> TokenEstimates:
-    """Put computed and measured lifts together."""
-    from scipy import stats
-
-    half = stats.norm.ppf((1 + confidence) / 2) * found.error
-    values = found.values
-    lift = Estimates(values.copy(), np.full(len(ids), found.error), values - half, values + half)
-    rows = np.searchsorted(ids, probed.ids)
-    for target, source in zip(lift, probed.lifts, strict=True):
-        target[rows] = source
-    texts = np.zeros(len(ids), dtype=np.int64)
-    texts[rows] = probed.texts
-    return TokenEstimates(ids, texts, lift, lift, null, 0.0)
 
 
 def _table(
     job: Job[ProfileSettings],
-    corpus: Corpus,
+    corpus: _Corpus,
     tokens: pl.DataFrame,
-    screened: RoundEffects,
-    probed: Probed,
+    effects: TokenEffects,
     estimates: TokenEstimates,
     universal: Vector,
     null_tokens: int,
 ) -> pl.DataFrame:
-    settings, ids = job.settings, screened.ids
-    rows = np.searchsorted(ids, tokens["token_id"].to_numpy())
+    settings, unknown = job.settings, np.full(len(effects.ids), np.nan)
     available, smallest = len(job.vocabulary.available), settings.smallest_effect * corpus.spread
     mattering = find_lifts(estimates, null_tokens, available, smallest, settings.fdr)
     found = mattering.found & (estimates.texts > 0)
-    given = verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows])
-    effects = (estimates.lift.value - estimates.null.center) / corpus.spread
-    contraction, pull = screened.effects.contraction.copy(), screened.effects.pull.copy()
-    places = np.searchsorted(ids, probed.ids)
-    contraction[places], pull[places] = probed.effects
-    flagged = np.flatnonzero(found)
-    up = np.full(len(ids), np.nan)
-    up[flagged] = moves_up(Pull(contraction[flagged], pull[flagged]), corpus.panel.vectors, settings.seed)
-    unknown, center = np.full(len(ids), np.nan), corpus.panel.weights @ corpus.panel.vectors
-    q_values = unknown if mattering.q_values is None else mattering.q_values
+    up, flagged = unknown.copy(), np.flatnonzero(found)
+    pulls = Pull(effects.contraction, effects.pull)
+    lifting = Pull(pulls.contraction[flagged], pulls.pull[flagged])
+    up[flagged] = moves_up(lifting, corpus.panel.vectors, settings.seed)
     columns = {
         "texts": estimates.texts,
         "lift": estimates.lift.value,
@@ -390,15 +313,18 @@ def _table(
         "lift_high": estimates.lift.high,
         "universality": universal,
         "moves_up": up,
-        "contraction": contraction,
-        "fixed_point": fixed_points(Pull(contraction, pull), center),
-        "q_value": q_values,
+        "contraction": effects.contraction,
+        "fixed_point": fixed_points(pulls, corpus.panel.weights @ corpus.panel.vectors),
+        "q_value": unknown if mattering.q_values is None else mattering.q_values,
     }
+    rows = np.searchsorted(effects.ids, tokens["token_id"].to_numpy())
+    given = verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows])
+    deviations = (estimates.lift.value - estimates.null.center) / corpus.spread
     return (
         tokens.select("token_id", "token", "decoded", "category")
         .with_columns(**{name: pl.Series(values[rows]) for name, values in columns.items()})
         .with_columns(
-            severity=pl.Series(severities(effects[rows], given), dtype=pl.String),
+            severity=pl.Series(severities(deviations[rows], given), dtype=pl.String),
             verdict=pl.Series(given, dtype=pl.String),
         )
         .with_columns(pl.col(pl.Float64).fill_nan(None))
@@ -415,23 +341,18 @@ def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:
     count = min(_DRAWN, len(texts) // 2)
     queries, documents = order[:count], order[count : 2 * count]
     similarities = (texts @ texts[queries].T).astype(np.float64)
-    before = similarities[documents]
-    ranked = np.sort(similarities, axis=0)
-    ahead = _ahead(ranked, before)
-    shares = []
+    before, ranked = similarities[documents], np.sort(similarities, axis=0)
+
+    def ahead(of: Vector) -> NDArray[np.intp]:
+        """Count the texts that are more similar to each query, shape (documents, queries)."""
+        places = [np.searchsorted(ranked[:, query], of[:, query], side="right") for query in range(count)]
+        return len(ranked) - np.stack(places, axis=1)
+
+    at_first, shares = ahead(before), []
     for contraction, pull in zip(effects.contraction, effects.pull, strict=True):
         after = (1 - contraction) * before + texts[queries] @ pull
-        shares.append(float((ahead - _ahead(ranked, after) >= _PASSED * len(texts)).mean()))
+        shares.append(float((at_first - ahead(after) >= _PASSED * len(texts)).mean()))
     return np.array(shares)
-
-
-def _ahead(ranked: Vector, similarities: Vector) -> NDArray[np.intp]:
-    """Count the texts that are more similar to each query, shape (documents, queries)."""
-    columns = [
-        len(ranked) - np.searchsorted(ranked[:, query], similarities[:, query], side="right")
-        for query in range(ranked.shape[1])
-    ]
-    return np.stack(columns, axis=1)
 
 
 # Number of ordinary tokens behind the curve that a probed token is compared with.
@@ -440,33 +361,18 @@ _ORDINARY_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class SymptomCurve:
-    """Mean similarity of pairs by number of copies; the curve of a side without pairs is empty.
+    """Mean similarity of pairs by number of copies; the curve of a side without pairs is empty."""
 
-    Attributes:
-        copies: numbers of copies, 0 first.
-        below: mean over the pairs below the mean similarity.
-        above: mean over the pairs above it.
-        ordinary_below: ``below`` of ordinary tokens, as a control.
-        ordinary_above: ``above`` of ordinary tokens.
-    """
-
-    copies: list[int]
-    below: list[float]
-    above: list[float]
-    ordinary_below: list[float]
+    copies: list[int]  # 0 first
+    below: list[float]  # over the pairs below the mean similarity
+    above: list[float]  # over the pairs above it
+    ordinary_below: list[float]  # the same of ordinary tokens, as a control
     ordinary_above: list[float]
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileEvidence:
-    """Result for one token; fields not listed are as in tokens.parquet.
-
-    Attributes:
-        validation_rate: by metric, the share of pairs below the mean similarity that rise.
-        by_placement: the lift by placement.
-        mean_similarity: u of the model.
-        curve: the symptom curve.
-    """
+    """Result for one token; the other fields are as in tokens.parquet."""
 
     token_id: int
     token: str
@@ -479,13 +385,13 @@ class ProfileEvidence:
     lift_words: float | None
     ordinary_lift: float
     universality: float | None
-    validation_rate: dict[str, float]
-    by_placement: dict[str, dict[str, float]]
+    validation_rate: dict[str, float]  # by metric, share of pairs below the mean similarity that rise
+    by_placement: dict[str, dict[str, float]]  # the lift
     contraction: float
     fixed_point: float | None
     q_value: float | None
     texts: int
-    mean_similarity: float
+    mean_similarity: float  # u of the model
     curve: SymptomCurve
 
 
@@ -501,65 +407,48 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     plan = plan_profile(once, progress)
     runner = MemoryRunner(job.encoder, progress)
     measured = measure_rounds(once, plan, runner)
-    findings = measured.findings(once, plan, job.vocabulary.frame())
+    found = findings(once, plan, job.vocabulary.frame(), measured)
     curves = _curves(once, plan, runner)
-    rows = {row["token_id"]: row for row in findings.tokens.to_dicts()}
-    return [
-        _evidence(rows[token.id], measured, findings, plan, job.settings, curves[token.id])
-        for token in job.tokens
-    ]
+    rows = {row["token_id"]: row for row in found.tokens.to_dicts()}
+    confirmed = measured.rounds[Round.CONFIRM]
+    every = cells(job.settings, len(plan.carriers))
+    places = np.array([cell.placement for place, cell in enumerate(every) if place not in measured.carriers])
+    evidence = []
+    for token in job.tokens:
+        row = rows[token.id]
+        lifts = confirmed.lifts[confirmed.rows(np.array([token.id]))[0]]
+        shared = {name: row[name] for name in ProfileEvidence.__slots__ if name in row}
+        evidence.append(
+            ProfileEvidence(
+                **shared | {"validation_rate": {"cosine": row["validation_rate"]}},
+                ordinary_lift=found.ordinary_lift,
+                by_placement={
+                    placement.value: {"lift": float(lifts[places == placement].mean())}
+                    for placement in Placement
+                    if (places == placement).any()
+                },
+                mean_similarity=plan.mean_similarity,
+                curve=curves[token.id],
+            )
+        )
+    return evidence
 
 
 def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
-    """Compute the curve of each token, with the mean curve of a few ordinary ones."""
     places = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
     anchors = anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
     confirming = round_stage(job.encoder, job.settings, plan, anchors, Round.CONFIRM, places)
-    longest = max(job.encoder.content_ids([plan.carriers[place] for place in places]), key=len)
     asked = {token.id for token in job.tokens}
     available = {token.id: token for token in job.vocabulary.available}
     ordinary = [available[k] for k in plan.late_reference if k not in asked][:_ORDINARY_TOKENS]
-    pieces = 1 if job.settings.insertion is Insertion.IDS else 8
-    copies = fitting_copies(job.encoder, longest, pieces)
+    copies = fitting_copies(job.encoder, job.settings.insertion, plan.carriers[: len(places)])
     stage = SymptomStage(confirming.carriers, copies, confirming.panel)
     rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
-    controls = {
-        side: np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist() if ordinary else []
+    below, above = (
+        np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist() if ordinary else []
         for side in ("below", "above")
-    }
+    )
     return {
-        token_id: SymptomCurve(
-            [0, *copies],
-            rows[token_id]["below"],
-            rows[token_id]["above"],
-            controls["below"],
-            controls["above"],
-        )
+        token_id: SymptomCurve([0, *copies], rows[token_id]["below"], rows[token_id]["above"], below, above)
         for token_id in asked
     }
-
-
-def _evidence(
-    row: dict[str, Any],
-    measured: Measured,
-    findings: Findings,
-    plan: ProfilePlanRecord,
-    settings: ProfileSettings,
-    curve: SymptomCurve,
-) -> ProfileEvidence:
-    confirmed = measured.rounds[Round.CONFIRM]
-    lifts = confirmed.lifts[confirmed.rows(np.array([row["token_id"]]))[0]]
-    every = cells(settings, len(plan.carriers))
-    places = np.array([cell.placement for place, cell in enumerate(every) if place not in measured.carriers])
-    shared = {name: row[name] for name in ProfileEvidence.__slots__ if name in row}
-    return ProfileEvidence(
-        **shared | {"validation_rate": {"cosine": row["validation_rate"]}},
-        ordinary_lift=findings.ordinary_lift,
-        by_placement={
-            placement.value: {"lift": float(lifts[places == placement].mean())}
-            for placement in Placement
-            if (places == placement).any()
-        },
-        mean_similarity=plan.mean_similarity,
-        curve=curve,
-    )

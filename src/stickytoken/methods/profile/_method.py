@@ -1,167 +1,292 @@
-"""The profile method, put together."""
+"""The profile method: what it computes is in its neighbours, what it tells is here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import TypeAlias
 
-from stickytoken.methods.entry import Column, Distribution, Figure, PlanTexts, ProbeTable, Scatter, Verdict
-from stickytoken.methods.job import Job
+import polars as pl
+
+from stickytoken.methods.entry import (
+    SEVERITY_BOUNDS,
+    Column,
+    Distribution,
+    Fact,
+    Figure,
+    PlanTexts,
+    ProbeTable,
+    Scale,
+    Scatter,
+    Severity,
+    Verdict,
+    severity_counts,
+)
+from stickytoken.methods.job import Job, StoredSettings
 from stickytoken.methods.probes import SYMPTOM_CARRIERS
-from stickytoken.methods.profile import ENTRY
-from stickytoken.methods.profile import _words as words
 from stickytoken.methods.profile._judging import ProfileEvidence, judge_corpus, probe_profile, require_judging
 from stickytoken.methods.profile._run import plan_profile, run_profile
-from stickytoken.methods.profile._words import ProfileRun
-from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord, anchor_panel
-from stickytoken.methods.profile.estimates import token_effects
-from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.anchors import (
+    ProfilePlanRecord,
+    ProfileResultRecord,
+    ProfileSettings,
+    anchor_panel,
+)
+from stickytoken.methods.profile.estimates import read_effects
+from stickytoken.methods.profile.plan import Round
 from stickytoken.methods.profile.verdict import MEASURED_COLUMNS, recheck
-from stickytoken.methods.protocol import EvidencePanel, Method, evidence_panel
+from stickytoken.methods.protocol import EvidencePanel, FinishedRun, Method, evidence_panel
+from stickytoken.methods.statistics import TokenEffects
+from stickytoken.validation import visible
+
+Run: TypeAlias = FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 
 _LIFT = Column("lift", "lift", 4)
 _CONTRACTION = Column("contraction", "contraction", 2)
 _INTERVAL = (_LIFT, Column("lift_low", "low", 4), Column("lift_high", "high", 4))
 _SEVERITY = Column("severity", "severity")
 _UNIVERSALITY = Column("universality", "universality", 2)
-_RATE = Column("validation_rate", "validation rate", 2)
 _KIND = Column("kind", "kind")
-LISTED = (*_INTERVAL, _UNIVERSALITY, _KIND, _SEVERITY)
-REPORTED = (
-    _SEVERITY,
-    _KIND,
-    Column("sd", "SD", 2),
-    *_INTERVAL,
-    _UNIVERSALITY,
-    _CONTRACTION,
-    _RATE,
-    Column("q_value", "q value", 4),
-    Column("lift_words", "lift on single words", 4),
-)
-RANKED_BY = _LIFT
 _SHOWN_COPIES = (0, 1, 2, 4, 8, 16, 32)
-
-
-def figures(run: ProfileRun) -> list[Figure]:
-    """Describe the distribution of the lifts, and lift against contraction."""
-    ordinary = run.result.ordinary_lift
-    matters = ordinary + run.settings.number("smallest_effect") * run.plan.similarity_spread
-    return [
-        Distribution(
-            "lift-distribution",
-            "Lifts over the vocabulary",
-            _LIFT,
-            {"ordinary": ordinary, "matters": matters},
-            "How far copies of a token raise the similarity of unrelated texts. The grey bars count all "
-            "tokens; their axis is logarithmic, so that a single token is visible. “Ordinary” is the typical "
-            "token. A token beyond “matters” is flagged: as sticky if on most kinds of text, as topical if "
-            "on only some. One that lifts at least half as much is flagged if ordinary tokens never do, over "
-            "all texts or on one kind of text.",
-        ),
-        Scatter(
-            "lift-contraction",
-            "Lift against contraction",
-            _LIFT,
-            _CONTRACTION,
-            "Lift says how far unrelated texts come together, contraction how much of the difference between "
-            "similarities is lost (0: none, 1: all). Among ordinary tokens, one rises as the other falls: a "
-            "word close to many texts lifts and contracts little, and noise contracts but does not lift. "
-            "A sticky token lifts far more than others of its contraction.",
-        ),
-    ]
-
-
-def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
-    """Lay out lifts and symptom curves."""
-    first = probed[0]
-    return [
-        ProbeTable(
-            "Lift: mean rise of the similarity of unrelated texts",
-            ("id", "token", "category", "lift", "low", "high", "universality", "severity", "verdict"),
-            [
-                (
-                    each.token_id,
-                    each.token,
-                    each.category,
-                    each.lift,
-                    each.lift_low,
-                    each.lift_high,
-                    each.universality,
-                    each.severity,
-                    each.verdict,
-                )
-                for each in probed
-            ],
-        ),
-        _curves(probed, "below"),
-        _curves(probed, "above"),
-        f"An ordinary token lifts by {first.ordinary_lift:.4f}. "
-        "Sticky tokens pull both kinds of pairs toward one value; "
-        f"the model's mean similarity is {first.mean_similarity:.4f}.",
-    ]
-
-
-def _curves(evidence: Sequence[ProfileEvidence], side: str) -> ProbeTable | str:
-    curve = evidence[0].curve
-    if not getattr(curve, side):
-        return f"No pair of these texts lies {side} the model's mean similarity."
-    places = [place for place, copies in enumerate(curve.copies) if copies in _SHOWN_COPIES]
-    rows = [(each.token, getattr(each.curve, side)) for each in evidence]
-    rows.append(("(ordinary tokens)", getattr(curve, f"ordinary_{side}")))
-    return ProbeTable(
-        f"Similarity of pairs {side} the mean similarity, by number of copies",
-        ("token", *(str(curve.copies[place]) for place in places)),
-        [(token, *(values[place] for place in places)) for token, values in rows if values],
-    )
-
-
-def profile_panel(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidencePanel:
-    """Take the first carriers, and the texts that the lift is measured on."""
-    anchors = anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
-    texts = profile_texts(plan).anchors
-    return evidence_panel(job, plan.carriers[:SYMPTOM_CARRIERS], texts, anchors, plan.mean_similarity)
-
-
-def profile_texts(plan: ProfilePlanRecord) -> PlanTexts:
-    """Name the carriers, and the anchors that the lift is measured on."""
-    anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
-    return PlanTexts(plan.carriers, anchors, by_topic=True)
+# The least that one decimal shows.
+_SHOWN = 0.05
+_GLOSSARY = {
+    "interval": "The plausible range of the lift, given that only some texts were tried, at the confidence "
+    "in the settings. The text, not the pair, is the unit of sampling.",
+    "SD": "The lift beyond an ordinary token's, in standard deviations of the similarities between the "
+    "model's own vectors of texts, so that models can be compared.",
+    "severity": "Grade of a flagged token by SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from "
+    "0.8 severe (Cohen's small, medium and large effects). At 0.8, a typical unrelated text overtakes about "
+    "four in five of the others. A topical token is graded on the kind of text that it lifts most.",
+    "verdict": "Sticky: a lift that matters, on most kinds of text. Topical: on only some kinds of text, "
+    "which comes from its meaning and is not a defect. Benign: everything else.",
+    "universality": "The share of the kinds of text (news, law, code, chat, ...) that the token lifts by at "
+    "least half of what matters. Sticky tokens exceed 0.5.",
+    "kind": "The kind of text that a topical token lifts most.",
+    "lift on single words": "The lift if the carrier is compared with single vocabulary entries instead of "
+    "texts. Nobody embeds single entries, and no verdict rests on it.",
+    "contraction": "How much of the difference between similarities is lost: 0 keeps the meaning, 1 erases "
+    "it.",
+    "q value": "The expected share of ordinary tokens among those that stand out at least as much over all "
+    "texts. A token that stands out on one kind of text is flagged whatever its q value.",
+}
 
 
 class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultRecord]):
     """Every token's lift with an interval, in rounds that narrow the upper tail."""
 
-    entry = ENTRY
     settings = ProfileSettings
     plan_record = ProfilePlanRecord
     result_record = ProfileResultRecord
     columns = MEASURED_COLUMNS
-    listed = LISTED
-    reported = REPORTED
-    ranked_by = RANKED_BY
+    listed = (*_INTERVAL, _UNIVERSALITY, _KIND, _SEVERITY)
+    reported = (
+        _SEVERITY,
+        _KIND,
+        Column("sd", "SD", 2),
+        *_INTERVAL,
+        _UNIVERSALITY,
+        _CONTRACTION,
+        Column("validation_rate", "validation rate", 2),
+        Column("q_value", "q value", 4),
+        Column("lift_words", "lift on single words", 4),
+    )
+    ranked_by = _LIFT
     verdicts = tuple(Verdict)
-    judges_every_token = True
+    judges_corpora = True
     uses_topics = True
     uses_whole_vectors = True
     effort = frozenset(
         {"adaptive", "anchors", "budget", "confirming_texts", "dimensions", "layers", "reference"}
     )
-    glossary = words.GLOSSARY
+    glossary = _GLOSSARY
 
     make_plan = staticmethod(plan_profile)
     compute = staticmethod(run_profile)
     probe = staticmethod(probe_profile)
-    evidence_panel = staticmethod(profile_panel)
-    texts = staticmethod(profile_texts)
-    headline = staticmethod(words.headline)
-    lines = staticmethod(words.lines)
-    notes = staticmethod(words.notes)
-    key_facts = staticmethod(words.key_facts)
-    how = staticmethod(words.how)
-    plan_facts = staticmethod(words.plan_facts)
-    figures = staticmethod(figures)
-    probe_lines = staticmethod(probe_lines)
-    scale = staticmethod(words.scale)
     require_judging = staticmethod(require_judging)
     judge = staticmethod(judge_corpus)
     recheck = staticmethod(recheck)
-    token_effects = staticmethod(token_effects)
+
+    def evidence_panel(self, job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidencePanel:
+        anchors = anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
+        texts = self.texts(plan).anchors
+        return evidence_panel(job, plan.carriers[:SYMPTOM_CARRIERS], texts, anchors, plan.mean_similarity)
+
+    def texts(self, plan: ProfilePlanRecord) -> PlanTexts:
+        anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
+        return PlanTexts(plan.carriers, anchors, by_topic=True)
+
+    def token_effects(self, run: Run) -> TokenEffects:
+        return read_effects(run.path).of(Round.SCREEN)
+
+    def headline(self, run: Run) -> str:
+        name, sticky = run.model_name, run.sticky
+        if sticky.is_empty():
+            scope = "" if run.result.looked_at == run.available else " among those measured"
+            return f"{name} has no sticky tokens{scope}{self._strongest(run)}."
+        worst = sticky.row(0, named=True)
+        grades = ", ".join(f"{count} {grade}" for grade, count in severity_counts(sticky).items() if count)
+        tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
+        return (
+            f"{name} has {len(sticky)} {tokens} ({grades}); the worst, {visible(repr(worst['token']))}, "
+            f"moves unrelated texts together by {self._moved(run, worst['lift']):.1f} standard deviations of "
+            "the model's similarities more than an ordinary token does."
+        )
+
+    def _strongest(self, run: Run) -> str:
+        known = run.tokens.filter(pl.col("lift").is_not_null()).sort("lift", descending=True)
+        if known.is_empty():
+            return ""
+        token = known.row(0, named=True)
+        moved = self._moved(run, token["lift"])
+        if moved < _SHOWN:
+            return "; none of them moves unrelated texts together more than an ordinary token does"
+        return (
+            f"; the one that lifts texts most, {visible(repr(token['token']))}, moves unrelated texts "
+            f"together by {moved:.1f} standard deviations of the model's similarities more than an ordinary "
+            "token does"
+        )
+
+    def _moved(self, run: Run, lift: float) -> float:
+        return (lift - run.result.ordinary_lift) / run.plan.similarity_spread
+
+    def lines(self, run: Run) -> list[str]:
+        result, plan = run.result, run.plan
+        whole = result.looked_at == run.available
+        scope = "all" if whole else "a selection of"
+        # Random tokens are measured beside a selection; the texts they take are not texts of its tokens.
+        spent = f"{result.texts_per_token:g} texts per token" if whole else "random tokens measured with them"
+        found = [
+            self.headline(run),
+            f"method profile, {scope} {result.looked_at:,} of {run.available:,} available tokens; "
+            f"{spent}, {result.candidates} measured most closely",
+            f"an ordinary token lifts by {result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); "
+            f"similarities spread by {plan.similarity_spread:.4f}; "
+            f"mean similarity u = {plan.mean_similarity_text}",
+        ]
+        if screened := run.settings.values.get("screen_precision"):
+            found.append(
+                f"screened in {screened}; numbers of the {result.candidates} tokens measured most closely "
+                "are in the model's own precision (column precision of tokens.parquet)"
+            )
+        if result.topical:
+            lift = "token lifts" if result.topical == 1 else "tokens lift"
+            found.append(
+                f"{result.topical} more {lift} only some kinds of text, because of their meaning: "
+                "list them with `stickytoken show --verdict topical`"
+            )
+        return found
+
+    def notes(self, run: Run) -> list[str]:
+        found = []
+        if not run.result.empirical_null:
+            found.append(
+                "the vocabulary is too small, or its tokens too similar, to tell what is ordinary: verdicts "
+                "rest on the intervals alone, without control of false discoveries"
+            )
+        if run.plan.left_out:
+            found.append(f"{run.plan.left_out} sentences were left out: the model cannot read them in full")
+        return found
+
+    def key_facts(self, run: Run) -> list[Fact]:
+        result = run.result
+        highest = run.tokens.select("lift").max().item()
+        smallest = run.settings.number("smallest_effect")
+        whose = "the worst token" if len(run.sticky) else "the token that lifts most"
+        topical = Fact(
+            f"{result.topical:,}",
+            "topical token, which lifts only texts about its own subject"
+            if result.topical == 1
+            else "topical tokens, which lift only texts about their own subject",
+        )
+        if highest is None:
+            return [topical]
+        return [
+            Fact(
+                f"{self._moved(run, highest):.1f} SD",
+                f"lift of {whose}, beyond an ordinary token's; it always matters from {smallest:g} SD",
+            ),
+            topical,
+        ]
+
+    def how(self, settings: StoredSettings) -> str:
+        return (
+            "Copies of every token were put into short texts (carriers), at their beginning, their end and "
+            f"between their words, {settings.text('copies')} at a time. Each text was compared with texts of "
+            "several kinds (anchors) before and after. A few random tokens went through all carriers first, "
+            "to find the few that best represent all; all tokens then went through these. Those that lift "
+            f"most got {settings.number('confirming_texts'):g} further texts, and their numbers rest on "
+            "these alone. What is ordinary was learned from the vocabulary itself."
+        )
+
+    def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, float]:
+        u = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error")
+        numbers = (*u, "similarity_spread", "share_below", "left_out")
+        lists = ("groups", "anchors", "vocabulary_anchors", "carriers")
+        found = {name: getattr(plan, name) for name in numbers}
+        return found | {name: len(getattr(plan, name)) for name in lists}
+
+    def scale(self, run: Run) -> Scale:
+        return Scale(
+            run.result.ordinary_lift,
+            run.plan.similarity_spread,
+            run.settings.number("confidence"),
+            SEVERITY_BOUNDS[Severity.SERIOUS],
+        )
+
+    def figures(self, run: Run) -> list[Figure]:
+        ordinary = run.result.ordinary_lift
+        matters = ordinary + run.settings.number("smallest_effect") * run.plan.similarity_spread
+        return [
+            Distribution(
+                "lift-distribution",
+                "Lifts over the vocabulary",
+                _LIFT,
+                {"ordinary": ordinary, "matters": matters},
+                "How far copies of a token raise the similarity of unrelated texts. The grey bars count all "
+                "tokens; their axis is logarithmic, so that a single token is visible. “Ordinary” is the "
+                "typical token. A token beyond “matters” is flagged: as sticky if on most kinds of text, as "
+                "topical if on only some. One that lifts at least half as much is flagged if ordinary tokens "
+                "never do, over all texts or on one kind of text.",
+            ),
+            Scatter(
+                "lift-contraction",
+                "Lift against contraction",
+                _LIFT,
+                _CONTRACTION,
+                "Lift says how far unrelated texts come together, contraction how much of the difference "
+                "between similarities is lost (0: none, 1: all). Among ordinary tokens, one rises as the "
+                "other falls: a word close to many texts lifts and contracts little, and noise contracts but "
+                "does not lift. A sticky token lifts far more than others of its contraction.",
+            ),
+        ]
+
+    def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
+        first = probed[0]
+        measured = ("lift", "lift_low", "lift_high", "universality", "severity", "verdict")
+        return [
+            ProbeTable(
+                "Lift: mean rise of the similarity of unrelated texts",
+                ("id", "token", "category", "lift", "low", "high", "universality", "severity", "verdict"),
+                list(map(attrgetter("token_id", "token", "category", *measured), probed)),
+            ),
+            self._curves(probed, "below"),
+            self._curves(probed, "above"),
+            f"An ordinary token lifts by {first.ordinary_lift:.4f}. "
+            "Sticky tokens pull both kinds of pairs toward one value; "
+            f"the model's mean similarity is {first.mean_similarity:.4f}.",
+        ]
+
+    def _curves(self, evidence: Sequence[ProfileEvidence], side: str) -> ProbeTable | str:
+        curve = evidence[0].curve
+        if not getattr(curve, side):
+            return f"No pair of these texts lies {side} the model's mean similarity."
+        places = [place for place, copies in enumerate(curve.copies) if copies in _SHOWN_COPIES]
+        rows = [(each.token, getattr(each.curve, side)) for each in evidence]
+        rows.append(("(ordinary tokens)", getattr(curve, f"ordinary_{side}")))
+        return ProbeTable(
+            f"Similarity of pairs {side} the mean similarity, by number of copies",
+            ("token", *(str(curve.copies[place]) for place in places)),
+            [(token, *(values[place] for place in places)) for token, values in rows if values],
+        )

@@ -1,4 +1,4 @@
-"""What carriers are compared with: kinds of text, a corpus, vocabulary entries."""
+"""Settings and plan of the profile method; what carriers are compared with, and which texts are carriers."""
 
 from __future__ import annotations
 
@@ -6,24 +6,128 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from stickytoken.corpora import Sentences
-from stickytoken.corpora.choice import LARGEST_UNKNOWN, as_read
-from stickytoken.corpora.corpus import open_ended, text_kinds
+from stickytoken.data import Sentences
+from stickytoken.data.corpora import LARGEST_UNKNOWN, as_read
+from stickytoken.data.sentences import open_ended, text_kinds
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.resume import Record
-from stickytoken.methods.probes import AnchorPanel, Vector, balanced
-from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.records import PlanRecord, ResultRecord
+from stickytoken.machine import Precision
+from stickytoken.measurement.resume import LATER, Record
+from stickytoken.methods.job import PlanRecord, ResultRecord
+from stickytoken.methods.probes import AnchorPanel, Vector, balanced, room_for
 from stickytoken.methods.statistics import present_mean
+from stickytoken.validation import (
+    distinct_numbers,
+    proportion,
+    real_number,
+    require_switch,
+    set_choices,
+    set_whole_numbers,
+    whole_number,
+)
+
+# With fewer texts per token, nothing would be left for the last round.
+_LEAST_BUDGET = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSettings:
+    """Settings of the profile method.
+
+    Attributes:
+        budget: texts per available token, on average over the vocabulary.
+        confidence: coverage of the intervals.
+        fdr: false discovery rate of the verdicts.
+        smallest_effect: smallest lift above the typical token's that must not be missed, in standard
+            deviations of the model's own similarities of texts.
+        adaptive: spend what the first round leaves on the tokens that lift most; otherwise spend the
+            same on every token.
+        insertion: copies as token ids or as text.
+        copies: numbers of copies; the carriers take turns.
+        anchors: largest number of texts to compare carriers with, shared by the kinds of text; as many
+            sentences of a corpus of one's own.
+        vocabulary_anchors: largest number of vocabulary entries, each a text of its own, to measure
+            `lift_words` on.
+        topics: number of groups of anchors if the model cannot read the bundled kinds of text and the
+            corpus does not name its topics.
+        confirming_texts: number of texts per token in the last round; verdicts on its tokens rest on
+            them alone.
+        reference: number of random tokens that show what is ordinary if only a part of the
+            vocabulary is measured.
+        screen_precision: precision of the model in the round of all tokens; None is its own,
+            which the pilot and the last round always use.
+        seed: seed of all random sampling.
+        dimensions: also judge the tokens by so many first components of the vectors.
+        layers: also judge them by the vectors after so many layers.
+
+    Raises:
+        InputError: a value is out of range, or two settings contradict each other.
+    """
+
+    budget: float = 4.0
+    confidence: float = 0.9
+    fdr: float = 0.05
+    smallest_effect: float = 0.5
+    adaptive: bool = True
+    insertion: Insertion = Insertion.IDS
+    copies: tuple[int, ...] = (8, 4)
+    anchors: int = 440
+    vocabulary_anchors: int = 200
+    topics: int = 24
+    confirming_texts: int = 48
+    reference: int = 400
+    screen_precision: Precision | None = None
+    seed: int = 42
+    dimensions: tuple[int, ...] = field(default=(), metadata=LATER)
+    layers: tuple[int, ...] = field(default=(), metadata=LATER)
+
+    def __post_init__(self) -> None:
+        def change(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        least = {"anchors": 2, "vocabulary_anchors": 0, "topics": 1, "confirming_texts": 4, "reference": 2}
+        set_whole_numbers(self, least | {"seed": 0})
+        for name in ("dimensions", "layers"):
+            change(name, distinct_numbers(name, getattr(self, name), 1))
+        given: Any = self.copies
+        copies = given if isinstance(given, (tuple, list)) else (given,)
+        change("copies", tuple(whole_number("copies", count, 1) for count in copies))
+        for name in ("budget", "smallest_effect"):
+            change(name, real_number(name, getattr(self, name)))
+        for name in ("confidence", "fdr"):
+            change(name, proportion(name, getattr(self, name)))
+        if not self.copies:
+            raise InputError("copies is empty: name at least one number of copies")
+        if not _LEAST_BUDGET <= self.budget < math.inf:
+            raise InputError(
+                f"budget is {self.budget}: it must be a finite number of texts per available token, "
+                f"at least {_LEAST_BUDGET}"
+            )
+        if not 0 <= self.smallest_effect < math.inf:
+            raise InputError(
+                f"smallest_effect is {self.smallest_effect}: it must be a finite number of at least 0"
+            )
+        set_choices(self, {"insertion": Insertion})
+        require_switch("adaptive", self.adaptive)
+        if (precision := self.screen_precision) is None:
+            return
+        if precision not in tuple(Precision):
+            raise InputError(f"screen_precision is {precision!r}: it must be one of {', '.join(Precision)}")
+        if not self.adaptive:
+            raise InputError(
+                f"screen_precision is {precision}, but without adaptive rounds there is nothing to screen "
+                "for: leave one of them out"
+            )
+        change("screen_precision", Precision(precision))
 
 
 class AnchorGroupRecord(Record):
@@ -81,9 +185,11 @@ class ProfilePlanRecord(PlanRecord):
             del written["views"]
         return written
 
-    def seen_in(self, view: View) -> ProfilePlanRecord:
-        """Return the plan with the numbers of another view."""
-        found = next(each for each in self.views if view.is_at(each.dimension, each.layer))
+    def seen_in(self, view: View | None) -> ProfilePlanRecord:
+        """Return the plan with the numbers of one of its views; itself for the model as it is, or None."""
+        found = next((each for each in self.views if view and view.is_at(each.dimension, each.layer)), None)
+        if found is None:
+            return self
         spreads = zip(self.groups, found.spreads, strict=True)
         numbers = found.model_dump(exclude={"dimension", "layer", "spreads"})
         groups = [group.model_copy(update={"spread": spread}) for group, spread in spreads]
@@ -105,29 +211,21 @@ class ProfileResultRecord(ResultRecord):
     texts_per_token: float = Field(description="texts that shards encoded, per measured token")
 
 
-_EVERYDAY = "everyday"
-_OWN = "corpus"
+# Keys of the generators, which make the draws independent.
+_CARRIERS, _VOCABULARY, _ANCHORS = 0, 1, 3
 # From a large corpus, draw this many times as many texts as are needed.
 _POOL = 20
-_ANCHORS, _VOCABULARY = 3, 1  # keys of the generators, which make the draws independent
 # A much smaller cluster would say little about its group.
 _LEAST_MEMBERS = 4
 
 
 class TextGroup(NamedTuple):
-    """Texts of one group.
-
-    Attributes:
-        name: of the group.
-        texts: distinct texts.
-        weight: in the lift.
-        kind: whether universality counts the group.
-    """
+    """Texts of one group."""
 
     name: str
-    texts: list[str]
-    weight: float
-    kind: bool
+    texts: list[str]  # distinct
+    weight: float  # in the lift
+    kind: bool  # whether universality counts the group
 
 
 WORDS = TextGroup("vocabulary entries", [], 0.0, False)
@@ -135,15 +233,10 @@ WORDS = TextGroup("vocabulary entries", [], 0.0, False)
 
 
 class Sources(NamedTuple):
-    """Where carriers and anchors come from.
+    """Where carriers and anchors come from."""
 
-    Attributes:
-        own: groups that the lift is measured on; carriers come from them too.
-        beside: kinds of text that show whether a lift is universal, if not in ``own``.
-    """
-
-    own: list[TextGroup]
-    beside: list[TextGroup]
+    own: list[TextGroup]  # the lift is measured on them; carriers come from them too
+    beside: list[TextGroup]  # kinds of text that show whether a lift is universal, if not in ``own``
 
     def chosen(self, keep: Callable[[str], bool]) -> Sources:
         """Keep some of the texts; a group that is left without any is dropped."""
@@ -161,46 +254,33 @@ def sources(encoder: Encoder, corpus: Sentences) -> Sources:
     sentences among them. A corpus of the user's own is one group, and the kinds stand beside it. A model
     that cannot read the kinds has the topics of the corpus in their place, if there are any.
     """
-    kinds = _kinds(encoder)
+    kinds: dict[str, list[str]] = {}
+    bundled = as_read(text_kinds(), encoder.tokenizer)
+    if (bundled.unknown or 0.0) <= LARGEST_UNKNOWN:
+        for text, kind in zip(bundled.texts, bundled.topics or (), strict=True):
+            kinds.setdefault(kind, []).append(text)
     if corpus.bundled and kinds:
-        named = {_EVERYDAY: list(corpus.texts), **kinds}
+        named = {"everyday": list(corpus.texts), **kinds}
         return Sources([TextGroup(name, texts, 1 / len(named), True) for name, texts in named.items()], [])
     if kinds:
         beside = [TextGroup(name, texts, 0.0, True) for name, texts in kinds.items()]
-        return Sources([TextGroup(_OWN, list(corpus.texts), 1.0, False)], beside)
+        return Sources([TextGroup("corpus", list(corpus.texts), 1.0, False)], beside)
     topics: dict[str, list[str]] = {}
-    for text, topic in zip(corpus.texts, corpus.topics or (_OWN,) * len(corpus), strict=True):
+    for text, topic in zip(corpus.texts, corpus.topics or ("corpus",) * len(corpus), strict=True):
         topics.setdefault(topic, []).append(text)
     return Sources(
         [TextGroup(name, topics[name], 1 / len(topics), len(topics) > 1) for name in sorted(topics)], []
     )
 
 
-def _kinds(encoder: Encoder) -> dict[str, list[str]]:
-    """Return the bundled texts by kind; nothing if the model cannot read them."""
-    found = as_read(text_kinds(), encoder.tokenizer)
-    if (found.unknown or 0.0) > LARGEST_UNKNOWN:
-        return {}
-    named: dict[str, list[str]] = {}
-    for text, kind in zip(found.texts, found.topics or (), strict=True):
-        named.setdefault(kind, []).append(text)
-    return named
-
-
 class Anchors(NamedTuple):
-    """Chosen texts, the groups of the lift first.
-
-    Attributes:
-        chosen: the groups, with the texts that were chosen.
-        left_out: number of texts that the model does not read whole.
-    """
+    """Chosen texts, the groups of the lift first."""
 
     chosen: list[TextGroup]
-    left_out: int
+    left_out: int  # number of texts that the model does not read whole
 
     @property
     def texts(self) -> list[str]:
-        """All texts, group by group."""
         return [text for group in self.chosen for text in group.texts]
 
     @property
@@ -213,27 +293,20 @@ class Anchors(NamedTuple):
 def choose_anchors(encoder: Encoder, settings: ProfileSettings, found: Sources, taken: set[str]) -> Anchors:
     """Draw anchors from all groups, none of them a carrier and none cut off by the model."""
     chosen: list[TextGroup] = []
-    left_out = 0
+    left_out, key = 0, [settings.seed, _ANCHORS]
     for groups in found:
-        pool = _drawn(settings, [(text, group.name) for group in groups for text in group.texts], taken)
+        every = [(text, group.name) for group in groups for text in group.texts]
+        order = np.random.default_rng(key).permutation(len(every))[: _POOL * settings.anchors]
+        pool = [every[k] for k in order if every[k][0] not in taken]
         tokenized = encoder.content_ids([text for text, _ in pool])
         kept = [each for each, ids in zip(pool, tokenized, strict=True) if encoder.fits(ids)]
         left_out += len(pool) - len(kept)
-        names = [name for _, name in kept]
-        anchors = {kept[k] for k in balanced(names, settings.anchors, [settings.seed, _ANCHORS])}
+        anchors = {kept[k] for k in balanced([name for _, name in kept], settings.anchors, key)}
         for group in groups:
             texts = [text for text in group.texts if (text, group.name) in anchors]
             chosen += [group._replace(texts=texts)] if texts else []
     total = sum(group.weight for group in chosen) or 1.0
-    chosen = [group._replace(weight=group.weight / total) for group in chosen]
-    return Anchors(chosen, left_out)
-
-
-def _drawn(settings: ProfileSettings, texts: list[tuple[str, str]], taken: set[str]) -> list[tuple[str, str]]:
-    """Draw more texts than are needed from a large corpus."""
-    generator = np.random.default_rng([settings.seed, _ANCHORS])
-    order = generator.permutation(len(texts))[: _POOL * settings.anchors]
-    return [texts[k] for k in order if texts[k][0] not in taken]
+    return Anchors([group._replace(weight=group.weight / total) for group in chosen], left_out)
 
 
 def clustered(encoder: Encoder, settings: ProfileSettings, group: TextGroup, view: View) -> list[TextGroup]:
@@ -244,6 +317,25 @@ def clustered(encoder: Encoder, settings: ProfileSettings, group: TextGroup, vie
         texts = [text for text, own in zip(group.texts, labels, strict=True) if own == label]
         found.append(TextGroup(f"cluster {label}", texts, len(texts) / len(group.texts), labels.max() > 0))
     return found
+
+
+def cluster(vectors: NDArray[np.float32], groups: int, seed: int) -> NDArray[np.intp]:
+    """Cluster unit vectors with k-means; clusters are numbered in order of appearance."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    distinct = np.unique(vectors, axis=0)
+    count = min(groups, len(distinct), max(1, len(vectors) // _LEAST_MEMBERS))
+    if count <= 1:
+        return np.zeros(len(vectors), dtype=np.intp)
+    chosen = np.random.default_rng(seed).choice(len(distinct), size=count, replace=False)
+    with warnings.catch_warnings():
+        # Vectors that differ only in their last bits give fewer clusters than requested.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        labels = KMeans(count, init=distinct[chosen], n_init=1).fit(vectors).labels_
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    return np.asarray(rank[inverse], dtype=np.intp)
 
 
 def vocabulary_anchors(
@@ -263,7 +355,6 @@ def vocabulary_anchors(
 def anchor_panel(
     encoder: Encoder, plan: ProfilePlanRecord, vocabulary: Sequence[Token], beside: bool = True
 ) -> AnchorPanel:
-    """Encode the anchors of a plan."""
     (panel,) = anchor_panels(encoder, [View(encoder.dimension)], plan, vocabulary, beside)
     return panel
 
@@ -289,41 +380,25 @@ def anchor_panels(
     return [AnchorPanel(view.units(vectors), places, of_groups) for view in views]
 
 
-def cluster(vectors: NDArray[np.float32], groups: int, seed: int) -> NDArray[np.intp]:
-    """Cluster unit vectors with k-means; clusters are numbered in order of appearance."""
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    distinct = np.unique(vectors, axis=0)
-    count = min(groups, len(distinct), max(1, len(vectors) // _LEAST_MEMBERS))
-    if count <= 1:
-        return np.zeros(len(vectors), dtype=np.intp)
-    chosen = np.random.default_rng(seed).choice(len(distinct), size=count, replace=False)
-    with warnings.catch_warnings():
-        # Vectors that differ only in their last bits give fewer clusters than requested.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        labels = KMeans(count, init=distinct[chosen], n_init=1).fit(vectors).labels_
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(first))
-    return np.asarray(rank[inverse], dtype=np.intp)
-
-
-# From a large corpus, draw this many times as many texts as are needed.
 # Of each group, draw carriers from this many times as many of the shortest texts.
 _SHORT = 1.5
 # Texts of up to so many tokens may all be carriers of a corpus of one's own; of longer
 # ones, the first sentence may.
 _SENTENCE = 20
 _FIRST_SENTENCE = re.compile(r"\S.*?[.!?](?=\s)", re.DOTALL)
-_TOKENS_PER_TEXT_COPY = 8
-_CARRIERS = 0  # key of the generator
 
 
 def short_texts(
     encoder: Encoder, settings: ProfileSettings, groups: Sequence[TextGroup], needed: int, source: str
 ) -> dict[str, str]:
-    """Choose short texts of all groups in turn that leave room for the copies, more than are needed."""
-    share = _share([len(group.texts) for group in groups], needed)
+    """Choose short texts of all groups in turn that leave room for the copies, more than are needed.
+
+    Each has the text that it is, or begins, as its value.
+    """
+    # The share of a group is more than an equal one where other groups have fewer texts.
+    sizes, share = [len(group.texts) for group in groups], -(-needed // len(groups))
+    while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
+        share += 1
     pools = [(group.name, _shortest(encoder, settings, group, share)) for group in groups]
     texts = [(text, whole) for _, pool in pools for text, whole in pool.items()]
     names = [name for name, pool in pools for _ in pool]
@@ -339,25 +414,16 @@ def short_texts(
     return dict(reversed(found.items()))
 
 
-def _share(sizes: Sequence[int], needed: int) -> int:
-    """Count the carriers of a group: more than an equal share where other groups have fewer texts."""
-    share = -(-needed // len(sizes))
-    while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
-        share += 1
-    return share
-
-
 def _shortest(encoder: Encoder, settings: ProfileSettings, group: TextGroup, needed: int) -> dict[str, str]:
-    """Return short texts of a group that leave room for the copies, each with the text that it begins."""
     generator = np.random.default_rng([settings.seed, _CARRIERS])
     count = _POOL * needed + settings.anchors
     drawn = [group.texts[k] for k in generator.permutation(len(group.texts))[:count]]
-    whole = dict(zip(drawn, encoder.content_ids(drawn), strict=True))
-    begun = {_beginning(text, len(ids)): text for text, ids in reversed(whole.items())}
+    whole, begun = dict(zip(drawn, encoder.content_ids(drawn), strict=True)), {}
+    for text, ids in reversed(whole.items()):
+        first = _FIRST_SENTENCE.match(text) if len(ids) > _SENTENCE else None
+        begun[first.group() if first else text] = text
     lengths = dict(zip(begun, map(len, encoder.content_ids(list(begun))), strict=True))
-    copies = max(settings.copies) * (1 if settings.insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY)
-    limit = encoder.max_length
-    room = copies if limit is None else min(copies, limit // 2)
+    room = room_for(encoder, settings.insertion, max(settings.copies))
     fitting = [text for text in reversed(begun) if encoder.fits((0,) * (lengths[text] + room))]
     unlike = {open_ended(text): text for text in reversed(fitting)}
     shortest = sorted(unlike.values(), key=lambda text: lengths[text])
@@ -365,12 +431,6 @@ def _shortest(encoder: Encoder, settings: ProfileSettings, group: TextGroup, nee
     # Half of a small group stays for the anchors.
     size = min(max(math.ceil(_SHORT * needed), sentences), max(needed, len(group.texts) // 2))
     return {text: begun[text] for text in shortest[:size]}
-
-
-def _beginning(text: str, tokens: int) -> str:
-    """Return a short text whole, and the first sentence of a longer one."""
-    found = _FIRST_SENTENCE.match(text) if tokens > _SENTENCE else None
-    return text if found is None else found.group()
 
 
 # Where the choices of real models lie on average, from the shortest texts (0) to the longest (1). They
@@ -382,7 +442,8 @@ def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[
     """Choose carriers whose mean lift predicts the mean over all carriers, one after another.
 
     Carriers differ in how well a single text in them predicts a token's lift, and neither their length
-    nor where the copies stand tells which are good. Lifts of random tokens in all carriers do.
+    nor where the copies stand tells which are good. Lifts of random tokens in all carriers do. How well is a
+    correlation by group, 0 where one side does not vary, weighted over the groups.
     """
     # Once centred, a missing value is one that says nothing.
     centred = np.nan_to_num(lifts - present_mean(lifts))
@@ -390,8 +451,13 @@ def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[
     chosen: list[int] = []
     for _ in range(count):
         left = [place for place in range(lifts.shape[1]) if place not in chosen]
-        sums = centred[:, chosen].sum(axis=1)
-        scores = [float(_correlations(sums + centred[:, place], target) @ weights) for place in left]
+        sums, scores = centred[:, chosen].sum(axis=1), []
+        for place in left:
+            found = sums + centred[:, place]
+            products = (found * target).sum(axis=0)
+            lengths = np.sqrt((found**2).sum(axis=0) * (target**2).sum(axis=0))
+            shares = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+            scores.append(float(shares @ weights))
         chosen.append(left[int(np.argmax(scores))])
     return sorted(chosen)
 
@@ -400,11 +466,3 @@ def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
     """Guess the choice of `representative_carriers` from the lengths of texts, before there are any lifts."""
     first = min(max(0, int(_TYPICAL * len(lengths)) - count // 2), len(lengths) - count)
     return sorted(np.argsort(lengths, kind="stable")[first : first + count].tolist())
-
-
-def _correlations(found: Vector, wanted: Vector) -> Vector:
-    """Correlate by group, shape (G,); 0 where one of both does not vary."""
-    products = (found * wanted).sum(axis=0)
-    lengths = np.sqrt((found**2).sum(axis=0) * (wanted**2).sum(axis=0))
-    correlations: Vector = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    return correlations

@@ -17,7 +17,6 @@ from stickytoken.errors import InputError
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.plan import ProfileStage, Round, view_columns
-from stickytoken.methods.protocol import FinishedRun
 from stickytoken.methods.statistics import (
     Estimates,
     Null,
@@ -39,23 +38,14 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of one round; T tokens, K carriers, G groups of anchors.
+    """Measurements of one round; T tokens, K carriers, G groups of anchors."""
 
-    Attributes:
-        ids: token ids, ascending, shape (T,).
-        lifts: lifts on the anchors that the run is about, shape (T, K).
-        rising: share of those pairs that rise, shape (T, K).
-        groups: lifts by group of anchors, NaN where a carrier has no pair with a group, shape (T, K, G).
-        effects: contraction and pull.
-        seen: copies that the tokenizer saw, shape (T, K); None if they were not counted.
-    """
-
-    ids: Ids
-    lifts: Vector
-    rising: NDArray[np.float32]
-    groups: NDArray[np.float32]
+    ids: Ids  # ascending, shape (T,)
+    lifts: Vector  # on the anchors that the run is about, shape (T, K)
+    rising: NDArray[np.float32]  # share of those pairs that rise, shape (T, K)
+    groups: NDArray[np.float32]  # lifts by group, NaN where a carrier has no pair with it, shape (T, K, G)
     effects: Pull
-    seen: NDArray[np.int64] | None = None
+    seen: NDArray[np.int64] | None = None  # copies that the tokenizer saw, if counted, shape (T, K)
 
     def rows(self, ids: Ids) -> NDArray[np.intp]:
         """Find the rows of token ids, all of which must be here."""
@@ -83,31 +73,21 @@ class Measurements:
         return present_mean(self.groups.astype(np.float64).transpose(1, 0, 2))
 
 
-def measurements(rows: pl.DataFrame, carriers: int) -> Measurements:
-    """Turn the rows of one round into arrays."""
+def measurements(rows: pl.DataFrame, carriers: int, view: View | None = None) -> Measurements:
+    """Turn the rows of one round into arrays; with a view, their columns of that further view."""
     ordered = rows.sort("token_id")
-    return Measurements(
-        ids=ordered["token_id"].to_numpy().astype(np.int64),
-        lifts=_matrix(ordered, "lifts"),
-        rising=_matrix(ordered, "rising"),
-        groups=_matrix(ordered, "groups").reshape(len(ordered), carriers, -1),
-        effects=Pull(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull")),
-        seen=_matrix(ordered, "seen") if "seen" in ordered.columns else None,
-    )
-
-
-def view_measurements(rows: pl.DataFrame, carriers: int, view: View) -> Measurements:
-    """Turn the columns of a further view in the rows of one round into arrays; see `measurements`."""
-    ordered = rows.sort("token_id")
-    numbers, pull = (_matrix(ordered, column) for column in view_columns(view))
-    return Measurements(
-        ids=ordered["token_id"].to_numpy().astype(np.int64),
-        lifts=numbers[:, :carriers],
-        rising=numbers[:, carriers : 2 * carriers].astype(np.float32),
-        groups=numbers[:, 2 * carriers : -1].reshape(len(ordered), carriers, -1).astype(np.float32),
-        effects=Pull(numbers[:, -1].copy(), pull),
-        seen=_matrix(ordered, "seen") if "seen" in ordered.columns else None,
-    )
+    ids = ordered["token_id"].to_numpy().astype(np.int64)
+    seen = _matrix(ordered, "seen") if "seen" in ordered.columns else None
+    if view is None:
+        lifts, rising, groups = (_matrix(ordered, column) for column in ("lifts", "rising", "groups"))
+        effects = Pull(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull"))
+    else:
+        numbers, pull = (_matrix(ordered, column) for column in view_columns(view))
+        lifts = numbers[:, :carriers]
+        rising = numbers[:, carriers : 2 * carriers].astype(np.float32)
+        groups = numbers[:, 2 * carriers : -1].astype(np.float32)
+        effects = Pull(numbers[:, -1].copy(), pull)
+    return Measurements(ids, lifts, rising, groups.reshape(len(ids), carriers, -1), effects, seen)
 
 
 def _matrix(ordered: pl.DataFrame, column: str) -> NDArray[Any]:
@@ -135,19 +115,12 @@ def together(first: Measurements, second: Measurements) -> Measurements:
 
 
 class Screened(NamedTuple):
-    """Estimates of every token from the first round.
+    """Estimates of every token from the first round."""
 
-    Attributes:
-        plain: means over carriers without their common effects, each with the pooled error; no shrinkage.
-        shrunk: posterior means, for the tokens that go no further.
-        null: distribution of ordinary tokens.
-        reliability: share of the variance of unselected tokens' means that is not noise.
-    """
-
-    plain: Estimates
-    shrunk: Estimates
-    null: Null
-    reliability: float
+    plain: Estimates  # means over carriers without common effects, with the pooled error; no shrinkage
+    shrunk: Estimates  # posterior means, for the tokens that go no further
+    null: Null  # distribution of ordinary tokens
+    reliability: float  # share of the variance of unselected tokens' means that is not noise
 
 
 def screen(
@@ -173,35 +146,21 @@ def screen(
 
 
 class TokenEstimates(NamedTuple):
-    """Final estimates of every token; effects are relative to the typical token.
+    """Final estimates of every token; effects are relative to the typical token."""
 
-    Attributes:
-        ids: token ids, ascending.
-        texts: number of texts behind each estimate.
-        lift: estimates and intervals.
-        tested: estimates without shrinkage, from which p-values are computed.
-        null: distribution of ordinary tokens.
-        level: lift of the mean token; added to an effect it gives the lift itself.
-    """
-
-    ids: Ids
-    texts: NDArray[np.int64]
+    ids: Ids  # ascending
+    texts: NDArray[np.int64]  # number of texts behind each estimate
     lift: Estimates
-    tested: Estimates
-    null: Null
-    level: float
+    tested: Estimates  # without shrinkage; p-values are computed from them
+    null: Null  # distribution of ordinary tokens
+    level: float  # lift of the mean token; added to an effect it gives the lift itself
 
 
 class Lifts(NamedTuple):
-    """Lifts of one round.
-
-    Attributes:
-        ids: token ids, ascending.
-        values: shape (T, K).
-    """
+    """Lifts of one round, by ascending id."""
 
     ids: Ids
-    values: Vector
+    values: Vector  # shape (T, K)
 
 
 def estimate(
@@ -244,16 +203,13 @@ def estimate(
 
 def lifts_of(rounds: Mapping[Round, Measurements], group: int | None = None) -> tuple[Lifts, Lifts | None]:
     """Return the lifts of the first round and, if there is one, the last."""
-    found = [
-        None
-        if (measured := rounds.get(step)) is None
-        else Lifts(measured.ids, measured.lifts if group is None else measured.on_group(group))
-        for step in (Round.SCREEN, Round.CONFIRM)
-    ]
-    first, last = found
-    if first is None:
+    if Round.SCREEN not in rounds:
         raise InputError("there is no first round to estimate from")
-    return first, last
+    found = {
+        step: Lifts(measured.ids, measured.lifts if group is None else measured.on_group(group))
+        for step, measured in rounds.items()
+    }
+    return found[Round.SCREEN], found.get(Round.CONFIRM)
 
 
 # Ridge penalties to choose from, relative to the mean squared length of the features.
@@ -261,15 +217,10 @@ _PENALTIES = np.geomspace(1e-2, 1e3, 16)
 
 
 class Calibrated(NamedTuple):
-    """Lifts of all tokens on a corpus.
-
-    Attributes:
-        values: shape (T,).
-        error: standard error of a value: how far it is off for tokens that had no part in it.
-    """
+    """Lifts of all tokens on a corpus."""
 
     values: Vector
-    error: float
+    error: float  # how far a value is off for tokens that had no part in it
 
 
 def calibrate(
@@ -286,8 +237,11 @@ def calibrate(
     whose penalty is the best of several by leave-one-out cross-validation, the infinite one, which leaves
     the line alone, included (Golub, Heath and Wahba 1979). Every group of features counts alike.
     """
-    slope, intercept = _line(predicted[measured], lifts)
-    line = intercept + slope * predicted
+    # A line by least squares; its slope is 0 where the predictions do not vary.
+    deviations = predicted[measured] - predicted[measured].mean()
+    variation = float(deviations @ deviations)
+    slope = float(deviations @ lifts) / variation if variation > 0 else 0.0
+    line = float(lifts.mean() - slope * predicted[measured].mean()) + slope * predicted
     left = lifts - line[measured]
     centers = [group[measured].mean(axis=0, dtype=np.float64) for group in features]
     parts = [group[measured] - center for group, center in zip(features, centers, strict=True)]
@@ -310,67 +264,36 @@ def calibrate(
     return Calibrated(fitted, float(np.sqrt(max(best - noise, 0.0))))
 
 
-def _line(x: Vector, y: Vector) -> tuple[float, float]:
-    """Slope and intercept by least squares; slope 0 where x does not vary."""
-    deviations = x - x.mean()
-    variation = float(deviations @ deviations)
-    slope = float(deviations @ y) / variation if variation > 0 else 0.0
-    return slope, float(y.mean() - slope * x.mean())
-
-
 # With fewer than half of its share left, a token is hardly in the text: its lift is not made up further.
 _MOST = 2.0
 
 
-def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
-    """Turn the rows of a round into measurements of as many copies as were planned."""
-    return allowing_for_merges_of(measurements(rows, len(stage.carriers)), stage, encoder)
-
-
-def allowing_for_merges_of(measured: Measurements, stage: ProfileStage, encoder: Encoder) -> Measurements:
-    """Scale the measurements of a round to the number of copies that was planned."""
-    lengths = list(map(len, encoder.content_ids(stage.carrier_texts)))
-    return allowing_for_merges(measured, [cell.copies for cell in stage.cells], lengths)
-
-
-def allowing_for_merges(
-    measured: Measurements, copies: Sequence[int], lengths: Sequence[int]
+def round_measurements(
+    rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder, view: View | None = None
 ) -> Measurements:
-    """Scale measurements to the number of copies that was planned.
+    """Turn the rows of a round into measurements of as many copies as were planned.
 
     What m copies do in a text of L other tokens grows about as their share of it, m / (m + L). A probe in
     which the tokenizer saw fewer copies than planned is scaled by the ratio of the shares, at most twofold.
     """
+    measured = measurements(rows, len(stage.carriers), view)
     if measured.seen is None:
         return measured
-    planned, tokens = np.array(copies, dtype=np.float64), np.array(lengths, dtype=np.float64)
+    planned = np.array([cell.copies for cell in stage.cells], dtype=np.float64)
+    tokens = np.array(list(map(len, encoder.content_ids(stage.carrier_texts))), dtype=np.float64)
+
+    def shares(copies: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(copies / np.maximum(copies + tokens, 1.0))
+
     seen = np.minimum(measured.seen, planned)
-    factors = _shares(planned, tokens) / np.maximum(_shares(seen, tokens), np.finfo(float).tiny)
-    factors = np.clip(factors, 1.0, _MOST)
-    mean = factors.mean(axis=1)
+    factors = np.clip(shares(planned) / np.maximum(shares(seen), np.finfo(float).tiny), 1.0, _MOST)
+    mean, (contraction, pull) = factors.mean(axis=1), measured.effects
     return replace(
         measured,
         lifts=measured.lifts * factors,
         groups=(measured.groups * factors[:, :, None]).astype(measured.groups.dtype),
-        effects=Pull(
-            measured.effects.contraction * mean,
-            (measured.effects.pull * mean[:, None]).astype(measured.effects.pull.dtype),
-        ),
+        effects=Pull(contraction * mean, (pull * mean[:, None]).astype(pull.dtype)),
     )
-
-
-def shares_seen(rounds: Sequence[Measurements], ids: Ids, copies: Sequence[Vector]) -> Vector:
-    """Return the share of each token's planned copies that the tokenizer saw, in its last round."""
-    shares = np.full(len(ids), np.nan)
-    for measured, planned in zip(rounds, copies, strict=True):
-        if measured.seen is not None:
-            rows = np.searchsorted(ids, measured.ids)
-            shares[rows] = np.minimum(measured.seen, planned).sum(axis=1) / planned.sum()
-    return shares
-
-
-def _shares(copies: NDArray[np.float64], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(copies / np.maximum(copies + lengths, 1.0))
 
 
 EFFECTS_FILE = "effects.parquet"
@@ -385,37 +308,21 @@ MOST_BYTES = 512 * 2**20
 _ROWS = 8192
 
 
-class RoundEffects(NamedTuple):
-    """Effects that one round measured.
-
-    Attributes:
-        ids: token ids, ascending, shape (T,).
-        effects: contraction and pull of each.
-    """
-
-    ids: Ids
-    effects: Pull
-
-
 class Effects(NamedTuple):
-    """What a run keeps of the effects of all rounds.
+    """What a run keeps of the effects of all rounds."""
 
-    Attributes:
-        table: one row per round and token: token_id; round; contraction; pull, float16, shape (r,).
-        axes: orthonormal directions that the pulls are coordinates on, shape (r, d); None where they are
-            the pulls themselves.
-    """
-
+    # One row per round and token: token_id; round; contraction; pull, float16, shape (r,).
     table: pl.DataFrame
+    # Orthonormal directions that the pulls are coordinates on, shape (r, d); None where they are the pulls.
     axes: NDArray[np.float32] | None
 
-    def of(self, step: Round) -> RoundEffects:
+    def of(self, step: Round) -> TokenEffects:
         """Return the effects of one round; there may be none."""
         rows = self.table.filter(pl.col("round") == step.value).sort("token_id")
         pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)
         whole = pull if self.axes is None else pull @ self.axes
-        effects = Pull(rows["contraction"].to_numpy().astype(np.float64), whole)
-        return RoundEffects(rows["token_id"].to_numpy(), effects)
+        contraction = rows["contraction"].to_numpy().astype(np.float64)
+        return TokenEffects(rows["token_id"].to_numpy(), contraction, whole)
 
 
 def kept_effects(rounds: dict[Round, Measurements], most_bytes: int = MOST_BYTES) -> Effects:
@@ -427,13 +334,23 @@ def kept_effects(rounds: dict[Round, Measurements], most_bytes: int = MOST_BYTES
     rows = sum(len(found.ids) for found in rounds.values())
     bound = max(1, most_bytes // (np.dtype(np.float16).itemsize * rows))
     axes = principal_axes(first, bound) if bound < first.shape[1] else None
+
+    def coordinates(pulls: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        if axes is None:
+            return pulls
+        parts = [
+            (pulls[start : start + _ROWS].astype(np.float32) @ axes.T).astype(np.float16)
+            for start in range(0, len(pulls), _ROWS)
+        ]
+        return np.concatenate(parts) if parts else np.zeros((0, len(axes)), dtype=np.float16)
+
     tables = [
         pl.DataFrame(
             {
                 "token_id": found.ids,
                 "round": [step.value] * len(found.ids),
                 "contraction": found.effects.contraction.astype(np.float32),
-                "pull": _coordinates(found.effects.pull, axes).astype(np.float16),
+                "pull": coordinates(found.effects.pull).astype(np.float16),
             }
         )
         for step, found in rounds.items()
@@ -449,18 +366,6 @@ def principal_axes(pulls: NDArray[np.floating[Any]], count: int) -> NDArray[np.f
         products += rows.T @ rows
     _, vectors = np.linalg.eigh(products)
     return np.ascontiguousarray(vectors[:, ::-1][:, :count].T, dtype=np.float32)
-
-
-def _coordinates(
-    pulls: NDArray[np.floating[Any]], axes: NDArray[np.float32] | None
-) -> NDArray[np.floating[Any]]:
-    if axes is None:
-        return pulls
-    parts = [
-        (pulls[start : start + _ROWS].astype(np.float32) @ axes.T).astype(np.float16)
-        for start in range(0, len(pulls), _ROWS)
-    ]
-    return np.concatenate(parts) if parts else np.zeros((0, len(axes)), dtype=np.float16)
 
 
 def write_effects(folder: ResultFolder, effects: Effects, view: View | None = None) -> None:
@@ -485,9 +390,3 @@ def read_effects(path: Path, view: View | None = None) -> Effects:
     projected = (path / axes_file).is_file()
     axes = folder.read_table(axes_file, ("axis",))["axis"].to_numpy() if projected else None
     return Effects(table, axes)
-
-
-def token_effects(run: FinishedRun[Any, Any]) -> TokenEffects:
-    """Return the effects that the first round measured of every token."""
-    screened = read_effects(run.path).of(Round.SCREEN)
-    return TokenEffects(screened.ids, screened.effects.contraction, screened.effects.pull)

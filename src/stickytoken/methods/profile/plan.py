@@ -1,8 +1,7 @@
-"""Plan the profile method: anchors, carriers, reference tokens."""
+"""Plan the profile method: anchors, carriers, reference tokens; the stage of a round."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,22 +11,31 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.corpora import Sentences
+from stickytoken.data import Sentences
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.encoders.views import MeanSimilarity, View, Views, only_own
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Placement, Probe, Token, copies_as_ids, copies_as_text
+from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.stage import Measured, ProgressCallback
+from stickytoken.measurement.engine import Measured, ProgressCallback
 from stickytoken.methods.job import model_means
-from stickytoken.methods.probes import AnchorPanel, Carrier, CarrierPanel, Response, word_count
+from stickytoken.methods.probes import (
+    AnchorPanel,
+    Carrier,
+    CarrierPanel,
+    Response,
+    as_carriers,
+    require_insertion,
+    with_copies,
+    word_count,
+)
 from stickytoken.methods.profile.anchors import (
     WORDS,
     AnchorGroupRecord,
     AnchorRecord,
     Anchors,
     ProfilePlanRecord,
-    TextGroup,
+    ProfileSettings,
     ViewRecord,
     choose_anchors,
     clustered,
@@ -35,7 +43,6 @@ from stickytoken.methods.profile.anchors import (
     sources,
     vocabulary_anchors,
 )
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.statistics import Pull, fit_pull
 from stickytoken.unit_vectors import unit_vectors
 
@@ -43,8 +50,6 @@ from stickytoken.unit_vectors import unit_vectors
 _LEAST_SCREENING = 2
 # Smallest number of tokens in the last round.
 _LEAST_CONFIRMED = 30
-# Every further view adds at least this share of the number of tokens that whole vectors choose.
-_OF_A_VIEW = 0.15
 # Number of random tokens that are measured on all carriers.
 LATE_REFERENCE = 128
 
@@ -60,11 +65,6 @@ class Round(StrEnum):
     """The tokens with the highest lifts on all the others."""
 
 
-def view_columns(view: View) -> tuple[str, str]:
-    """Name the columns of a view in a shard: lifts, rising, groups and contraction together; the pull."""
-    return f"{view.key}:numbers", f"{view.key}:pull"
-
-
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Where copies go, and how many."""
@@ -78,10 +78,9 @@ def cells(settings: ProfileSettings, probes: int) -> list[Cell]:
 
     Neighbours differ in both, so that a few carriers already cover all placements and numbers.
     """
-    placements = tuple(Placement)
     grid = [
         Cell(placement, settings.copies[(place + turn) % len(settings.copies)])
-        for turn, (place, placement) in product(range(len(settings.copies)), enumerate(placements))
+        for turn, (place, placement) in product(range(len(settings.copies)), enumerate(Placement))
     ]
     return [grid[k % len(grid)] for k in range(probes)]
 
@@ -93,7 +92,6 @@ def screening_carriers(settings: ProfileSettings) -> int:
 
 
 def carriers_needed(settings: ProfileSettings) -> int:
-    """Count the carriers of a plan."""
     few = screening_carriers(settings)
     return few + settings.confirming_texts if settings.adaptive else few
 
@@ -108,13 +106,8 @@ def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
     return min(tokens, max(_LEAST_CONFIRMED, int(rest / settings.confirming_texts)))
 
 
-def tokens_of_a_view(count: int, reaching: int) -> int:
-    """Count the tokens that a further view sends to the last round, beside those of the whole vectors."""
-    return min(count, max(math.ceil(_OF_A_VIEW * count), reaching))
-
-
 def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Choose the tokens with the highest values; ties go to the smaller id."""
+    """Choose the tokens with the highest values, of several columns in turn; ties go to the smaller id."""
     columns = values[:, None] if values.ndim == 1 else values
     orders = [np.lexsort((ids, -columns[:, place])) for place in range(columns.shape[1])]
     chosen: dict[int, None] = {}
@@ -125,202 +118,14 @@ def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> 
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-# Smallest share of the anchors that must lie below the mean similarity for each carrier.
-_LEAST_BELOW = 0.02
-_NO_SPREAD = 1e-5
-
-
-class Seen(NamedTuple):
-    """Anchors in one view."""
-
-    view: View
-    panel: AnchorPanel
-    mean_similarity: float
-
-
-def seen_anchors(
-    vectors: NDArray[np.float32],
-    places: NDArray[np.intp],
-    weights: NDArray[np.float64],
-    means: Mapping[View, MeanSimilarity],
-) -> list[Seen]:
-    """Return the anchors in every view."""
-    return [
-        Seen(view, AnchorPanel(view.units(vectors), places, weights), u.value) for view, u in means.items()
-    ]
-
-
-def usable_carriers(
-    encoder: Encoder, texts: Sequence[str], seen: Sequence[Seen], needed: int, source: str
-) -> tuple[list[str], list[NDArray[np.float32]]]:
-    """Choose the first carriers that have enough unrelated anchors in all views."""
-    vectors = encoder.encode(texts)
-    every = [view.units(vectors) @ panel.vectors.T for view, panel, _ in seen]
-    for (view, panel, _), before in zip(seen, every, strict=True):
-        if before[:, panel.weights > 0].std() < _NO_SPREAD:
-            raise InputError(
-                f"{encoder.name} gives all sentences of {source} the same similarity "
-                f"({before.mean():.4f}{_where(seen, view)}): there is nothing that a token could move"
-            )
-    usable = np.ones(len(texts), dtype=np.bool_)
-    for (view, panel, u), before in zip(seen, every, strict=True):
-        usable &= (before < u) @ panel.weights >= _LEAST_BELOW
-        if usable.sum() < needed:
-            raise InputError(
-                f"only {usable.sum()} of {len(texts)} carriers from {source} have a similarity below the "
-                f"model's mean {u:.4f} to some anchors{_where(seen, view)}, {needed} are needed: "
-                "use sentences on more varied subjects or, if the model finds all texts more similar than "
-                "single words, load it with the prompt and pooling that it was trained with"
-            )
-    first = np.flatnonzero(usable)[:needed]
-    return [texts[k] for k in first], [before[first] for before in every]
-
-
-def _where(seen: Sequence[Seen], view: View) -> str:
-    """Name a view in a message, if there are several."""
-    return f" at {view}" if len(seen) > 1 else ""
-
-
-def view_record(seen: Seen, u: MeanSimilarity, before: NDArray[np.float32]) -> ViewRecord:
-    """Describe a view for plan.json."""
-    view, panel, _ = seen
-    return ViewRecord(
-        dimension=view.dimension,
-        layer=view.layer,
-        mean_similarity=u.value,
-        mean_similarity_entries=u.entries,
-        mean_similarity_error=u.error,
-        similarity_spread=spread_of(before, panel.weights),
-        share_below=float(((before < u.value) @ panel.weights).mean()),
-        spreads=[group_spread(before[:, panel.groups == k]) for k in range(len(panel.group_weights))],
-    )
-
-
-def group_spread(before: NDArray[np.float32]) -> float:
-    """Standard deviation of similarities to the anchors of one group."""
-    return spread_of(before, np.full(before.shape[1], 1 / before.shape[1]))
-
-
-def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
-    """Standard deviation of similarities, weighted by anchor."""
-    mean = float((before @ weights).mean())
-    return float(np.sqrt((((before - mean) ** 2) @ weights).mean()))
-
-
-class ViewPanel(NamedTuple):
-    """The carriers without copies against the anchors, in one view."""
-
-    view: View
-    panel: CarrierPanel
-
-
-@dataclass(frozen=True)
-class ProfileStage:
-    """Put a token into every carrier once, and compare the result with all anchors.
-
-    Attributes:
-        name: name of the round.
-        carriers: texts, or tokenized texts for ids insertion.
-        places: place of each carrier among all of the plan; it keys the random placement.
-        cells: placement and number of copies in each carrier.
-        panel: the carriers without copies against the anchors.
-        seed: seed of random placement.
-        precision: precision of the model; None is its own.
-        counting: whether the copies that the tokenizer sees are counted.
-        layers: layers whose vectors are read; None reads the encoder's own vectors.
-        further: further views of the vectors to measure in.
-    """
-
-    name: str
-    carriers: tuple[Carrier, ...]
-    places: tuple[int, ...]
-    cells: tuple[Cell, ...]
-    panel: CarrierPanel
-    seed: int
-    precision: Precision | None = None
-    counting: bool = False
-    layers: tuple[int, ...] | None = None
-    further: tuple[ViewPanel, ...] = ()
-
-    @property
-    def carrier_texts(self) -> Sequence[str]:
-        """The carriers, where the copies in them are counted."""
-        return [carrier for carrier in self.carriers if isinstance(carrier, str)] if self.counting else ()
-
-    @property
-    def probes_per_token(self) -> int:
-        """One per carrier."""
-        return len(self.carriers)
-
-    def probes(self, token: Token) -> Sequence[Probe]:
-        """Return the carriers with copies in them."""
-        return [self._probe(token, index) for index in range(len(self.carriers))]
-
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
-        """Measure one token; see `measure_all`."""
-        return self.measure_all([token], vectors)[0]
-
-    def measure_all(
-        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> Sequence[Mapping[str, Measured]]:
-        """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions."""
-        own = _measured(View(self.panel.vectors.shape[1]), self.panel, vectors)
-        rows: list[dict[str, Measured]] = [
-            {
-                "lifts": own.response.lifts[row].tolist(),
-                "rising": own.response.rising[row].astype(np.float32),
-                "groups": own.response.groups[row].astype(np.float32).ravel(),
-                "contraction": float(own.effects.contraction[row]),
-                "pull": own.effects.pull[row],
-            }
-            for row in range(len(tokens))
-        ]
-        for view, panel in self.further:
-            found = _measured(view, panel, vectors)
-            numbers, pull = view_columns(view)
-            together = found.numbers()
-            for row, into in enumerate(rows):
-                into[numbers], into[pull] = together[row], found.effects.pull[row]
-        return rows
-
-    def _probe(self, token: Token, index: int) -> Probe:
-        carrier, cell = self.carriers[index], self.cells[index]
-        path: tuple[int, ...] = ()
-        if cell.placement is Placement.RANDOM:
-            generator = np.random.default_rng([self.seed, token.id, self.places[index]])
-            # The gap of copy k lies among the words of the carrier and of the k copies before it.
-            added = len(token.text.split()) if isinstance(carrier, str) else 1
-            words = word_count(carrier) + added * np.arange(cell.copies)
-            path = tuple(generator.integers(0, words + 1).tolist())
-        if isinstance(carrier, str):
-            return copies_as_text(token, carrier, cell.placement, cell.copies, path)
-        return copies_as_ids(token, carrier, cell.placement, cell.copies, path)
-
-
-class _ViewMeasured(NamedTuple):
-    """What copies of T tokens do in one view."""
-
-    response: Response
-    effects: Pull
-
-    def numbers(self) -> NDArray[np.float64]:
-        """Lay out lifts, rising, groups and contraction in one row per token."""
-        lifts, groups, rising = self.response
-        flat = groups.reshape(len(groups), -1)
-        return np.concatenate([lifts, rising, flat, self.effects.contraction[:, None]], axis=1)
-
-
-def _measured(view: View, panel: CarrierPanel, vectors: NDArray[np.float32]) -> _ViewMeasured:
-    units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
-    contraction, pull = fit_pull(panel.vectors, units)
-    return _ViewMeasured(panel.response(units), Pull(contraction, pull.astype(np.float16)))
-
-
 _LEAST_ANCHORS = 40
 _REFERENCE = 2  # key of the generator
 # A vocabulary above the first size has u estimated from as many entries as the second: with an error of
 # some 0.002 it shifts the limit below which pairs count, where similarities spread by 0.05 and more.
 _ALL_ENTRIES, _SAMPLED_ENTRIES = 2**16, 2**13
+# Smallest share of the anchors that must lie below the mean similarity for each carrier.
+_LEAST_BELOW = 0.02
+_NO_SPREAD = 1e-5
 
 
 def make_profile_plan(
@@ -336,52 +141,206 @@ def make_profile_plan(
 ) -> ProfilePlanRecord:
     """Compute u; draw reference tokens, and anchors and carriers that share no sentence."""
     views = only_own(encoder) if views is None else views
-    _require_capable(encoder, settings)  # before the long work, as the next lines: they may fail
-    found = sources(encoder, corpus)
-    if unused is not None:
-        found = found.chosen(unused)
-    carriers = short_texts(encoder, settings, found.own, carriers_needed(settings), corpus.source)
-    anchors = choose_anchors(encoder, settings, found, set(carriers.values()))
-    _require_anchors(anchors, corpus, settings)
-    reading, every = views.reading(encoder), [views.own, *views.further]
+    # What may fail comes before the long work. A lower precision takes seconds to build, and may be refused.
+    require_insertion(encoder, settings.insertion)
+    if (precision := settings.screen_precision) is not None:
+        require_ids(encoder, f"screening in {precision}").at(precision)
+    carriers, anchors = _texts(encoder, settings, corpus, unused)
+    reading = views.reading(encoder)
     if len(anchors.chosen) == 1:  # no kinds that the model reads, and no topics
         anchors = anchors._replace(chosen=clustered(reading, settings, anchors.chosen[0], views.whole))
     words = vocabulary_anchors(encoder, settings, vocabulary)
     groups = [*anchors.chosen, *([WORDS] if words else [])]
     vectors = reading.encode([*anchors.texts, *(word.text for word in words)])
     places = np.concatenate([anchors.places, np.full(len(words), len(groups) - 1, dtype=np.intp)])
-    means = (
-        model_means(encoder, views, every, progress, _sampled_entries(encoder))
-        if similarity is None
-        else {views.own: similarity}
-    )
-    seen = seen_anchors(vectors, places, np.array([group.weight for group in groups]), means)
-    chosen, similarities = usable_carriers(
-        reading, list(carriers), seen, carriers_needed(settings), corpus.source
-    )
-    u, before, panel = means[views.own], similarities[0], seen[0].panel
+    if similarity is None:
+        # The same for a run over all tokens and over a few.
+        most = _SAMPLED_ENTRIES if len(encoder.tokenizer.entries) > _ALL_ENTRIES else None
+        means = model_means(encoder, views, [views.own, *views.further], progress, most)
+    else:
+        means = {views.own: similarity}
+    weights = np.array([group.weight for group in groups])
+    seen = [
+        Seen(view, AnchorPanel(view.units(vectors), places, weights), u.value) for view, u in means.items()
+    ]
+    chosen, similarities = usable_carriers(reading, carriers, seen, carriers_needed(settings), corpus.source)
+    records = [
+        _view_record(each, means[each.view], before) for each, before in zip(seen, similarities, strict=True)
+    ]
+    order = np.random.default_rng([settings.seed, _REFERENCE]).permutation([token.id for token in vocabulary])
     return ProfilePlanRecord(
-        mean_similarity=u.value,
-        mean_similarity_entries=u.entries,
-        mean_similarity_error=u.error,
-        similarity_spread=spread_of(before, panel.weights),
-        share_below=float(((before < u.value) @ panel.weights).mean()),
+        **records[0].model_dump(exclude={"dimension", "layer", "spreads"}),
         left_out=anchors.left_out,
-        groups=[_described(group, before[:, places == k]) for k, group in enumerate(groups)],
+        groups=[
+            AnchorGroupRecord(name=group.name, weight=group.weight, kind=group.kind, spread=spread)
+            for group, spread in zip(groups, records[0].spreads, strict=True)
+        ],
         anchors=[
             AnchorRecord(text=text, group=int(group))
             for text, group in zip(anchors.texts, anchors.places, strict=True)
         ],
         vocabulary_anchors=[word.id for word in words],
         carriers=chosen,
-        reference=_drawn(settings, vocabulary, settings.reference),
+        # Fewer reference tokens are the beginning of more.
+        reference=sorted(order[: settings.reference].tolist()),
         call_noise=float(getattr(encoder, "noise", 0.0)),
-        late_reference=_drawn(settings, vocabulary, min(settings.reference, LATE_REFERENCE)),
-        views=[
-            view_record(each, means[each.view], of)
-            for each, of in list(zip(seen, similarities, strict=True))[1:]
-        ],
+        late_reference=sorted(order[: min(settings.reference, LATE_REFERENCE)].tolist()),
+        views=records[1:],
     )
+
+
+def _texts(
+    encoder: Encoder, settings: ProfileSettings, corpus: Sentences, unused: Callable[[str], bool] | None
+) -> tuple[list[str], Anchors]:
+    found, needed = sources(encoder, corpus), carriers_needed(settings)
+    if unused is not None:
+        found = found.chosen(unused)
+    carriers = short_texts(encoder, settings, found.own, needed, corpus.source)
+    anchors = choose_anchors(encoder, settings, found, set(carriers.values()))
+    count = sum(len(group.texts) for group in anchors.chosen if group.weight > 0)
+    if count < _LEAST_ANCHORS:
+        raise InputError(
+            f"{corpus.source} leaves {count} sentences to compare with: {needed} carriers and at least "
+            f"{_LEAST_ANCHORS} other sentences that the model reads fully are needed; use more sentences, or "
+            "a smaller budget"
+        )
+    return list(carriers), anchors
+
+
+class Seen(NamedTuple):
+    """Anchors in one view."""
+
+    view: View
+    panel: AnchorPanel
+    mean_similarity: float
+
+
+def usable_carriers(
+    encoder: Encoder, texts: Sequence[str], seen: Sequence[Seen], needed: int, source: str
+) -> tuple[list[str], list[NDArray[np.float32]]]:
+    """Choose the first carriers that have enough unrelated anchors in all views.
+
+    Return them, and their similarities to the anchors by view.
+    """
+    vectors = encoder.encode(texts)
+    every = [view.units(vectors) @ panel.vectors.T for view, panel, _ in seen]
+    where = [f" at {view}" if len(seen) > 1 else "" for view, _, _ in seen]
+    for (_, panel, _), before, at in zip(seen, every, where, strict=True):
+        if before[:, panel.weights > 0].std() < _NO_SPREAD:
+            raise InputError(
+                f"{encoder.name} gives all sentences of {source} the same similarity "
+                f"({before.mean():.4f}{at}): there is nothing that a token could move"
+            )
+    usable = np.ones(len(texts), dtype=np.bool_)
+    for (_, panel, u), before, at in zip(seen, every, where, strict=True):
+        usable &= (before < u) @ panel.weights >= _LEAST_BELOW
+        if usable.sum() < needed:
+            raise InputError(
+                f"only {usable.sum()} of {len(texts)} carriers from {source} have a similarity below the "
+                f"model's mean {u:.4f} to some anchors{at}, {needed} are needed: "
+                "use sentences on more varied subjects or, if the model finds all texts more similar than "
+                "single words, load it with the prompt and pooling that it was trained with"
+            )
+    first = np.flatnonzero(usable)[:needed]
+    return [texts[k] for k in first], [before[first] for before in every]
+
+
+def _view_record(seen: Seen, u: MeanSimilarity, before: NDArray[np.float32]) -> ViewRecord:
+    view, panel, _ = seen
+    of_groups = [before[:, panel.groups == k] for k in range(len(panel.group_weights))]
+    return ViewRecord(
+        dimension=view.dimension,
+        layer=view.layer,
+        mean_similarity=u.value,
+        mean_similarity_entries=u.entries,
+        mean_similarity_error=u.error,
+        similarity_spread=spread_of(before, panel.weights),
+        share_below=float(((before < u.value) @ panel.weights).mean()),
+        spreads=[spread_of(own, np.full(own.shape[1], 1 / own.shape[1])) for own in of_groups],
+    )
+
+
+def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
+    """Standard deviation of similarities, weighted by anchor."""
+    mean = float((before @ weights).mean())
+    return float(np.sqrt((((before - mean) ** 2) @ weights).mean()))
+
+
+def view_columns(view: View) -> tuple[str, str]:
+    """Name the columns of a view in a shard: lifts, rising, groups and contraction together; the pull."""
+    return f"{view.key}:numbers", f"{view.key}:pull"
+
+
+@dataclass(frozen=True)
+class ProfileStage:
+    """Put a token into every carrier once, and compare the result with all anchors."""
+
+    name: str
+    carriers: tuple[Carrier, ...]
+    places: tuple[int, ...]  # of each carrier among all of the plan; they key the random placement
+    cells: tuple[Cell, ...]  # placement and number of copies in each carrier
+    panel: CarrierPanel  # the carriers without copies against the anchors
+    seed: int  # of random placement
+    precision: Precision | None = None
+    counting: bool = False  # whether the copies that the tokenizer sees are counted
+    layers: tuple[int, ...] | None = None  # whose vectors are read; None reads the encoder's own
+    further: tuple[tuple[View, CarrierPanel], ...] = ()  # further views to measure in, their panels
+
+    @property
+    def carrier_texts(self) -> Sequence[str]:
+        """The carriers, where the copies in them are counted."""
+        return [carrier for carrier in self.carriers if isinstance(carrier, str)] if self.counting else ()
+
+    @property
+    def probes_per_token(self) -> int:
+        return len(self.carriers)
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        found = []
+        for carrier, place, cell in zip(self.carriers, self.places, self.cells, strict=True):
+            path: tuple[int, ...] = ()
+            if cell.placement is Placement.RANDOM:
+                generator = np.random.default_rng([self.seed, token.id, place])
+                # The gap of copy k lies among the words of the carrier and of the k copies before it.
+                added = len(token.text.split()) if isinstance(carrier, str) else 1
+                words = word_count(carrier) + added * np.arange(cell.copies)
+                path = tuple(generator.integers(0, words + 1).tolist())
+            found.append(with_copies(token, carrier, cell.placement, cell.copies, path))
+        return found
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+        """Measure one token; see `measure_all`."""
+        return self.measure_all([token], vectors)[0]
+
+    def measure_all(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> Sequence[Mapping[str, Measured]]:
+        """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions."""
+        (lifts, groups, rising), effects = _measured(View(self.panel.vectors.shape[1]), self.panel, vectors)
+        rows: list[dict[str, Measured]] = [
+            {
+                "lifts": lifts[row].tolist(),
+                "rising": rising[row].astype(np.float32),
+                "groups": groups[row].astype(np.float32).ravel(),
+                "contraction": float(effects.contraction[row]),
+                "pull": effects.pull[row],
+            }
+            for row in range(len(tokens))
+        ]
+        for view, panel in self.further:
+            (lifts, groups, rising), effects = _measured(view, panel, vectors)
+            flat = groups.reshape(len(groups), -1)
+            together = np.concatenate([lifts, rising, flat, effects.contraction[:, None]], axis=1)
+            numbers, pull = view_columns(view)
+            for row, into in enumerate(rows):
+                into[numbers], into[pull] = together[row], effects.pull[row]
+        return rows
+
+
+def _measured(view: View, panel: CarrierPanel, vectors: NDArray[np.float32]) -> tuple[Response, Pull]:
+    units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
+    contraction, pull = fit_pull(panel.vectors, units)
+    return panel.response(units), Pull(contraction, pull.astype(np.float16))
 
 
 def round_stage(
@@ -393,58 +352,17 @@ def round_stage(
     places: Sequence[int],
     name: str = "",
 ) -> ProfileStage:
-    """Build the stage of one round."""
     texts = [plan.carriers[place] for place in places]
     precision = settings.screen_precision if step is Round.SCREEN else None
-    by_ids = settings.insertion is Insertion.IDS
     lower = encoder if precision is None else require_ids(encoder, f"screening in {precision}").at(precision)
     every = cells(settings, len(plan.carriers))
     return ProfileStage(
         name=name or step.value,
-        carriers=tuple(
-            require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts)
-            if by_ids
-            else texts
-        ),
+        carriers=as_carriers(encoder, settings.insertion, texts),
         places=tuple(places),
         cells=tuple(every[place] for place in places),
         panel=panel.against(unit_vectors(lower.encode(texts)), plan.mean_similarity),
         seed=settings.seed,
         precision=precision,
         counting=settings.insertion is Insertion.WORDS and not getattr(encoder.tokenizer, "estimates", False),
-    )
-
-
-def _drawn(settings: ProfileSettings, vocabulary: Sequence[Token], count: int) -> list[int]:
-    """Return the ids of so many random tokens, ascending; fewer are the beginning of more."""
-    order = np.random.default_rng([settings.seed, _REFERENCE]).permutation([token.id for token in vocabulary])
-    return sorted(order[:count].tolist())
-
-
-def _sampled_entries(encoder: Encoder) -> int | None:
-    """Size of the sample that u is estimated from; the same for a run over all tokens and over a few."""
-    return _SAMPLED_ENTRIES if len(encoder.tokenizer.entries) > _ALL_ENTRIES else None
-
-
-def _require_capable(encoder: Encoder, settings: ProfileSettings) -> None:
-    if settings.insertion is Insertion.IDS:
-        require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
-    if settings.screen_precision is not None:
-        # Built here: it takes seconds, and may be refused.
-        require_ids(encoder, f"screening in {settings.screen_precision}").at(settings.screen_precision)
-
-
-def _require_anchors(anchors: Anchors, corpus: Sentences, settings: ProfileSettings) -> None:
-    count = sum(len(group.texts) for group in anchors.chosen if group.weight > 0)
-    if count < _LEAST_ANCHORS:
-        raise InputError(
-            f"{corpus.source} leaves {count} sentences to compare with: {carriers_needed(settings)} carriers "
-            f"and at least {_LEAST_ANCHORS} other sentences that the model reads fully are needed; use more "
-            "sentences, or a smaller budget"
-        )
-
-
-def _described(group: TextGroup, before: NDArray[np.float32]) -> AnchorGroupRecord:
-    return AnchorGroupRecord(
-        name=group.name, weight=group.weight, kind=group.kind, spread=group_spread(before)
     )

@@ -1,33 +1,25 @@
-"""Judge tokens: sticky, topical or benign, and how severe. Pure."""
+"""Judge tokens: sticky, topical or benign, and how severe; also again, on texts that a run has not used."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.corpora import Sentences
-from stickytoken.corpora.corpus import open_ended
+from stickytoken.data.sentences import open_ended
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.encoders.views import MeanSimilarity
-from stickytoken.insertion import Joining, Token
-from stickytoken.measurement.stage import ProgressCallback
+from stickytoken.insertion import Insertion, Joining, Token
+from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods.entry import Severity, Verdict, severity_of
-from stickytoken.methods.job import (
-    MeasuredTokens,
-    MemoryRunner,
-    MethodSettings,
-    Rechecked,
-    RecheckJob,
-    Tokens,
-)
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector
-from stickytoken.methods.profile.anchors import ProfilePlanRecord, anchor_panel
+from stickytoken.methods.job import MeasuredTokens, MemoryRunner, Rechecked, RecheckJob, Tokens
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings, anchor_panel
 from stickytoken.methods.profile.estimates import (
     Ids,
     Measurements,
@@ -38,9 +30,6 @@ from stickytoken.methods.profile.estimates import (
     together,
 )
 from stickytoken.methods.profile.plan import ProfileStage, Round, make_profile_plan, round_stage
-from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.protocol import fitting_copies
-from stickytoken.methods.records import PlanRecord
 from stickytoken.methods.statistics import Pull, fixed_points, q_values
 from stickytoken.vocabulary import Vocabulary
 
@@ -50,19 +39,37 @@ NEGLIGIBLE_SHARE = 0.5
 UNIVERSAL_SHARE = 0.5
 # With fewer unselected tokens, the null distribution cannot be estimated.
 LEAST_NULL_TOKENS = 200
+# Fewer carriers say nothing about their noise.
+_LEAST_CARRIERS = 2
+
+MEASURED_COLUMNS = (
+    "token_id",
+    "token",
+    "decoded",
+    "category",
+    "texts",
+    "lift",
+    "lift_low",
+    "lift_high",
+    "lift_words",
+    "universality",
+    "kind",
+    "validation_rate",
+    "contraction",
+    "fixed_point",
+    "q_value",
+    "severity",
+    "verdict",
+)
+TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
 
 
 class Flagged(NamedTuple):
-    """Tokens whose lifts matter.
+    """Tokens whose lifts matter."""
 
-    Attributes:
-        q_values: shape (T,); None without an empirical null: too few tokens, or effects that differ by no
-            more than noise.
-        found: whether each token's lift matters, shape (T,).
-    """
-
+    # None without an empirical null: too few tokens, or effects that differ by no more than noise.
     q_values: Vector | None
-    found: NDArray[np.bool_]
+    found: NDArray[np.bool_]  # whether each token's lift matters, shape (T,)
 
 
 def find_lifts(
@@ -116,44 +123,13 @@ def verdicts(mattering: NDArray[np.bool_], on_a_kind: NDArray[np.bool_], univers
     ]
 
 
-MEASURED_COLUMNS = (
-    "token_id",
-    "token",
-    "decoded",
-    "category",
-    "texts",
-    "lift",
-    "lift_low",
-    "lift_high",
-    "lift_words",
-    "universality",
-    "kind",
-    "validation_rate",
-    "contraction",
-    "fixed_point",
-    "q_value",
-    "severity",
-    "verdict",
-)
-TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
-# Fewer carriers say nothing about their noise.
-_LEAST_CARRIERS = 2
-
-
 class Findings(NamedTuple):
-    """The finished table and what the verdicts rest on.
-
-    Attributes:
-        tokens: one row per measured token.
-        ordinary_lift: lift of the typical token.
-        ordinary_spread: standard deviation of the lifts of ordinary tokens.
-        empirical_null: whether false discoveries are controlled.
-    """
+    """The finished table, one row per measured token, and what the verdicts rest on."""
 
     tokens: pl.DataFrame
-    ordinary_lift: float
-    ordinary_spread: float
-    empirical_null: bool
+    ordinary_lift: float  # of the typical token
+    ordinary_spread: float  # standard deviation of the lifts of ordinary tokens
+    empirical_null: bool  # whether false discoveries are controlled
 
 
 def decide(
@@ -166,27 +142,44 @@ def decide(
     center: Vector,
 ) -> Findings:
     """Estimate, test and judge every token."""
-    late = np.array(plan.late_reference)
+    late, smallest = np.array(plan.late_reference), settings.smallest_effect
     tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence, plan.call_noise)
-    smallest = settings.smallest_effect * plan.similarity_spread
-    lifting = find_lifts(tokens, len(unselected), available, smallest, settings.fdr)
+    spread = plan.similarity_spread
+    lifting = find_lifts(tokens, len(unselected), available, smallest * spread, settings.fdr)
     # Tokens that were selected by their lift must not define what is ordinary in the last round.
-    known = _latest(rounds, tokens.ids, {Round.SCREEN: unselected, Round.CONFIRM: late})
+    known = _latest(rounds, {Round.SCREEN: unselected, Round.CONFIRM: late})
+    groups = known.groups
+
+    # A topical token is graded, and named, by the kind of text that it lifts most.
     on_kinds = _on_kinds(rounds, plan, unselected, available, settings)
+    kinds = np.array([group.kind for group in plan.groups])
+    spreads = np.array([group.spread for group in plan.groups])
+    universal = universality(groups[:, kinds], spreads[kinds], smallest)
+    on_a_kind = np.asarray(on_kinds.any(axis=1))
+    found = verdicts(lifting.found, on_a_kind, universal)
+    topical = on_a_kind & np.array([verdict is Verdict.TOPICAL for verdict in found])
+    by_kind = np.where(on_kinds, groups / spreads, -np.inf)
+    names = [group.name for group in plan.groups]
+    most = [names[place] if own else None for place, own in zip(by_kind.argmax(axis=1), topical, strict=True)]
+    effects = (tokens.lift.value - tokens.null.center) / spread
+    effects = np.where(topical, np.maximum(effects, by_kind.max(axis=1)), effects)
+
     unknown = np.full(len(tokens.ids), np.nan)
-    words = known.groups[:, -1] + known.levels[-1] if plan.vocabulary_anchors else unknown
     columns = {
         "token_id": tokens.ids,
         "texts": tokens.texts,
         "lift": tokens.lift.value + tokens.level,
         "lift_low": tokens.lift.low + tokens.level,
         "lift_high": tokens.lift.high + tokens.level,
-        "lift_words": words,
+        "lift_words": groups[:, -1] + known.levels[-1] if plan.vocabulary_anchors else unknown,
         "validation_rate": known.rising,
         "contraction": known.effects.contraction,
         "fixed_point": fixed_points(known.effects, center),
         "q_value": unknown if lifting.q_values is None else lifting.q_values,
-        **_verdict_columns(tokens, lifting.found, known, on_kinds, plan, settings),
+        "universality": universal,
+        "kind": most,
+        "severity": severities(effects, found),
+        "verdict": found,
     }
     strings = dict.fromkeys(("kind", "severity", "verdict"), pl.String)
     table = pl.DataFrame(columns, schema_overrides=strings).with_columns(pl.col(pl.Float64).fill_nan(None))
@@ -200,34 +193,6 @@ def decide(
     )
 
 
-def _verdict_columns(
-    tokens: TokenEstimates,
-    lifting: NDArray[np.bool_],
-    known: _Latest,
-    on_kinds: NDArray[np.bool_],
-    plan: ProfilePlanRecord,
-    settings: ProfileSettings,
-) -> dict[str, Any]:
-    """Judge the tokens; a topical one is graded, and named, by the kind of text that it lifts most."""
-    kinds = np.array([group.kind for group in plan.groups])
-    spreads = np.array([group.spread for group in plan.groups])
-    universal = universality(known.groups[:, kinds], spreads[kinds], settings.smallest_effect)
-    on_a_kind = np.asarray(on_kinds.any(axis=1))
-    found = verdicts(lifting, on_a_kind, universal)
-    effects = (tokens.lift.value - tokens.null.center) / plan.similarity_spread
-    topical = on_a_kind & np.array([verdict is Verdict.TOPICAL for verdict in found])
-    by_kind = np.where(on_kinds, known.groups / spreads, -np.inf)
-    names = [group.name for group in plan.groups]
-    most = [names[place] if own else None for place, own in zip(by_kind.argmax(axis=1), topical, strict=True)]
-    effects = np.where(topical, np.maximum(effects, by_kind.max(axis=1)), effects)
-    return {
-        "universality": universal,
-        "kind": most,
-        "severity": severities(effects, found),
-        "verdict": found,
-    }
-
-
 class _Latest(NamedTuple):
     """What the last round that each token reached says of it."""
 
@@ -237,17 +202,17 @@ class _Latest(NamedTuple):
     effects: Pull
 
 
-def _latest(rounds: Mapping[Round, Measurements], ids: Ids, reference: Mapping[Round, Ids]) -> _Latest:
+def _latest(rounds: Mapping[Round, Measurements], reference: Mapping[Round, Ids]) -> _Latest:
     first = rounds[Round.SCREEN]
-    groups, rising = np.full((len(ids), first.groups.shape[2]), np.nan), np.full(len(ids), np.nan)
+    rising, levels = np.full(len(first.ids), np.nan), np.empty(0)
+    groups = np.full((len(rising), first.groups.shape[2]), np.nan)
     contraction, pull = first.effects.contraction.copy(), first.effects.pull.copy()
-    levels = np.empty(0)
-    for step in (step for step in (Round.SCREEN, Round.CONFIRM) if step in rounds):
-        measured = rounds[step]
-        rows, means = first.rows(measured.ids), measured.group_means()
-        levels = np.median(means[np.isin(measured.ids, reference[step])], axis=0)
-        groups[rows], rising[rows] = means - levels, measured.rising.mean(axis=1)
-        contraction[rows], pull[rows] = measured.effects
+    for step, ordinary in reference.items():
+        if (measured := rounds.get(step)) is not None:
+            rows, means = first.rows(measured.ids), measured.group_means()
+            levels = np.median(means[np.isin(measured.ids, ordinary)], axis=0)
+            groups[rows], rising[rows] = means - levels, measured.rising.mean(axis=1)
+            contraction[rows], pull[rows] = measured.effects
     return _Latest(groups, levels, rising, Pull(contraction, pull))
 
 
@@ -278,94 +243,54 @@ def _on_kinds(
     return found
 
 
-CURVE_COPIES = (1, 2, 4, 8, 16)
+_CURVE_COPIES = (1, 2, 4, 8, 16)
 _CARRIERS = 24
 _ANCHORS = 330
 # A few more than an empirical null needs, because some of them may be tokens that are asked about.
 _ORDINARY = 256
-_TOKENS_PER_TEXT_COPY = 8
 
 
 def recheck(job: RecheckJob, name: str) -> ProfileRecheck:
     """Choose texts that a run has not used, and put a model on them."""
-    settings, plan = recheck_settings(job.settings, job.seed), job.plan
-    known = MeanSimilarity(plan.mean_similarity, plan.mean_similarity_entries, 0, plan.mean_similarity_error)
-    texts = plan_unused(
-        job.encoder,
-        settings,
-        job.corpus,
-        job.vocabulary.available,
-        [*job.used, *plan_texts(plan)],
-        known if job.same_model else None,
-        job.progress,
-    )
-    return ProfileRecheck(job.encoder, job.vocabulary, settings, texts, job.progress, name)
-
-
-def plan_texts(plan: PlanRecord) -> list[str]:
-    """Return all texts that a plan of this method names; none of another method's."""
-    if not isinstance(plan, ProfilePlanRecord):
-        return []
-    return [*plan.carriers, *(anchor.text for anchor in plan.anchors)]
-
-
-def recheck_settings(settings: MethodSettings, seed: int) -> ProfileSettings:
-    """Return settings for every token on the same texts, with the run's smallest lift that matters."""
-    return replace(
-        settings if isinstance(settings, ProfileSettings) else ProfileSettings(),
+    plan, used = job.plan, list(job.used)
+    if isinstance(plan, ProfilePlanRecord):
+        used += [*plan.carriers, *(anchor.text for anchor in plan.anchors)]
+    known = {open_ended(text) for text in used}
+    begun = tuple(known)  # the first sentence of a long text may have been a carrier
+    # Every token on the same texts, with the run's smallest lift that matters.
+    settings = replace(
+        job.settings if isinstance(job.settings, ProfileSettings) else ProfileSettings(),
         adaptive=False,
         budget=float(_CARRIERS),
         anchors=_ANCHORS,
         vocabulary_anchors=0,
         reference=_ORDINARY,
         screen_precision=None,
-        seed=seed,
+        seed=job.seed,
     )
-
-
-def plan_unused(
-    encoder: IdEncoder,
-    settings: ProfileSettings,
-    corpus: Sentences,
-    vocabulary: Sequence[Token],
-    used: Collection[str],
-    similarity: MeanSimilarity | None,
-    progress: ProgressCallback,
-) -> ProfilePlanRecord:
-    """Plan on texts that a run has not used."""
-    known = {open_ended(text) for text in used}
-    # The first sentence of a long text may have been a carrier.
-    begun = tuple(known)
-    return make_profile_plan(
-        encoder,
+    u = MeanSimilarity(plan.mean_similarity, plan.mean_similarity_entries, 0, plan.mean_similarity_error)
+    texts = make_profile_plan(
+        job.encoder,
         settings,
-        corpus,
-        vocabulary,
-        progress,
+        job.corpus,
+        job.vocabulary.available,
+        job.progress,
         unused=lambda text: open_ended(text) not in known and not text.startswith(begun),
-        similarity=similarity,
+        similarity=u if job.same_model else None,
     )
+    return ProfileRecheck(job.encoder, job.vocabulary, settings, texts, job.progress, name)
 
 
 @dataclass(frozen=True)
 class ProfileRecheck:
-    """One model on the texts of a plan.
-
-    Attributes:
-        encoder: the model.
-        vocabulary: its vocabulary.
-        settings: from `recheck_settings`.
-        plan: from `plan_unused`.
-        progress: called after every step.
-        name: of the model in progress reports, such as ``before``.
-    """
+    """One model on the texts of a plan; see `stickytoken.methods.job.Recheck`."""
 
     encoder: IdEncoder
     vocabulary: Vocabulary
     settings: ProfileSettings
     plan: ProfilePlanRecord
     progress: ProgressCallback
-    name: str = "again"
+    name: str  # of the model in progress reports, such as ``before``
 
     @cached_property
     def _panel(self) -> AnchorPanel:
@@ -378,32 +303,30 @@ class ProfileRecheck:
             self.encoder, self.settings, self.plan, self._panel, Round.SCREEN, places, f"{self.name}: ids"
         )
 
-    def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]:
-        """Return the random tokens of the plan, without some."""
-        named, left_out = {token.id: token for token in self.vocabulary.available}, set(excluded)
-        return [named[k] for k in self.plan.reference if k in named and k not in left_out][:count]
-
     @property
     def similarity_spread(self) -> float:
-        """Standard deviation of the similarities of the texts."""
         return self.plan.similarity_spread
 
     @property
     def carriers(self) -> int:
-        """Number of texts that copies go into."""
         return len(self.plan.carriers)
 
     @property
     def anchors(self) -> int:
-        """Number of texts that they are compared with."""
         return len(self.plan.anchors)
 
+    @cached_property
+    def copies(self) -> tuple[int, ...]:
+        return fitting_copies(self.encoder, Insertion.TEXT, self.plan.carriers, _CURVE_COPIES)
+
     def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> ProfileRecheck:
-        """Put another model on the same texts."""
         return replace(self, encoder=encoder, vocabulary=vocabulary, name=name)
 
+    def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]:
+        named, left_out = {token.id: token for token in self.vocabulary.available}, set(excluded)
+        return [named[k] for k in self.plan.reference if k in named and k not in left_out][:count]
+
     def measured(self, tokens: Tokens) -> MeasuredTokens:
-        """Put tokens into all carriers."""
         found = self._measurements(tokens)
         ids = found.ids.tolist()
         return MeasuredTokens(
@@ -423,7 +346,6 @@ class ProfileRecheck:
         return reduce(together, found)
 
     def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked:
-        """Measure tokens together with ordinary ones, and judge them as a run does."""
         ordinary = self.ordinary((*excluded, *tokens.ids))
         found = self._measurements(tokens._replace(as_ids=[*tokens.as_ids, *ordinary]))
         ids = np.array([token.id for token in ordinary])
@@ -441,7 +363,6 @@ class ProfileRecheck:
         )
 
     def curves(self, tokens: Tokens) -> dict[int, list[float]]:
-        """Average the similarity of unrelated pairs by number of copies, 0 first, then `copies`."""
         places = list(range(min(SYMPTOM_CARRIERS, len(self.plan.carriers))))
         panel = self._stage.panel.chosen(places)
         texts = tuple(self.plan.carriers[place] for place in places)
@@ -456,9 +377,3 @@ class ProfileRecheck:
             for row in run(each, own).to_dicts()
         ]
         return {row["token_id"]: row["below"] for row in rows}
-
-    @cached_property
-    def copies(self) -> tuple[int, ...]:
-        """The numbers of copies of `curves`, without 0."""
-        longest = max(self.encoder.content_ids(self.plan.carriers), key=len)
-        return fitting_copies(self.encoder, longest, _TOKENS_PER_TEXT_COPY, CURVE_COPIES)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from stickytoken.insertion import Insertion
 from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
 
-if TYPE_CHECKING:
-    from stickytoken.methods.protocol import AnyMethod
 
-
-def _load() -> AnyMethod:
+def _load() -> Any:
     from stickytoken.methods.std._method import StdMethod
 
     return StdMethod()

@@ -2,34 +2,280 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from stickytoken.corpora import Sentences
-from stickytoken.corpora.choice import PairCorpus
-from stickytoken.corpora.pairs import SentencePair, sample_pairs, select_pairs
-from stickytoken.encoders.protocol import Encoder, require_ids
-from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.engine import compute_shard
+from stickytoken.data import Sentences
+from stickytoken.data.corpora import PairCorpus, SentencePair, sample_pairs, select_pairs
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import EncodingError, InputError
+from stickytoken.insertion import Insertion, Placement, Probe, Token
+from stickytoken.machine import Precision
+from stickytoken.measurement.engine import Progress, ProgressCallback, Shard, compute_shard
 from stickytoken.measurement.resume import Record
-from stickytoken.measurement.stage import Progress, ProgressCallback, Shard
-from stickytoken.methods.job import Job, model_mean
-from stickytoken.methods.probes import Carrier, KeyedPaths, PathSource, ProbeGrid, walk_vocabulary, word_count
-from stickytoken.methods.records import PlanRecord, ResultRecord
-from stickytoken.methods.std.formulas import (
-    PLACEMENTS,
-    Metric,
-    PairProbes,
-    ScoringStage,
-    ValidationStage,
-    distances,
+from stickytoken.methods.job import Job, PlanRecord, ResultRecord, model_mean
+from stickytoken.methods.probes import (
+    KeyedPaths,
+    PathSource,
+    ProbeGrid,
+    as_carriers,
+    require_insertion,
+    room_for,
+    walk_vocabulary,
+    word_count,
 )
-from stickytoken.methods.std.settings import StdSettings
+from stickytoken.validation import real_number, set_choices, set_whole_numbers
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementWeights:
+    """Weights over placements; they sum to 1."""
+
+    prefix: float
+    suffix: float
+    random: float
+
+    def __post_init__(self) -> None:
+        values = (self.prefix, self.suffix, self.random)
+        if not (min(values) >= 0 and abs(sum(values) - 1) <= 1e-9):
+            raise InputError(f"placement weights {values} must not be negative and must sum to 1")
+
+    def of(self, placement: Placement) -> float:
+        return float(getattr(self, placement.value))
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreConstants:
+    """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector)."""
+
+    alpha: float  # weight of one fall
+    beta: float  # weight of one rise
+    gamma: float  # keeps the denominator positive
+
+    def __post_init__(self) -> None:
+        values = (self.alpha, self.beta, self.gamma)
+        if not all(map(math.isfinite, values)) or min(values) < 0 or self.gamma == 0:
+            raise InputError(f"score constants need alpha, beta >= 0 and gamma > 0, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class StdSettings:
+    """Settings of the paper's method.
+
+    Attributes:
+        sentences: number of sentences sampled from the corpus.
+        pairs: number of pairs sampled from them, evenly over similarity.
+        scoring_pairs: number of pairs below the mean similarity that score a token.
+        validation_pairs: number of pairs below the mean similarity that validate a candidate.
+        copies: largest number of copies; probes hold 1 to this many.
+        insertion: copies as text or as token ids.
+        candidate_share: share of the tokens to validate, best scores first.
+        outlier_range: a candidate is sticky above Q3 + this x IQR of all rates.
+        seed: seed of the sentence sample and of random placement; 42 replays the published
+            stream of random placement.
+        scoring_weights: weights of the placements in the score.
+        validation_weights: weights of the placements in the validation rate.
+        angular: score constants for cosine and Euclidean distance.
+        manhattan: score constants for Manhattan distance.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    sentences: int = 1000
+    pairs: int = 1000
+    scoring_pairs: int = 5
+    validation_pairs: int = 250
+    copies: int = 8
+    insertion: Insertion = Insertion.TEXT
+    candidate_share: float = 0.02
+    outlier_range: float = 0.7
+    seed: int = 42
+    scoring_weights: PlacementWeights = field(default=PlacementWeights(0.35, 0.35, 0.30))
+    validation_weights: PlacementWeights = field(default=PlacementWeights(4 / 11, 4 / 11, 3 / 11))
+    angular: ScoreConstants = field(default=ScoreConstants(0.1, 0.05, 0.01))
+    manhattan: ScoreConstants = field(default=ScoreConstants(1.0, 0.5, 0.1))
+
+    def __post_init__(self) -> None:
+        least = {
+            "sentences": 2,
+            "pairs": 1,
+            "scoring_pairs": 1,
+            "validation_pairs": 1,
+            "copies": 1,
+            "seed": 0,
+        }
+        set_whole_numbers(self, least)
+        for name in ("candidate_share", "outlier_range"):
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
+        if not 0 < self.candidate_share <= 1:
+            raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
+        if not 0 <= self.outlier_range < math.inf:
+            raise InputError(f"outlier_range is {self.outlier_range}: it must be a number from 0")
+        set_choices(self, {"insertion": Insertion})
+
+
+def sticky_score(
+    distances: NDArray[np.float64], alone: NDArray[np.float64], constants: ScoreConstants
+) -> NDArray[np.float64]:
+    """Reward falls of the distance as copies are added, and penalise rises.
+
+    score = (sum of falls + alpha * number of falls + 0.1 t)
+            / (sum of rises + beta * number of rises + gamma)
+
+    (Chen et al. 2025, step 3 of the Sticky Token Detector.)
+    """
+    changes = np.diff(distances, axis=-1)
+    falls, rises = np.clip(-changes, 0, None), np.clip(changes, 0, None)
+    reward = falls.sum(-1) + constants.alpha * (changes < 0).sum(-1) + 0.1 * alone
+    penalty = rises.sum(-1) + constants.beta * (changes > 0).sum(-1) + constants.gamma
+    scores: NDArray[np.float64] = reward / penalty
+    return scores
+
+
+def falls_on_average(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Check whether the mean distance over 1, ..., n copies is below the distance without copies."""
+    below: NDArray[np.bool_] = distances[..., 1:].mean(-1) < distances[..., 0]
+    return below
+
+
+def candidate_threshold(scores: Sequence[float], share: float) -> float:
+    """Find the score that the best ``share`` of the tokens reach (linear quantile)."""
+    if not len(scores):
+        raise InputError("no token was scored")
+    return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
+
+
+def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
+    """Compute Q3 + outlier_range x IQR of the validation rates (linear quantiles).
+
+    A candidate with a higher rate is sticky (Chen et al. 2025, step 4 of the Sticky Token
+    Detector).
+    """
+    if not len(rates):
+        raise InputError("no candidate was validated")
+    first, third = np.quantile(np.asarray(rates, dtype=np.float64), [0.25, 0.75])
+    return float(third + outlier_range * (third - first))
+
+
+class Metric(StrEnum):
+    """A distance between two vectors."""
+
+    COSINE = "cosine"
+    EUCLIDEAN = "euclidean"
+    MANHATTAN = "manhattan"
+
+
+def distances(
+    vectors: NDArray[np.floating], others: NDArray[np.floating]
+) -> dict[Metric, NDArray[np.float64]]:
+    """Distances between vectors along the last axis, the other axes broadcast."""
+    left = np.asarray(vectors, dtype=np.float64)
+    right = np.asarray(others, dtype=np.float64)
+    norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
+    if not norms.all():
+        raise EncodingError("a zero vector has no cosine distance to anything")
+    difference = left - right
+    return {
+        Metric.COSINE: 1.0 - np.einsum("...d,...d->...", left, right) / norms,
+        Metric.EUCLIDEAN: np.linalg.norm(difference, axis=-1),
+        Metric.MANHATTAN: np.abs(difference).sum(axis=-1),
+    }
+
+
+PLACEMENTS = tuple(Placement)
+
+
+@dataclass(frozen=True)
+class PairProbes:
+    """Carriers with copies, and the anchors to compare them with."""
+
+    grid: ProbeGrid  # carriers x placements x counts
+    anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
+    carriers: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
+
+    def distances(self, vectors: NDArray[np.float32]) -> dict[Metric, NDArray[np.float64]]:
+        """Compute the distances to the anchor for 0, 1, ..., n copies."""
+        shape = self.grid.shape
+        probed = distances(vectors.reshape(*shape, -1), self.anchors[:, None, None, :])
+        clean = distances(self.carriers, self.anchors)
+        return {
+            metric: np.concatenate(
+                [np.broadcast_to(clean[metric][:, None, None], (*shape[:2], 1)), probed[metric]], axis=-1
+            )
+            for metric in Metric
+        }
+
+
+@dataclass(frozen=True)
+class ValidationStage:
+    """Compute the validation rate of every candidate."""
+
+    pairs: PairProbes
+    settings: StdSettings
+    name: str = "validate"
+    precision: Precision | None = None
+
+    @property
+    def probes_per_token(self) -> int:
+        return int(np.prod(self.pairs.grid.shape))
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        return self.pairs.grid.probes(token)
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+        """Compute rates by metric and placement, and the mean change of the cosine by copies."""
+        found = self.pairs.distances(vectors)
+        row: dict[str, float | list[float]] = {}
+        for metric in Metric:
+            falls = falls_on_average(found[metric]).astype(np.float64)
+            row[f"rate_{metric}"] = weighted(falls, self.settings.validation_weights)
+            for place, placement in enumerate(PLACEMENTS):
+                row[f"rate_{metric}_{placement}"] = float(falls[:, place].mean())
+        cosine = found[Metric.COSINE]
+        change = cosine[..., :1] - cosine[..., 1:]
+        row["lift"] = float(change.mean())
+        row["lift_by_copies"] = change.mean(axis=(0, 1)).tolist()
+        return row
+
+
+@dataclass(frozen=True)
+class ScoringStage(ValidationStage):
+    """Compute the sticky score of every token."""
+
+    name: str = "score"
+
+    @property
+    def probes_per_token(self) -> int:
+        return super().probes_per_token + 1
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        return [self.pairs.grid.alone(token), *super().probes(token)]
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+        """Compute scores by metric, averaged over pairs and weighted over placements."""
+        alone = distances(vectors[:1], self.pairs.anchors)
+        found = self.pairs.distances(vectors[1:])
+        row: dict[str, float | list[float]] = {}
+        for metric in Metric:
+            constants = self.settings.manhattan if metric is Metric.MANHATTAN else self.settings.angular
+            scores = sticky_score(found[metric], alone[metric][:, None], constants)
+            row[f"score_{metric}"] = weighted(scores, self.settings.scoring_weights)
+        return row
+
+
+def weighted(values: NDArray[np.float64], weights: PlacementWeights) -> float:
+    """Average over pairs, weighted over placements."""
+    by_placement = values.mean(axis=0)
+    return float(
+        sum(weights.of(placement) * by_placement[place] for place, placement in enumerate(PLACEMENTS))
+    )
 
 
 class PairRecord(Record):
@@ -61,20 +307,36 @@ class StdResultRecord(ResultRecord):
 
 
 _VALIDATION_KEY = 1
-_TOKENS_PER_TEXT_COPY = 8
+_SIDES = ("sentence1", "sentence2")
 
 
 def make_plan(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
 ) -> StdPlanRecord:
     """Compute u, sample pairs unless they are given, and choose scoring and validation pairs."""
-    if settings.insertion is Insertion.IDS:  # before the long work, as the next line: it may fail
-        require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
-    candidates = _candidates(encoder, settings, corpus)
+    # What may fail comes before the long work. Texts that the model would truncate with the copies in are
+    # left out.
+    require_insertion(encoder, settings.insertion)
+    sentences: list[str] = []
+    pairs: list[SentencePair] = []
+    room = room_for(encoder, settings.insertion, settings.copies)
+    if isinstance(corpus, Sentences):
+        sampled = corpus.sample(settings.sentences, settings.seed)
+        fitting = _fitting(encoder, sampled, room)
+        sentences = [text for text in sampled if text in fitting]
+        left_out = len(sampled) - len(sentences)
+    else:
+        carriers = _fitting(encoder, [pair.sentence2 for pair in corpus.pairs], room)
+        anchors = _fitting(encoder, [pair.sentence1 for pair in corpus.pairs], 0)
+        pairs = [pair for pair in corpus.pairs if pair.sentence2 in carriers and pair.sentence1 in anchors]
+        left_out = len(corpus.pairs) - len(pairs)
+    if not sentences and not pairs:
+        raise InputError(
+            f"every sentence of {corpus.source} is longer than {encoder.name} reads "
+            f"({encoder.max_length} tokens): use shorter sentences"
+        )
     u = model_mean(encoder, progress)
-    pairs = candidates.pairs or sample_pairs(
-        candidates.sentences, encoder.encode(candidates.sentences), settings.pairs
-    )
+    pairs = pairs or sample_pairs(sentences, encoder.encode(sentences), settings.pairs)
     scoring = select_pairs(pairs, u.value, settings.scoring_pairs)
     if len(scoring) < settings.scoring_pairs:
         raise InputError(
@@ -82,58 +344,24 @@ def make_plan(
             f"scoring needs {settings.scoring_pairs}: use more sentences, or fewer scoring pairs"
         )
     validation = select_pairs(pairs, u.value, settings.validation_pairs)
+    used = [*scoring, *validation]
+    first, second = (encoder.encode([getattr(pair, side) for pair in used]) for side in _SIDES)
+    own = 1 - distances(first, second)[Metric.COSINE]
     return StdPlanRecord(
         mean_similarity=u.value,
         mean_similarity_entries=u.entries,
         mean_similarity_error=u.error,
-        left_out=candidates.left_out,
-        similarity_deviation=_similarity_deviation(encoder, [*scoring, *validation]),
-        scoring=_records(scoring),
-        validation=_records(validation),
+        left_out=left_out,
+        similarity_deviation=float(np.abs(own - np.array([pair.similarity for pair in used])).max()),
+        scoring=[PairRecord(**asdict(pair)) for pair in scoring],
+        validation=[PairRecord(**asdict(pair)) for pair in validation],
     )
 
 
-class _Candidates(NamedTuple):
-    """Sentences to pair, or pairs to choose from, that fit the model; the number that did not."""
-
-    sentences: list[str]
-    pairs: list[SentencePair]
-    left_out: int
-
-
-def _candidates(encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus) -> _Candidates:
-    """Leave out texts that the model would truncate with the copies in."""
-    if isinstance(corpus, Sentences):
-        sampled = corpus.sample(settings.sentences, settings.seed)
-        fitting = _fitting(encoder, settings, sampled)
-        sentences = [text for text in sampled if text in fitting]
-        found = _Candidates(sentences, [], len(sampled) - len(sentences))
-    else:
-        carriers = _fitting(encoder, settings, [pair.sentence2 for pair in corpus.pairs])
-        anchors = _fitting(encoder, None, [pair.sentence1 for pair in corpus.pairs])
-        pairs = [pair for pair in corpus.pairs if pair.sentence2 in carriers and pair.sentence1 in anchors]
-        found = _Candidates([], pairs, len(corpus.pairs) - len(pairs))
-    if not found.sentences and not found.pairs:
-        raise InputError(
-            f"every sentence of {corpus.source} is longer than {encoder.name} reads "
-            f"({encoder.max_length} tokens): use shorter sentences"
-        )
-    return found
-
-
-def _fitting(encoder: Encoder, settings: StdSettings | None, texts: Sequence[str]) -> set[str]:
-    """Find the texts that leave room for the copies; a copy joined as text may become several tokens."""
-    copies = 0 if settings is None else settings.copies
-    room = copies if settings and settings.insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
-    if encoder.max_length is not None:
-        room = min(room, encoder.max_length // 2)
-    padding = [0] * room
+def _fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
     distinct = list(dict.fromkeys(texts))
-    return {
-        text
-        for text, ids in zip(distinct, encoder.content_ids(distinct), strict=True)
-        if encoder.fits(ids + padding)
-    }
+    tokenized = zip(distinct, encoder.content_ids(distinct), strict=True)
+    return {text for text, ids in tokenized if encoder.fits(ids + [0] * room)}
 
 
 def scoring_stage(
@@ -144,108 +372,75 @@ def scoring_stage(
     tokens: Sequence[Token],
 ) -> ScoringStage:
     """Build the stage that scores tokens; random placement replays the published stream."""
-    carriers = _carriers(encoder, settings, plan.scoring)
-    words = [word_count(carrier) for carrier in carriers]
-    paths = walk_vocabulary(settings.seed, vocabulary, tokens, words, settings.copies, settings.insertion)
-    return ScoringStage(_pair_probes(encoder, settings, plan.scoring, carriers, paths), settings)
+
+    def paths(words: Sequence[int]) -> PathSource:
+        return walk_vocabulary(settings.seed, vocabulary, tokens, words, settings.copies, settings.insertion)
+
+    return ScoringStage(_pair_probes(encoder, settings, plan.scoring, paths), settings)
 
 
 def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ValidationStage:
     """Build the stage that validates candidates."""
-    carriers = _carriers(encoder, settings, plan.validation)
-    words = tuple(word_count(carrier) for carrier in carriers)
-    paths = KeyedPaths(settings.seed, _VALIDATION_KEY, words, settings.copies, settings.insertion)
-    return ValidationStage(_pair_probes(encoder, settings, plan.validation, carriers, paths), settings)
 
+    def paths(words: Sequence[int]) -> PathSource:
+        return KeyedPaths(settings.seed, _VALIDATION_KEY, tuple(words), settings.copies, settings.insertion)
 
-def _similarity_deviation(encoder: Encoder, pairs: Sequence[SentencePair]) -> float:
-    """Find the largest difference between the pairs' similarity and the model's own."""
-    first = encoder.encode([pair.sentence1 for pair in pairs])
-    second = encoder.encode([pair.sentence2 for pair in pairs])
-    given = np.array([pair.similarity for pair in pairs])
-    return float(np.abs(1 - distances(first, second)[Metric.COSINE] - given).max())
-
-
-def _carriers(encoder: Encoder, settings: StdSettings, pairs: Sequence[PairRecord]) -> tuple[Carrier, ...]:
-    texts = [pair.sentence2 for pair in pairs]
-    if settings.insertion is Insertion.IDS:
-        return tuple(require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts))
-    return tuple(texts)
+    return ValidationStage(_pair_probes(encoder, settings, plan.validation, paths), settings)
 
 
 def _pair_probes(
     encoder: Encoder,
     settings: StdSettings,
     pairs: Sequence[PairRecord],
-    carriers: tuple[Carrier, ...],
-    paths: PathSource,
+    paths: Callable[[Sequence[int]], PathSource],
 ) -> PairProbes:
+    texts = [pair.sentence2 for pair in pairs]
+    carriers = as_carriers(encoder, settings.insertion, texts)
+    words = [word_count(carrier) for carrier in carriers]
     return PairProbes(
-        grid=ProbeGrid(carriers, PLACEMENTS, settings.copies, paths),
+        grid=ProbeGrid(carriers, PLACEMENTS, settings.copies, paths(words)),
         anchors=encoder.encode([pair.sentence1 for pair in pairs]),
-        carriers=encoder.encode([pair.sentence2 for pair in pairs]),
+        carriers=encoder.encode(texts),
     )
-
-
-def _records(pairs: Sequence[SentencePair]) -> list[PairRecord]:
-    return [
-        PairRecord(sentence1=pair.sentence1, sentence2=pair.sentence2, similarity=pair.similarity)
-        for pair in pairs
-    ]
 
 
 @dataclass(frozen=True, slots=True)
 class StdEvidence:
-    """Result for one token on the validation pairs.
-
-    Attributes:
-        token_id: id of the token.
-        token: its vocabulary string.
-        category: its category.
-        validation_rate: by metric, the weighted share of pairs whose distance falls.
-        by_placement: the unweighted shares by placement and metric.
-        lift: mean rise of the cosine over pairs, placements and copies.
-        lift_by_copies: the lift for 1, 2, ... copies.
-        pairs: number of pairs behind the numbers.
-    """
+    """Result for one token on the validation pairs."""
 
     token_id: int
     token: str
     category: str
-    validation_rate: dict[str, float]
-    by_placement: dict[str, dict[str, float]]
-    lift: float
-    lift_by_copies: list[float]
-    pairs: int
+    validation_rate: dict[str, float]  # by metric, the weighted share of pairs whose distance falls
+    by_placement: dict[str, dict[str, float]]  # the unweighted shares by placement and metric
+    lift: float  # mean rise of the cosine over pairs, placements and copies
+    lift_by_copies: list[float]  # for 1, 2, ... copies
+    pairs: int  # behind the numbers
 
 
 def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
     """Validate tokens one by one on the validation pairs of a run with these settings."""
     plan = make_plan(job.encoder, job.settings, job.corpus, progress)
     stage = validation_stage(job.encoder, job.settings, plan)
-    vocabulary = job.vocabulary
-    names = dict(zip(vocabulary.ids, zip(vocabulary.tokens, vocabulary.categories, strict=True), strict=True))
-    found = []
+    vocabulary, found = job.vocabulary, []
     progress(Progress(stage.name, 0, len(job.tokens)))
-    for place, token in enumerate(job.tokens, start=1):
-        (row,), sequences = compute_shard(stage, Shard(place, (token,)), job.encoder)
-        name, category = names[token.id]
-        found.append(_evidence(row, name, category.value, len(plan.validation)))
-        progress(Progress(stage.name, place, len(job.tokens), place, sequences * place))
+    for done, token in enumerate(job.tokens, start=1):
+        (row,), sequences = compute_shard(stage, Shard(done, (token,)), job.encoder)
+        place = vocabulary.place(token.id)
+        found.append(
+            StdEvidence(
+                token_id=token.id,
+                token=vocabulary.tokens[place],
+                category=vocabulary.categories[place].value,
+                validation_rate={metric.value: row[f"rate_{metric}"] for metric in Metric},
+                by_placement={
+                    placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
+                    for placement in PLACEMENTS
+                },
+                lift=row["lift"],
+                lift_by_copies=row["lift_by_copies"],
+                pairs=len(plan.validation),
+            )
+        )
+        progress(Progress(stage.name, done, len(job.tokens), done, sequences * done))
     return found
-
-
-def _evidence(row: dict[str, Any], name: str, category: str, pairs: int) -> StdEvidence:
-    return StdEvidence(
-        token_id=row["token_id"],
-        token=name,
-        category=category,
-        validation_rate={metric.value: row[f"rate_{metric}"] for metric in Metric},
-        by_placement={
-            placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
-            for placement in PLACEMENTS
-        },
-        lift=row["lift"],
-        lift_by_copies=row["lift_by_copies"],
-        pairs=pairs,
-    )

@@ -1,8 +1,8 @@
 """Change what text reaches in a tokenizer, without changing any token id."""
 
 from stickytoken.repairs.tokenizer_edit._edit import TokenizerEdit, edited_tokenizer, splittable
-from stickytoken.repairs.tokenizer_edit._pipeline import Pipeline, read_pipeline, word_pieces
-from stickytoken.repairs.tokenizer_edit._unreachable import merge_pairs, renamed_model
+from stickytoken.repairs.tokenizer_edit._pipeline import Pipeline, read_pipeline
+from stickytoken.repairs.tokenizer_edit._unreachable import merge_pairs, renamed_model, word_pieces
 
 __all__ = [
     "Pipeline",

@@ -1,47 +1,35 @@
-"""Make ordinary entries unreachable from text."""
+"""Make entries of a vocabulary unreachable from text."""
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from stickytoken.errors import RepairError
 from stickytoken.repairs.tokenizer_edit._pipeline import (
-    Merges,
     cuts_words,
     entries_of,
     keeps_spaces_out,
-    segmentable,
+    pre_tokenizer_alone,
     shown_entry,
-    word_pieces,
 )
 
+Pair = tuple[str, str]
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _SHOWN_ENTRIES = 3
+_NO_NAME = "spaces reach the vocabulary, so that a text could hold any name it is given"
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """What a vocabulary becomes without some entries.
-
-    Attributes:
-        model: The ``model`` part of tokenizer.json.
-        renamed: New strings of entries by id.
-        word_beginnings: Strings to cut off words before they are looked up.
-    """
+class Removed(NamedTuple):
+    """What a vocabulary becomes without some entries."""
 
     model: dict[str, Any]
     renamed: Mapping[int, str]
-    word_beginnings: tuple[str, ...] = ()
-
-    @property
-    def looks_up_words(self) -> bool:
-        """Whether the pipeline itself changes, and not only its vocabulary."""
-        return bool(self.model.get("ignore_merges"))
+    word_beginnings: tuple[str, ...] = ()  # to be cut off words before they are looked up
 
 
 def without_entries(
@@ -54,7 +42,7 @@ def without_entries(
         if (reason := vocabulary.reason_against(token_id, others)) is not None:
             entry = entries_of(document).get(token_id, "")
             raise RepairError(f"{shown_entry(entry, token_id)} cannot be made unreachable: {reason}")
-    return vocabulary.without(tuple(ids))
+    return vocabulary.without(ids)
 
 
 def reasons_against(
@@ -63,11 +51,9 @@ def reasons_against(
     """Say why each entry cannot be removed together with those before it; None if it can."""
     vocabulary = _Vocabulary(document, can_change_steps)
     reasons: dict[int, str | None] = {}
-    accepted: list[int] = []
     for token_id in ids:
+        accepted = [each for each, reason in reasons.items() if reason is None]
         reasons[token_id] = vocabulary.reason_against(token_id, accepted)
-        if reasons[token_id] is None:
-            accepted.append(token_id)
     return reasons
 
 
@@ -83,68 +69,64 @@ class _Vocabulary:
         self._added = {added["id"] for added in document.get("added_tokens", ())}
         self._order = {_pair(merge): rank for rank, merge in enumerate(self._model.get("merges", ()))}
         self._merges = Merges(tuple(self._model["vocab"]), self._order) if self._kind == "BPE" else None
+        self._name_is_safe = keeps_spaces_out(document)
 
     def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:
         entry = self._entries.get(token_id)
-        if entry is None or token_id in self._added:
-            return self._reason_of_role(token_id)
+        if token_id in self._added:
+            return "it is an added token; make its text plain instead"
+        if entry is None:
+            return "the vocabulary has no such token"
         if token_id == self._model.get("unk_id") or entry == self._model.get("unk_token"):
             return "unknown text becomes this token"
         removed = frozenset(self._entries[each] for each in (*accepted, token_id) if each in self._entries)
+        is_byte = bool(self._model.get("byte_fallback")) and _BYTE.fullmatch(entry) is not None
         if self._merges is not None:
-            return self._reason_of_merges(self._merges, entry, removed)
-        if self._kind in ("WordPiece", "Unigram"):
-            return self._reason_of_pieces(entry, removed)
-        return f"a vocabulary of the kind {self._kind} has no smaller entries to fall back on"
+            return self._reason_of_merges(self._merges, entry, is_byte, removed)
+        return self._reason_of_pieces(entry, is_byte, removed)
 
-    def _reason_of_role(self, token_id: int) -> str:
-        if token_id in self._added:
-            return "it is an added token; make its text plain instead"
-        return "the vocabulary has no such token"
-
-    def _reason_of_merges(self, merges: Merges, entry: str, removed: frozenset[str]) -> str | None:
-        if self._model.get("end_of_word_suffix") or self._model.get("continuing_subword_prefix"):
-            return "its byte pair encoding marks word ends in the entries"
-        if len(entry) == 1 or self._is_byte(entry):
-            return "it is a single character or byte, and has no pieces"
-        lost = merges.without(removed).looked_up
-        if not lost:
-            return None if self._name_is_safe() or not self._model.get("ignore_merges") else _NO_NAME
-        if not (merges.can_be_looked_up(lost, removed) and self._looks_up_words):
-            shown = ", ".join(map(repr, lost[:_SHOWN_ENTRIES]))
-            return f"{len(lost)} other entries are built from it, such as {shown}"
-        return None
-
-    def _reason_of_pieces(self, entry: str, removed: frozenset[str]) -> str | None:
-        if not self._name_is_safe():
+    def _reason_of_pieces(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
+        if self._kind not in ("WordPiece", "Unigram"):
+            return f"a vocabulary of the kind {self._kind} has no smaller entries to fall back on"
+        if not self._name_is_safe:
             return _NO_NAME
-        if self._is_byte(entry):
+        if is_byte:
             return "it is a byte, and has no pieces"
         left = set(self._entries.values()) - removed
         if self._kind == "WordPiece":
-            prefix = self._model.get("continuing_subword_prefix", "##")
-            cut: object = word_pieces(entry, left, prefix)
+            cut: object = word_pieces(entry, left, self._model.get("continuing_subword_prefix", "##"))
         else:
             cut = self._model.get("byte_fallback") or segmentable(entry, left)
         return None if cut else "without it, its text would be unknown"
 
-    def _is_byte(self, entry: str) -> bool:
-        return bool(self._model.get("byte_fallback")) and _BYTE.fullmatch(entry) is not None
+    def _reason_of_merges(
+        self, merges: Merges, entry: str, is_byte: bool, removed: frozenset[str]
+    ) -> str | None:
+        if self._model.get("end_of_word_suffix") or self._model.get("continuing_subword_prefix"):
+            return "its byte pair encoding marks word ends in the entries"
+        if len(entry) == 1 or is_byte:
+            return "it is a single character or byte, and has no pieces"
+        lost = merges.without(removed).looked_up
+        if not lost:
+            return None if self._name_is_safe or not self._model.get("ignore_merges") else _NO_NAME
+        if merges.can_be_looked_up(lost, removed) and self._looks_up_words:
+            return None
+        shown = ", ".join(map(repr, lost[:_SHOWN_ENTRIES]))
+        return f"{len(lost)} other entries are built from it, such as {shown}"
 
-    def _name_is_safe(self) -> bool:
-        return keeps_spaces_out(self._document)
-
-    def without(self, ids: tuple[int, ...]) -> Removed:
+    def without(self, ids: Sequence[int]) -> Removed:
+        renamed = {token_id: _new_name(token_id) for token_id in ids}
         if self._merges is None:
-            renamed = {token_id: new_name(token_id) for token_id in ids}
             return Removed(renamed_model(self._model, renamed), renamed)
         entries = frozenset(self._entries[token_id] for token_id in ids)
         removal = self._merges.without(entries)
-        model = self._model | {"merges": _written(removal.merges, self._model["merges"])}
+        as_text = isinstance(next(iter(self._model["merges"]), None), str)
+        pairs = sorted(removal.order, key=removal.order.__getitem__)
+        written = [" ".join(pair) if as_text else list(pair) for pair in pairs]
+        model = self._model | {"merges": written}
         if not removal.looked_up and not self._model.get("ignore_merges"):
             return Removed(model, {})
-        renamed = {token_id: new_name(token_id) for token_id in ids}
-        renamed |= {token_id: new_name(token_id) for token_id in self._never_merged}
+        renamed |= {token_id: _new_name(token_id) for token_id in self._never_merged}
         lost = tuple(entry for entry in removal.looked_up if entry.startswith(tuple(entries)))
         beginnings = tuple(entry for entry in self._model["vocab"] if lost and entry.startswith(lost))
         return Removed(renamed_model(model | {"ignore_merges": True}, renamed), renamed, beginnings)
@@ -154,7 +136,7 @@ class _Vocabulary:
         """Whether looking up whole words finds what merging them finds, and is honoured."""
         parts = {part for pair in self._order for part in pair}
         return (
-            self._name_is_safe()
+            self._name_is_safe
             and cuts_words(self._document)
             and parts.isdisjoint(self._never_merged.values())
             and self._can_change_steps()
@@ -175,10 +157,23 @@ class _Vocabulary:
         }
 
 
-_NO_NAME = "spaces reach the vocabulary, so that a text could hold any name it is given"
+def _kind(model: dict[str, Any]) -> str:
+    """Return the kind of a vocabulary; old files do not name it."""
+    if "type" in model:
+        return str(model["type"])
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model["vocab"], list):
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
 
 
-def new_name(token_id: int) -> str:
+def _pair(merge: str | Sequence[str]) -> Pair:
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left, right
+
+
+def _new_name(token_id: int) -> str:
     """Name an entry by a string that no text can produce, given that spaces never reach the vocabulary."""
     return f"[unreachable {token_id}]"
 
@@ -195,34 +190,12 @@ def renamed_model(model: dict[str, Any], renamed: Mapping[int, str]) -> dict[str
     return model | {"vocab": changed}
 
 
-def merge_pairs(model: dict[str, Any]) -> tuple[tuple[str, str], ...] | None:
+def merge_pairs(model: dict[str, Any]) -> tuple[Pair, ...] | None:
     """Return the merges of a vocabulary; None if it has none."""
     return tuple(_pair(merge) for merge in model["merges"]) if "merges" in model else None
 
 
-def _kind(model: dict[str, Any]) -> str:
-    """Return the kind of a vocabulary; old files do not name it."""
-    if "type" in model:
-        return str(model["type"])
-    if "merges" in model:
-        return "BPE"
-    if isinstance(model["vocab"], list):
-        return "Unigram"
-    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
-
-
-def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
-    left, right = merge.split(" ") if isinstance(merge, str) else merge
-    return left, right
-
-
-def _written(merges: Sequence[tuple[str, str]], like: Sequence[Any]) -> list[Any]:
-    """Write merges in the form that the file has."""
-    return (
-        [" ".join(pair) for pair in merges]
-        if like and isinstance(like[0], str)
-        else [list(pair) for pair in merges]
-    )
+# Special and added tokens.
 
 
 def with_plain_specials(
@@ -239,7 +212,7 @@ def with_plain_specials(
     model = _with_all_added(document["model"], added, ids)
     vocabulary = entries_of({"model": model})
     renamed = {
-        token_id: new_name(token_id)
+        token_id: _new_name(token_id)
         for token_id in ids
         if token_id == pad_id or _in_reach(document | {"model": model}, vocabulary[token_id])
     }
@@ -249,15 +222,15 @@ def with_plain_specials(
             f"{shown_entry(entry, next(iter(renamed)))} cannot become plain text: its vocabulary would "
             "still match it, and spaces reach the vocabulary, so that no other name is safe"
         )
-    if model.get("unk_token") in {vocabulary[token_id] for token_id in renamed}:
-        unknown = next(token_id for token_id, entry in vocabulary.items() if entry == model["unk_token"])
-        model = model | {"unk_token": renamed[unknown]}
+    for token_id, name in renamed.items():
+        if model.get("unk_token") == vocabulary[token_id]:
+            model = model | {"unk_token": name}
     kept = [each for token_id, each in added.items() if token_id not in ids]
     if pad_id in ids:  # special tokens are no longer looked for at all, so those that still are lose the mark
         kept = [each | {"special": False} for each in kept]
     changed = document | {"model": renamed_model(model, renamed), "added_tokens": kept}
-    if changed.get("padding") and changed["padding"]["pad_id"] in renamed:
-        padding = changed["padding"]
+    padding = changed.get("padding")
+    if padding and padding["pad_id"] in renamed:
         changed["padding"] = padding | {"pad_token": renamed[padding["pad_id"]]}
     return changed, renamed
 
@@ -287,19 +260,119 @@ def _with_all_added(
 
 def _in_reach(document: dict[str, Any], entry: str) -> bool:
     """Check whether the vocabulary could match the string of an entry in text."""
-    from tokenizers import Tokenizer
-
     model = document["model"]
     if "merges" in model:
         return bool(model.get("ignore_merges"))
     if isinstance(model["vocab"], list) or document.get("pre_tokenizer") is None:
         return True
-    small = {
-        "version": "1.0",
-        "added_tokens": [],
-        "pre_tokenizer": document["pre_tokenizer"],
-        "model": {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""},
-    }
-    splitting = Tokenizer.from_str(json.dumps(small)).pre_tokenizer
+    splitting = pre_tokenizer_alone({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
     text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
     return any(text in piece for piece, _ in splitting.pre_tokenize_str(text))
+
+
+# What text falls into.
+
+
+def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:
+    """Cut the text of an entry as WordPiece does, longest piece first; None if something is unknown."""
+    continued = bool(prefix) and entry.startswith(prefix) and len(entry) > len(prefix)
+    text = entry.removeprefix(prefix) if continued else entry
+    pieces: list[str] = []
+    start = 0
+    while start < len(text):
+        mark = prefix if start or continued else ""
+        ends = range(len(text), start, -1)
+        end = next((end for end in ends if mark + text[start:end] in entries), None)
+        if end is None:
+            return None
+        pieces.append(mark + text[start:end])
+        start = end
+    return pieces
+
+
+def segmentable(text: str, entries: Collection[str]) -> bool:
+    """Check that a text is a sequence of entries."""
+    reached = [True, *(False for _ in text)]
+    for end in range(1, len(text) + 1):
+        reached[end] = any(reached[start] and text[start:end] in entries for start in range(end))
+    return reached[-1]
+
+
+# How entries that begin a word are marked: by byte-level tokenizers, and by SentencePiece.
+_WORD_MARKS = ("Ġ", "▁")
+# Entries that may depend on looking up whole words; with more, longer words would change too often.
+_LOOKED_UP = 40
+
+
+class Removal(NamedTuple):
+    """Merges without some entries."""
+
+    order: Mapping[Pair, float]  # the rank of each merge that is left or was added
+    looked_up: tuple[str, ...]  # entries that no merges make any longer
+
+
+class Merges:
+    """The merges of a vocabulary."""
+
+    def __init__(self, entries: Collection[str], order: Mapping[Pair, float]) -> None:
+        self._entries = entries
+        self._order = order
+        self._containing: dict[str, list[str]] = {}
+        self._removals: dict[frozenset[str], Removal] = {}
+        self._with: dict[str, list[Pair]] = {}
+        for pair in order:
+            for part in {*pair, "".join(pair)}:
+                self._with.setdefault(part, []).append(pair)
+
+    def without(self, removed: frozenset[str]) -> Removal:
+        """Remove entries, and make the entries that are built from them in another way."""
+        if removed in self._removals:
+            return self._removals[removed]
+        order = dict(self._order)
+        dead = sorted({pair for part in removed for pair in self._with.get(part, ())}, key=order.__getitem__)
+        for pair in dead:
+            del order[pair]
+        for pair in dead:
+            entry = "".join(pair)
+            if entry not in removed and len(pieces := merged(entry, order)) == 2:
+                order[pieces[0], pieces[1]] = self._order[pair]
+        for part in removed - self._containing.keys():
+            self._containing[part] = [entry for entry in self._entries if part in entry]
+        built = dict.fromkeys(entry for part in removed for entry in self._containing[part])
+        lost = [
+            entry
+            for entry in built
+            if entry not in removed and len(merged(entry, order)) > 1 and len(merged(entry, self._order)) == 1
+        ]
+        self._removals[removed] = Removal(order, tuple(lost))
+        return self._removals[removed]
+
+    def can_be_looked_up(self, lost: Collection[str], removed: frozenset[str]) -> bool:
+        """Say whether entries that no merges produce are still found.
+
+        They are if they begin words: looked up as whole words, or cut from longer ones.
+        """
+        return len(lost) <= _LOOKED_UP and all(
+            entry.startswith(_WORD_MARKS) or (entry.startswith(tuple(removed)) and self._is_word(entry))
+            for entry in lost
+        )
+
+    def _is_word(self, entry: str) -> bool:
+        """Say whether an entry without the mark of a word is one all the same, at the beginning of a text."""
+        marked = {mark + entry for mark in _WORD_MARKS}
+        containing = [other for other in self._entries if entry in other]
+        words = (other.lstrip("".join(_WORD_MARKS)) for other in containing)
+        return not marked.isdisjoint(containing) and all(word.startswith(entry) for word in words)
+
+
+def merged(text: str, order: Mapping[Pair, float]) -> list[str]:
+    """Merge the characters of a word: the pair of the lowest rank first, the leftmost of equal ones."""
+    pieces = list(text)
+    while len(pieces) > 1:
+        ranks = [order.get(pair, math.inf) for pair in pairwise(pieces)]
+        lowest = min(ranks)
+        if math.isinf(lowest):
+            break
+        place = ranks.index(lowest)
+        pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
+    return pieces

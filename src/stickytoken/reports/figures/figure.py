@@ -3,52 +3,51 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from stickytoken.validation import visible
+from stickytoken.reports.templating import number
+from stickytoken.validation import markdown, markdown_table, visible
 
 
 @dataclass(frozen=True)
 class DataTable:
-    """The numbers of a figure, for readers who cannot see the picture.
+    """A table of a report or of the web app; pages show it with the macro `data_table`."""
 
-    Attributes:
-        columns: headings.
-        rows: one value per column; None is missing.
-    """
+    columns: Sequence[str] = ()  # headings
+    rows: Sequence[Sequence[Any]] = ()  # one value per column; None is missing
 
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
+    @classmethod
+    def of(cls, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> DataTable:
+        """Choose columns of named rows; the mapping gives the headings."""
+        return cls(tuple(columns.values()), [tuple(row[key] for key in columns) for row in rows])
+
+    def markdown(self, missing: str | None = None) -> str:
+        """Return the table as Markdown, a dash or another text for what is missing; empty without rows."""
+        cells = (
+            [markdown(number(missing if value is None else value)) for value in row] for row in self.rows
+        )
+        return markdown_table([*map(markdown, self.columns)], cells) if self.rows else ""
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure of a report.
+    """A figure of a report."""
 
-    Attributes:
-        name: of its file and its place in the page.
-        title: what it is about.
-        plot: the picture.
-        alt: what it shows, in words and numbers.
-        reading: how to read it.
-        table: its numbers.
-        narrow: changes of the layout on a narrow screen, by path.
-        in_markdown: whether its table stands in Markdown too.
-    """
-
-    name: str
-    title: str
-    plot: go.Figure
-    alt: str
-    reading: str
-    table: DataTable = field(default_factory=lambda: DataTable((), ()))
-    narrow: dict[str, Any] = field(default_factory=dict)
-    in_markdown: bool = False
+    name: str  # of its file and its place in the page
+    title: str  # what it is about
+    plot: go.Figure  # the picture
+    alt: str  # what it shows, in words and numbers
+    reading: str  # how to read it
+    table: DataTable = DataTable()  # its numbers
+    narrow: dict[str, Any] = field(default_factory=dict)  # changes of the layout on a narrow screen, by path
+    in_markdown: bool = False  # whether its table stands in Markdown too
 
 
 # Of Okabe and Ito (2008), those with a contrast of 3 to 1 against white and against the dark ground.
@@ -67,6 +66,9 @@ SYMBOLS: Mapping[str, str] = MappingProxyType(
 # None is green: that is the colour of ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
+
+THIN_LINE = {"width": 1, "color": ORDINARY}
+DOTTED_LINE = {"color": ORDINARY, "width": 1.5, "dash": "dot"}
 
 # Letters of a line, and of a token in a legend, on a narrow screen.
 _NARROW_LETTERS, _LEGEND_LETTERS = 44, 20
@@ -115,6 +117,18 @@ def new_figure(height: int = 380) -> go.Figure:
     return figure
 
 
+def new_panels(titles: Sequence[str], height: int, spacing: float, *, same_scale: bool = False) -> go.Figure:
+    """Make an empty figure of panels side by side."""
+    return make_subplots(
+        rows=1,
+        cols=len(titles),
+        shared_yaxes=same_scale,
+        horizontal_spacing=spacing,
+        subplot_titles=titles,
+        figure=new_figure(height),
+    )
+
+
 def diverging(strongest: float, title: str) -> dict[str, Any]:
     """Return options of a heatmap of values around zero, with gaps between its cells."""
     return {
@@ -143,6 +157,11 @@ def legend_label(text: str) -> str:
     return label(shown if len(shown) <= _LEGEND_LETTERS else f"{shown[: _LEGEND_LETTERS - 1]}…")
 
 
+def spread_out(copies: Sequence[int]) -> list[float]:
+    """Place numbers of copies so that doublings are equal steps, with room for 0."""
+    return [float(value) for value in np.log2(np.array(copies) + 1.0)]
+
+
 def empty_figure(message: str) -> go.Figure:
     """Make a figure that says why it is empty, in lines that fit a narrow screen."""
     figure = new_figure(height=120)
@@ -152,10 +171,32 @@ def empty_figure(message: str) -> go.Figure:
     return figure
 
 
-def draw_band(
-    figure: go.Figure, places: Sequence[float], low: Sequence[float], high: Sequence[float], column: int
+def figure_of_nothing(
+    name: str, title: str, reading: str, message: str, columns: Sequence[str] = (), **options: Any
+) -> ReportFigure:
+    """Make a figure that says, as picture and in words, why there is nothing to show."""
+    said = f"{message[0].upper()}{message[1:]}."
+    return ReportFigure(name, title, empty_figure(message), said, reading, DataTable(columns), **options)
+
+
+def draw_ordinary(
+    figure: go.Figure,
+    places: Sequence[float],
+    lines: tuple[Sequence[float], Sequence[float], Sequence[float]],
+    column: int | None = None,
+    **options: Any,
 ) -> None:
-    """Draw the range of ordinary tokens in a panel."""
+    """Draw the range of ordinary tokens as a band and their mean as a dashed line.
+
+    Args:
+        figure: to draw into.
+        places: on the horizontal axis.
+        lines: lowest values, means and highest values.
+        column: of the panel; None in a figure without panels.
+        options: of the line.
+    """
+    low, mean, high = lines
+    row = None if column is None else 1
     figure.add_scatter(
         x=[*places, *reversed(places)],
         y=[*high, *reversed(low)],
@@ -165,8 +206,17 @@ def draw_band(
         line={"width": 0},
         hoverinfo="skip",
         showlegend=False,
-        row=1,
+        row=row,
         col=column,
+    )
+    figure.add_scatter(
+        x=places,
+        y=mean,
+        mode="lines",
+        line={"color": CONTROL, "width": 2.5, "dash": "dash"},
+        row=row,
+        col=column,
+        **options,
     )
 
 

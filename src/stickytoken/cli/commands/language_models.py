@@ -1,0 +1,223 @@
+"""stickytoken embed, evaluate and tune: vectors of texts, and the layers of prompted language models."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from stickytoken.cli import _options as opt
+from stickytoken.cli._command import command
+from stickytoken.cli._loading import announced, load, tell_layer
+from stickytoken.cli.console import counted, inform, print_json, print_line, print_table
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from stickytoken.evaluation import Tuning
+
+
+@command()
+def embed(
+    model: opt.ModelOrEndpoint,
+    source: Annotated[Path, opt.texts_option("--input")],
+    out: opt.Output[Path],
+    column: opt.Texts[str | None] = None,
+    *,
+    loading: opt.EndpointLoadingOptions,
+    prompting: opt.PromptingOptions,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """Write one vector per text of a file, in the order of the file.
+
+    Example: stickytoken embed ./qwen2 --prompt prompteol --input texts.txt --out vectors.parquet
+
+    Args:
+        source: A txt file with one text per line, or a csv, tsv, jsonl or parquet file.
+        out: New parquet file.
+        column: Column of --input to read. Default: found by name.
+    """
+    from stickytoken.evaluation import embed_file, require_new_file, texts_of_file
+    from stickytoken.measurement.engine import Progress
+
+    texts = texts_of_file(source, column)
+    require_new_file(out)
+    encoder = load(model, loading, prompting, tokenizer_needed=False)
+    tell_layer(encoder)
+    with announced(encoder, loading, lambda stand_in, _: stand_in.encode(texts)) as progress:
+        dimension = embed_file(
+            encoder, texts, out, lambda done, total: progress(Progress("texts", done, total, computed=done))
+        )
+    if output_format is opt.Format.JSON:
+        print_json({"model": model, "texts": len(texts), "dimension": dimension, "output": str(out)})
+    else:
+        print_line(f"{len(texts):,} vectors of {dimension:,} components in {out}")
+
+
+@command()
+def evaluate(
+    model: opt.ModelOrEndpoint,
+    task: opt.Texts[str],
+    *,
+    loading: opt.EndpointLoadingOptions,
+    prompting: opt.PromptingOptions,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """Score a model on a labelled task, with token prepending or contrast and with the plain prompt.
+
+    Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
+
+    Args:
+        task: Task file, BEIR folder, or name of an MTEB task.
+    """
+    from stickytoken.data.tasks import find_task
+    from stickytoken.evaluation import compare
+
+    found, notes = find_task(task)
+    for note in notes:
+        inform(f"note: {note}")
+    encoder = load(model, loading, prompting, tokenizer_needed=False)
+    inform(f"encoding {found.units:,} {found.unit}")
+    with announced(encoder, loading, lambda stand_in, _: compare(stand_in, found)):
+        comparison = compare(encoder, found)
+    if comparison.cut:
+        inform(f"note: {comparison.cut:,} texts were truncated to the length that the model reads")
+    if output_format is opt.Format.JSON:
+        document = {
+            "model": model,
+            "task": task,
+            "kind": found.layout,
+            "unit": found.unit,
+            "units": found.units,
+            "cut": comparison.cut,
+            "scores": [asdict(row) for row in comparison.scores],
+        }
+        print_json(document)
+        return
+    contrasting = any(row.contrast_layer is not None for row in comparison.scores)
+    added = ("contrast layer", "strength", "rule") if contrasting else ()
+    rows = []
+    for row in comparison.scores:
+        settings: list[object] = [row.encoding, row.start, row.exit, row.layer]
+        if contrasting:
+            settings += [row.contrast_layer, row.contrast_strength, row.contrast_rule]
+        rows.append([*settings, *map(row.scores.get, found.metrics), row.seconds])
+    columns = ("encoding", "start", "exit", "layer", *added, *found.metrics, "seconds")
+    print_table(f"{model} on {task}", columns, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TuningOptions:
+    """What to choose, and what to keep.
+
+    Attributes:
+        exit: First layer that token prepending leaves alone, where it is kept.
+        token_prepending: With --contrast: keep token prepending as it is given.
+        contrast: Choose contrast instead of token prepending.
+    """
+
+    start: opt.Start = None
+    exit: opt.Setting[int | None] = None
+    token_prepending: Annotated[bool, opt.language_option("--token-prepending")] = False
+    contrast: Annotated[bool, opt.language_option("--contrast")] = False
+    contrast_layer: opt.ContrastLayer = None
+    contrast_strength: opt.ContrastStrength = None
+    contrast_rule: opt.ContrastRule = None
+
+
+@command()
+def tune(
+    model: opt.Model,
+    task: opt.Texts[Path],
+    prompt: opt.Language[str] = "prompteol",
+    *,
+    tuning: TuningOptions,
+    loading: opt.LoadingOptions,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """Choose the layers of token prepending, or of contrast, by the score on a development set.
+
+    Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol --contrast
+
+    Args:
+        task: Development set: a csv, tsv, jsonl or parquet file with sentence1, sentence2 and score.
+        prompt: prompteol, cot, ke, ck, metaeol, or a text with {sentence}.
+    """
+    from stickytoken.encoders.prompted import prompts
+    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+    from stickytoken.encoders.protocol import Prompting
+    from stickytoken.evaluation import read_similarity, tune_contrast
+    from stickytoken.evaluation import tune as tune_prepending
+
+    prompts.find_prompt(prompt)  # a text without {sentence} would be put in front of every input
+    prompts.require_contrast_options(Prompting(prompt, **asdict(tuning)))
+    kept = opt.PromptingOptions(prompt)
+    if tuning.contrast:
+        kept = opt.PromptingOptions(
+            prompt, token_prepending=tuning.token_prepending, start=tuning.start, exit=tuning.exit
+        )
+    elif tuning.exit is not None:
+        raise InputError(
+            f"exit {tuning.exit} is what tune chooses: leave it out, or keep it with --contrast "
+            "--token-prepending"
+        )
+    pairs = read_similarity(task)
+    encoder = load(model, loading, kept)
+    if not isinstance(encoder, CausalPromptEncoder):
+        raise InputError(
+            f"{model!r} is a SentenceTransformer: pass a plain language model, which "
+            f"{'contrast' if tuning.contrast else 'token prepending'} needs"
+        )
+    with counted("settings") as progress:
+        if tuning.contrast:
+            found = tune_contrast(
+                encoder,
+                pairs,
+                layer=tuning.contrast_layer,
+                strength=tuning.contrast_strength,
+                rule=prompts.ContrastRule(tuning.contrast_rule or prompts.ContrastRule.SCALED),
+                progress=progress,
+            )
+        else:
+            found = tune_prepending(encoder, pairs, start=tuning.start, progress=progress)
+    if output_format is opt.Format.JSON:
+        told = {"model": model, "task": str(task), "prompt": prompt, "pairs": pairs.units}
+        print_json(told | asdict(found))
+    else:
+        _print_tuning(model, found)
+
+
+def _print_tuning(model: str, found: Tuning) -> None:
+    """Print one row per setting with its best layer and a bar, then the choice as options."""
+    best, plain = found.best, found.plain_at_best
+    contrasting = best.contrast_layer is not None
+    shown = 4 if contrasting else 2
+    rows = []
+    for setting, tried in groupby(
+        found.tried, lambda own: (own.start, own.exit, own.contrast_layer, own.contrast_strength)
+    ):
+        span = [own for own in tried if own.spearman is not None]
+        if not span:
+            continue
+        top = max(span, key=lambda own: own.spearman or 0.0)
+        at_best = next((own.spearman for own in span if own.layer == best.layer), None)
+        bar = "#" * max(0, round((top.spearman or 0.0) / 2))
+        rows.append([*setting[:shown], top.layer, top.spearman, at_best, bar])
+    headings = ["start", "exit", "contrast layer", "strength"][:shown]
+    columns = (*headings, "best layer", "spearman", f"at layer {best.layer}", "")
+    print_table(f"{'Contrast' if contrasting else 'Token prepending'} on {model}", columns, rows)
+    options = []
+    if best.start is not None:
+        options.append(f"--token-prepending --set start={best.start} --set exit={best.exit}")
+    if contrasting:
+        options.append(f"--contrast --set contrast-layer={best.contrast_layer}")
+        if best.contrast_strength is not None:
+            options.append(f"--set contrast-strength={best.contrast_strength:g}")
+        if best.contrast_rule != "scaled":
+            options.append(f"--set contrast-rule={best.contrast_rule}")
+    beside = "no defined score" if plain.spearman is None else f"{plain.spearman:.2f}"
+    print_line(
+        f"best: {' '.join(options)} "
+        f"--set layer={best.layer} scores {best.spearman:.2f}; the plain prompt scores "
+        f"{beside} at that layer, and {found.plain.spearman:.2f} at its best layer, {found.plain.layer}"
+    )

@@ -1,0 +1,304 @@
+"""stickytoken detect, judge and probe: find and measure the sticky tokens of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from stickytoken.cli import _options as opt
+from stickytoken.cli._command import command
+from stickytoken.cli._loading import announced, load, load_for, named_token_ids, tell_layer, token_id
+from stickytoken.cli._printing import finish_run, print_dimensions
+from stickytoken.cli.console import inform, print_columns, print_csv, print_json, print_line, print_table
+from stickytoken.errors import InputError
+from stickytoken.methods.entry import Column, MethodEntry, Option
+from stickytoken.methods.registry import entries, entry_of, method_named
+
+if TYPE_CHECKING:
+    from stickytoken.data import Sentences
+    from stickytoken.methods.job import MethodSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusOptions:
+    """What carriers, anchors and pairs are made from.
+
+    Attributes:
+        sentences: A txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or paper.
+            Default: the bundled corpus.
+        pairs: File of pairs (sentence1, sentence2, similarity) to use instead of sampled ones.
+    """
+
+    sentences: opt.Texts[str | None] = None
+    column: opt.SentencesColumn = None
+    pairs: opt.Setting[Path | None] = None
+
+    def read(self) -> Sentences | None:
+        """Read the corpus; None where pairs take its place."""
+        from stickytoken.data import load_sentences
+
+        if self.pairs is None or self.sentences is not None:
+            return load_sentences(self.sentences, self.column)
+        if self.column is not None:
+            raise InputError(
+                f"--column {self.column!r} is given without --sentences: pairs have the columns sentence1, "
+                "sentence2 and similarity; leave --column out, or pass --sentences in place of the pairs"
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """What the user sets of the method; subclasses have a field for every option."""
+
+    def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
+        """Make the settings of the chosen method, or of the first that accepts the given options."""
+        from stickytoken.methods.job import adjusted_defaults
+
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        method = said.pop("method")
+        entry = entry_of(None if method is None else str(method), pairs_file is not None)
+        known = {option.name: option for option in entry.options}
+        given = {name: value for name, value in said.items() if value is not None}
+        if strange := [name for name in given if name not in known]:
+            owners = _owners(strange[0])
+            option = owners[0][1]
+            flag = option.flag if not option.rare else f"--set {option.flag.strip('-')}"
+            raise InputError(
+                f"{flag} is not an option of the method {entry.name}: leave it out, or use "
+                f"{' or '.join(owner.name for owner, _ in owners)}"
+            )
+        asked = {known[name].setting: value for name, value in given.items()}
+        settings: MethodSettings = method_named(entry.name).settings(**asked)
+        return settings if "insertion" in asked else adjusted_defaults(settings, texts_only)
+
+
+def method_options(*, probe: bool) -> type[MethodOptions]:
+    """Make a class with a field for ``--method`` and for every option of a method."""
+    names = StrEnum("MethodName", [(entry.name, entry.name) for entry in entries()])  # type: ignore[misc]
+    said = ". ".join(f"{entry.name}: {entry.summary}" for entry in entries())
+    without, with_pairs = (entry_of(None, pairs_given=given).name for given in (False, True))
+    default = without if without == with_pairs else f"{without}, or {with_pairs} with --set pairs=FILE"
+    found: list[tuple[str, Any]] = [
+        ("method", Annotated[names | None, opt.method_option(help=f"{said}. Default: {default}.")])
+    ]
+    options = [option for entry in entries() for option in entry.options if option.probe or not probe]
+    for name in dict.fromkeys(option.name for option in options):
+        owners = [owner for owner in _owners(name) if owner[1].probe or not probe]
+        option = owners[0][1]
+        told = f"{option.help} Default: {_defaults(owners)}."
+        declared = opt.method_option(option.flag, help=told, min=option.least, hidden=option.rare)
+        found.append((name, Annotated[option.kind | None, declared]))
+    columns = [(name, annotation, field(default=None)) for name, annotation in found]
+    return make_dataclass("GivenMethodOptions", columns, bases=(MethodOptions,), frozen=True)
+
+
+def _owners(name: str) -> list[tuple[MethodEntry, Option]]:
+    return [(entry, option) for entry in entries() for option in entry.options if option.name == name]
+
+
+def _defaults(owners: Sequence[tuple[MethodEntry, Option]]) -> str:
+    """Return the default, with the names of methods if they differ or some lack the option."""
+    if len(owners) == len(entries()) and len({option.default for _, option in owners}) == 1:
+        return owners[0][1].default
+    return ", ".join(f"{option.default} ({entry.name})" for entry, option in owners)
+
+
+@command()
+def detect(
+    model: opt.ModelOrEndpoint,
+    *,
+    corpus: CorpusOptions,
+    tokens: opt.Tokens = None,
+    sample: Annotated[int | None, opt.texts_option(min=1)] = None,
+    out: opt.Output[Path | None] = None,
+    method: Annotated[MethodOptions, method_options(probe=False)],
+    loading: opt.EndpointLoadingOptions,
+    prompting: opt.PromptingOptions,
+    computing: opt.EngineOptions,
+    write_report: Annotated[bool, opt.setting("--report/--no-report")] = True,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """Find the sticky tokens of a model. Run the same command again to continue an interrupted run.
+
+    Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
+
+    Args:
+        sample: Measure only this many tokens, drawn at random.
+        out: Run folder. Default: runs/<model>-<method>-<identity>.
+        write_report: Write report.html into the run folder, with curves and pairs.
+    """
+    from stickytoken.detection import detect as run_detection
+    from stickytoken.detection.run import look_at_model, record_model
+    from stickytoken.detection.run_folder import require_usable
+    from stickytoken.encoders.endpoint.options import names_endpoint
+    from stickytoken.methods.registry import choose_method
+
+    engine = computing.choice
+    settings = method.settings(corpus.pairs, names_endpoint(model))
+    sentences = corpus.read()
+    if out is not None:
+        require_usable(out, choose_method(None, settings, corpus.pairs is not None).entry.name, settings)
+    # Where no option changes what the model computes, its name alone gives the same model.
+    as_named = opt.EndpointLoadingOptions(
+        revision=loading.revision, device=loading.device, token_budget=loading.token_budget
+    )
+    plain = prompting == opt.PromptingOptions() and replace(loading, packed_layers=None) == as_named
+    files = look_at_model(model, loading.revision) if plain else None
+    encoder = load(model, loading, prompting)
+    tell_layer(encoder)
+    measured = partial(
+        run_detection,
+        sentences=sentences,
+        pairs=corpus.pairs,
+        tokens=named_token_ids(encoder, tokens),
+        sample=sample,
+        settings=settings,
+        evidence=write_report,
+    )
+    with announced(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
+        run = measured(encoder, out=out, engine=engine, progress=progress)
+    record_model(run.path, run.record, files)
+    finish_run(run, output_format, write_report)
+
+
+_COLUMNS = (
+    Column("token_id", "id"),
+    Column("token", "token"),
+    Column("sd", "SD", 2),
+    Column("lift", "lift", 4),
+    Column("lift_low", "low", 4),
+    Column("lift_high", "high", 4),
+    Column("universality", "universality", 2),
+    Column("moves_up", "moves up", 2),
+    Column("severity", "severity"),
+    Column("verdict", "verdict"),
+)
+
+
+@command("revision", "prompt", "token_prepending", "contrast")
+def judge(
+    run: opt.RunFolder,
+    *,
+    sentences: opt.Texts[str],
+    column: opt.SentencesColumn = None,
+    anchors: Annotated[int, opt.texts_option(min=2)] = 2000,
+    dimensions: opt.Method[str | None] = None,
+    layers: opt.Method[str | None] = None,
+    model: opt.RunsModel = None,
+    loading: opt.EndpointLoadingOptions,
+    prompting: opt.PromptingOptions,
+    limit: opt.ListLimit[int] = 50,
+    output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
+) -> None:
+    """Find the tokens that are sticky on your own texts, from a finished run, in seconds.
+
+    Example: stickytoken judge runs/all-MiniLM-L6-v2-profile-0123456789ab --sentences documents.parquet
+
+    Args:
+        sentences: Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT.
+        anchors: Maximum number of texts to compare with, drawn at random.
+        dimensions: Also judge by so many first components of the vectors, of those that the run measured.
+        layers: Also judge by the vectors after so many layers, of those that the run measured.
+        limit: Maximum number of tokens to list in a table.
+        output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.
+    """
+    import polars as pl
+
+    from stickytoken.data import load_sentences
+    from stickytoken.detection import judge as run_judge
+    from stickytoken.detection import open_run
+    from stickytoken.methods.protocol import MEASURING
+
+    opened = open_run(run)
+    opened.method.require_judging(opened)
+    corpus = load_sentences(sentences, column)
+    encoder = load_for(str(run), opened.record, loading, prompting, model)
+    measured = partial(
+        run_judge, opened, corpus, anchors=anchors, dimensions=dimensions or (), layers=layers or ()
+    )
+    with announced(
+        encoder,
+        loading,
+        lambda stand_in, _: measured(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage)),
+        uncertain=MEASURING,
+    ) as progress:
+        found = measured(encoder=encoder, progress=progress)
+    if output_format is opt.TableFormat.JSON:
+        print_json(found.summary())
+        return
+    if output_format is opt.TableFormat.CSV:
+        print_csv(found.tokens)
+        return
+    flagged = found.flagged
+    sticky, topical = len(found.sticky), len(flagged) - len(found.sticky)
+    more = f"; {topical} more lift these texts but few other kinds" if topical else ""
+    if flagged.is_empty():
+        print_line(f"no token of {opened.model_name} is sticky on these texts")
+    else:
+        print_line(f"{sticky} {'token is' if sticky == 1 else 'tokens are'} sticky on these texts{more}")
+        shown = flagged.head(limit).with_columns(
+            sd=(pl.col("lift") - found.ordinary_lift) / found.similarity_spread
+        )
+        print_columns(f"{len(shown)} of {len(flagged)} flagged tokens", _COLUMNS, shown)
+        print_line(
+            "moves up: share of random queries and documents of the corpus for which copies move the "
+            "document past a tenth of the corpus"
+        )
+    print_line(
+        f"{found.texts:,} texts from {found.source}, compared with {found.anchors:,} of them; an ordinary "
+        f"token lifts by {found.ordinary_lift:.4f}, similarities spread by {found.similarity_spread:.4f}"
+    )
+    print_line(
+        f"{found.measured} tokens were measured on these texts; the lifts of the others are computed from "
+        f"the run, with a standard error of {found.error:.4f}"
+    )
+    if found.left_out:
+        inform(f"note: {found.left_out} texts were left out: the model cannot read them in full")
+    if found.undecided:
+        inform(f"note: {found.undecided} further tokens may matter but were not measured on these texts")
+    if found.others:
+        print_dimensions(opened.model_name, found.by_dimension())
+
+
+@command()
+def probe(
+    model: opt.ModelOrEndpoint,
+    tokens: opt.TokenArguments,
+    ids: opt.Ids = False,
+    *,
+    corpus: CorpusOptions,
+    method: Annotated[MethodOptions, method_options(probe=True)],
+    loading: opt.EndpointLoadingOptions,
+    prompting: opt.PromptingOptions,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """Show how far named tokens pull unrelated sentences together.
+
+    Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
+    """
+    from stickytoken.detection import probe as run_probe
+    from stickytoken.encoders.endpoint.options import names_endpoint
+    from stickytoken.methods.registry import choose_method
+
+    settings = method.settings(corpus.pairs, names_endpoint(model))
+    numbers = [token_id(token) for token in tokens] if ids else []
+    sentences = corpus.read()
+    encoder = load(model, loading, prompting)
+    measured = partial(
+        run_probe, tokens=numbers or tokens, sentences=sentences, pairs=corpus.pairs, settings=settings
+    )
+    with announced(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
+        evidence = measured(encoder, progress=progress)
+    if output_format is opt.Format.JSON:
+        print_json([asdict(each) for each in evidence])
+        return
+    for shown in choose_method(None, settings, pairs_given=False).probe_lines(evidence):
+        if isinstance(shown, str):
+            print_line(shown)
+        else:
+            print_table(*shown)

@@ -1,0 +1,404 @@
+"""stickytoken tokens, show, published, compare, card and report: look things up; needs no model."""
+
+from __future__ import annotations
+
+import webbrowser
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stickytoken.cli import _options as opt
+from stickytoken.cli import console
+from stickytoken.cli._command import command
+from stickytoken.cli._loading import silence_transformers
+from stickytoken.cli._printing import print_dimensions, print_rows, show_run
+from stickytoken.errors import InputError
+from stickytoken.methods.entry import Column
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stickytoken.detection import Run
+
+
+_MEANING = {
+    "OK": "text can produce it",
+    "OK_SPECIAL": "special, and text can produce it",
+    "MEANINGLESS": "decodes to white space",
+    "UNREACHABLE_SPECIAL": "special, and text cannot produce it",
+    "UNDECODEABLE": "not valid UTF-8 by itself",
+    "UNREACHABLE_SINGLE_TOKEN": "its text encodes to another token",
+    "UNREACHABLE_MULTI_TOKEN": "its text encodes to several tokens",
+}
+
+
+@command()
+def tokens(
+    model: opt.Model,
+    category: opt.InCategory = None,
+    limit: opt.ListLimit[int] = 50,
+    *,
+    revision: opt.Revision = None,
+    trust_remote_code: opt.TrustRemoteCode = False,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """List the vocabulary entries that can appear in real text. Needs only the tokenizer, also tiktoken:NAME.
+
+    Example: stickytoken tokens all-MiniLM-L6-v2 --category UNREACHABLE_MULTI_TOKEN
+
+    Args:
+        limit: Maximum number of tokens to list.
+    """
+    from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
+    from stickytoken.vocabulary import categorize
+
+    silence_transformers()
+    with console.status(f"reading the tokenizer of {model}"):
+        tokenizer = load_vocabulary(model, revision=revision, trust_remote_code=trust_remote_code)
+        vocabulary = categorize(tokenizer)
+    counts, size, available = vocabulary.counts(), len(vocabulary), len(vocabulary.available)
+    entries = vocabulary.frame().filter(category=category).head(limit).to_dicts() if category else []
+    if output_format is opt.Format.JSON:
+        document = {"model": model, "vocab_size": size, "available": available, "categories": counts}
+        console.print_json(document | ({"entries": entries} if category else {}))
+        return
+    rows = [(name, count, f"{count / max(1, size):.1%}", _MEANING[name]) for name, count in counts.items()]
+    console.print_table(f"Vocabulary of {model}", ("category", "tokens", "share", "meaning"), rows)
+    console.print_line(f"{available:,} of {size:,} tokens can appear in text.")
+    if category:
+        columns = ("token_id", "token", "decoded")
+        title = f"First {len(entries):,} of {counts[category]:,} {category} tokens"
+        console.print_table(
+            title, ("id", *columns[1:]), [[entry[column] for column in columns] for entry in entries]
+        )
+
+
+@command()
+def show(
+    run: opt.RunFolder,
+    token: opt.Texts[str | None] = None,
+    verdict: opt.Texts[str | None] = None,
+    category: opt.InCategory = None,
+    contains: opt.Texts[str | None] = None,
+    validated: Annotated[bool, opt.texts_option("--validated")] = False,
+    dimension: Annotated[int | None, opt.texts_option("--at-dimension", min=1)] = None,
+    layer: Annotated[int | None, opt.texts_option("--at-layer", min=1)] = None,
+    dimensions: Annotated[bool, opt.output_option("--by-dimension")] = False,
+    sort: opt.Output[str | None] = None,
+    limit: opt.ListLimit[int | None] = None,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """Show what a run found, or list its tokens with filters, highest lift first.
+
+    Example: stickytoken show runs/all-MiniLM-L6-v2-profile-0123456789ab --verdict topical --limit 20
+
+    Args:
+        token: Show one token, by vocabulary string or text.
+        verdict: List tokens with this verdict, such as sticky or benign.
+        contains: List tokens whose text contains this.
+        validated: List only tokens with a verdict; some methods judge only candidates.
+        dimension: List tokens by so many first components of the vectors, where the run has them.
+        layer: List tokens by the vectors after so many layers, where the run has them.
+        dimensions: Show the table by dimension and layer only.
+        sort: Column to sort by, largest first. Default: the one that the method ranks by.
+        limit: Maximum number of tokens to list. Default: 50.
+    """
+    import polars as pl
+
+    from stickytoken.detection import open_run
+
+    if contains == "":
+        raise InputError("--contains is '': pass a part of a token's text, or leave it out")
+    found = open_run(run)
+    if dimensions:
+        _show_dimensions(found, output_format)
+        return
+    if not any((token is not None, verdict, category, contains, validated, sort, limit, dimension, layer)):
+        show_run(found, output_format)
+        return
+    _require_of(found, verdict, validated, sort)
+    rows = _rows_at(found, dimension, layer)
+    if token is not None:
+        rows = rows.filter(pl.col("token_id").is_in(found.token(token)["token_id"].to_list()))
+    if verdict:
+        rows = rows.filter(verdict=verdict)
+    if category:
+        rows = rows.filter(category=category)
+    if contains:
+        rows = rows.filter(pl.col("decoded").str.contains(contains, literal=True))
+    if validated:
+        rows = rows.filter(pl.col("verdict").is_not_null())
+    rows = rows.sort(
+        sort or found.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True
+    )
+    listed = rows.head(limit or 50)
+    if output_format is opt.Format.JSON:
+        console.print_json(found.summary() | {"tokens": listed.to_dicts()})
+        return
+    if rows.is_empty():
+        console.print_line("no tokens match")
+    else:
+        print_rows(f"{len(listed)} of {len(rows)} tokens", found, listed)
+
+
+def _show_dimensions(found: Run, output_format: opt.Format) -> None:
+    table = found.by_dimension()
+    if table.is_empty():
+        raise InputError(
+            f"the run in {found.path} was made without dimensions and layers: detect with --dimensions"
+        )
+    if output_format is opt.Format.JSON:
+        console.print_json({"run": str(found.path), "dimensions": table.to_dicts()})
+    else:
+        print_dimensions(found.record.model.name, table)
+
+
+def _require_of(found: Run, verdict: str | None, validated: bool, sort: str | None) -> None:
+    """Refuse a filter or an order that the method of a run does not have."""
+    method, whose = found.method, f"the run in {found.path} used the method {found.record.method}"
+    columns = dict.fromkeys([*(column.key for column in method.listed), *found.tokens.columns])
+    sortable = [name for name in columns if name != "token_id" and found.tokens[name].dtype.is_numeric()]
+    if sort is not None and sort not in sortable:
+        raise InputError(f"{whose}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
+    if validated and method.judges_every_token:
+        raise InputError(f"{whose}, which judges every token: leave --validated out, or list by --verdict")
+    if verdict is not None and verdict not in method.verdicts:
+        raise InputError(f"{whose}, which has no verdict {verdict!r}: list by {' or '.join(method.verdicts)}")
+
+
+def _rows_at(run: Run, dimension: int | None, layer: int | None) -> pl.DataFrame:
+    """Return the tokens by a dimension and layer; the model as it is without either."""
+    if dimension is None and layer is None:
+        return run.tokens
+    if dimension is None:
+        known = [record.dimension for record in run.dimensions if record.layer == layer]
+        if len(known) > 1:
+            raise InputError(
+                f"--at-layer {layer} has the dimensions {', '.join(map(str, known))}: pass --at-dimension too"
+            )
+        dimension = known[0] if known else run.record.identity_parts["encoder"]["dimension"]
+    return run.at(dimension, layer)
+
+
+_MODELS = (
+    Column("model", "model"),
+    Column("vocabulary", "vocabulary"),
+    Column("available", "available"),
+    Column("candidates", "candidates"),
+    Column("sticky", "sticky"),
+    Column("mean_similarity", "u", 3),
+    Column("score_threshold", "score of the last candidate", 1),
+)
+_TOKENS = (
+    Column("token_id", "id"),
+    Column("token", "token"),
+    Column("sticky_score", "score", 1),
+    Column("validation_rate", "validation rate", 3),
+    Column("sd", "run: SD", 2),
+    Column("sd_low", "low", 2),
+    Column("sd_high", "high", 2),
+    Column("percentile", "lifts more than", 2),
+    Column("verdict", "verdict"),
+)
+
+
+@command()
+def published(
+    model: opt.Argument[str | None] = None,
+    run: opt.Texts[Path | None] = None,
+    output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
+) -> None:
+    """Look up the published results of the paper's forty models. Needs no model and no network.
+
+    Example: stickytoken published --run runs/all-MiniLM-L6-v2-profile-0123456789ab all-MiniLM-L6-v2
+
+    Args:
+        model: A model of the paper. Default: that of --run, else list all forty.
+        run: Run folder of the same model, to put its numbers beside them.
+        output_format: Print tables, one JSON document, or CSV.
+    """
+    from stickytoken.comparisons import published as paper
+    from stickytoken.detection import open_run
+
+    opened = None if run is None else open_run(run)
+    if model is None and opened is not None:
+        model = paper.model_of(opened)
+    told = {"source": paper.SOURCE, "comparable": paper.COMPARABLE}
+    beside, facts = None, None
+    if model is None:
+        listed = paper.published_models()
+    else:
+        facts = paper.published_model(model)
+        beside = None if opened is None else paper.beside_run(opened, model)
+        listed = paper.published_tokens(model) if beside is None else beside.tokens
+    in_words = [] if beside is None else beside.in_words()
+    if output_format is opt.TableFormat.CSV:
+        console.print_csv(listed)
+    elif output_format is opt.TableFormat.JSON and facts is None:
+        console.print_json({"models": listed.to_dicts(), **told})
+    elif output_format is opt.TableFormat.JSON:
+        console.print_json({**(facts or {}), "tokens": listed.to_dicts(), "beside_run": in_words, **told})
+    else:
+        if facts is None:
+            console.print_columns("Published results, in the order of the paper", _MODELS, listed)
+        else:
+            columns = [column for column in _TOKENS if column.key in listed.columns]
+            console.print_columns(
+                f"{facts['sticky']} published sticky tokens of {facts['model']}", columns, listed
+            )
+            console.print_line(
+                f"{facts['available']:,} of {facts['vocabulary']:,} entries available, "
+                f"{facts['candidates']:,} candidates with a score of {facts['score_threshold']:.1f} or more; "
+                f"mean similarity u = {facts['mean_similarity']:.4f}"
+            )
+        for line in (*in_words, paper.COMPARABLE, f"source: {paper.SOURCE}"):
+            console.print_line(line)
+
+
+@command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
+    output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
+    out: opt.Output[Path | None] = None,
+    figures: opt.Output[Path | None] = None,
+) -> None:
+    """Put the runs of several models side by side, and say what can be compared. Needs no model.
+
+    Example: stickytoken compare runs/first-model runs/second-model --out comparison.html
+
+    Args:
+        runs: Run folders, two or more.
+        output_format: Print tables, one JSON document, or CSV with one row per run.
+        out: Also write a page to this file: HTML, or Markdown for a name that ends in .md.
+        figures: Folder for the figures as PNG and SVG; needs Chrome or Chromium.
+    """
+    from stickytoken.comparisons import compare as compare_runs
+    from stickytoken.comparisons.result import HEADINGS, shown_reason, shown_rows
+
+    with console.status("comparing the runs"):
+        found = compare_runs(runs)
+        if out is not None or figures is not None:
+            from stickytoken.reports import report
+
+            report(found, out=out, figures=figures)
+    if output_format is opt.TableFormat.JSON:
+        console.print_json(found.summary())
+    elif output_format is opt.TableFormat.CSV:
+        console.print_csv(found.table)
+    else:
+        console.print_table("The runs, in the order given", HEADINGS, shown_rows(found))
+        answers, reasons = found.comparability
+        console.print_line(
+            "; ".join(f"{measure.value}: {answer.value}" for measure, answer in answers.items())
+        )
+        for reason in reasons:
+            console.print_line(f"  {reason.answer.value}: {shown_reason(reason)}")
+        console.print_line(found.basis)
+        for note in found.notes:
+            console.inform(f"note: {note}")
+    if out is not None:
+        console.inform(f"page: {out}")
+    if figures is not None:
+        console.inform(f"figures: {figures}")
+
+
+CardFormat = StrEnum("CardFormat", "MD JSON")
+
+
+@command()
+def card(
+    run: opt.RunFolder,
+    model_card: opt.Output[Path | None] = None,
+    eval_results: opt.Output[Path | None] = None,
+    eval_dataset: opt.Output[str | None] = None,
+    push: opt.Output[str | None] = None,
+    output_format: opt.FormatChoice[CardFormat] = CardFormat.MD,
+) -> None:
+    """Print what a run found as a block for a model card, or put it there. Sends nothing without --push.
+
+    Example: stickytoken card runs/all-MiniLM-L6-v2-profile-0123456789ab --model-card README.md
+
+    Args:
+        model_card: Put the block into this file, an existing model card in Markdown.
+        eval_results: Also write evaluation results to this YAML file; needs --eval-dataset.
+        eval_dataset: Benchmark data set on the hub that the evaluation results belong to: owner/name.
+        push: Send the block to the card of this repository on the hub: owner/name.
+        output_format: Print the block, or one JSON document.
+    """
+    from stickytoken.detection import open_run
+    from stickytoken.model_cards import card_block, push_card, write_block, write_eval_results
+
+    if eval_results is not None and eval_dataset is None:
+        raise InputError(
+            "--eval-results needs the benchmark data set that they belong to: pass --eval-dataset"
+        )
+    if eval_dataset is not None and eval_results is None and push is None:
+        raise InputError("--eval-dataset needs --eval-results or --push: pass where the results should go")
+    opened = open_run(run)
+    block = card_block(opened)
+    written = {True: "written", False: "unchanged"}
+    told: dict[str, Any] = {"run": str(opened.path), "block": block}
+    if model_card is not None:
+        told |= {"model_card": str(model_card), "changed": write_block(block, model_card)}
+        console.inform(f"{model_card}: {written[told['changed']]}")
+    if eval_results is not None and eval_dataset is not None:
+        changed = write_eval_results(opened, eval_dataset, eval_results)
+        told |= {"eval_results": str(eval_results), "eval_results_changed": changed}
+        console.inform(f"{eval_results}: {written[changed]}")
+    if push is not None:
+        with console.status(f"sending to {push}"):
+            commit = push_card(opened, push, eval_dataset)
+        told |= {"pushed": push, "commit": commit}
+        console.inform(f"{push}: {commit or written[False]}")
+    if output_format is CardFormat.JSON:
+        console.print_json(told)
+    elif model_card is None and push is None:
+        console.print_document(f"{block}\n")
+
+
+ReportFormat = StrEnum("ReportFormat", "HTML MD JSON")
+
+
+@command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
+    output_format: opt.FormatChoice[ReportFormat | None] = None,
+    out: opt.Output[Path | None] = None,
+    figures: opt.Output[Path | None] = None,
+    explanations: opt.Texts[Path | None] = None,
+    open_it: Annotated[bool, opt.output_option("--open")] = False,
+) -> None:
+    """Report a run as HTML, Markdown or JSON. Needs no model; `stickytoken compare` compares runs.
+
+    Example: stickytoken report runs/all-MiniLM-L6-v2-profile-0123456789ab --open
+
+    Args:
+        runs: Run folder.
+        output_format: html writes a file; md and json go to stdout unless --out names a file. Default: by the
+            ending of --out, else html.
+        out: File to write. Default for html: report.html in the run folder.
+        figures: Folder for the figures as PNG and SVG; needs Chrome or Chromium.
+        explanations: Folder that `explain --out` wrote to. Default: explain in the run folder.
+        open_it: Open the HTML file in a browser.
+    """
+    from stickytoken.reports import report as make_report
+    from stickytoken.reports.report import REPORT_FILE, format_of
+
+    written = format_of(out).value if output_format is None else output_format.value
+    html = written == ReportFormat.HTML
+    if open_it and not html:
+        raise InputError(f"--open needs an HTML file, and the format is {written}: leave one of them out")
+    if html and out is None:
+        out = runs[0].expanduser() / REPORT_FILE
+    with console.status("writing the report"):
+        text = make_report(*runs, format=written, out=out, figures=figures, explanations=explanations)
+    if out is None:
+        console.print_document(text)
+    else:
+        console.print_line(f"report: {out}")
+    if figures is not None:
+        console.inform(f"figures: {figures}")
+    if open_it and out is not None and not webbrowser.open(out.resolve().as_uri()):
+        raise InputError(f"no browser could be started: open {out} yourself")

@@ -1,0 +1,354 @@
+"""stickytoken repair, check and demo: repair a model, decide whether one can ship, serve the web app."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stickytoken.cli import _options as opt
+from stickytoken.cli import console
+from stickytoken.cli._command import command, project_table
+from stickytoken.cli._loading import (
+    collector_paused,
+    load_for,
+    named_token_ids,
+    require_found,
+    silence_transformers_once_loaded,
+)
+from stickytoken.errors import InputError, StickyTokenError
+from stickytoken.methods.entry import Column
+from stickytoken.version import __version__
+
+if TYPE_CHECKING:
+    from stickytoken.findings import Finding, Rule
+    from stickytoken.gate import Check
+
+
+NOT_VERIFIED = 3
+
+_TOKENS = (
+    Column("token_id", "id"),
+    Column("token", "token"),
+    Column("strategy", "strategy"),
+    Column("deviations_before", "lift before (SD)", 2),
+    Column("deviations_after", "lift after (SD)", 2),
+    Column("contraction_before", "meaning lost before", 2),
+    Column("contraction_after", "meaning lost after", 2),
+    Column("verdict_after", "verdict"),
+)
+
+
+class RepairStrategy(StrEnum):
+    AUTO = "auto"
+    UNREACHABLE = "unreachable"
+    PLAIN_SPECIALS = "plain-specials"
+    RELATIVES = "relatives"
+    KEEP_MEANING = "keep-meaning"
+
+
+@command("revision", "prompt", "token_prepending", "contrast")
+def repair(
+    run: opt.RunFolder,
+    *,
+    out: opt.Output[Path],
+    tokens: opt.RunsTokens = None,
+    strategy: opt.Method[RepairStrategy] = RepairStrategy.AUTO,
+    sentences: opt.Texts[str | None] = None,
+    task: opt.Texts[str | None] = None,
+    verify: Annotated[bool, opt.method_option("--verify/--no-verify")] = True,
+    seed: opt.AnySeed = 4242,
+    affected: opt.Texts[Path | None] = None,
+    column: opt.Texts[str | None] = None,
+    model: opt.RunsModel = None,
+    loading: opt.LoadingOptions,
+    prompting: opt.PromptingOptions,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """Write a copy of a model without its sticky tokens, and verify it. Exit status 3: not verified.
+
+    Example: stickytoken repair runs/all-MiniLM-L6-v2-profile-0123456789ab --out repaired
+
+    Args:
+        out: Folder for the repaired model.
+        strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row is
+            ordinary, are split into pieces. Any other strategy applies to all tokens.
+        sentences: Texts to verify on, as for detect. Default: texts of the run's corpus that it did not use.
+        task: Task to score before and after: a task file, a BEIR folder, or the name of an MTEB task.
+            Default: a packaged one.
+        verify: Detect again on other texts, and compare the models.
+        affected: Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded
+            again.
+        column: Column of --affected with the texts. Default: found by name.
+    """
+    from stickytoken.detection import open_run
+    from stickytoken.repairs import repair as run_repair
+    from stickytoken.repairs.result import affected_in, require_documents, require_place
+
+    require_place(out)  # before the model is loaded
+    require_documents(affected, column)
+    opened = open_run(run)
+    encoder = load_for(str(run), opened.record, loading, prompting, model)
+    with console.progress_bar() as progress:
+        found = run_repair(
+            opened,
+            named_token_ids(encoder, tokens),
+            out=out,
+            strategy=strategy,
+            encoder=encoder,
+            sentences=sentences,
+            task=task,
+            verify=verify,
+            seed=seed,
+            progress=progress,
+        )
+        listed = None if affected is None else affected_in(affected, column, found, encoder)
+    if output_format is opt.Format.JSON:
+        console.print_json(found.summary() | {"affected": None if listed is None else listed.summary()})
+    else:
+        record, verification = found.record, found.record.verification
+        console.print_columns(f"Repaired tokens of {record.model}", _TOKENS, found.tokens)
+        if verification is not None:
+            ordinary = verification.ordinary_contraction
+            console.print_line(
+                f"SD: lift beyond an ordinary token's; meaning lost by ordinary copies: {ordinary:.2f}"
+            )
+            for each in verification.checks:
+                console.print_line(f"{'passed' if each.passed else 'FAILED'}  {each.name}: {each.finding}")
+        state = record.state if verification is not None else f"{record.state} (--no-verify)"
+        console.print_line(f"{state}; repaired model: {found.path}; {record.seconds:,.0f} s")
+        if listed is not None:
+            counts = f"{listed.count:,} of {listed.documents:,} documents"
+            console.print_line(f"{counts} must be encoded again: {listed.file}")
+        for note in record.notes:
+            console.inform(f"note: {note}")
+    console.inform(f"for a report with this: stickytoken report {run}")
+    if found.verified is False:
+        raise typer.Exit(NOT_VERIFIED)
+
+
+_STATUS = {"passed": 0, "closed": 10, "inconclusive": 1}
+# Written down here, because --help loads nothing of what a check needs.
+_GRADES = ("sticky", "serious", "severe")
+
+
+CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
+
+
+def _grade(name: str) -> str:
+    if name not in _GRADES:
+        raise typer.BadParameter(f"{name!r} is not a severity: use one of {', '.join(_GRADES)}")
+    return name
+
+
+@command()
+def check(
+    source: Annotated[str | None, typer.Argument(metavar="[MODEL|RUN]")] = None,
+    *,
+    revision: opt.Revision = None,
+    folder: opt.Texts[Path | None] = None,
+    fail_on: Annotated[
+        str | None,
+        opt.method_option(
+            parser=_grade, autocompletion=lambda: list(_GRADES), metavar="sticky|serious|severe"
+        ),
+    ] = None,
+    max_tokens: Annotated[int | None, opt.method_option("--max", min=0)] = None,
+    baseline: opt.Method[Path | None] = None,
+    documents: opt.Texts[str | None] = None,
+    column: opt.TextColumn = None,
+    output_format: opt.FormatChoice[CheckFormat] = CheckFormat.TABLE,
+    out: opt.Output[Path | None] = None,
+) -> None:
+    """Check whether a model can ship. Exit status: 0 passed, 10 gate closed, 1 failed or inconclusive.
+
+    Example: stickytoken check all-MiniLM-L6-v2 --fail-on serious
+
+    Args:
+        source: Model as for detect, or run folder. Default: model in the table tool.stickytoken of
+            pyproject.toml, which can also set the options from --revision to --max.
+        folder: For a model: the folder of its runs, or a run folder. Default: runs.
+        fail_on: Lowest grade that counts; sticky counts every sticky token. Default: sticky.
+        max_tokens: Number of counted tokens to tolerate. Default: 0.
+        baseline: Run folder to compare with: only tokens that are new or worse count, where the intervals of
+            the two runs do not overlap.
+        documents: Documents to search as for scan; copies of a flagged token in one close the gate.
+        output_format: Print a table, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations.
+        out: File for the JSON, JUnit or SARIF document; the table is still printed.
+    """
+    if out is not None and output_format not in (CheckFormat.JSON, CheckFormat.JUNIT, CheckFormat.SARIF):
+        raise typer.BadParameter("it needs --format json, junit or sarif", param_hint="--out")
+    if source is None:
+        raise typer.BadParameter(
+            "pass a model or a run folder, or name a model in the table tool.stickytoken of pyproject.toml",
+            param_hint="[MODEL|RUN]",
+        )
+    options: dict[str, Any] = {
+        "revision": revision,
+        "folder": folder,
+        "documents": documents,
+        "column": column,
+        "fail_on": fail_on,
+        "max_tokens": max_tokens,
+        "baseline": baseline,
+    }
+    try:
+        from stickytoken.findings import repository_path, repository_root
+        from stickytoken.gate import check as run_check
+
+        silence_transformers_once_loaded()
+        given = {name: value for name, value in options.items() if value is not None}
+        place = None  # the file in the repository and the line that name the model of the project
+        with console.progress_bar() as progress:
+            if (project := project_table(Path.cwd())) is not None:
+                path = repository_path(project.file, repository_root(Path.cwd()))
+                place = None if path is None else (path, project.model_line)
+            found = run_check(source, **given, place=place, progress=progress)
+    except StickyTokenError as error:
+        # With a document for a check that failed early, a missing document is never read as a pass.
+        summary = {"outcome": "inconclusive", "incomplete": [str(error)], "findings": []}
+        _write_document(output_format, out, (), (), (str(error),), summary)
+        raise
+    _write_document(output_format, out, found.findings, found.rules, found.incomplete, found.summary())
+    if output_format is CheckFormat.GITHUB:
+        console.print_line(found.headline())
+    if output_format is CheckFormat.TABLE or out is not None:
+        _print_check(found)
+    for reason in found.incomplete:
+        console.print_error(f"inconclusive: {reason}")
+    for note in found.notes:
+        console.inform(f"note: {note}")
+    if ended := _STATUS[found.outcome.value]:
+        raise typer.Exit(ended)
+
+
+def _write_document(
+    output_format: CheckFormat,
+    out: Path | None,
+    findings: Sequence[Finding],
+    rules: Sequence[Rule],
+    incomplete: Sequence[str],
+    summary: dict[str, Any],
+) -> None:
+    """Print the document of a check, or write it to a file; a table has none."""
+    if output_format is CheckFormat.TABLE:
+        return
+    from stickytoken.findings import github_annotations, junit, sarif
+    from stickytoken.measurement.store import make_folder, write_atomically
+
+    if output_format is CheckFormat.JUNIT:
+        text = junit(findings, rules, "stickytoken check", incomplete)
+    elif output_format is CheckFormat.GITHUB:
+        text = "".join(f"{line}\n" for line in github_annotations(findings, incomplete))
+    elif output_format is CheckFormat.SARIF:
+        text = console.as_json(sarif(findings, rules, __version__, incomplete))
+    else:
+        text = console.as_json(summary)
+    if out is None:
+        console.print_document(text)
+    else:
+        make_folder(out.absolute().parent)
+        write_atomically(out.absolute(), text.encode("utf-8"))
+        console.inform(f"written: {out}")
+
+
+def _print_check(check: Check) -> None:
+    """Print the outcome first, then the tokens that count, or all sticky ones."""
+    console.print_line(check.headline())
+    tokens = [finding for finding in check.findings if finding.rule == "sticky-token"]
+    others = [finding for finding in check.findings if finding.rule != "sticky-token"]
+    most = 50
+    if tokens:
+        names = ("token_id", "token", "severity", "lift", "effect_low", "effect_high", "change")
+        titles = ("level", "id", "token", "severity", "lift", "SD low", "SD high", "against the baseline")
+        digits = (None, None, None, None, 4, 2, 2, None)
+        width = len(titles) - (check.baseline is None)
+        rows = [
+            (finding.level.value, *(finding.properties.get(name) for name in names))[:width]
+            for finding in tokens[:most]
+        ]
+        console.print_table(
+            f"{len(rows)} of {len(tokens)} sticky tokens", titles[:width], rows, digits[:width]
+        )
+    if others:
+        told = [(finding.level.value, finding.rule, finding.message) for finding in others[:most]]
+        title = f"{len(told)} of {len(others)} documents with findings"
+        console.print_table(title, ("level", "rule", "document"), told)
+    console.print_line(
+        f"run: {check.run}" + ("" if check.baseline is None else f"; baseline: {check.baseline}")
+    )
+
+
+@command("contrast")
+def demo(
+    run: Annotated[list[Path] | None, opt.texts_option("--run")] = None,
+    folder: opt.Texts[Path] = Path("runs"),
+    *,
+    model: Annotated[str | None, opt.model_option()] = None,
+    loading: opt.EndpointLoadingOptions,
+    prompting: opt.PromptingOptions,
+    repair: opt.Texts[Path | None] = None,
+    port: opt.Output[int] = 7860,
+    share: Annotated[bool, opt.output_option("--share")] = False,
+    open_it: Annotated[bool, opt.output_option("--open")] = False,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """Serve a local web app to try, browse and explain tokens, and to compare runs and repairs.
+
+    Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
+
+    Args:
+        run: Run folder to open. Repeatable.
+        folder: List the runs in this folder too.
+        model: Model to try tokens on. Default: the model of the first --run, else all-MiniLM-L6-v2.
+        repair: Folder of a repaired model, to compare with the original model.
+        port: Port to serve on; 0 takes any free one.
+        share: Also serve on a public address, through Gradio.
+        open_it: Open the page in a browser.
+    """
+    with collector_paused():
+        from stickytoken.demo.context import AppContext, SharedModel, Startup, find_runs, make_context
+        from stickytoken.demo.server import make_app, require_free, serve
+        from stickytoken.repairs import open_repair
+
+        require_free(port)  # before the slow work
+        library = find_runs(run or [], folder.expanduser())
+        named = library.record(library.labels[0]) if run else None
+        source = str(run[0]) if run else model or "all-MiniLM-L6-v2"
+        of_run = model if run else None
+        repaired = None if repair is None else open_repair(repair)
+        startup = Startup(require_found(source, named, loading, of_run), library, repaired)
+        with console.status("preparing the page"):
+            served = serve(make_app(startup, share), port, share)
+
+    def loaded() -> AppContext:
+        """Make what the tabs compute with."""
+        from stickytoken.data import load_sentences
+        from stickytoken.encoders.loading.load import loaded_like
+        from stickytoken.encoders.text_encoder import as_id_reader
+
+        encoder = load_for(source, named, loading, prompting, of_run)
+        shared, other = SharedModel(as_id_reader(encoder, "demo")), None
+        if repaired is not None and shared.is_model_of(repaired.record):
+            other = SharedModel(loaded_like(encoder, repaired.path))
+        return make_context(shared, library, load_sentences(None), other)
+
+    try:
+        if output_format is opt.Format.JSON:
+            console.print_json({"url": served.url, "public_url": served.public_url})
+        else:
+            console.print_line(f"serving on {served.url}")
+            if served.public_url:
+                console.print_line(f"anyone can reach it on {served.public_url}")
+        console.inform("press Ctrl-C to stop")
+        if open_it and not webbrowser.open(served.url):
+            raise InputError(f"no browser could be started: open {served.url} in one yourself")
+        with collector_paused():
+            startup.finish(loaded)
+        served.wait()
+    finally:
+        served.close()

@@ -1,0 +1,416 @@
+"""Print results on stdout, everything else on stderr, token text made harmless."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from enum import IntEnum
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
+
+from stickytoken.errors import StickyTokenWarning
+from stickytoken.validation import visible
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stickytoken.measurement.engine import Progress, ProgressCallback
+    from stickytoken.methods.entry import Column
+
+
+class Verbosity(IntEnum):
+    """How much is printed besides results and errors."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+_PACKAGE = "stickytoken"
+_LEVELS = {
+    Verbosity.QUIET: logging.ERROR,
+    Verbosity.NORMAL: logging.WARNING,
+    Verbosity.VERBOSE: logging.DEBUG,
+}
+# A process runs one command, and what its threads print is under the same level.
+_levels = [Verbosity.NORMAL]
+
+
+def current_verbosity() -> Verbosity:
+    return _levels[-1]
+
+
+@contextmanager
+def verbosity(level: Verbosity) -> Iterator[None]:
+    """Set the verbosity for a block, and print log records on stderr as far as it allows.
+
+    Normally these are the warnings of this package. Verbose adds what this package resolved, and the
+    messages of the libraries underneath.
+    """
+    verbose = level is Verbosity.VERBOSE
+    package, root = logging.getLogger(_PACKAGE), logging.getLogger()
+    before = package.level, package.propagate, root.level
+    logger, handler = root if verbose else package, _LogLines()
+    logger.addHandler(handler)
+    package.setLevel(_LEVELS[level])
+    package.propagate = verbose
+    root.setLevel(logging.INFO if verbose else root.level)
+    _levels.append(level)
+    try:
+        yield
+    finally:
+        _levels.pop()
+        logger.removeHandler(handler)
+        package_level, package.propagate, root_level = before
+        package.setLevel(package_level)
+        root.setLevel(root_level)
+
+
+class _LogLines(logging.Handler):
+    """Prints a warning of this package as a note, and other records under their library's name."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        library = record.name.partition(".")[0]
+        note = library == _PACKAGE and record.levelno >= logging.WARNING
+        inform(f"{'note' if note else library}: {record.getMessage()}")
+
+
+def show_warnings_as_notes() -> None:
+    """Print this package's warnings as notes, and those of other packages with `--verbose` alone."""
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if issubclass(category, StickyTokenWarning):
+            inform(f"note: {message}")
+        elif current_verbosity() is Verbosity.VERBOSE:
+            inform(f"{category.__name__}: {message}")
+
+    warnings.simplefilter("default")
+    warnings.simplefilter("always", StickyTokenWarning)
+    warnings.showwarning = show
+
+
+_SHORT = 8  # columns of text up to this width are not broken over lines
+
+
+def as_json(document: Any) -> str:
+    """Return one JSON document, in ASCII so that no token text reaches the terminal raw."""
+    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def print_json(document: Any) -> None:
+    print_document(as_json(document))
+
+
+def print_document(text: str) -> None:
+    """Write a document whose text is already harmless."""
+    sys.stdout.write(text)
+
+
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    digits: Sequence[int | None] | None = None,
+) -> None:
+    """Print a table: numbers on the right, text escaped and never read as markup."""
+    body = [list(row) for row in rows]
+    places = [None] * len(columns) if digits is None else digits
+    cells = [[_cell(value, digit) for value, digit in zip(row, places, strict=True)] for row in body]
+    widths = [max(cell_len(text) for text in column) for column in zip(columns, *cells, strict=True)]
+    # Where a table is too wide for the terminal, numbers stay on one line, the words of their headings stand
+    # below each other, and only text is broken.
+    console = stdout()
+    wide = sum(widths) + 2 * (len(columns) - 1) > console.width
+    padding = (0, 0 if wide else 1, 0, 0)
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
+    for place, column in enumerate(columns):
+        numeric = all(isinstance(row[place], (int, float)) or row[place] is None for row in body)
+        table.add_column(
+            Text(column.replace(" ", "\n") if wide and numeric else column),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=wide and (numeric or widths[place] <= _SHORT),
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(Text(visible(title), style="italic"), soft_wrap=True)
+    console.print(table)
+    console.print()
+
+
+def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> None:
+    print_table(
+        title,
+        [column.title for column in columns],
+        rows.select(column.key for column in columns).iter_rows(),
+        [column.digits for column in columns],
+    )
+
+
+def print_line(message: str) -> None:
+    """Print one line of results on stdout, without wrapping it."""
+    stdout().print(Text(visible(message)), soft_wrap=True)
+
+
+def print_error(message: str) -> None:
+    """Print one line on stderr, also with `--quiet`."""
+    _Console(stderr=True).print(Text(visible(" ".join(message.split()))), soft_wrap=True)
+
+
+def inform(message: str) -> None:
+    """Print one line on stderr, unless the user asked for quiet."""
+    if current_verbosity() is not Verbosity.QUIET:
+        _Console(stderr=True).print(Text(visible(message)), soft_wrap=True)
+
+
+@contextmanager
+def status(message: str) -> Iterator[None]:
+    """Show a spinner on stderr while something takes time, unless the user asked for quiet."""
+    if current_verbosity() is Verbosity.QUIET:
+        yield
+        return
+    with _Console(stderr=True).status(Text(visible(message))):
+        yield
+
+
+class _Console(Console):
+    """A console that leaves a closed pipe to the command's own handling."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704 - called while the BrokenPipeError is being handled
+
+
+def stdout() -> Console:
+    """A console on the present stdout; wide enough for tables when it is not a terminal."""
+    console = _Console()
+    return console if console.is_terminal else _Console(width=160)
+
+
+def _cell(value: Any, digits: int | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        if digits is not None:
+            return f"{value:,.{digits}f}"
+        return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 100_000 else str(value)
+    return visible(str(value))
+
+
+def harmless(text: str) -> str:
+    """Make text visible, and keep a spreadsheet from reading it as a formula."""
+    shown = visible(text)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
+
+
+def print_csv(rows: pl.DataFrame) -> None:
+    """Write a table as CSV on stdout; texts are escaped."""
+    import polars as pl
+
+    texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
+    print_document(rows.with_columns(texts).write_csv())
+
+
+INTERRUPTED = 130
+# A key that bounces, an impatient second press, or a tool that signals both a process and its group.
+_SAME_PRESS_SECONDS = 1.0
+_received: list[float] = []
+
+
+def remember_interrupts() -> None:
+    """Record Ctrl-C in addition to raising KeyboardInterrupt.
+
+    A library that is interrupted during an import or inside foreign code sometimes raises another error
+    instead. Presses in quick succession count as one, so that they do not interrupt the tidying up that the
+    first one began. A process that ignores the signal, such as a shell's background job, keeps ignoring it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def was_interrupted() -> bool:
+    return bool(_received)
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C from now on, because the command is ending with the status of the first one.
+
+    Libraries with a signal handler of their own raise KeyboardInterrupt, and Python raises it again later.
+    """
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    pressed = time.monotonic()
+    if not _received or pressed - _received[-1] >= _SAME_PRESS_SECONDS:
+        _received.append(pressed)
+        signal.default_int_handler(number, frame)
+
+
+CLOSED_PIPE = 141  # as a shell reports a program that SIGPIPE ended
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk is full or cannot be written."""
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
+
+
+def silence_stdout() -> None:
+    """Send the rest of stdout nowhere, so that flushing it at exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+_SECONDS_BETWEEN_LINES = 30.0
+_BARS: list[Bars] = []
+
+
+@contextmanager
+def progress_bar(interval: float = _SECONDS_BETWEEN_LINES) -> Iterator[ProgressCallback]:
+    """Yield a callback that shows how far each stage is.
+
+    A terminal gets a bar per stage; a log file gets a line every `interval` seconds and when a stage ends.
+    """
+    console = Console(stderr=True)
+    started: dict[str, float] = {}
+    with ExitStack() as stack:
+        show: Callable[[Progress, float], None] | None = None
+        if current_verbosity() is Verbosity.QUIET:
+            pass
+        elif console.is_terminal:
+            show = partial(_draw, stack.enter_context(_bars(console)), {})
+        else:
+            show = partial(_print_progress, console, interval, {})
+
+        def report(step: Progress) -> None:
+            # A library may have swallowed the exception of a Ctrl-C.
+            if was_interrupted():
+                raise KeyboardInterrupt
+            now = time.perf_counter()
+            if show is not None:
+                show(step, now - started.setdefault(step.stage, now))
+
+        yield report
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Bars]:
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA {task.fields[eta]}"),
+        TextColumn("{task.fields[rate]}"),
+    )
+    with Bars(*columns, console=console) as bars:
+        _BARS.append(bars)
+        try:
+            yield bars
+        finally:
+            _BARS.remove(bars)
+
+
+def _draw(bars: Bars, tasks: dict[str, TaskID], step: Progress, seconds: float) -> None:
+    if step.stage not in tasks:
+        tasks[step.stage] = bars.add_task(step.stage, total=step.total, rate="", eta="?")
+    rate, eta = _pace(step, seconds)
+    bars.update(tasks[step.stage], completed=step.done, total=step.total, rate=rate, eta=eta)
+
+
+def _print_progress(
+    console: Console, interval: float, printed: dict[str, float], step: Progress, seconds: float
+) -> None:
+    rate, eta = _pace(step, seconds)
+    counts, rate = f"{step.stage}: {step.done:,} of {step.total:,}", f", {rate}" if rate else ""
+    if step.done == step.total:
+        line = f"{counts} in {seconds:,.0f} s{rate}"
+    elif seconds - printed.get(step.stage, 0.0) >= interval:
+        printed[step.stage] = seconds
+        line = f"{counts} after {duration(seconds)}{rate}, ETA {eta}"
+    else:
+        return
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _pace(step: Progress, seconds: float) -> tuple[str, str]:
+    """Return texts (or units) per second, and the time until the stage ends at that pace.
+
+    Only what this session computed counts; before that, the pace is empty and the time unknown.
+    """
+    if not step.computed:
+        return "", "?"
+    rate = ""
+    if seconds and step.sequences:
+        rate = f"{step.sequences / seconds:,.0f} texts/s"
+    elif seconds:
+        rate = f"{step.computed / seconds:,.1f}/s"
+    return rate, duration(seconds * (step.total - step.done) / step.computed)
+
+
+@contextmanager
+def late_progress(seconds: float) -> Iterator[ProgressCallback]:
+    """Yield a callback that shows only stages that are going to take longer than this."""
+    started: dict[str, float] = {}
+    unseen: dict[str, int] = {}
+    last = time.perf_counter()
+    with progress_bar() as show:
+
+        def report(step: Progress) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            since = now - started.setdefault(step.stage, last)
+            last = now
+            if step.stage in unseen or since * step.total > seconds * max(step.done, 1):
+                # The clock of the bar starts now, so its pace does not count what was done before.
+                before = unseen.setdefault(step.stage, step.done)
+                show(replace(step, computed=step.done - before))
+
+        yield report
+
+
+@contextmanager
+def bars_hidden() -> Iterator[None]:
+    """Take the bars off the terminal while something else is printed or asked there."""
+    hidden = [bars for bars in _BARS if bars.live.is_started]
+    for bars in hidden:
+        bars.stop()
+    try:
+        yield
+    finally:
+        for bars in hidden:
+            bars.start()
+
+
+@contextmanager
+def counted(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback that takes how many of all are done."""
+    from stickytoken.measurement.engine import Progress
+
+    with progress_bar() as progress:
+        yield lambda done, total: progress(Progress(what, done, total, computed=done))
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds, as 0:01:30."""
+    return str(timedelta(seconds=round(seconds)))

@@ -1,1 +1,0 @@
-"""Arguments and options that commands share, by subject."""

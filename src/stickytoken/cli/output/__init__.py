@@ -1,1 +1,0 @@
-"""What commands print: results on stdout, everything else on stderr."""

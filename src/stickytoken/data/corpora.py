@@ -1,0 +1,318 @@
+"""What a run draws its pairs from: a corpus of sentences, or pairs that the user gives.
+
+Sampling and choosing pairs is step 1 of the Sticky Token Detector (Chen et al. 2025).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.data.sentences import LONGEST_SENTENCE, Sentences, load_sentences, text_kinds
+from stickytoken.data.tables import TABLE_SUFFIXES, numbers_or_none, read_table, text_column
+from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.machine import digest
+from stickytoken.unit_vectors import unit_vectors
+from stickytoken.validation import file_path, list_of, shown
+from stickytoken.vocabulary import RoundTripTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePair:
+    """Two sentences and their cosine similarity.
+
+    Attributes:
+        sentence1: The anchor, which is left unchanged.
+        sentence2: The carrier, into which tokens are inserted.
+        similarity: Cosine similarity of the two under the model.
+    """
+
+    sentence1: str
+    sentence2: str
+    similarity: float
+
+    @property
+    def sentences(self) -> tuple[str, str]:
+        """The anchor and the carrier."""
+        return self.sentence1, self.sentence2
+
+
+@dataclass(frozen=True)
+class PairCorpus:
+    """Pairs given by the user, used instead of sampled ones.
+
+    Attributes:
+        pairs: The pairs, with their similarity under the model.
+        source: Where they came from, for display.
+        unknown: Share of the characters that the model's tokenizer does not know; None before a model
+            was chosen.
+    """
+
+    pairs: tuple[SentencePair, ...]
+    source: str
+    unknown: float | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the pairs in order."""
+        return pairs_fingerprint(self.pairs)
+
+
+SentenceSource: TypeAlias = Sentences | str | Path | Iterable[str]
+PairSource: TypeAlias = str | Path | Iterable[SentencePair | tuple[str, str, float]]
+Corpus = TypeVar("Corpus", bound=Sentences | PairCorpus)
+
+
+def pairs_fingerprint(pairs: Sequence[SentencePair]) -> str:
+    """Return the SHA-256 over pairs in order."""
+    return digest([[pair.sentence1, pair.sentence2, pair.similarity] for pair in pairs])
+
+
+def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> str:
+    """Fingerprint everything in a corpus, and in the package's own texts, that can change a number."""
+    if topics_count and isinstance(corpus, Sentences):
+        # The same sentences stand among the kinds if they are bundled, and beside them if they are given.
+        return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
+    return corpus.fingerprint
+
+
+def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) -> Sentences | PairCorpus:
+    """Load what was passed; without sentences or pairs, the bundled corpus."""
+    if pairs is None:
+        return load_sentences(sentences)
+    if sentences is not None:
+        raise InputError("sentences and pairs are both given: pairs replace the sentences, pass one of them")
+    if isinstance(pairs, (str, Path)):
+        return PairCorpus(tuple(pairs_from_file(file_path("pairs", pairs))), str(pairs))
+    given = list_of("pairs", "pairs", pairs)
+    if not given:
+        raise InputError("the list of pairs is empty: pass at least one pair")
+    found = []
+    for place, each in enumerate(given, start=1):
+        if isinstance(each, SentencePair):
+            found.append(each)
+        elif isinstance(each, Sequence) and not isinstance(each, (str, bytes)) and len(each) == 3:
+            found.append(_checked(each[0], each[1], each[2], f"pair {place}"))
+        else:
+            raise InputError(
+                f"pair {place} is {shown(each)}: pass (sentence1, sentence2, similarity), or a file of pairs"
+            )
+    return PairCorpus(tuple(found), "given pairs")
+
+
+def pairs_from_file(path: Path) -> list[SentencePair]:
+    """Read pairs from a table with the columns sentence1, sentence2 and similarity.
+
+    Raises:
+        InputError: The file cannot be read, a column is missing, a sentence is blank, or a similarity is
+            not a cosine.
+    """
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        raise InputError(f"{path}: pairs are read from {', '.join(TABLE_SUFFIXES)}")
+    frame = read_table(path)
+    columns = ("sentence1", "sentence2", "similarity")
+    if missing := [column for column in columns if column not in frame.columns]:
+        raise InputError(
+            f"{path} lacks the column {missing[0]!r}: pairs need {', '.join(columns)}, "
+            f"it has {', '.join(frame.columns)}"
+        )
+    first, second = text_column(frame, "sentence1", path), text_column(frame, "sentence2", path)
+    similarities = numbers_or_none(frame["similarity"], path, pl.Null())
+    rows = enumerate(zip(first, second, similarities, strict=True), start=1)
+    pairs = [_checked(*parts, f"{path}: pair {row}") for row, parts in rows]
+    if not pairs:
+        raise InputError(f"{path} has no pairs")
+    return pairs
+
+
+def _checked(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
+    for sentence in (sentence1, sentence2):
+        if not isinstance(sentence, str | None):
+            raise InputError(f"{where} has {shown(sentence)} for a sentence: pass text")
+        if not (sentence or "").strip():
+            raise InputError(f"{where} has a blank sentence")
+        if len(str(sentence)) > LONGEST_SENTENCE:
+            raise InputError(f"{where} has a sentence longer than {LONGEST_SENTENCE:,} characters")
+    # Rounded similarities of equal sentences may lie a little above 1.
+    if not isinstance(similarity, (int, float, np.number)) or not abs(float(similarity)) <= 1.001:
+        raise InputError(f"{where} has the similarity {shown(similarity)}: it must be between -1 and 1")
+    return SentencePair(str(sentence1), str(sentence2), float(similarity))
+
+
+def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count: int) -> list[SentencePair]:
+    """Sample pairs evenly over the range of all pairwise similarities.
+
+    Each of ``count`` evenly spaced target similarities takes the nearest pair that no earlier target
+    took. Of all n (n - 1) / 2 pairs only the similarities are held in memory.
+    """
+    if len(sentences) < 2:
+        raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
+    units = unit_vectors(vectors)
+    rows, columns = np.triu_indices(len(sentences), k=1)
+    similarities = (units @ units.T).astype(np.float64)[rows, columns]
+    order = np.argsort(similarities, kind="stable")
+    ascending = similarities[order]
+    chosen = nearest_free(ascending, np.linspace(ascending[0], ascending[-1], min(count, len(order))))
+    return [
+        SentencePair(sentences[rows[k]], sentences[columns[k]], float(similarities[k]))
+        for k in order[sorted(chosen)]
+    ]
+
+
+def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: int) -> list[SentencePair]:
+    """Choose pairs evenly over the lower 80% of the range below the mean similarity.
+
+    Each of ``count`` evenly spaced targets in [min, min + 0.8 (u - min)] takes the nearest pair with a
+    similarity below u. Where pairs are sparse, one is taken more than once, as in the published runs:
+    the choice is even over similarity, not over pairs.
+    """
+    below = sorted(
+        (pair for pair in pairs if pair.similarity < mean_similarity),
+        key=lambda pair: (pair.similarity, *pair.sentences),
+    )
+    if not below:
+        raise InputError(
+            f"none of the {len(pairs)} sentence pairs has a similarity below the model's mean "
+            f"{mean_similarity:.4f}: use sentences on more varied subjects"
+        )
+    ascending = np.array([pair.similarity for pair in below])
+    low = ascending[0]
+    targets = np.linspace(low, low + 0.8 * (mean_similarity - low), min(count, len(below)))
+    return [below[int(np.abs(ascending - target).argmin())] for target in targets]
+
+
+def nearest_free(ascending: NDArray[np.float64], targets: NDArray[np.float64]) -> list[int]:
+    """Find, for each target in turn, the index of the nearest value that no earlier target took."""
+    # Links that skip taken values, with path halving: near-constant time per step.
+    size = len(ascending)
+    before = np.arange(-1, size)  # before[k + 1]: the nearest free index <= k, or -1
+    after = np.arange(size + 1)  # after[k]: the nearest free index >= k, or size
+
+    def free_before(k: int) -> int:
+        while (position := before[k + 1]) != k:
+            before[k + 1] = before[position + 1]
+            k = int(position)
+        return k
+
+    def free_after(k: int) -> int:
+        while (position := after[k]) != k:
+            after[k] = after[position]
+            k = int(position)
+        return k
+
+    chosen: list[int] = []
+    for target in targets:
+        right = free_after(int(np.searchsorted(ascending, target)))
+        left = free_before(min(right, size) - 1)
+        if left < 0 and right >= size:
+            raise InputError(f"{len(targets)} targets, but only {size} values to choose from")
+        is_left = right >= size or (left >= 0 and target - ascending[left] <= ascending[right] - target)
+        k = left if is_left else right
+        before[k + 1] = k - 1
+        after[k] = k + 1
+        chosen.append(k)
+    return chosen
+
+
+LARGEST_UNKNOWN = 0.2
+"""Largest usable share of unknown characters.
+
+Measured with the tokenizers of all-MiniLM-L6-v2, T5 and RoBERTa. English corpora stay below 0.006, chat with
+emoji reaches 0.1. Languages that a vocabulary lacks: Polish with T5 0.23; Japanese, Hindi and Korean with
+MiniLM 0.26 to 0.35, Chinese 0.66; Asian languages with T5 above 0.9. RoBERTa reads bytes and knows all.
+"""
+NOTED_UNKNOWN = 0.02
+_CHUNK = 4096
+
+
+@runtime_checkable
+class SpanTokenizer(Protocol):
+    """A tokenizer that has an unknown token and reports which characters became it."""
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of the unknown token; None if there is none."""
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode each text without special tokens."""
+
+    def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
+        """Encode each text, and give the characters that each id stands for."""
+
+
+def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
+    """Measure how much of a corpus is unknown to a tokenizer, and drop sentences that it makes equal.
+
+    Only sentences with unknown tokens are compared; a corpus without them is returned with the same texts.
+    """
+    found = as_read(corpus, tokenizer)
+    share = found.unknown or 0.0
+    if share > LARGEST_UNKNOWN:
+        raise InputError(
+            f"the tokenizer of {model} does not know {share:.0%} of the characters in {corpus.source}, so "
+            "different sentences look alike to it: pass sentences in a language that the model reads"
+        )
+    if share > NOTED_UNKNOWN:
+        warnings.warn(
+            f"the tokenizer of {model} does not know {share:.1%} of the characters in {corpus.source}",
+            StickyTokenWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
+    """Return a corpus without sentences that become equal, and its share of unknown characters."""
+    if not isinstance(tokenizer, SpanTokenizer):
+        return corpus
+    if isinstance(corpus, PairCorpus):
+        texts = tuple(dict.fromkeys(text for pair in corpus.pairs for text in pair.sentences))
+    else:
+        texts = corpus.texts
+    unknown, repeated = _unknown_and_repeated(texts, tokenizer)
+    share = unknown / max(1, sum(map(_characters, texts)))
+    if isinstance(corpus, PairCorpus):
+        return replace(corpus, unknown=share)
+    kept = [place for place in range(len(texts)) if place not in repeated]
+    return replace(
+        corpus,
+        texts=tuple(texts[place] for place in kept),
+        topics=None if corpus.topics is None else tuple(corpus.topics[place] for place in kept),
+        duplicates=corpus.duplicates + len(repeated),
+        unknown=share,
+    )
+
+
+def _unknown_and_repeated(texts: Sequence[str], tokenizer: SpanTokenizer) -> tuple[float, set[int]]:
+    """Return the number of unknown characters, and the places of sentences equal to an earlier one."""
+    unknown_id = tokenizer.unknown_id
+    if unknown_id is None:
+        return 0.0, set()
+    unknown, repeated = 0.0, set()
+    seen: set[tuple[int, ...]] = set()
+    for start in range(0, len(texts), _CHUNK):
+        found = tokenizer.encode_many(texts[start : start + _CHUNK])
+        places = [start + place for place, ids in enumerate(found) if unknown_id in ids]
+        spans = tokenizer.encode_with_spans([texts[place] for place in places])
+        for place, (ids, characters) in zip(places, spans, strict=True):
+            text = texts[place]
+            if characters is None:  # the tokenizer does not tell: every token counts alike
+                unknown += _characters(text) * ids.count(unknown_id) / len(ids)
+            else:
+                parts = zip(ids, characters, strict=True)
+                unknown += sum(_characters(text[a:b]) for token, (a, b) in parts if token == unknown_id)
+            if tuple(ids) in seen:
+                repeated.add(place)
+            seen.add(tuple(ids))
+    return unknown, repeated
+
+
+def _characters(text: str) -> int:
+    return sum(map(len, text.split()))

@@ -1,0 +1,571 @@
+"""Documents of every kind, read as a stream: what cannot be read costs one record, not the collection."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+import polars as pl
+
+from stickytoken.data.tables import (
+    DAMAGE,
+    HUB,
+    JSON_LINES,
+    PARQUET,
+    SEPARATORS,
+    TABLE_SUFFIXES,
+    hub_parts,
+    hub_stream,
+    one_line,
+    require_distinct,
+)
+from stickytoken.errors import InputError
+from stickytoken.validation import file_path, shown
+
+STDIN = "-"
+_STDIN_NAME = "standard input"
+_GIVEN_NAME = "the given texts"
+_LINES = (".txt", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document.
+
+    Attributes:
+        number: Place in the collection, from 0; records that were skipped count.
+        id: Its own id, or its place: a line, a row or a file name.
+        text: The text; valid Unicode.
+        source: Where it came from, if the collection says so.
+        path: The file that it is in; None for texts from elsewhere.
+        line: Line of the file, from 1, where it begins.
+        whole: Whether it is the whole file, so that its lines are those of the file.
+    """
+
+    number: int
+    id: str
+    text: str
+    source: str | None = None
+    path: str | None = None
+    line: int | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A record without readable text.
+
+    Attributes:
+        place: The file and the line or row.
+        reason: What is wrong, with the byte where it is known.
+    """
+
+    place: str
+    reason: str
+
+
+Record: TypeAlias = Document | Skipped
+DocumentSource: TypeAlias = str | Path | Iterable[Any]
+
+
+@dataclass(slots=True)
+class Meter:
+    """How much of a collection has been read.
+
+    Attributes:
+        done: Bytes, rows or texts that were read.
+        total: All of them; None where nobody knows.
+    """
+
+    done: int = 0
+    total: int | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The share that was read; None where the total is not known."""
+        return None if not self.total else min(1.0, self.done / self.total)
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Documents to scan.
+
+    Attributes:
+        name: Name in messages.
+        read: Yields the records in order, and keeps the meter up to date; a stream can be read only once.
+        key: What tells this collection from others: where it lies, not what is in it.
+    """
+
+    name: str
+    read: Callable[[Meter], Iterator[Record]]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Columns that the user names; None for those to be found by name."""
+
+    text: str | None = None
+    id: str | None = None
+    source: str | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether any column is named."""
+        return any((self.text, self.id, self.source))
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One pass through a collection.
+
+    Attributes:
+        numbers: The places of records that come next.
+    """
+
+    wanted: Wanted
+    meter: Meter
+    numbers: Iterator[int] = field(default_factory=count)
+
+
+def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
+    """Return the documents that a source names."""
+    for name in (wanted.text, wanted.id, wanted.source):
+        if name is not None and not isinstance(name, str):
+            raise InputError(f"a column is {name!r}: pass the name of a column")
+    if not isinstance(source, (str, Path)):
+        return _given(source, wanted)
+    if source == STDIN:
+
+        def read_stdin(meter: Meter) -> Iterator[Record]:
+            read = _json_records if wanted.named else _line_records
+            return read(sys.stdin.buffer, _STDIN_NAME, None, _Reading(wanted, meter))
+
+        return Collection(_STDIN_NAME, read_stdin, STDIN)
+    if isinstance(source, str) and source.startswith(HUB):
+        name = source.removeprefix(HUB)
+        repository, _ = hub_parts(name)
+
+        def read_hub(meter: Meter) -> Iterator[Record]:
+            with hub_stream(name) as (rows, meter.total):
+                yield from _object_records(rows, repository, _Reading(wanted, meter))
+
+        return Collection(source, read_hub, source)
+    path = file_path("documents", source)
+    try:
+        if path.is_dir():
+            return _folder(path, wanted)
+        if not path.is_file():
+            raise InputError(f"no file or folder {str(path)!r}")
+        size = path.stat().st_size
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    suffix = path.suffix.lower()
+    if suffix not in (*TABLE_SUFFIXES, *_LINES):
+        raise InputError(
+            f"{path} has the ending {suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}, or a folder"
+        )
+    if suffix in _LINES and wanted.named:
+        raise InputError(f"{path} is a text file without columns: leave the names of columns out")
+
+    def read_file(meter: Meter) -> Iterator[Record]:
+        meter.total = size
+        return _file_records(path, _Reading(wanted, meter))
+
+    return Collection(str(path), read_file, str(path.absolute()))
+
+
+def _given(values: Iterable[Any], wanted: Wanted) -> Collection:
+    """Return documents from texts, from mappings such as the rows of a data set, or from a table."""
+    refusal = f"documents is {shown(values)}: pass a list of texts, a table, or a file"
+    if isinstance(values, (bytes, bytearray, Mapping)):
+        raise InputError(refusal)
+    rows = values
+    # The rows of a Polars, Arrow or pandas table.
+    for method, options in (
+        ("iter_rows", {"named": True}),
+        ("to_pylist", {}),
+        ("to_dict", {"orient": "records"}),
+    ):
+        if hasattr(values, "columns") and callable(read_rows := getattr(values, method, None)):
+            rows = read_rows(**options)
+            break
+    try:
+        iter(rows)
+    except TypeError:
+        raise InputError(refusal) from None
+
+    def read(meter: Meter) -> Iterator[Record]:
+        meter.total = len(values) if isinstance(values, Sized) else None
+        return _object_records(rows, _GIVEN_NAME, _Reading(wanted, meter))
+
+    return Collection(_GIVEN_NAME, read, _GIVEN_NAME)
+
+
+def _folder(folder: Path, wanted: Wanted) -> Collection:
+    """Return the documents of a folder: those in its tables, and every other file as one document."""
+    paths = [folder / "corpus.jsonl"]
+    if not (paths[0].is_file() and (folder / "queries.jsonl").is_file()):  # not the layout of BEIR
+        paths = [
+            path
+            for path in sorted(folder.rglob("*"))
+            if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file()
+        ]
+    if not paths:
+        raise InputError(f"{folder} contains no files: pass a folder of documents")
+
+    def read(meter: Meter) -> Iterator[Record]:
+        meter.total = sum(map(_size, paths))
+        reading = _Reading(wanted, meter)
+        for path in paths:
+            if path.suffix.lower() not in TABLE_SUFFIXES:
+                yield from _whole_file(path, folder, reading)
+                continue
+            end = meter.done + _size(path)
+            try:
+                yield from _file_records(path, reading)
+            except InputError as error:  # a table that cannot be read costs none of the others
+                yield Skipped(_unicode_name(path), str(error))
+            meter.done = end
+
+    return Collection(str(folder), read, str(folder.absolute()))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _unicode_name(path: Path) -> str:
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _whole_file(path: Path, folder: Path, reading: _Reading) -> Iterator[Record]:
+    """Yield a file as one document, unless it is blank."""
+    number, name, inside = next(reading.numbers), _unicode_name(path), path.relative_to(folder)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        yield Skipped(name, f"cannot be read: {error.strerror or error}")
+        return
+    reading.meter.done += len(content)
+    try:
+        text = _decoded(content).removeprefix("\ufeff")
+    except _UnreadableError as error:
+        yield Skipped(name, str(error))
+        return
+    if text.strip():
+        source = _unicode_name(Path(inside.parts[0])) if len(inside.parts) > 1 else None
+        yield Document(number, _unicode_name(inside), text, source, name, 1, True)
+
+
+def _file_records(path: Path, reading: _Reading) -> Iterator[Record]:
+    """Read a table, or a text file with a document on each line."""
+    suffix, name = path.suffix.lower(), _unicode_name(path)
+    if suffix == PARQUET:
+        yield from _parquet_records(path, name, reading)
+        return
+    try:
+        with path.open("rb") as stream:
+            if suffix in JSON_LINES:
+                yield from _json_records(stream, name, name, reading)
+            elif suffix in SEPARATORS:
+                yield from _separated_records(stream, name, SEPARATORS[suffix], reading)
+            else:
+                yield from _line_records(stream, name, name, reading)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _line_records(stream: BinaryIO, name: str, path: str | None, reading: _Reading) -> Iterator[Record]:
+    """Yield each line that is not blank as a document."""
+    for line in lines(stream, name, reading.meter):
+        if not line.content.strip():
+            continue
+        number, place = next(reading.numbers), f"line {line.number}"
+        try:
+            yield Document(number, place, _decoded(line.content, line.offset), None, path, line.number)
+        except _UnreadableError as error:
+            yield Skipped(f"{name}, {place}", str(error))
+
+
+def _json_records(stream: BinaryIO, name: str, path: str | None, reading: _Reading) -> Iterator[Record]:
+    """Yield the document of each line: a column of an object, or a string."""
+
+    def parsed() -> Iterator[tuple[int, Any]]:
+        for line in lines(stream, name, reading.meter):
+            if not line.content.strip():
+                continue
+            place = f"{name}, line {line.number}"
+            try:
+                yield line.number, json.loads(_decoded(line.content, line.offset))
+            except _UnreadableError as error:
+                yield line.number, Skipped(place, str(error))
+            except (ValueError, RecursionError) as error:
+                yield line.number, Skipped(place, f"not JSON: {error}")
+
+    rows = parsed()
+    first = list(islice(rows, 100))
+    objects = [value for _, value in first if isinstance(value, Mapping)]
+    if not objects and reading.wanted.named:
+        raise InputError(f"{name} has no columns: its lines are not JSON objects")
+    columns = _columns_of(objects, reading.wanted, name) if objects else None
+    for line, value in chain(first, rows):
+        number, place = next(reading.numbers), f"line {line}"
+        if isinstance(value, Skipped):
+            yield value
+        elif isinstance(value, str):
+            yield Document(number, place, unicode_text(value), None, path, line)
+        elif isinstance(value, Mapping) and columns is not None:
+            yield _record(value, columns, number, path, place, line)
+        else:
+            yield Skipped(f"{name}, {place}", f"JSON of type {type(value).__name__}, not an object")
+
+
+def _separated_records(stream: BinaryIO, path: str, separator: str, reading: _Reading) -> Iterator[Record]:
+    """Yield the document of each row below the header."""
+    damage: list[str] = []
+
+    def text() -> Iterator[str]:
+        for line in lines(stream, path, reading.meter):
+            try:
+                yield _decoded(line.content, line.offset) + "\n"
+            except _UnreadableError as error:
+                damage.append(str(error))
+                yield line.content.replace(b"\0", b"?").decode("utf-8", "replace") + "\n"
+
+    # Documents may be longer than the csv module allows, which has one limit for the whole process.
+    earlier = csv.field_size_limit(2**31 - 1)
+    try:
+        rows = csv.reader(text(), delimiter=separator)
+        try:
+            header = next((row for row in rows if row), [])
+        except csv.Error as error:
+            raise InputError(f"{path} is not a readable table: {error}") from error
+        if not header:
+            raise InputError(f"{path} is empty")
+        require_distinct(header, path)
+        columns = _choose_columns(header, header, reading.wanted, path)
+        while True:
+            line = rows.line_num + 1
+            try:
+                row, problem = next(rows), None
+            except StopIteration:
+                return
+            except csv.Error as error:
+                row, problem = [], str(error)
+            if damage:
+                problem = damage[0]
+                damage.clear()
+            if row == [] and problem is None:
+                continue
+            number, place = next(reading.numbers), f"line {line}"
+            if problem is None and len(row) != len(header):
+                problem = f"{len(row)} fields, and the header has {len(header)}"
+            if problem is not None:
+                yield Skipped(f"{path}, {place}", problem)
+            else:
+                yield _record(dict(zip(header, row, strict=True)), columns, number, path, place, line)
+    finally:
+        csv.field_size_limit(earlier)
+
+
+def _parquet_records(path: Path, name: str, reading: _Reading) -> Iterator[Record]:
+    """Yield the document of each row."""
+    try:
+        size = path.stat().st_size
+        table = pl.scan_parquet(path, glob=False)
+        schema = table.collect_schema()
+        rows = table.select(pl.len()).collect().item()
+    except DAMAGE as error:
+        raise InputError(f"{name} is not a readable parquet file: {one_line(error)}") from error
+    textual = [column for column, kind in schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
+    columns = _choose_columns(schema.names(), textual, reading.wanted, name)
+    for column in columns.texts:
+        if column not in textual:
+            raise InputError(f"column {column!r} of {name} contains {schema[column]}, not text")
+    read = list(dict.fromkeys([*columns.texts, *filter(None, (columns.id, columns.source))]))
+    row = 0
+    try:
+        for batch in table.select(read).collect_batches(chunk_size=4096):
+            for values in batch.iter_rows(named=True):
+                row += 1
+                yield _record(values, columns, next(reading.numbers), name, f"row {row}")
+            reading.meter.done += round(size * batch.height / max(1, rows))
+    except DAMAGE as error:
+        raise InputError(f"{name} is damaged after row {row}: {one_line(error)}") from error
+
+
+def _object_records(rows: Iterable[Any], name: str, reading: _Reading) -> Iterator[Record]:
+    """Yield the document of each text, or of each mapping."""
+    columns = None
+    for value in rows:
+        number = next(reading.numbers)
+        reading.meter.done += 1
+        place = f"row {number + 1}"
+        if isinstance(value, str):
+            if reading.wanted.named:
+                raise InputError(f"{name} have no columns: leave the names of columns out")
+            yield Document(number, str(number), unicode_text(value))
+        elif isinstance(value, Mapping):
+            columns = columns or _columns_of([value], reading.wanted, name)
+            yield _record(value, columns, number, None, place)
+        else:
+            what = "missing" if value is None else f"{type(value).__name__}, not text"
+            yield Skipped(place, f"the text is {what}")
+
+
+class Line(NamedTuple):
+    """A line without its end.
+
+    Attributes:
+        number: From 1.
+        content: Its bytes.
+        offset: Byte of the file where it begins.
+    """
+
+    number: int
+    content: bytes
+    offset: int
+
+
+def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:
+    """Yield the lines of a stream, whatever ends them, without a byte-order mark."""
+    offset, number = 0, 0
+    try:
+        for content in stream:
+            if not offset and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise InputError(f"{name} is UTF-16 text: convert it to UTF-8, for example with iconv")
+            start = len(codecs.BOM_UTF8) if not offset and content.startswith(codecs.BOM_UTF8) else 0
+            parts = [content[start:]]
+            if b"\r" in parts[0].removesuffix(b"\r\n"):  # carriage returns alone end lines too
+                parts = parts[0].splitlines(keepends=True)
+            for part in parts:
+                number += 1
+                yield Line(number, part.rstrip(b"\r\n"), offset + start)
+                start += len(part)
+            offset += len(content)
+            meter.done += len(content)
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}") from error
+
+
+class _UnreadableError(Exception):
+    """Bytes that are not text; the message says which byte."""
+
+
+def _decoded(content: bytes, offset: int = 0) -> str:
+    """Decode UTF-8 bytes that begin at an offset of a file."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        found = content[error.start]
+        raise _UnreadableError(f"byte {offset + error.start} (0x{found:02x}) is not UTF-8") from None
+    if (place := content.find(b"\0")) >= 0:
+        raise _UnreadableError(f"byte {offset + place} is zero, as in a binary file")
+    return text
+
+
+def unicode_text(text: str) -> str:
+    """Replace lone surrogates, which are not valid in UTF-8 or Parquet files."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+_TEXTS = ("text", "document", "content", "passage", "body", "sentence")
+_IDS = ("_id", "id", "doc_id", "docid", "document_id")
+_SOURCE = "source"
+_TITLE = "title"
+
+
+class _Columns(NamedTuple):
+    """Columns of one table.
+
+    Attributes:
+        texts: The columns whose texts make a document, joined by a space.
+        id: The column with the id, if any.
+        source: The column with the source, if any.
+    """
+
+    texts: tuple[str, ...]
+    id: str | None
+    source: str | None
+
+
+def _columns_of(rows: Sequence[Mapping[Any, Any]], wanted: Wanted, name: str) -> _Columns:
+    present = list(dict.fromkeys(str(key) for row in rows for key in row))
+    textual = [key for key in present if any(isinstance(row.get(key), str) for row in rows)]
+    return _choose_columns(present, textual, wanted, name)
+
+
+def _choose_columns(present: Sequence[str], textual: Sequence[str], wanted: Wanted, name: str) -> _Columns:
+    """Choose the columns of a table.
+
+    In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text.
+    """
+    listed = ", ".join(present) or "none"
+    for column in filter(None, (wanted.text, wanted.id, wanted.source)):
+        if column not in present:
+            raise InputError(f"{name} has no column {column!r}: it has {listed}")
+    identifier = wanted.id or next((each for each in _IDS if each in present), None)
+    source = wanted.source or (_SOURCE if _SOURCE in present and wanted.text != _SOURCE else None)
+    if wanted.text is not None:
+        return _Columns((wanted.text,), identifier, source)
+    if "_id" in present and _TITLE in textual and "text" in textual:
+        return _Columns((_TITLE, "text"), identifier, source)
+    usual = next((each for each in _TEXTS if each in textual), None)
+    others = [each for each in textual if each not in (identifier, source, _TITLE)]
+    if not textual:
+        raise InputError(f"no column of {name} contains text: it has {listed}")
+    if usual is None and len(others) != 1:
+        raise InputError(
+            f"which column of {name} contains the text? It has {listed}: name it with the column option"
+        )
+    return _Columns((usual or others[0],), identifier, source)
+
+
+def _record(
+    values: Mapping[str, Any],
+    columns: _Columns,
+    number: int,
+    path: str | None,
+    place: str,
+    line: int | None = None,
+) -> Record:
+    """Turn a row of a table into a document."""
+    where = place if path is None else f"{path}, {place}"
+    texts = []
+    for column in columns.texts:
+        text = values.get(column)
+        if isinstance(text, str):
+            texts.append(text)
+        elif text is not None or len(columns.texts) == 1:
+            what = "missing" if text is None else f"{type(text).__name__}, not text"
+            return Skipped(where, f"column {column!r} is {what}")
+    if not texts:
+        return Skipped(where, f"columns {' and '.join(columns.texts)} are missing")
+    identifier = None if columns.id is None else values.get(columns.id)
+    source = None if columns.source is None else values.get(columns.source)
+    return Document(
+        number,
+        unicode_text(place if identifier is None else str(identifier)),
+        unicode_text(" ".join(texts)),
+        None if source is None else unicode_text(str(source)),
+        path,
+        line,
+    )

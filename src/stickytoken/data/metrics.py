@@ -1,0 +1,419 @@
+"""Evaluation tasks: texts, outcomes computed from their vectors, and metrics of the outcomes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.errors import require_package
+from stickytoken.insertion import Side
+from stickytoken.unit_vectors import exact_unit_vectors
+
+Values: TypeAlias = NDArray[np.float64]
+Outcomes: TypeAlias = Values
+"""Numbers that the metrics of a task are computed from, shape (units, columns)."""
+Vectors: TypeAlias = Mapping[str, NDArray[np.float32]]
+"""Vectors of a task's texts by role, shape (texts, d)."""
+Sample: TypeAlias = NDArray[np.intp] | None
+
+
+class Scored:
+    """Anything with metrics, all of them better when higher."""
+
+    name: str
+    layout: ClassVar[str]
+    """Kind of the task: sts, retrieval, ..."""
+    unit: ClassVar[str]
+    """What is resampled: pairs, queries or texts."""
+    metrics: ClassVar[tuple[str, ...]]
+    """Names of the metrics, the main one first."""
+    columns: ClassVar[tuple[str, ...]]
+    """Names of the columns of the outcomes."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything in the task that can change a number."""
+        raise NotImplementedError
+
+    @property
+    def units(self) -> int:
+        """Number of units."""
+        raise NotImplementedError
+
+    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Compute a metric of several outcomes, shape (outcomes, units, columns), on the same units."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Task(Scored):
+    """An evaluation of text vectors."""
+
+    name: str
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything in the task that can change a number."""
+        content = [getattr(self, each.name) for each in fields(self) if each.name != "name"]
+        return fingerprint(self.layout, *content)
+
+    @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        """Texts by role."""
+        raise NotImplementedError
+
+    def edited(self, side: Side) -> frozenset[str]:
+        """Return the roles whose texts get copies: the chosen side, or both."""
+        return side.roles
+
+    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+        """Compute the outcomes of all units from the vectors of all texts.
+
+        Args:
+            vectors: vectors by role, shape (texts, d).
+            seed: seed of random steps, such as the start of a clustering.
+        """
+        raise NotImplementedError
+
+
+def fingerprint(*parts: Any) -> str:
+    """Return the SHA-256 of JSON values in order."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(json.dumps(part, ensure_ascii=True, sort_keys=True).encode() + b"\0")
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _PairTask(Task):
+    """Sentence pairs with a number each."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    gold: tuple[float, ...]
+
+    unit = "pairs"
+    columns = ("similarity",)
+
+    @property
+    def units(self) -> int:
+        """Number of pairs."""
+        return len(self.gold)
+
+    @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        """Distinct sentences of each side."""
+        return {"query": tuple(dict.fromkeys(self.first)), "document": tuple(dict.fromkeys(self.second))}
+
+    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+        """Compute the cosine of each pair."""
+        del seed
+        left, right = (
+            exact_unit_vectors(vectors[role])[_codes(sentences, self.texts[role])]
+            for role, sentences in (("query", self.first), ("document", self.second))
+        )
+        cosines: Outcomes = (left * right).sum(axis=1, keepdims=True)
+        return cosines
+
+    @cached_property
+    def _gold(self) -> NDArray[np.float64]:
+        return np.array(self.gold, dtype=np.float64)
+
+
+def _codes(values: Sequence[str], distinct: Sequence[str]) -> NDArray[np.intp]:
+    """Return the place of each value among distinct ones."""
+    places = {value: place for place, value in enumerate(distinct)}
+    return np.array([places[value] for value in values], dtype=np.intp)
+
+
+class SimilarityTask(_PairTask):
+    """STS: correlation of cosines with human similarity scores."""
+
+    layout = "sts"
+    metrics = ("spearman", "pearson")
+
+    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Compute Spearman's or Pearson's correlation; NaN if one side is constant."""
+        from scipy.stats import rankdata
+
+        rows = np.vstack([self._gold, outcomes[:, :, 0]])
+        if sample is not None:
+            rows = rows[:, sample]
+        if metric == "spearman":
+            rows = rankdata(rows, axis=1)
+        centered = rows - rows.mean(axis=1, keepdims=True)
+        norms = np.linalg.norm(centered, axis=1)
+        scale = norms[0] * norms[1:]
+        flat = scale <= np.finfo(np.float64).eps * max(1, rows.shape[1])
+        return np.where(flat, np.nan, centered[1:] @ centered[0] / np.where(flat, 1, scale))
+
+
+class PairClassificationTask(_PairTask):
+    """Pairs that match or not: average precision of the cosine."""
+
+    layout = "pair-classification"
+    metrics = ("average_precision",)
+
+    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Compute the average precision; NaN if no pair or every pair matches."""
+        del metric
+        from sklearn.metrics import average_precision_score
+
+        gold, cosines = self._gold, outcomes[:, :, 0]
+        if sample is not None:
+            gold, cosines = gold[sample], cosines[:, sample]
+        if not 0 < gold.sum() < len(gold):
+            return np.full(len(cosines), np.nan)
+        return np.array([average_precision_score(gold, row) for row in cosines])
+
+
+@dataclass(frozen=True)
+class ClusteringTask(Task):
+    """Texts that should cluster by label."""
+
+    sentences: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    layout = "clustering"
+    unit = "texts"
+    metrics = ("v_measure", "nmi")
+    columns = ("cluster",)
+
+    @property
+    def units(self) -> int:
+        """Number of texts."""
+        return len(self.labels)
+
+    @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        """The texts."""
+        return {"text": self.sentences}
+
+    def edited(self, side: Side) -> frozenset[str]:
+        """Return the role of all texts: a clustering has no sides."""
+        del side
+        return frozenset({"text"})
+
+    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+        """Cluster the texts with k-means into as many clusters as labels."""
+        from sklearn.cluster import KMeans
+
+        model = KMeans(len(self._names), n_init=10, random_state=seed)
+        clusters: Outcomes = model.fit_predict(exact_unit_vectors(vectors["text"])).astype(np.float64)
+        return clusters[:, None]
+
+    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Compute the V-measure, which equals normalised mutual information (arithmetic mean)."""
+        del metric
+        gold, clusters = self._gold, outcomes[:, :, 0].astype(np.intp)
+        if sample is not None:
+            gold, clusters = gold[sample], clusters[:, sample]
+        return v_measures(gold, clusters, len(self._names))
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return sorted(set(self.labels))
+
+    @cached_property
+    def _gold(self) -> NDArray[np.intp]:
+        return _codes(self.labels, self._names)
+
+
+def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
+    """Compute the V-measure of several clusterings of the same texts.
+
+    This is 2 I / (H(gold) + H(cluster)) with I = H(gold) + H(cluster) - H(both), the form of Rosenberg and
+    Hirschberg 2007 (equation 3, beta 1) that needs only entropies. It is 1 if both have a single group.
+    """
+    from scipy.stats import entropy
+
+    table = _contingency(gold, clusters, kinds)
+    joint = entropy(table.reshape(len(table), -1), axis=1)
+    apart = entropy(table.sum(axis=1), axis=1) + entropy(table.sum(axis=2), axis=1)
+    one_group = apart < 1e-12
+    return np.where(one_group, 1.0, 2 * (apart - joint) / np.where(one_group, 1.0, apart))
+
+
+def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
+    """Compute the F1 of several predictions, averaged over labels that occur or are predicted."""
+    table = _contingency(gold, predicted, kinds)
+    right = np.diagonal(table, axis1=1, axis2=2)
+    total = table.sum(axis=1) + table.sum(axis=2)  # twice the correct ones, plus both kinds of errors
+    f1 = 2 * right / np.where(total, total, 1)
+    mean: Values = f1.sum(axis=1) / (total > 0).sum(axis=1)
+    return mean
+
+
+def _contingency(gold: NDArray[np.intp], other: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
+    """Count texts by pair of codes, shape (conditions, kinds of other, kinds of gold)."""
+    rows = np.arange(len(other))[:, None]
+    both = np.bincount(((rows * kinds + other) * kinds + gold).ravel(), minlength=len(other) * kinds**2)
+    return both.reshape(len(other), kinds, kinds).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class ClassificationTask(Task):
+    """Texts whose label a classifier predicts from their vectors."""
+
+    train: tuple[str, ...]
+    train_labels: tuple[str, ...]
+    test: tuple[str, ...]
+    test_labels: tuple[str, ...]
+
+    layout = "classification"
+    unit = "texts"
+    metrics = ("accuracy", "macro_f1")
+    columns = ("predicted",)
+
+    @property
+    def units(self) -> int:
+        """Number of test texts."""
+        return len(self.test)
+
+    @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        """Texts of both splits."""
+        return {"train": self.train, "test": self.test}
+
+    def edited(self, side: Side) -> frozenset[str]:
+        """Return the test split, or both splits for both sides."""
+        return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
+
+    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+        """Predict the label of each test text with logistic regression, as a code."""
+        from sklearn.linear_model import LogisticRegression
+
+        model = LogisticRegression(max_iter=1000, random_state=seed)
+        model.fit(exact_unit_vectors(vectors["train"]), _codes(self.train_labels, self._names))
+        predicted: Outcomes = model.predict(exact_unit_vectors(vectors["test"])).astype(np.float64)
+        return predicted[:, None]
+
+    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Compute accuracy, or F1 averaged over labels."""
+        gold, predicted = self._gold, outcomes[:, :, 0].astype(np.intp)
+        if sample is not None:
+            gold, predicted = gold[sample], predicted[:, sample]
+        if metric == "accuracy":
+            accuracy: Values = (predicted == gold).mean(axis=1)
+            return accuracy
+        return macro_f1(gold, predicted, len(self._names))
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return sorted({*self.train_labels, *self.test_labels})
+
+    @cached_property
+    def _gold(self) -> NDArray[np.intp]:
+        return _codes(self.test_labels, self._names)
+
+
+# Depth of a ranking, as in trec_eval and MTEB.
+_DEPTH = 1000
+_QUERIES_AT_ONCE = 256
+_TREC_NAMES = {
+    "ndcg_at_10": "ndcg_cut_10",
+    "recall_at_100": "recall_100",
+    "map": "map",
+    "mrr": "recip_rank",
+}
+
+
+@dataclass(frozen=True)
+class _RankingTask(Task):
+    """Queries, documents and relevance judgements."""
+
+    queries: dict[str, str]
+    documents: dict[str, str]
+    relevant: dict[str, dict[str, int]]
+
+    unit = "queries"
+
+    def __post_init__(self) -> None:
+        """Fail before anything is encoded, not once metrics are computed."""
+        require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "impact")
+
+    @property
+    def units(self) -> int:
+        """Number of queries."""
+        return len(self.queries)
+
+    @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        """Texts of queries and documents."""
+        return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
+
+    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+        """Compute the metrics of each query with pytrec_eval."""
+        del seed
+        import pytrec_eval
+
+        queries, documents = exact_unit_vectors(vectors["query"]), exact_unit_vectors(vectors["document"])
+        evaluator = pytrec_eval.RelevanceEvaluator(self.relevant, set(_TREC_NAMES.values()))
+        found = evaluator.evaluate(self._ranking(queries, documents))
+        names = [_TREC_NAMES[metric] for metric in self.metrics]
+        return np.array([[found[query][name] for name in names] for query in self.queries])
+
+    def _ranking(
+        self, queries: NDArray[np.float64], documents: NDArray[np.float64]
+    ) -> dict[str, dict[str, float]]:
+        """Return the similarities of documents by query."""
+        raise NotImplementedError
+
+    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Average a metric over queries."""
+        values = outcomes[:, :, self.metrics.index(metric)]
+        mean: Values = (values if sample is None else values[:, sample]).mean(axis=1)
+        return mean
+
+
+class RetrievalTask(_RankingTask):
+    """A corpus that every query searches, as in BEIR; its best 1,000 documents are ranked."""
+
+    layout = "retrieval"
+    metrics = ("ndcg_at_10", "recall_at_100", "map", "mrr")
+    columns = metrics
+
+    def _ranking(
+        self, queries: NDArray[np.float64], documents: NDArray[np.float64]
+    ) -> dict[str, dict[str, float]]:
+        ids, names = list(self.documents), list(self.queries)
+        depth = min(_DEPTH, len(ids))
+        run: dict[str, dict[str, float]] = {}
+        for start in range(0, len(names), _QUERIES_AT_ONCE):
+            cosines = queries[start : start + _QUERIES_AT_ONCE] @ documents.T
+            best = np.argpartition(-cosines, depth - 1, axis=1)[:, :depth]
+            for query, row, places in zip(names[start:], cosines, best, strict=False):
+                run[query] = {ids[place]: float(row[place]) for place in places}
+        return run
+
+
+@dataclass(frozen=True)
+class RerankingTask(_RankingTask):
+    """Candidates of each query, to be ranked.
+
+    Attributes:
+        candidates: document ids by query id.
+    """
+
+    candidates: dict[str, tuple[str, ...]]
+
+    layout = "reranking"
+    metrics = ("map",)
+    columns = metrics
+
+    def _ranking(
+        self, queries: NDArray[np.float64], documents: NDArray[np.float64]
+    ) -> dict[str, dict[str, float]]:
+        places = {document: place for place, document in enumerate(self.documents)}
+        run = {}
+        for vector, (query, ids) in zip(queries, self.candidates.items(), strict=True):
+            cosines = documents[[places[document] for document in ids]] @ vector
+            run[query] = dict(zip(ids, cosines.tolist(), strict=True))
+        return run

@@ -1,0 +1,294 @@
+"""Tables and text files, read whole, and their columns.
+
+Here a damaged file is refused. Collections of documents are read as a stream instead, in `data.documents`,
+where damage costs one record.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stickytoken.errors import InputError, require_package
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+JSON_LINES = (".jsonl", ".ndjson")
+PARQUET = ".parquet"
+TABLE_SUFFIXES = (*SEPARATORS, *JSON_LINES, PARQUET)
+DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+"""What Polars raises for a file that it cannot read."""
+
+_USUAL_COLUMNS = (("sentence1", "sentence2"), ("sentence",), ("text",))
+
+
+def read_table(path: Path) -> pl.DataFrame:
+    """Read a csv, tsv, jsonl or parquet file; every column of csv and tsv is text."""
+    content = read_bytes(path)
+    suffix = path.suffix.lower()
+    if suffix != PARQUET:
+        text = decode(content, path)
+        content = text.encode()
+        if suffix in SEPARATORS:
+            try:
+                rows = csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=SEPARATORS[suffix])
+                require_distinct(next(rows, []), path)
+            except csv.Error:
+                pass  # no table: reading it says what is wrong
+    try:
+        if suffix == PARQUET:
+            return pl.read_parquet(content)
+        if suffix in JSON_LINES:
+            return pl.read_ndjson(content, infer_schema_length=None)
+        return pl.read_csv(content, separator=SEPARATORS[suffix], infer_schema=False)
+    except (*DAMAGE, ValueError) as error:
+        reason = (_no_json(content) if suffix in JSON_LINES else None) or one_line(error)
+        raise InputError(f"{path} is not a readable {suffix.lstrip('.')} file: {reason}") from error
+
+
+def require_distinct(columns: Sequence[str], path: str | Path) -> None:
+    """Refuse a header that names a column twice; Polars would rename one silently."""
+    if repeated := next((name for name in columns if columns.count(name) > 1), None):
+        raise InputError(f"{path} has two columns called {repeated!r}: rename or remove one")
+
+
+def one_line(error: BaseException) -> str:
+    """Shorten the message of a library's error to one line."""
+    return " ".join(str(error).split())[:200]
+
+
+def _no_json(content: bytes) -> str | None:
+    """Describe the first line that is not JSON; None if all lines are."""
+
+    def refuse(constant: str) -> float:
+        raise ValueError(f"{constant} is not a number in JSON: leave the line out")
+
+    for number, line in enumerate(content.decode().split("\n"), start=1):
+        try:
+            if line.strip():
+                json.loads(line, parse_constant=refuse)
+        except ValueError as error:
+            return f"line {number}: {error}"
+    return None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file that is not empty."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: pass a file")
+        if not path.is_file():
+            raise InputError(f"no file {str(path)!r}")
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if not content.strip():
+        raise InputError(f"{path} is empty")
+    return content
+
+
+def decode(content: bytes, path: Path) -> str:
+    """Decode UTF-8, with or without a byte-order mark."""
+    try:
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not UTF-8 text (byte {error.start}): convert it, or pass another file"
+        ) from error
+    if "\0" in text:
+        raise InputError(f"{path} is a binary file, not text")
+    return text
+
+
+def read_lines(path: Path, column: str | None) -> io.StringIO:
+    """Read a text file. Only line ends separate texts: a form feed is part of one."""
+    if column is not None:
+        raise InputError(f"{path} is a text file without columns: leave the column out")
+    return io.StringIO(decode(read_bytes(path), path), newline=None)
+
+
+def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], pl.DataFrame | None]:
+    """Read every text of a file in order, including repeated and blank ones, and its other columns."""
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        return [line.removesuffix("\n") for line in read_lines(path, column)], None
+    frame = read_table(path)
+    columns = (column,) if column else text_columns(frame, str(path))
+    if len(columns) > 1:
+        raise InputError(f"{path} has several text columns: name one of {', '.join(columns)}")
+    return text_column(frame, columns[0], path), frame.drop(columns)
+
+
+def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
+    """Choose the columns that usually hold sentences, or the only text column."""
+    for names in _USUAL_COLUMNS:
+        if set(names) <= set(frame.columns):
+            return names
+    strings = [
+        name for name, dtype in frame.schema.items() if dtype == pl.String and not _numeric(frame[name])
+    ]
+    if len(strings) == 1:
+        return (strings[0],)
+    raise InputError(
+        f"which column of {path} contains the sentences? It has {', '.join(frame.columns) or 'none'}: "
+        "name one with the column option"
+    )
+
+
+def _numeric(values: pl.Series) -> bool:
+    """Check whether a text column, as read from csv, holds only numbers."""
+    present = values.drop_nulls()
+    return len(present) > 0 and present.str.strip_chars().cast(pl.Float64, strict=False).null_count() == 0
+
+
+def require_columns(frame: pl.DataFrame, columns: Sequence[str], path: str | Path) -> None:
+    """Check that a table has columns."""
+    for column in columns:
+        if column not in frame.columns:
+            raise InputError(f"{path} has no column {column!r}: it has {', '.join(frame.columns) or 'none'}")
+
+
+def text_column(frame: pl.DataFrame, column: str, path: str | Path) -> list[str | None]:
+    """Read texts, of which some may be missing or blank."""
+    require_columns(frame, (column,), path)
+    values = frame[column]
+    if values.dtype != pl.String:
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not text")
+    return values.to_list()
+
+
+def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
+    """Read texts that must not be blank."""
+    texts = text_column(frame, column, path)
+    for row, text in enumerate(texts, start=1):
+        if not (text or "").strip():
+            raise InputError(
+                f"{path}: {column} in row {row} is missing or blank: fill it in or remove the row"
+            )
+    return tuple(map(str, texts))
+
+
+def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, ...]]:
+    """Read lists of texts, with at least one text each."""
+    values = frame[column]
+    if values.dtype != pl.List(pl.String):
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not lists of texts")
+    found = [tuple(texts or ()) for texts in values.to_list()]
+    for row, texts in enumerate(found, start=1):
+        if not texts or not all((text or "").strip() for text in texts):
+            raise InputError(f"{path}: {column} in row {row} is empty or has a blank text")
+    return found
+
+
+def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
+    """Read labels as text."""
+    values = frame[column]
+    if not (values.dtype == pl.String or values.dtype.is_integer() or values.dtype == pl.Boolean):
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not labels")
+    found = values.cast(pl.String).to_list()
+    for row, label in enumerate(found, start=1):
+        if label is None or not label.strip():
+            raise InputError(f"{path}: {column} in row {row} is missing: fill it in or remove the row")
+    return tuple(found)
+
+
+def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
+    """Read distinct ids as text."""
+    found = labels(frame, column, path)
+    seen: set[str] = set()
+    for row, each in enumerate(found, start=1):
+        if each in seen:
+            raise InputError(f"{path}: {column} {each!r} in row {row} is a duplicate: ids must be distinct")
+        seen.add(each)
+    return found
+
+
+def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
+    """Read finite numbers."""
+    found = numbers_or_none(frame[column], path, pl.Boolean())
+    for row, number in enumerate(found, start=1):
+        if number is None or not math.isfinite(number):
+            wrong = _stripped(frame[column])[row - 1]
+            raise InputError(
+                f"{path}: {column} in row {row} is {wrong!r}, not a finite number: correct or remove the row"
+            )
+    return tuple(number for number in found if number is not None)
+
+
+def numbers_or_none(values: pl.Series, path: Path, also: pl.DataType) -> list[float | None]:
+    """Read numbers from a column of numbers, text or another type; None for what is none."""
+    if values.dtype != pl.String and not values.dtype.is_numeric() and values.dtype != also:
+        raise InputError(f"column {values.name!r} of {path} contains {values.dtype}, not numbers")
+    return _stripped(values).cast(pl.Float64, strict=False).to_list()
+
+
+def _stripped(values: pl.Series) -> pl.Series:
+    return values.str.strip_chars() if values.dtype == pl.String else values
+
+
+HUB = "hub:"
+_ENGLISH = ("en", "en-en")
+_USUAL_SPLIT = "train"
+
+
+def hub_parts(name: str) -> tuple[str, str]:
+    """Return the repository and the split of ``REPOSITORY@SPLIT``; the split is empty where none is named.
+
+    Raises:
+        InputError: No repository is named.
+        MissingExtraError: `datasets` is not installed.
+    """
+    repository, _, split = name.partition("@")
+    if not repository.strip():
+        raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")
+    require_package("datasets", f"reading {repository} from the hub", "hub")
+    return repository, split
+
+
+def hub_table(name: str) -> pl.DataFrame:
+    """Read ``REPOSITORY`` or ``REPOSITORY@SPLIT`` as a table."""
+    with _opened(name, streaming=False) as loaded:
+        return pl.DataFrame(loaded.data.table)
+
+
+@contextmanager
+def hub_stream(name: str) -> Iterator[tuple[Iterator[Mapping[str, Any]], int | None]]:
+    """Give the rows of ``REPOSITORY`` or ``REPOSITORY@SPLIT`` one by one, and their number if it is known."""
+    with _opened(name, streaming=True) as loaded:
+        info = loaded.info.splits
+        total = info[str(loaded.split)].num_examples if info and str(loaded.split) in info else None
+        yield iter(loaded), total
+
+
+@contextmanager
+def _opened(name: str, *, streaming: bool) -> Iterator[Any]:
+    """Open a data set; errors of `datasets`, also while it is read, become input errors.
+
+    Without a split it is the only one, or else ``train``. Of several configurations the English one is read.
+    """
+    repository, split = hub_parts(name)
+    import datasets
+    from datasets.exceptions import DatasetsError
+
+    try:
+        configurations = datasets.get_dataset_config_names(repository)
+        configuration = next((each for each in _ENGLISH if each in configurations), None)
+        if not split:
+            splits = datasets.get_dataset_split_names(repository, configuration)
+            if len(splits) > 1 and _USUAL_SPLIT not in splits:
+                raise InputError(
+                    f"which split of {repository!r}? It has {', '.join(splits)}: pass hub:{repository}@SPLIT"
+                )
+            split = splits[0] if len(splits) == 1 else _USUAL_SPLIT
+        yield datasets.load_dataset(repository, configuration, split=split, streaming=streaming)
+    except (OSError, ValueError, LookupError, RuntimeError, DatasetsError) as error:
+        which = f"{repository!r} (split {split!r})" if split else repr(repository)
+        reason = one_line(error.__cause__ or error)
+        raise InputError(f"the data set {which} cannot be read: {reason}") from error

@@ -1,0 +1,395 @@
+"""Evaluation tasks from files, whose layout determines the kind of task, and from MTEB."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from stickytoken.data.metrics import (
+    ClassificationTask,
+    ClusteringTask,
+    PairClassificationTask,
+    RerankingTask,
+    RetrievalTask,
+    Sample,
+    Scored,
+    SimilarityTask,
+    Task,
+    Values,
+    fingerprint,
+)
+from stickytoken.data.sentences import text_kinds
+from stickytoken.data.tables import (
+    TABLE_SUFFIXES,
+    filled_texts,
+    ids,
+    labels,
+    numbers,
+    read_table,
+    require_columns,
+    text_column,
+    text_lists,
+)
+from stickytoken.errors import InputError, require_package
+
+LAYOUTS = (
+    "STS: sentence1, sentence2, score",
+    "pair classification: sentence1, sentence2, label (0 or 1)",
+    "reranking: query, positive, negative (lists of texts)",
+    "classification: text, label, split (train or test); or a folder with a train and a test file",
+    "clustering: text, label",
+    "retrieval: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as in BEIR",
+)
+CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
+_KNOWN = f"Known layouts: {'; '.join(LAYOUTS)}"
+_SPLITS = ("train", "test", "dev", "validation")
+
+
+def load_task(path: Path) -> tuple[Task, list[str]]:
+    """Read a task from a csv, tsv, jsonl or parquet file, or from a folder.
+
+    Returns:
+        The task, and notes on what was left out.
+
+    Raises:
+        InputError: the layout is unknown, or the content cannot be used.
+    """
+    if is_beir(path):
+        return _retrieval(path)
+    if path.is_dir():
+        train, test = (
+            next((file for suffix in TABLE_SUFFIXES if (file := path / f"{name}{suffix}").is_file()), None)
+            for name in ("train", "test")
+        )
+        if train is None or test is None:
+            raise InputError(f"the folder {path} has an unknown layout. {_KNOWN}")
+        frames = [read_table(file) for file in (train, test)]
+        for file, frame in zip((train, test), frames, strict=True):
+            require_columns(frame, ("text", "label"), file)
+        return _split_classification(frames, (train, test), path), []
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        raise InputError(f"{path}: a task is a folder or a {', '.join(TABLE_SUFFIXES)} file. {_KNOWN}")
+    frame = read_table(path)
+    for columns, build in _BUILDERS:
+        if set(columns) <= set(frame.columns):
+            if frame.is_empty():
+                raise InputError(f"{path} has no rows")
+            return build(frame, path), []
+    raise InputError(
+        f"{path} has an unknown layout, with columns {', '.join(frame.columns) or '(none)'}. {_KNOWN}"
+    )
+
+
+def is_beir(path: Path) -> bool:
+    """Whether a path is a folder with a corpus and queries in the layout of BEIR."""
+    return (path / CORPUS).is_file() and (path / QUERIES).is_file()
+
+
+def _name(path: Path) -> str:
+    """Return the name of the file or folder; a file such as test.csv is prefixed with its folder."""
+    if path.stem in _SPLITS:
+        return f"{path.resolve().parent.name}-{path.stem}"
+    return path.resolve().stem
+
+
+def _similarity(frame: pl.DataFrame, path: Path) -> Task:
+    gold = numbers(frame, "score", path)
+    first, second = filled_texts(frame, "sentence1", path), filled_texts(frame, "sentence2", path)
+    if len(gold) < 3 or len(set(gold)) == 1:
+        raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
+    return SimilarityTask(_name(path), first, second, gold)
+
+
+def _pair_classification(frame: pl.DataFrame, path: Path) -> Task:
+    gold = numbers(frame, "label", path)
+    first, second = filled_texts(frame, "sentence1", path), filled_texts(frame, "sentence2", path)
+    if set(gold) != {0.0, 1.0}:
+        raise InputError(f"{path}: labels of pairs must be 0 or 1, and both must occur")
+    return PairClassificationTask(_name(path), first, second, gold)
+
+
+def _reranking(frame: pl.DataFrame, path: Path) -> Task:
+    queries = filled_texts(frame, "query", path)
+    positive, negative = text_lists(frame, "positive", path), text_lists(frame, "negative", path)
+    ids: dict[str, str] = {}
+    candidates: dict[str, tuple[str, ...]] = {}
+    relevant: dict[str, dict[str, int]] = {}
+    for row, (good, bad) in enumerate(zip(positive, negative, strict=True)):
+        if common := set(good) & set(bad):
+            raise InputError(
+                f"{path}: row {row + 1} has {min(common)[:80]!r} among both positives and negatives"
+            )
+        found = [ids.setdefault(text, f"d{len(ids)}") for text in (*good, *bad)]
+        candidates[f"q{row}"] = tuple(dict.fromkeys(found))
+        relevant[f"q{row}"] = {ids[text]: 1 for text in good}
+    names = {f"q{row}": text for row, text in enumerate(queries)}
+    documents = {number: text for text, number in ids.items()}
+    return RerankingTask(_name(path), names, documents, relevant, candidates)
+
+
+def _classification(frame: pl.DataFrame, path: Path) -> Task:
+    splits = labels(frame, "split", path)
+    if unknown := sorted(set(splits) - set(_SPLITS)):
+        raise InputError(f"{path}: split {unknown[0]!r} is unknown: use train and test")
+    parts = []
+    for name in ("train", "test"):
+        parts.append(frame.filter(pl.Series(splits) == name))
+        if parts[-1].is_empty():
+            raise InputError(f"{path} has no rows of the split {name!r}")
+    return _split_classification(parts, (path, path), path)
+
+
+def _split_classification(frames: list[pl.DataFrame], files: tuple[Path, Path], path: Path) -> Task:
+    (train, train_labels), (test, test_labels) = (
+        (filled_texts(frame, "text", file), labels(frame, "label", file))
+        for frame, file in zip(frames, files, strict=True)
+    )
+    counts = Counter(train_labels)
+    for label in sorted({*train_labels, *test_labels}):
+        if counts[label] < 2:
+            problem = "occurs only once in" if counts[label] else "is missing from"
+            raise InputError(
+                f"{path}: the label {label!r} {problem} the training texts: "
+                "remove its texts, or merge it with another label"
+            )
+    _require_two(counts, path)
+    return ClassificationTask(_name(path), train, train_labels, test, test_labels)
+
+
+def _clustering(frame: pl.DataFrame, path: Path) -> Task:
+    texts, groups = filled_texts(frame, "text", path), labels(frame, "label", path)
+    counts = Counter(groups)
+    _require_two(counts, path)
+    for label, count in counts.items():
+        if count < 2:
+            raise InputError(
+                f"{path}: the label {label!r} occurs only once: "
+                "remove the text, or merge the label with another"
+            )
+    return ClusteringTask(_name(path), texts, groups)
+
+
+def _require_two(counts: Counter[str], path: Path) -> None:
+    if len(counts) < 2:
+        raise InputError(
+            f"{path}: all texts have the label {next(iter(counts))!r}: at least two labels are needed"
+        )
+
+
+_BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], ...] = (
+    (("sentence1", "sentence2", "score"), _similarity),
+    (("sentence1", "sentence2", "label"), _pair_classification),
+    (("query", "positive", "negative"), _reranking),
+    (("text", "label", "split"), _classification),
+    (("text", "label"), _clustering),
+)
+
+
+def _retrieval(folder: Path) -> tuple[Task, list[str]]:
+    """Read corpus.jsonl (_id, title, text), queries.jsonl (_id, text) and qrels/test.tsv."""
+    documents, queries = read_documents(folder / CORPUS), read_queries(folder / QUERIES)
+    qrels = folder / "qrels"
+    files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
+    chosen = [path for path in files if path.stem == "test"] or files
+    if len(chosen) != 1:
+        found = ", ".join(path.name for path in files) or "none"
+        raise InputError(f"{qrels} must contain test.tsv, or a single .tsv file: it contains {found}")
+    relevant = _read_qrels(chosen[0], documents, queries)
+    judged = {query: text for query, text in queries.items() if query in relevant}
+    if not judged:
+        raise InputError(
+            f"{chosen[0]}: no query has a relevant document: add judgements with a positive score"
+        )
+    notes = []
+    if left_out := len(queries) - len(judged):
+        notes.append(
+            f"{folder.name}: {left_out} of {len(queries)} queries have no relevant document and are left out"
+        )
+    judgements = {query: relevant[query] for query in judged}
+    return RetrievalTask(folder.resolve().name, judged, documents, judgements), notes
+
+
+def read_documents(path: Path) -> dict[str, str]:
+    """Read documents by id: title and text, joined by a space."""
+    frame = read_table(path)
+    require_columns(frame, ("_id", "text"), path)
+    texts = text_column(frame, "text", path)
+    has_titles = frame.schema.get("title") == pl.String
+    titles = frame["title"].to_list() if has_titles else [None] * len(frame)
+    joined = [f"{title or ''} {text or ''}".strip() for title, text in zip(titles, texts, strict=True)]
+    return dict(zip(ids(frame, "_id", path), joined, strict=True))
+
+
+def read_queries(path: Path) -> dict[str, str]:
+    """Read queries by id."""
+    frame = read_table(path)
+    require_columns(frame, ("_id", "text"), path)
+    texts = text_column(frame, "text", path)
+    found = {query: (text or "").strip() for query, text in zip(ids(frame, "_id", path), texts, strict=True)}
+    if blank := next((query for query, text in found.items() if not text), None):
+        raise InputError(f"{path}: the query {blank!r} is blank: fill it in or leave it out")
+    return found
+
+
+def _read_qrels(path: Path, documents: dict[str, str], queries: dict[str, str]) -> dict[str, dict[str, int]]:
+    frame = read_table(path)
+    require_columns(frame, ("query-id", "corpus-id", "score"), path)
+    relevance = numbers(frame, "score", path)
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    rows = zip(labels(frame, "query-id", path), labels(frame, "corpus-id", path), relevance, strict=True)
+    for row, (query, document, score) in enumerate(rows, start=1):
+        for name, known, file in ((query, queries, QUERIES), (document, documents, CORPUS)):
+            if name not in known:
+                raise InputError(
+                    f"{path}: id {name!r} in row {row} is not in {file}: correct one of the two files"
+                )
+        if score != int(score):
+            raise InputError(f"{path}: the score in row {row} is {score}, not a whole number")
+        if document in found[query]:
+            raise InputError(
+                f"{path}: row {row} judges document {document!r} for query {query!r} again: remove it"
+            )
+        found[query][document] = int(score)
+    return {query: judged for query, judged in found.items() if any(score > 0 for score in judged.values())}
+
+
+def kinds_task() -> ClassificationTask:
+    """Return a classification of the bundled texts of ten kinds; every second text trains the classifier."""
+    corpus = text_kinds()
+    seen: dict[str, int] = {}
+    splits: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
+        place = seen[kind] = seen.get(kind, -1) + 1
+        splits[place % 2].append((text, kind))
+    (train, train_kinds), (test, test_kinds) = (zip(*split, strict=True) for split in splits)
+    return ClassificationTask("kinds of text", train, train_kinds, test, test_kinds)
+
+
+# MTEB names of the tasks of Chen et al. 2025.
+PAPER_TASKS = (
+    "Banking77Classification",
+    "EmotionClassification",
+    "MassiveIntentClassification",
+    "BiorxivClusteringS2S",
+    "MedrxivClusteringS2S",
+    "TwentyNewsgroupsClustering",
+    "SprintDuplicateQuestions",
+    "StackOverflowDupQuestions",
+    "SciDocsRR",
+    "SciFact",
+    "ArguAna",
+    "NFCorpus",
+    "SICK-R",
+    "STS16",
+    "STSBenchmark",
+    "SummEval",
+)
+
+
+class UnreachableTaskError(InputError):
+    """The data of an MTEB task cannot be loaded."""
+
+
+class MtebTask(Scored):
+    """An MTEB task. It yields one number per condition, so it has no intervals."""
+
+    layout = "mteb"
+    unit = "tasks"
+    metrics = ("main_score",)
+    columns = metrics
+    units = 1
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+        self.name = str(task.metadata.name)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the name, the location and revision of the data, and the version of MTEB."""
+        return fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
+
+    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Return the main score of each condition."""
+        del metric, sample
+        return outcomes[:, 0, 0]
+
+
+AnyTask: TypeAlias = Task | MtebTask
+
+
+def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
+    """Load a task from a file or folder of a known layout, or from MTEB by name.
+
+    Returns:
+        The task, and notes on what was left out of it.
+
+    Raises:
+        InputError: there is no such task, or it cannot be used.
+        MissingExtraError: an MTEB task is named, and MTEB is not installed.
+    """
+    path = Path(source).expanduser()
+    if path.exists():
+        return load_task(path)
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(f"there is no task file or folder {str(path)!r}")
+    return find_mteb_task(str(source)), []
+
+
+def find_mteb_task(source: Any) -> MtebTask:
+    """Find an MTEB task by name, or wrap an MTEB task object."""
+    require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
+    import mteb
+    from mteb.abstasks import AbsTask
+
+    if isinstance(source, AbsTask):
+        return MtebTask(source)
+    try:
+        return MtebTask(mteb.get_task(str(source)))
+    except (KeyError, ValueError) as error:
+        raise InputError(
+            f"{str(source)!r} is neither a file or folder nor an MTEB task. Known layouts of files: "
+            f"{'; '.join(LAYOUTS)}"
+        ) from error
+
+
+def require_module(encoder: Any) -> Any:
+    """Return the SentenceTransformer of an encoder, which MTEB encodes with."""
+    model = getattr(encoder, "model", None)
+    if model is None:
+        raise InputError(
+            f"{encoder.name!r} is not a SentenceTransformer, which MTEB tasks need: load the model as one"
+        )
+    return model
+
+
+def evaluate(model: Any, task: MtebTask) -> float:
+    """Return the main score from `mteb.evaluate`, without MTEB's result cache."""
+    import mteb
+
+    options: Any = {"batch_size": 32, "show_progress_bar": False}
+    result = mteb.evaluate(
+        model, task.task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=options
+    )
+    score = float(result.task_results[0].get_score())
+    return score if math.isfinite(score) else math.nan
+
+
+def load_data(task: MtebTask) -> None:
+    """Load the data of a task if it is not loaded yet."""
+    from datasets.exceptions import DatasetsError
+
+    if task.task.data_loaded:
+        return
+    try:
+        task.task.load_data()
+    except (OSError, ValueError, RuntimeError, LookupError, ImportError, DatasetsError) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UnreachableTaskError(
+            f"the data of {task.name} cannot be loaded, which needs the network or a cached copy: {reason}"
+        ) from error

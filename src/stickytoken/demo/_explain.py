@@ -1,0 +1,348 @@
+"""Explain why a token sticks, and why two texts are similar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gradio as gr
+import polars as pl
+
+from stickytoken.attribution.result import AttributionMethod, sentences
+from stickytoken.attribution.why import why
+from stickytoken.demo._components import (
+    ON_MODEL,
+    ON_STARTUP,
+    Once,
+    count_field,
+    figure_slots,
+    message,
+    on_first_opening,
+    placement_field,
+    render,
+    show_errors,
+    slot_contents,
+    tables,
+    text_fields,
+)
+from stickytoken.demo._try import NAMING
+from stickytoken.demo.context import (
+    COPIES,
+    EXPLAIN_BENIGN,
+    EXPLAIN_CARRIERS,
+    SharedModel,
+    Startup,
+    checked_count,
+    checked_placement,
+    checked_text,
+    named_token,
+    worked_example,
+)
+from stickytoken.detection.run import Run
+from stickytoken.errors import InputError
+from stickytoken.explanation import ExplainSettings, Explanation, explain
+from stickytoken.explanation.files import furthest
+from stickytoken.insertion import Placement, Token
+from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.reports.figures.explanation import explanation_figures
+from stickytoken.reports.figures.figure import (
+    ORDINARY,
+    STICKY,
+    THIN_LINE,
+    DataTable,
+    ReportFigure,
+    new_figure,
+)
+from stickytoken.reports.page import shaded_rows
+from stickytoken.validation import visible
+from stickytoken.vocabulary import LEAST_BENIGN
+
+_COPIES, _CARRIERS, _BENIGN = 8, 8, 8
+_PAIRS_ATTRIBUTED = 2
+_DIRECTIONS = 256
+# The overview of all measures, and the figures of the report.
+FIGURES = 7
+
+
+def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
+    """Lay out the tab; its first opening computes the worked example."""
+    inputs = _inputs()
+    button = gr.Button("Explain", variant="primary", interactive=False)
+    said = gr.HTML("", elem_id="explain-answer", min_height=80)
+    outputs = [said, *figure_slots(FIGURES), gr.HTML("", elem_id="explain-tables")]
+    example = Once()
+
+    def example_name() -> str:
+        context = startup.context()
+        return context.model.name_of(worked_example(context).token_id)
+
+    def respond(
+        name: object,
+        placement: object,
+        copies: object,
+        carriers: object,
+        benign: object,
+        attribution: object,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
+    ) -> list[Any]:
+        settings = chosen_settings(copies, carriers, benign, placement, attribution)
+        context = startup.context()
+        token = named_token(context.model.vocabulary, name)
+        return _parts(explain_on(context.model, token, context.run, settings, _shown(progress)))
+
+    def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
+        counts = (_COPIES, _CARRIERS, _BENIGN)
+        return example.get(lambda: respond(example_name(), Placement.SUFFIX.value, *counts, False, progress))
+
+    def started() -> list[Any]:
+        return [gr.update(value=example_name(), interactive=True), gr.update(interactive=True), gr.skip()]
+
+    def blank(error: str) -> list[Any]:
+        return [error, *slot_contents([None] * FIGURES), ""]
+
+    starting = show_errors(started, lambda error: [gr.skip(), gr.skip(), error])
+    page.load(starting, None, [inputs[0], button, said], **ON_STARTUP)
+    full = ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
+    gr.on([button.click, inputs[0].submit], show_errors(respond, blank), inputs, outputs, **full)
+    on_first_opening(own_tab, show_errors(opened, blank), [], outputs, **full)
+
+
+def _inputs() -> list[Any]:
+    """Make the inputs in the order of the handler; the token is disabled at first."""
+    with gr.Row():
+        token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
+        placement = placement_field(interactive=True)
+        copies = count_field("Copies", 1, COPIES, value=_COPIES)
+    with gr.Row():
+        carriers = count_field("Texts", 2, EXPLAIN_CARRIERS, value=_CARRIERS)
+        benign = count_field("Benign tokens", LEAST_BENIGN, EXPLAIN_BENIGN, value=_BENIGN)
+    attribution = gr.Checkbox(
+        value=False, label="Attribution", info="how much each token contributes to the similarity; slow"
+    )
+    return [token, placement, copies, carriers, benign, attribution]
+
+
+def _shown(progress: gr.Progress) -> ProgressCallback:
+    """Show the progress of a computation in the page."""
+
+    def show(step: Progress) -> None:
+        progress((step.done, max(1, step.total)), desc=step.stage)
+
+    return show
+
+
+def chosen_settings(
+    copies: object, carriers: object, benign: object, placement: object, attribution: object
+) -> ExplainSettings:
+    """Return the settings of an explanation in the app."""
+    return ExplainSettings(
+        copies=checked_count("the number of copies", copies, 1, COPIES),
+        placement=checked_placement(placement),
+        carriers=checked_count("the number of texts", carriers, 2, EXPLAIN_CARRIERS),
+        benign=checked_count("the number of benign tokens", benign, LEAST_BENIGN, EXPLAIN_BENIGN),
+        attribution=attribution is True,
+        attribution_carriers=_PAIRS_ATTRIBUTED,
+        attribution_benign=LEAST_BENIGN,
+        directions=_DIRECTIONS,
+    )
+
+
+def explain_on(
+    model: SharedModel, token: Token, run: Run | None, settings: ExplainSettings, progress: ProgressCallback
+) -> Explanation:
+    """Explain one token while holding the model exclusively."""
+    with model.encoder() as encoder:
+        return explain(encoder, [token.id], run=run, settings=settings, progress=progress)
+
+
+def _parts(found: Explanation) -> list[Any]:
+    """Return the values of the tab's outputs."""
+    token = found.tokens[0]
+    answer, rest = first_sentence(token.verdict, len(f"{token.token!r}"))
+    said = render(
+        "explanation.html.j2",
+        verdict=answer,
+        more=rest,
+        run_verdict=token.run_verdict,
+        settings=found.settings,
+        carriers=found.carriers,
+        source=found.source,
+        pooling=found.pooling or "unknown",
+        benign=found.benign["benign"].to_list(),
+        notes=found.notes,
+    )
+    findings = [
+        (
+            each.called,
+            _layer(each.layer),
+            _layer(each.begins),
+            each.value,
+            each.benign_mean,
+            each.deviations,
+        )
+        for each in token.findings
+    ]
+    pairs = found.pairs.select(pl.exclude("token_id", "token", "pair"))
+    near = found.neighbours.select("neighbour", pl.col("neighbour_id").cast(pl.String), "cosine")
+    details = tables(
+        (
+            "Measures outside the benign interval",
+            DataTable(("measure", "layer", "begins", "value", "benign mean", "SD"), findings),
+        ),
+        (
+            "Similarity as a sum over tokens",
+            DataTable([name.replace("_", " ") for name in pairs.columns], pairs.rows()),
+        ),
+        ("Nearest embeddings", DataTable(("nearest embedding", "id", "cosine"), near.rows())),
+    )
+    return [said, *slot_contents(figures_of(found)), details]
+
+
+def first_sentence(text: str, start: int) -> tuple[str, str]:
+    """Split a text behind its first full stop; those before `start` belong to the name of a token."""
+    first, stop, rest = text[start:].partition(". ")
+    return f"{text[:start]}{first}{stop.strip()}", rest
+
+
+def _layer(layer: int | None) -> str | None:
+    """Return a layer number as text, so that it is shown as a label."""
+    return None if layer is None else str(layer)
+
+
+def figures_of(found: Explanation) -> list[ReportFigure | None]:
+    """Return the figures of the explained token; None for a figure without data."""
+    (token,) = found.tokens
+    drawn = explanation_figures(found.content(token.token_id))
+    overview = deviation_figure(found.measures, visible(token.token))
+    return [figure if figure.table.rows else None for figure in (overview, *drawn)]
+
+
+_MEASURES = ("measure", "layer", "value", "low", "high", "benign_low", "benign_high", "deviations", "outside")
+
+
+def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
+    """Draw all measures on one scale: standard deviations of the benign tokens."""
+    every = [row | {"layer": _layer(row["layer"])} for row in furthest(measures)]
+    rows = [row for row in every if row["deviations"] is not None]
+    rows.sort(key=lambda row: abs(row["deviations"]))
+    count = sum(bool(row["outside"]) for row in rows)
+    said = f"{count} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
+    if rows:
+        said += f" The largest deviation: {_measure(rows[-1])}, {rows[-1]['deviations']:+.1f} SD."
+    return ReportFigure(
+        "deviations",
+        "All measures",
+        _deviations(rows),
+        said,
+        "Each measure at the layer where it differs most. One measure just outside the interval means "
+        "little; several far outside, together with rising similarities, mean a lot.",
+        DataTable.of({name: name.replace("_", " ") for name in _MEASURES}, every),
+        # The names of the measures leave little room.
+        {"xaxis.title.text": "SD of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},
+    )
+
+
+def _measure(row: Mapping[str, Any]) -> str:
+    layer = "" if row["layer"] is None else f", layer {row['layer']}"
+    return f"{row['measure'].replace('_', ' ')}{layer}"
+
+
+def _deviations(rows: Sequence[Mapping[str, Any]]) -> Any:
+    figure = new_figure(height=110 + 24 * max(1, len(rows)))
+    marks = ((True, "diamond", "outside the benign interval"), (False, "circle-open", "inside"))
+    for outside, symbol, name in marks:
+        chosen = [row for row in rows if bool(row["outside"]) is outside]
+        if chosen:
+            figure.add_scatter(
+                x=[round(row["deviations"], 3) for row in chosen],
+                y=[_measure(row) for row in chosen],
+                mode="markers",
+                marker={"color": STICKY if outside else ORDINARY, "symbol": symbol, "size": 10},
+                name=name,
+                hovertemplate="%{y}: %{x:.1f} SD<extra></extra>",
+            )
+    figure.add_vline(x=0, line=THIN_LINE)
+    figure.update_xaxes(title_text="standard deviations of the benign tokens", zeroline=False)
+    figure.update_yaxes(categoryorder="array", categoryarray=[_measure(row) for row in rows])
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+_PAIRS = 10
+_METHODS = [
+    ("deletions (Shapley values)", AttributionMethod.DELETION.value),
+    ("integrated Jacobians", AttributionMethod.JACOBIANS.value),
+]
+
+
+def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
+    """Lay out the tab; its first opening computes the example."""
+    tab = WhySimilar(startup)
+    texts = text_fields("First text", "Second text")
+    method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")
+    words = gr.Checkbox(value=False, label="Whole words in place of tokens")
+    button = gr.Button("Show why", variant="primary", interactive=False)
+    said = gr.HTML(
+        message("An example follows when the model is loaded."), elem_id="why-answer", min_height=80
+    )
+
+    def respond(
+        first: object,
+        second: object,
+        method: object,
+        words: object,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
+    ) -> list[Any]:
+        return tab.answered(first, second, method, words, _shown(progress))
+
+    def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
+        return tab.opened(_shown(progress))
+
+    def started() -> list[Any]:
+        values = [gr.update(value=text, interactive=True) for text in tab.example_texts()]
+        return [*values, gr.update(interactive=True), gr.skip()]
+
+    starting = show_errors(started, lambda error: [*[gr.skip()] * 3, error])
+    page.load(starting, None, [*texts, button, said], **ON_STARTUP)
+    full = ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
+    answered = show_errors(respond, lambda error: [error])
+    inputs = [*texts, method, words]
+    gr.on([button.click, *(text.submit for text in texts)], answered, inputs, [said], **full)
+    on_first_opening(own_tab, show_errors(opened, lambda error: [error]), [], [said], **full)
+
+
+class WhySimilar:
+    """Contents of the tab. Requests wait until the model is loaded."""
+
+    def __init__(self, startup: Startup) -> None:
+        self._startup = startup
+        self._example = Once()
+
+    def example_texts(self) -> tuple[str, str]:
+        """Return a typical pair of the run, with copies of its worst token behind the first text."""
+        context = self._startup.context()
+        example = worked_example(context)
+        with context.model.encoder() as encoder:
+            token = encoder.tokenizer.decode_many([(example.token_id,)])[0].strip()
+        return " ".join([example.carrier, *[token] * example.copies]), example.anchor
+
+    def answered(
+        self, first: object, second: object, method: object, words: object, progress: ProgressCallback
+    ) -> list[Any]:
+        """Attribute the similarity of two texts."""
+        texts = checked_text("the first text", first), checked_text("the second text", second)
+        if not isinstance(method, str) or method not in set(AttributionMethod):
+            raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
+        context = self._startup.context()
+        with context.model.encoder() as encoder:
+            found = why(
+                encoder, *texts, method=method, run=context.run, words=words is True, progress=progress
+            )
+        said, *more = reversed(sentences(found, _PAIRS))
+        pairs, rows = found.strongest(_PAIRS), shaded_rows(found)
+        return [render("why.html.j2", said=said, more=more[::-1], found=found, pairs=pairs, rows=rows)]
+
+    def opened(self, progress: ProgressCallback) -> list[Any]:
+        """Return the answer for the example; computed once, when the tab is first opened."""
+        method = AttributionMethod.DELETION.value
+        return self._example.get(lambda: self.answered(*self.example_texts(), method, False, progress))

@@ -1,1 +1,0 @@
-"""The tabs of the app: their layout and their events."""

@@ -1,0 +1,205 @@
+"""One batched interface to tokenizers of all kinds."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.errors import EncodingError, ModelError
+from stickytoken.insertion import TokenizedText
+from stickytoken.vocabulary import RoundTripTokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+
+# The published category tables count these roles, not cls, as special.
+_SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
+_WORD = re.compile(r"\S+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_OWN_TOKENIZER = ("entries", "special_ids", "decode_many", "encode_many")
+
+
+class HuggingFaceTokenizer:
+    """Batched access to a tokenizer, without padding, truncation or clean-up.
+
+    It works on a copy of the Rust pipeline if there is one; one written in Python is called text by text.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._backend: Tokenizer | None = None
+        if (backend := _backend_of(tokenizer)) is not None:
+            self._backend = copy.deepcopy(backend)
+            # A copy loses the first; a caller may have changed the others.
+            self._backend.encode_special_tokens = getattr(
+                tokenizer, "split_special_tokens", backend.encode_special_tokens
+            )
+            self._backend.no_padding()
+            self._backend.no_truncation()
+        if self._backend is None and not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise ModelError(
+                f"the vocabulary of a {type(tokenizer).__name__} contains words, not tokens: pass a model "
+                "with a subword tokenizer"
+            )
+        if not set(self.entries) - self.special_ids - {getattr(tokenizer, "cls_token_id", None)}:
+            raise ModelError("the tokenizer has only special tokens: pass a model with a vocabulary")
+
+    @contextmanager
+    def settings_kept(self) -> Iterator[None]:
+        """Restore padding and truncation of the user's tokenizer at the end."""
+        backend = _backend_of(self._tokenizer)
+        if backend is None:
+            yield
+            return
+        padding, truncation = backend.padding, backend.truncation
+        try:
+            yield
+        finally:
+            backend.no_padding() if padding is None else backend.enable_padding(**padding)
+            backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
+
+    @cached_property
+    def entries(self) -> Mapping[int, str]:
+        """Vocabulary strings by ascending id."""
+        vocabulary = self._backend.get_vocab() if self._backend else self._tokenizer.get_vocab()
+        return {
+            int(token_id): token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
+            for token, token_id in sorted(vocabulary.items(), key=lambda entry: int(entry[1]))
+        }
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids with a special role; cls alone does not count."""
+        named = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
+        if hasattr(self._tokenizer, "all_special_ids"):
+            others = set(self._tokenizer.all_special_ids)
+        else:  # a bare pipeline marks its special tokens, without roles
+            added = self._tokenizer.get_added_tokens_decoder()
+            others = {token_id for token_id, token in added.items() if token.special}
+        others.discard(getattr(self._tokenizer, "cls_token_id", None))
+        return frozenset(token_id for token_id in named | others if token_id is not None)
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """Id of the unknown token; None without one."""
+        found = getattr(self._tokenizer, "unk_token_id", None)
+        if found is not None or self._backend is None:
+            return found
+        model = json.loads(self._backend.to_str())["model"]  # a bare pipeline has no roles
+        token = model.get("unk_token")
+        return model.get("unk_id") if token is None else self._backend.token_to_id(token)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the pipeline and the vocabulary."""
+        if self._backend is not None:
+            content = f"{self._backend.to_str()}|{self._backend.encode_special_tokens}"
+        else:
+            content = json.dumps([type(self._tokenizer).__name__, sorted(self.entries.items())])
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Decode each list of ids, keeping special tokens, without clean-up."""
+        if self._backend is not None:
+            return self._backend.decode_batch([list(row) for row in ids], skip_special_tokens=False)
+        return [
+            self._tokenizer.decode(list(row), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            for row in ids
+        ]
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode each text without special tokens, padding or truncation."""
+        if self._backend is not None:
+            return [encoding.ids for encoding in self._encodings(texts, offsets=False)]
+        return [self._tokenizer.encode(text, add_special_tokens=False, truncation=False) for text in texts]
+
+    def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
+        """Return the ids of each text, as `encode_many` does, and the characters of each id.
+
+        The second item is None if the tokenizer does not report offsets.
+        """
+        if self._backend is None:
+            return [(ids, None) for ids in self.encode_many(texts)]
+        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts)]
+
+    def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
+        """Return the content ids of prompt + text, split at the words of the text.
+
+        A token with both the end of the prompt and the start of the text counts as text. Without offsets,
+        every token counts as a word.
+        """
+        if self._backend is None:
+            heads = len(self.encode_many([prompt])[0]) if prompt else 0
+            return [
+                TokenizedText(tuple(ids[:heads]), tuple((token_id,) for token_id in ids[heads:]))
+                for ids in self.encode_many([prompt + text for text in texts])
+            ]
+        encodings = self._encodings([prompt + text for text in texts])
+        pairs = zip(encodings, texts, strict=True)
+        return [_cut(encoding, prompt + text, len(prompt)) for encoding, text in pairs]
+
+    def _encodings(self, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
+        if self._backend is None:
+            raise ModelError("the tokenizer does not report offsets: use a fast tokenizer")
+        try:
+            encode = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
+            return encode(list(texts), add_special_tokens=False)
+        except TypeError as error:
+            broken = next((text for text in texts if _SURROGATE.search(text)), None)
+            if broken is None:
+                raise
+            raise EncodingError(
+                f"the text {broken[:80]!r} contains half a surrogate pair: pass valid Unicode text"
+            ) from error
+
+
+def adapted(tokenizer: Any) -> RoundTripTokenizer:
+    """Return a tokenizer of any kind as the vocabulary needs it."""
+    if all(hasattr(tokenizer, part) for part in _OWN_TOKENIZER):
+        own: RoundTripTokenizer = tokenizer
+        return own
+    return HuggingFaceTokenizer(tokenizer)
+
+
+def vocabulary_size(tokenizer: Any) -> int | None:
+    """Count the entries of a tokenizer, including added tokens; None if it cannot tell."""
+    backend = _backend_of(tokenizer)
+    if backend is not None:
+        return backend.get_vocab_size()
+    return len(tokenizer) if hasattr(tokenizer, "__len__") else None
+
+
+def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
+    """Split the ids where a token begins a word, words being separated by whitespace."""
+    starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
+    head: list[int] = []
+    words: list[list[int]] = []
+    begun = False
+    for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+        if end <= prompt_length and not words and prompt_length:
+            head.append(token_id)
+            continue
+        # A token may include the whitespace before its word; blank tokens belong to a word.
+        spaces = len(text[start:end]) - len(text[start:end].lstrip())
+        begins = start + spaces in starts and end > start
+        if not words or (begins and begun):
+            words.append([])
+        if begins:
+            starts.discard(start + spaces)
+        begun = begun or not text[start:end].isspace()
+        words[-1].append(token_id)
+    return TokenizedText(tuple(head), tuple(tuple(word) for word in words))
+
+
+def _backend_of(tokenizer: Any) -> Tokenizer | None:
+    from tokenizers import Tokenizer
+
+    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    return backend if isinstance(backend, Tokenizer) else None

@@ -1,0 +1,361 @@
+"""Linear layers of a model computed by oneDNN on a CPU, with packed weights or in bfloat16."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stickytoken.encoders.compute.model_state import evaluating, weight_mark
+from stickytoken.encoders.protocol import TOKEN_MULTIPLE
+from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.machine import Precision
+
+SWITCH = "STICKYTOKEN_PACKED_LAYERS"
+_GATED_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+# Largest difference from torch's own layers, as a share of the largest output.
+_TOLERANCE, _BFLOAT16_TOLERANCE = 1e-4, 0.05
+_TRIAL_ROWS = 64
+
+
+def packed_layers_wanted(asked: bool | None) -> bool | None:
+    """Decide whether to pack layers; None if neither the caller nor STICKYTOKEN_PACKED_LAYERS says so."""
+    said = os.environ.get(SWITCH, "").strip().lower()
+    if asked is not None or not said:
+        return asked
+    return said not in ("0", "false", "no", "off")
+
+
+class LinearPlace(NamedTuple):
+    """Where a linear layer's product is computed."""
+
+    module: torch.nn.Module  # whose forward pass is replaced: the layer, or a block of it and its GELU
+    layer: torch.nn.Linear
+    gelu: bool = False  # an exact GELU follows inside the module
+    feeds_layer: bool = False  # only another linear layer reads the module's output
+
+
+def linear_places(model: torch.nn.Module) -> list[LinearPlace]:
+    """Find all plain float32 linear layers on a CPU."""
+    from transformers.activations import GELUActivation
+
+    blocks = []
+    feeding = {
+        getattr(parent, "intermediate", None)
+        for parent in model.modules()
+        if _is_plain(getattr(getattr(parent, "output", None), "dense", None))
+    }
+    for module in model.modules():
+        # A linear layer and an exact GELU, as in BERT; elsewhere the same parts may be used in another way.
+        parts: Any = dict(module.named_children())
+        activation = getattr(module, "intermediate_act_fn", None)
+        if (
+            set(parts) == {"dense", "intermediate_act_fn"}
+            and type(module).__module__.startswith("transformers.models.")
+            and isinstance(activation, GELUActivation)
+            and activation.act is torch.nn.functional.gelu
+            and _is_plain(parts["dense"])
+        ):
+            blocks.append(LinearPlace(module, parts["dense"], gelu=True, feeds_layer=module in feeding))
+    inner = {place.layer for place in blocks}
+    layers: Any = (module for module in model.modules() if _is_plain(module) and module not in inner)
+    return [*blocks, *(LinearPlace(layer, layer) for layer in layers)]
+
+
+def _is_plain(module: Any) -> bool:
+    if type(module) is not torch.nn.Linear:
+        return False
+    return module.weight.device.type == "cpu" and module.weight.dtype == torch.float32
+
+
+class PackedLinear:
+    """A linear layer's forward pass in float32 with packed weights; several threads may call it."""
+
+    def __init__(self, place: LinearPlace) -> None:
+        self._layer, self._feeds_layer = place.layer, place.feeds_layer
+        self._activation = "gelu" if place.gelu else "none"
+        self._mark: tuple[int, int] | None = None
+        self._checksum = torch.empty(0)
+        generator = torch.Generator().manual_seed(0)
+        self._direction = torch.randn(place.layer.in_features, generator=generator)
+
+    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        flat, rows = _flattened(hidden_states)
+        found = self.multiply(flat, self._activation)
+        return found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
+
+    def refresh(self) -> None:
+        """Pack the weights again if they have changed.
+
+        torch counts most changes, but none that are made through ``.data``. The product with a fixed random
+        direction shows these, for the time of reading the weights once.
+        """
+        weight = self._layer.weight.detach()
+        mark = weight_mark(self._layer.weight)
+        with torch.inference_mode():
+            checksum = weight @ self._direction
+        if mark != self._mark or not torch.equal(checksum, self._checksum):
+            self._packed = self._pack(weight)
+            self._mark, self._checksum = mark, checksum
+
+    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+        return packed
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        bias: torch.Tensor | None = self._layer.bias
+        return None if bias is None else bias.detach()
+
+    def multiply(self, flat: torch.Tensor, activation: str = "none") -> torch.Tensor:
+        """Multiply with the weights, then apply the bias and what oneDNN calls the activation."""
+        return self._product(flat, self.bias, activation)
+
+    def _product(self, flat: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
+        kind = "none" if activation == "gelu" else ""
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            flat, self._packed, bias, activation, [], kind
+        )
+        return found
+
+    def times(self, flat: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Multiply with the weights, add the bias, then multiply entry by entry with another matrix."""
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+            flat, other, self._packed, self.bias, "mul"
+        )
+        return found
+
+
+class _PackedBFloat16(PackedLinear):
+    """Products of bfloat16 numbers, summed in float32."""
+
+    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
+        return super()._pack(weight.bfloat16())
+
+    def multiply(self, flat: torch.Tensor, activation: str = "none") -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.bfloat16()
+        found = self._product(flat.bfloat16(), bias, activation)
+        # The layer that reads it would round it to bfloat16 again.
+        return found if self._feeds_layer else found.float()
+
+
+class _PlainBFloat16(_PackedBFloat16):
+    """The same with torch's public functions."""
+
+    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.bfloat16()
+
+    def _product(self, flat: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
+        found = torch.nn.functional.linear(flat, self._packed, bias)
+        return torch.nn.functional.gelu(found) if activation == "gelu" else found
+
+
+class _GatedBlock:
+    """The forward pass of a gated SiLU block, as in Llama."""
+
+    def __init__(self, gate: LinearPlace, up: LinearPlace, down: LinearPlace) -> None:
+        self._gate, self._up, self._down = PackedLinear(gate), PackedLinear(up), PackedLinear(down)
+        self.layers = (gate.layer, up.layer, down.layer)
+
+    def refresh(self) -> None:
+        for layer in (self._gate, self._up, self._down):
+            layer.refresh()
+
+    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        flat, rows = _flattened(hidden_states)
+        found = self._down.multiply(self._up.times(flat, self._gate.multiply(flat, "swish")))
+        return found[:rows].reshape(*hidden_states.shape[:-1], self.layers[2].out_features)
+
+
+Forwards = dict[torch.nn.Module, PackedLinear | _GatedBlock]
+
+
+def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Reshape states to rows, padded to a multiple of `TOKEN_MULTIPLE`, and count those that are theirs.
+
+    oneDNN keeps a kernel with its buffers for every number of rows: few numbers, little memory.
+    """
+    flat = hidden_states.reshape(-1, hidden_states.shape[-1])
+    rows = flat.shape[0]
+    missing = -rows % TOKEN_MULTIPLE
+    return (torch.nn.functional.pad(flat, (0, 0, 0, missing)) if missing else flat), rows
+
+
+class PackedLinears:
+    """Forward passes in place of those of a model's linear layers and gated blocks, inside `active`."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._layout: list[object] | None = None
+        self._forwards: Forwards = {}
+        self._renew()
+
+    @property
+    def modules(self) -> frozenset[torch.nn.Module]:
+        """Modules whose forward pass is replaced."""
+        return frozenset(self._forwards)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Use the replacement forward passes; the caller holds the model's lock."""
+        self._renew()
+        replaced = {
+            module: forward for module, forward in self._forwards.items() if "forward" not in vars(module)
+        }
+        for module, forward in replaced.items():
+            forward.refresh()
+            vars(module)["forward"] = forward
+        try:
+            yield
+        finally:
+            for module in replaced:
+                vars(module).pop("forward", None)
+
+    def _renew(self) -> None:
+        """Build the forward passes again if modules or their activations were added, replaced or removed."""
+        places = linear_places(self._model)
+        layout = [*places, *(getattr(module, "act_fn", None) for module in self._model.modules())]
+        if layout != self._layout:
+            self._forwards = self._make(places)
+            self._layout = layout
+
+    def _make(self, places: list[LinearPlace]) -> Forwards:
+        """Pack the layers, then replace the blocks whose output is reproduced.
+
+        If oneDNN's operators do not work, warn once and pack none.
+        """
+        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+            return {}
+        forwards: Forwards = {place.module: PackedLinear(place) for place in places}
+        if reason := _distrust(places, forwards, _TOLERANCE):
+            _warn_unpacked("encoding", reason)
+            return {}
+        by_layer = {place.layer: place for place in places}
+        works: dict[type, bool] = {}
+        for module in self._model.modules():
+            block = _gated_block(module, by_layer)
+            if block is None or "forward" in vars(module):
+                continue
+            kind = type(module)
+            if kind not in works:  # otherwise its layers are packed one by one
+                works[kind] = _failure(module, block.layers[0].in_features, block, _TOLERANCE) is None
+            if works[kind]:
+                forwards[module] = block
+                for layer in block.layers:
+                    forwards.pop(layer, None)
+        return forwards
+
+
+class BFloat16Linears(PackedLinears):
+    """The linear layers in bfloat16; packed, unless that is not wanted or does not work."""
+
+    def __init__(self, model: torch.nn.Module, *, packed: bool = True) -> None:
+        self._packed = packed
+        super().__init__(model)
+
+    def _make(self, places: list[LinearPlace]) -> Forwards:
+        if self._packed:
+            forwards: Forwards = {place.module: _PackedBFloat16(place) for place in places}
+            if (reason := _distrust(places, forwards, _BFLOAT16_TOLERANCE)) is None:
+                return forwards
+            _warn_unpacked("bfloat16", reason)
+        return {place.module: _PlainBFloat16(place) for place in places}
+
+
+def _gated_block(module: torch.nn.Module, places: dict[torch.nn.Linear, LinearPlace]) -> _GatedBlock | None:
+    """Return a forward pass for a block with exactly the parts of a gated SiLU block, else None."""
+    from transformers.activations import SiLUActivation
+
+    parts: Any = dict(module.named_children())
+    if set(parts) != _GATED_PARTS or not type(module).__module__.startswith("transformers.models."):
+        return None
+    layers = [parts[name] for name in ("gate_proj", "up_proj", "down_proj")]
+    if type(parts["act_fn"]) not in (torch.nn.SiLU, SiLUActivation) or not places.keys() >= set(layers):
+        return None
+    return _GatedBlock(*(places[layer] for layer in layers))
+
+
+def _warn_unpacked(slower: str, reason: str) -> None:
+    warnings.warn(
+        f"packed layers are off, and {slower} on this CPU is slower: {reason}. Another version of torch may "
+        f"help; {SWITCH}=0 turns this warning off",
+        StickyTokenWarning,
+        stacklevel=3,
+    )
+
+
+def _distrust(places: list[LinearPlace], forwards: Forwards, tolerance: float) -> str | None:
+    """Compare one layer of each shape with torch's own, on its own weights; return what is wrong."""
+    tried = set()
+    for module, layer, gelu, _ in places:
+        shape = (*layer.weight.shape, layer.bias is None, gelu)
+        if shape in tried or "forward" in vars(module):
+            continue
+        tried.add(shape)
+        if reason := _failure(module, layer.in_features, forwards[module], tolerance):
+            return reason
+    return None
+
+
+def _failure(
+    module: torch.nn.Module, features: int, forward: PackedLinear | _GatedBlock, tolerance: float
+) -> str | None:
+    """Say why a forward pass does not give what the module gives, on some rows of ``features`` values."""
+    values = torch.linspace(-1, 1, _TRIAL_ROWS * features).sin().reshape(_TRIAL_ROWS, -1)
+    try:
+        with torch.inference_mode(), evaluating(module):
+            expected: Any = module.forward(values)
+            forward.refresh()
+            found = forward(values)
+    except torch.OutOfMemoryError:
+        raise
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        # What torch raises for an operator that is missing, or that takes other arguments.
+        return f"oneDNN's operators failed ({' '.join(str(error).split())[:200]})"
+    known = expected.isfinite()  # damaged weights are reported with the text whose vector shows it
+    difference = torch.where(known, found - expected, 0).abs().max()
+    if difference <= tolerance * torch.where(known, expected, 0).abs().max():
+        return None
+    return "oneDNN's operators gave other numbers than torch's own"
+
+
+_ENTRIES, _IN_A_ROW, _COPIES = 512, 8, 8
+# Mean cosine between the vectors of a lower precision and the model's own, below which it is of no use.
+_LEAST_AGREEMENT = 0.95
+
+
+def sample_inputs(entries: Sequence[int], special: Sequence[int]) -> list[tuple[int, ...]]:
+    """Rows of different vocabulary entries, alone and with copies of one entry behind.
+
+    The entries are spread over the vocabulary; special ones, which move a model most, are all there.
+    """
+    known = set(entries)
+    spread = entries[:: max(1, len(entries) // _ENTRIES)]
+    rows = [tuple(spread[start : start + _IN_A_ROW]) for start in range(0, len(spread), _IN_A_ROW)]
+    repeated = [*(row[0] for row in rows), *(entry for entry in special if entry in known)]
+    copies = [(*rows[place % len(rows)], *(entry,) * _COPIES) for place, entry in enumerate(repeated)]
+    return [*rows, *copies]
+
+
+def require_agreement(
+    exact: NDArray[np.float32], found: NDArray[np.float32], precision: Precision, name: str
+) -> None:
+    """Refuse a precision whose vectors are too far from the model's own."""
+    if not len(exact):
+        raise InputError(
+            f"{name} reads too few tokens to compare {precision} with its own: leave the precision out"
+        )
+    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(found, axis=1)
+    agreement = float(np.mean((exact * found).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)))
+    # The comparison is false where a vector is not finite.
+    if not agreement >= _LEAST_AGREEMENT:
+        raise InputError(
+            f"{precision} changes the vectors of {name} too much (mean cosine {agreement:.2f} with "
+            "its own): use another precision, or leave it out"
+        )

@@ -1,0 +1,335 @@
+"""Compute common beginnings of inputs once, for causal models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stickytoken.encoders.text_encoder import InputTemplate
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+@dataclass
+class Branch:
+    """Tokens that continue another branch from some point; a root has no parent."""
+
+    parent: Branch | None
+    shared: int  # number of tokens before it
+    tokens: tuple[int, ...]
+    # Pairs (length, input) of the inputs that end on it; the length includes the shared tokens.
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    children: list[Branch] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Number of tokens from the root to the end of the branch."""
+        return self.shared + len(self.tokens)
+
+
+def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
+    """Arrange distinct inputs as trees, so that every common beginning is there once.
+
+    The longest go first: an input that is the beginning of another is an end on its branch.
+    """
+    roots: list[Branch] = []
+    # By (branch, length, token): the branch that continues there with this token.
+    onward: dict[tuple[int, int, int], Branch] = {}
+    for place in sorted(range(len(inputs)), key=lambda place: (-len(inputs[place]), inputs[place])):
+        tokens = inputs[place]
+        branch: Branch | None = None
+        length = 0
+        while length < len(tokens):
+            on_branch = branch is not None and length < branch.length
+            if on_branch and branch.tokens[length - branch.shared] == tokens[length]:  # type: ignore[union-attr]
+                length += 1
+                continue
+            key = (id(branch), length, tokens[length])
+            if key in onward:
+                branch = onward[key]
+                length += 1
+            else:
+                new = onward[key] = Branch(branch, length, tokens[length:])
+                (roots if branch is None else branch.children).append(new)
+                branch, length = new, len(tokens)
+        if branch is not None:
+            branch.ends.append((length, place))
+    return roots
+
+
+def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
+    """Yield the branches level by level: roots, their children, and so on."""
+    level = list(roots)
+    while level:
+        yield level
+        level = [child for branch in level for child in branch.children]
+
+
+def new_tokens(roots: Sequence[Branch]) -> int:
+    """Count the tokens to compute."""
+    return sum(len(branch.tokens) for level in levels(roots) for branch in level)
+
+
+# A model takes one mask, one with a sliding window, or one for each kind of layer.
+_ONE, _WINDOW, _BY_KIND = "one", "window", "by kind"
+_MASKS = {
+    "llama": _ONE,
+    "mistral": _WINDOW,
+    "phi3": _WINDOW,
+    "qwen2": _BY_KIND,
+    "qwen3": _BY_KIND,
+    "gemma2": _BY_KIND,
+}
+_ATTENTION = ("sdpa", "eager")
+# Largest difference from the plain path, as a share of the norm of a vector.
+_TOLERANCE = 1e-4
+
+KeysAndValues = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class _Batch(NamedTuple):
+    """Branches of one shape: equal numbers of tokens before and in them, and the same ends."""
+
+    branches: list[Branch]
+    shared: int
+    size: int
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseLimits:
+    """Limits below which sharing work does not pay for its overhead."""
+
+    tree_share: float = 0.8  # largest share of the tokens that a tree may leave to compute
+    fixed_share: float = 0.1  # smallest share of the tokens that fixed beginnings of prompts make up
+    rows: int = 4  # fewest inputs per prompt for which fixed beginnings are reused
+
+
+REUSE = ReuseLimits()
+
+
+@dataclass(frozen=True)
+class TreeModel:
+    """A causal model, of a kind that `known_kind` accepts, whose vectors are read at the ends of inputs."""
+
+    backbone: Any
+    before: tuple[int, ...]  # tokens of the template before each content
+    after: tuple[int, ...]
+    states: Callable[[dict[str, Any]], torch.Tensor]  # of the backbone's input, shape (rows, tokens, d)
+    # From the states at the ends of inputs, shape (n, 1, d), to vectors, shape (n, components).
+    finish: Callable[[torch.Tensor], torch.Tensor]
+
+
+def known_kind(backbone: Any) -> bool:
+    """Check that the masks of a model are known, and that it attends only to earlier tokens."""
+    config = backbone.config
+    return (
+        config.model_type in _MASKS
+        and getattr(config, "_attn_implementation", None) in _ATTENTION
+        and not getattr(config, "use_bidirectional_attention", False)
+    )
+
+
+def agree(found: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
+    """Check that vectors equal those of the plain path, up to rounding."""
+    tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
+    return bool(np.abs(found - plain).max() <= tolerance)
+
+
+class PrefixReuse:
+    """Compute inputs as trees."""
+
+    def __init__(self, model: TreeModel, token_budget: int, limits: ReuseLimits = REUSE) -> None:
+        self._model = model
+        self._limits = limits
+        self._token_budget = token_budget
+
+    def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
+        """Arrange the inputs as trees; None if they have too little in common."""
+        before, after = self._model.before, self._model.after
+        inputs = [(*before, *content) for content in contents]
+        if not all(inputs):
+            return None
+        roots = grow(inputs)
+        plain = sum(map(len, inputs)) + (len(after) - known) * len(inputs)
+        computed = new_tokens(roots) + len(after) * len(inputs)
+        return roots if computed <= self._limits.tree_share * plain else None
+
+    def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
+        """Compute the vectors of the inputs in the trees, shape (count, d), in inference mode."""
+        found: NDArray[np.float32] | None = None
+        # A few trees at a time, since their keys and values are kept until they are done.
+        for group in _groups(roots, self._token_budget):
+            kept: dict[int, KeysAndValues] = {}
+            for level in levels(group):
+                for batch in _batches(level, len(self._model.after), self._token_budget):
+                    rows, vectors = self._run(batch, kept)
+                    if found is None:
+                        found = np.empty((count, vectors.shape[1]), dtype=np.float32)
+                    found[rows] = vectors
+        return np.empty((0, 0), np.float32) if found is None else found
+
+    def _run(self, batch: _Batch, kept: dict[int, KeysAndValues]) -> tuple[list[int], NDArray[np.float32]]:
+        """Run branches of one shape; keep keys and values of those with children.
+
+        Returns the inputs that end on them, and their vectors.
+        """
+        from transformers import DynamicCache
+
+        backbone, after = self._model.backbone, self._model.after
+        device = backbone.get_input_embeddings().weight.device
+        fans = len(batch.ends) if after else 0
+        rows = [[*branch.tokens, *after * fans] for branch in batch.branches]
+        cache = DynamicCache()
+        if batch.shared:
+            for layer, (keys, values) in enumerate(_gather(batch, kept)):
+                cache.update(keys, values, layer)
+        places, mask = _places(batch, len(after))
+        states = self._model.states(
+            {
+                "input_ids": torch.tensor(rows, dtype=torch.long, device=device),
+                "attention_mask": self._masks(places.to(device), mask.to(device)),
+                "position_ids": places[None, batch.shared :].to(device),
+                "past_key_values": cache,
+                "use_cache": True,
+            }
+        )
+        layers: Any = cache.layers
+        for row, branch in enumerate(batch.branches):
+            if branch.children:
+                kept[id(branch)] = [
+                    (layer.keys[row, :, : branch.length], layer.values[row, :, : branch.length])
+                    for layer in layers
+                ]
+        last = [
+            batch.size + (fan + 1) * len(after) - 1 if after else end - batch.shared - 1
+            for fan, end in enumerate(batch.ends)
+        ]
+        vectors = self._model.finish(states[:, last].flatten(0, 1)[:, None]).float()
+        # Inputs are distinct, so each end belongs to one; all branches of a batch have the same ends.
+        inputs = [row for branch in batch.branches for _, row in sorted(branch.ends)]
+        return inputs, vectors.cpu().numpy()
+
+    def _masks(self, places: torch.Tensor, seen: torch.Tensor) -> Any:
+        """Build additive attention masks: 0 where a token attends to another, else the lowest number."""
+        config, dtype = self._model.backbone.config, self._model.backbone.dtype
+        window = getattr(config, "sliding_window", None)
+        near = seen
+        if window is not None:
+            queries = places[places.shape[0] - seen.shape[0] :]
+            near = seen & (queries[:, None] - places[None, :] < window)
+        full, sliding = (
+            torch.where(own, 0.0, torch.finfo(dtype).min).to(dtype)[None, None] for own in (seen, near)
+        )
+        kind = _MASKS[config.model_type]
+        if kind == _BY_KIND:
+            return {"full_attention": full, "sliding_attention": sliding}
+        return sliding if kind == _WINDOW else full
+
+
+def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
+    """Group trees so that their branches with children fit the budget; a group has at least one tree."""
+    group: list[Branch] = []
+    size = 0
+    for root in roots:
+        own = sum(branch.length for level in levels([root]) for branch in level if branch.children)
+        if group and size + own > token_budget:
+            yield group
+            group, size = [], 0
+        group.append(root)
+        size += own
+    if group:
+        yield group
+
+
+def _batches(level: Sequence[Branch], after: int, token_budget: int) -> list[_Batch]:
+    """Group the branches of a level by shape, in batches within the budget."""
+    shapes: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
+    for branch in level:
+        ends = tuple(sorted(length for length, _ in branch.ends))
+        shapes.setdefault((branch.shared, len(branch.tokens), ends), []).append(branch)
+    found = []
+    for (shared, size, ends), branches in shapes.items():
+        rows = max(1, token_budget // (shared + size + after * len(ends)))
+        found += [
+            _Batch(branches[start : start + rows], shared, size, ends)
+            for start in range(0, len(branches), rows)
+        ]
+    return found
+
+
+def _gather(batch: _Batch, kept: dict[int, KeysAndValues]) -> KeysAndValues:
+    """Collect the keys and values of the shared tokens by layer, shape (branches, heads, shared, d)."""
+    parents = [kept[id(branch.parent)] for branch in batch.branches]
+    one = all(parent is parents[0] for parent in parents)
+
+    def together(states: list[torch.Tensor]) -> torch.Tensor:
+        if one:
+            return states[0][None, :, : batch.shared].expand(len(parents), -1, -1, -1)
+        return torch.stack([state[:, : batch.shared] for state in states])
+
+    return [
+        (together([keys for keys, _ in layer]), together([values for _, values in layer]))
+        for layer in zip(*parents, strict=True)
+    ]
+
+
+def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the positions of all tokens, shared ones first, and which of them each new token attends to."""
+    whole = batch.shared + batch.size
+    positions = list(range(whole))
+    owner = [-1] * whole
+    for fan, end in enumerate(batch.ends if after else ()):
+        positions += range(end, end + after)
+        owner += [fan] * after
+    place, own = torch.tensor(positions), torch.tensor(owner)
+    # Each token attends to this many tokens of the branch, shared ones included.
+    limit = torch.tensor([*range(1, whole + 1), *(end for end in batch.ends for _ in range(after))])
+    earlier = torch.arange(len(positions))[None, :]
+    on_branch = (own[None, :] < 0) & (earlier < limit[:, None])
+    closing = (own[None, :] >= 0) & (own[None, :] == own[:, None]) & (place[None, :] <= place[:, None])
+    return place, (on_branch | closing)[batch.shared :]
+
+
+def reads_last_token(model: SentenceTransformer, template: InputTemplate) -> bool:
+    """Check that the model is a known causal one with last-token pooling."""
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
+        return False
+    text = model[0].modality_config.get("text", {})
+    return (
+        known_kind(model[0].model)
+        and model[1].pooling_mode in ("lasttoken", ("lasttoken",), ["lasttoken"])
+        and text.get("method") == "forward"
+        and text.get("method_output_name") in ("last_hidden_state", ["last_hidden_state"])
+        and template.token_types is None
+        and not template.flat
+        and (model[1].include_prompt or "prompt_length" not in dict(template.features))
+    )
+
+
+def tree_model(model: SentenceTransformer, template: InputTemplate) -> TreeModel:
+    """Return the model for `PrefixReuse`; `reads_last_token` must hold."""
+    backbone: Any = model[0].model
+
+    def states(inputs: dict[str, Any]) -> torch.Tensor:
+        found: torch.Tensor = backbone(**inputs).last_hidden_state
+        return found
+
+    def finish(picked: torch.Tensor) -> torch.Tensor:
+        features: dict[str, Any] = dict(template.features)
+        features["token_embeddings"] = picked
+        features["attention_mask"] = torch.ones(picked.shape[:2], dtype=torch.long, device=picked.device)
+        for module in list(model)[1:]:
+            features = module(features)
+        vectors: torch.Tensor = features["sentence_embedding"]
+        return vectors if model.truncate_dim is None else vectors[:, : model.truncate_dim]
+
+    return TreeModel(backbone, tuple(template.before), tuple(template.after), states, finish)

@@ -1,1 +1,0 @@
-"""Packed and low-precision linear layers on a CPU."""

@@ -1,0 +1,201 @@
+"""Capture the attention weights of a model layer by layer, and reduce them immediately."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class EmbeddedText:
+    """One text of T tokens, including those that the model puts around it."""
+
+    rows: torch.Tensor  # embeddings, shape (T, D)
+    filler: torch.Tensor  # embedding of the padding token, or zeros, shape (D,)
+    # Index of the content id at each position, which may be at several; -1 around the text. Shape (T,).
+    content: torch.Tensor
+    # Maps embeddings of shape (n, T, D) to vectors before any final normalisation, shape (n, d).
+    vectors: Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Record of one text of T tokens, including those that the model puts around it.
+
+    Special tokens and the template around the text are one part, the last. If a model reads a text in several
+    prompts, or a prompt repeats it, T counts all tokens. What the model does not show is None.
+    """
+
+    labels: NDArray[np.intp]  # part of each position, shape (T,)
+    hidden: NDArray[np.float32] | None  # states by layer, embeddings first, shape (layers + 1, T, D)
+    # Mean weight, shape (layers, heads, attending parts, attended parts); NaN for a part without positions.
+    attention: NDArray[np.float64] | None
+    pooled: NDArray[np.float64] | None  # pooled last hidden states, shape (P,)
+    # Share of each part in the pooled states, shape (parts, P); None if the pooling is not a sum.
+    supplied: NDArray[np.float64] | None
+    vector: NDArray[np.float32]  # output of the model, shape (d,)
+
+
+def as_numbers(values: torch.Tensor) -> NDArray[np.float64]:
+    """Convert a tensor of any device and precision to an array."""
+    found: NDArray[np.float64] = values.double().cpu().numpy()
+    return found
+
+
+# In half precision, the weights of a row sum to 1 only up to this error.
+_ROW_TOLERANCE = 0.02
+
+Sources = dict[torch.nn.Module, int]
+"""Modules that return attention weights, and their index in the returned tuple."""
+
+
+def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], object]) -> Sources:
+    """Find the modules whose outputs are the attention weights that the model itself reports.
+
+    The model runs once on a short input with attention output turned on. A tensor that only looks like
+    weights does not count.
+    """
+    config = getattr(backbone, "config", None)
+    if config is None:
+        return {}
+    seen: list[tuple[torch.nn.Module, int, torch.Tensor]] = []
+    reports: list[list[torch.Tensor]] = []
+
+    def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        del inputs
+        if found := _reported(output):
+            reports.append(found)
+        elif type(output) is tuple:
+            seen.extend((module, place, each) for place, each in enumerate(output) if _are_weights(each))
+
+    # sentence-transformers bypasses forward hooks of the backbone.
+    forward, own = backbone.forward, vars(backbone).get("forward")
+
+    @functools.wraps(forward)  # keeps the signature visible, since callers choose arguments by it
+    def watched(*arguments: Any, **options: Any) -> Any:
+        output = forward(*arguments, **options)
+        reports.append(_reported(output))
+        return output
+
+    handles = [module.register_forward_hook(record) for module in model.modules()]
+    try:
+        with plain_attention(backbone), switched_on(config, "output_attentions"):
+            vars(backbone)["forward"] = watched
+            run()
+    except ValueError:  # raised by a model that cannot switch from fused kernels
+        return {}
+    finally:
+        vars(backbone).pop("forward", None)
+        if own is not None:
+            vars(backbone)["forward"] = own
+        for handle in handles:
+            handle.remove()
+    found: Sources = {}
+    # The last report is that of the outermost module.
+    for weights in next((each for each in reversed(reports) if each), []):
+        # An outer module may return the same weights again.
+        source = next(((module, place) for module, place, each in seen if _same(each, weights)), None)
+        if source is None:
+            return {}
+        found[source[0]] = source[1]
+    return found
+
+
+def _reported(output: Any) -> list[torch.Tensor]:
+    """Return the attentions in a backbone's output; with two stacks, those of the decoder if it has any."""
+    found = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
+    return [each for each in found if isinstance(each, torch.Tensor)]
+
+
+def _are_weights(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
+        return False
+    rows = value.float().sum(dim=-1)
+    return bool((value >= 0).all() and ((rows - 1).abs() <= _ROW_TOLERANCE).all())
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one is other or (one.shape == other.shape and torch.equal(one, other.to(one.device)))
+
+
+class AttentionCapture:
+    """Sum attention weights between parts of the input.
+
+    Only the sums are kept, so a long text needs memory for the weights of one layer.
+    """
+
+    def __init__(self, members: torch.Tensor, sources: Sources) -> None:
+        self._members = members
+        self.sources = sources
+        self.layers: list[torch.Tensor] = []
+
+    def hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        """Forward hook; see `torch.nn.Module.register_forward_hook`."""
+        del inputs
+        weights = output[self.sources[module]]
+        members = self._members.to(weights.device)
+        sums = torch.einsum("tqg,thqk,tkj->thgj", members, weights.float(), members)
+        self.layers.append(sums / members.sum(dim=1)[:, None, :, None])
+
+    def result(self) -> torch.Tensor | None:
+        """Return the mean weight by (text, layer, head, attending part, attended part); see `Inside`."""
+        # Without weights there are no heads; in unusual models their number differs between layers.
+        heads = {layer.shape[1] for layer in self.layers}
+        return torch.stack(self.layers, dim=1) if len(heads) == 1 else None
+
+
+@contextmanager
+def attention_of(backbone: Any, capture: AttentionCapture) -> Iterator[None]:
+    """Make a model compute its attention weights explicitly, and pass them to a capture.
+
+    Fused kernels never materialise the weights, so the plain implementation is set temporarily.
+    """
+    config = getattr(backbone, "config", None)
+    handles = [module.register_forward_hook(capture.hook) for module in capture.sources]
+    try:
+        with plain_attention(backbone), ExitStack() as stack:
+            plain = getattr(config, "_attn_implementation", None) in (None, "eager")
+            if config is not None and plain and not getattr(backbone, "_can_record_outputs", None):
+                # The layers of such a model return weights only if they are asked to.
+                stack.enter_context(switched_on(config, "output_attentions"))
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def plain_attention(backbone: Any) -> Iterator[None]:
+    """Temporarily set the plain ("eager") attention implementation, if the model supports the choice."""
+    config = getattr(backbone, "config", None)
+    before = getattr(config, "_attn_implementation", None)
+    settable = getattr(backbone, "set_attn_implementation", None)
+    can_set = getattr(backbone, "_can_set_attn_implementation", lambda: True)
+    if settable is None or before in (None, "eager") or not can_set():
+        yield
+        return
+    parts = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
+    own = {name: part._attn_implementation for name, part in parts.items() if part is not None}
+    settable("eager")
+    try:
+        yield
+    finally:
+        settable({"": before, **own} if own else before)
+
+
+@contextmanager
+def switched_on(config: Any, name: str) -> Iterator[None]:
+    """Temporarily switch a setting of a configuration on."""
+    before = getattr(config, name)
+    setattr(config, name, True)
+    try:
+        yield
+    finally:
+        setattr(config, name, before)

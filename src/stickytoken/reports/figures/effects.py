@@ -1,0 +1,374 @@
+"""Figures of what copies cost on tasks and in searches, and of what a repair changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+
+from stickytoken.impacts.results import Impact, measured_kind
+from stickytoken.impacts.statistics import (
+    CONDITIONS,
+    EFFECTS,
+    INTRUSION,
+    cost_sentence,
+    headed,
+    settings_line,
+)
+from stickytoken.reports.figures.figure import (
+    CONTROL,
+    DOTTED_LINE,
+    ORDINARY,
+    STICKY,
+    THIN_LINE,
+    TOPICAL,
+    DataTable,
+    ReportFigure,
+    empty_figure,
+    label,
+    new_figure,
+    new_panels,
+    spread_out,
+    stacked,
+)
+
+# More tokens make a panel that nobody reads; the table has all of them.
+_MOST_TOKENS = 30
+_LOOKS: Mapping[str, tuple[str, str]] = {"sticky": (STICKY, "diamond"), "benign": (CONTROL, "circle-open")}
+# What tables call the tokens that are measured: named, where no run says that they are sticky.
+_MEASURED = ("sticky", "named")
+# So that the intervals of both kinds are seen.
+_APART = {"sticky": -0.12, "benign": 0.12}
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
+    """Return the figures of a measurement that has results; the suffix tells measurements apart."""
+    found, kind = [], measured_kind(impact.record)
+    if effects := impact.effects.to_dicts():
+        main = impact.effects.filter("main").select("task", "metric")
+        conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
+        rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
+        found += [
+            costs(effects, kind, suffix, f"{settings_line(impact.record.settings)}. "),
+            token_costs(rows, kind, suffix),
+        ]
+    if summary := impact.intrusion.to_dicts():
+        found.append(intrusion(summary, impact.intrusion_curves.to_dicts(), kind, suffix))
+    return found
+
+
+def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: str = "") -> ReportFigure:
+    """Draw two marks per task and metric: the mean drop under sticky and under benign copies."""
+    return ReportFigure(
+        f"impact-costs{suffix}",
+        "What copies cost",
+        _costs(effects, measured),
+        " ".join(cost_sentence(row, measured) for row in effects) or "No task was measured.",
+        f"{settings}The further right, the more of the score is lost. "
+        "Copies of any token cost something; what counts is how much more the measured ones cost than "
+        "the benign. Whether other tokens of either kind would differ, only the p value says: it "
+        "compares tokens with their matches.",
+        DataTable(*headed(EFFECTS, effects, measured)),
+        {"xaxis.title.text": "score lost<br>(clean minus edited)"},
+        in_markdown=True,
+    )
+
+
+def _costs(effects: Rows, measured: str) -> go.Figure:
+    if all(row["drop_sticky"] is None for row in effects):
+        return empty_figure("no metric of these tasks is defined")
+    tasks = [f"{label(row['task'])}<br>{label(row['metric'])}" for row in effects]
+    figure = new_figure(height=150 + 54 * len(effects))
+    for kind, (color, symbol) in _LOOKS.items():
+        drop, name = f"drop_{kind}", measured if kind == "sticky" else kind
+        places = [place for place, row in enumerate(effects) if row[drop] is not None]
+        rows = [effects[place] for place in places]
+        figure.add_scatter(
+            x=[round(row[drop], 5) for row in rows],
+            y=[place + _APART[kind] for place in places],
+            customdata=[tasks[place] for place in places],
+            error_x=_arms(rows, drop),
+            mode="markers",
+            marker={"color": color, "symbol": symbol, "size": 12},
+            name=f"{name} tokens, mean",
+            hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.4f}} lost<extra></extra>",
+        )
+    _finish(figure)
+    figure.update_xaxes(title_text="how much of the score is lost (clean minus edited)")
+    figure.update_yaxes(tickvals=list(range(len(effects))), ticktext=tasks, autorange="reversed")
+    return figure
+
+
+def _arms(rows: Rows, column: str) -> dict[str, Any]:
+    """Return both arms of the intervals; empty if there are no intervals."""
+    arms: dict[str, list[float | None]] = {"array": [], "arrayminus": []}
+    for row in rows:
+        low, high = row[f"{column}_low"], row[f"{column}_high"]
+        arms["array"].append(None if high is None else round(high - row[column], 5))
+        arms["arrayminus"].append(None if low is None else round(row[column] - low, 5))
+    return {"type": "data", "symmetric": False, "thickness": 1.5, **arms}
+
+
+def _finish(figure: go.Figure) -> None:
+    figure.add_vline(x=0, line=THIN_LINE)
+    legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
+    figure.update_layout(hovermode="closest", legend=legend)
+
+
+def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
+    """Draw one panel per task and one mark per token: the drop of the main metric."""
+    panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
+    words = []
+    for task, metric in panels:
+        drops: dict[str, list[tuple[float, str]]] = {"sticky": [], "benign": []}
+        for row in conditions:
+            known = row["token_id"] is not None and row["drop"] is not None
+            if known and (row["task"], row["metric"]) == (task, metric):
+                drops.setdefault(_look(row), []).append((row["drop"], row["token"]))
+        if not drops["sticky"] or not drops["benign"]:
+            words.append(f"{task}: {metric} is not defined for all tokens.")
+            continue
+        most, worst = max(drops["sticky"], key=lambda each: each[0])
+        benign = [drop for drop, _ in drops["benign"]]
+        words.append(
+            f"{task}: of all {measured} tokens, copies of {worst} cost {metric} most, {most:.4f}; benign "
+            f"tokens cost {min(benign):.4f} to {max(benign):.4f}."
+        )
+    plot = _token_costs(conditions, panels, measured)
+    count = len(panels)
+    return ReportFigure(
+        f"impact-tokens{suffix}",
+        "What copies of each token cost",
+        plot,
+        " ".join(words),
+        "The main metric of each task. The benign tokens match the measured ones in category, length and "
+        "position in the vocabulary, and are not flagged. A mixture "
+        "divides the copies among all tokens of its kind.",
+        DataTable(*headed(CONDITIONS, conditions)),
+        stacked(plot, count, count * plot.layout.height) if count > 1 else {},
+        in_markdown=True,
+    )
+
+
+def _look(row: Mapping[str, Any]) -> str:
+    """The kind that decides how a row looks."""
+    kind: str = row["kind"].split()[0]
+    return "sticky" if kind in _MEASURED else kind
+
+
+def _token_costs(conditions: Rows, panels: Sequence[tuple[str, str]], measured: str) -> go.Figure:
+    def named(row: Mapping[str, Any]) -> str:
+        return label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
+
+    ranked = sorted(conditions, key=lambda row: _look(row) != "sticky")
+    names = list(dict.fromkeys(named(row) for row in ranked))[:_MOST_TOKENS]
+    shown = [row for row in ranked if named(row) in names and row["drop"] is not None]
+    if not shown:
+        return empty_figure("no metric of these tasks is defined")
+    titles = [label(f"{task}, {metric}") for task, metric in panels]
+    figure = new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
+    for column, panel in enumerate(panels, start=1):
+        for kind, (color, symbol) in _LOOKS.items():
+            rows = [row for row in shown if (row["task"], row["metric"]) == panel and _look(row) == kind]
+            figure.add_scatter(
+                x=[round(row["drop"], 5) for row in rows],
+                y=[named(row) for row in rows],
+                error_x=_arms(rows, "drop"),
+                mode="markers",
+                marker={"color": color, "symbol": symbol, "size": 9},
+                name=f"{measured if kind == 'sticky' else kind} tokens",
+                legendgroup=kind,
+                showlegend=column == 1,
+                hovertemplate="%{y}: %{x:.4f} lost<extra></extra>",
+                row=1,
+                col=column,
+            )
+    _finish(figure)
+    figure.update_xaxes(title_text="score lost")
+    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], dtick=1)
+    return figure
+
+
+def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
+    """Draw top-10 appearances of a random document: means of both kinds, and a thin line per sticky token."""
+    first, last = summary[0], summary[-1]
+    said = (
+        f"Without copies, a random document of {first['corpus']} is in the top 10 of "
+        f"{first['hits_sticky']:.2f} queries."
+    )
+    for kind in _LOOKS:
+        best = max(summary[1:], key=lambda row: row[f"hits_{kind}"])
+        said += (
+            f" Copies of {measured if kind == 'sticky' else kind} tokens bring it to at most "
+            f"{best[f'hits_{kind}']:.2f} ({_counted(best['copies'])}), {_counted(last['copies'])} to "
+            f"{last[f'hits_{kind}']:.2f}; its median rank goes from {first[f'rank_{kind}']:.0f} to "
+            f"{last[f'rank_{kind}']:.0f}."
+        )
+    return ReportFigure(
+        f"intrusion{suffix}",
+        "Documents pushed into search results",
+        _intrusion(summary, curves, measured),
+        said,
+        f"Copies went into {first['documents']} random documents; the curves count the queries that "
+        "have such a document among their first 10 results. Dotted: without copies. Below that line, "
+        "copies push documents out of results. The ratio compares measured with benign copies, so it can "
+        "rise while both fall.",
+        DataTable(*headed(INTRUSION, summary, measured)),
+        in_markdown=True,
+    )
+
+
+def _counted(copies: int) -> str:
+    return "1 copy" if copies == 1 else f"{copies} copies"
+
+
+def _intrusion(summary: Rows, curves: Rows, measured: str) -> go.Figure:
+    figure = new_figure(height=400)
+
+    def draw(rows: Rows, column: str, who: str, **options: Any) -> None:
+        copies = [row["copies"] for row in rows]
+        figure.add_scatter(
+            x=spread_out(copies),
+            y=[round(row[column], 4) for row in rows],
+            customdata=copies,
+            hovertemplate=f"{who}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
+            **options,
+        )
+
+    by_token: dict[str, list[Mapping[str, Any]]] = {}
+    for row in curves:
+        if row["kind"] in _MEASURED:
+            by_token.setdefault(row["token"], []).append(row)
+    for place, (token, rows) in enumerate(by_token.items()):
+        draw(
+            rows,
+            "hits",
+            label(token),
+            mode="lines",
+            name=f"each {measured} token",
+            legendgroup="each",
+            showlegend=place == 0,
+            opacity=0.6,
+            line={"color": STICKY, "width": 1.2},
+        )
+    for kind, (color, symbol) in _LOOKS.items():
+        draw(
+            summary,
+            f"hits_{kind}",
+            kind,
+            mode="lines+markers",
+            name=f"{measured if kind == 'sticky' else kind} tokens, mean",
+            line={"color": color, "width": 3, "dash": "solid" if kind == "sticky" else "dash"},
+            marker={"symbol": symbol, "size": 9},
+        )
+    if summary[0]["hits_sticky"] is not None:
+        figure.add_hline(y=summary[0]["hits_sticky"], line=DOTTED_LINE)
+    copies = [row["copies"] for row in summary]
+    figure.update_xaxes(title_text="copies", tickvals=spread_out(copies), ticktext=[str(n) for n in copies])
+    figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
+    figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
+    return figure
+
+
+_SIDES = {"before": (STICKY, "diamond"), "after": (TOPICAL, "circle")}
+_REPAIRED = {
+    "token": "token",
+    "strategy": "strategy",
+    "deviations_before": "before (SD)",
+    "deviations_after": "after (SD)",
+    "contraction_before": "meaning lost before",
+    "contraction_after": "meaning lost after",
+    "verdict_after": "verdict after",
+    "reason": "why",
+}
+
+
+def repaired_tokens(rows: Rows, state: str = "", findings: str = "", suffix: str = "") -> ReportFigure:
+    """Draw a line per token, from its lift before the repair to that after it.
+
+    The state comes before the description, the findings of the verification after how to read the figure.
+    """
+    measured = [row for row in rows if row["deviations_after"] is not None]
+    if measured:
+        before, after = (max(row[f"deviations_{side}"] for row in measured) for side in _SIDES)
+        said = (
+            f"Largest lift of {len(measured)} repaired {'token' if len(measured) == 1 else 'tokens'} beyond "
+            f"an ordinary token's: {before:.2f} SD before, {after:.2f} SD after."
+        ).replace("-", "\N{MINUS SIGN}")
+        plot = _repaired(measured[:_MOST_TOKENS][::-1])  # the first token on top
+    else:
+        said = "Nothing was measured after the repair."
+        plot = empty_figure("the repair was not verified: nothing was measured")
+    return ReportFigure(
+        f"repair{suffix}",
+        "What a repair changed",
+        plot,
+        f"{state} {said}",
+        f"Each repaired token, measured on texts that this run has not used, with another seed. {findings}",
+        DataTable.of(_REPAIRED, rows),
+        in_markdown=True,
+    )
+
+
+def _repaired(shown: Rows) -> go.Figure:
+    names = [label(row["token"]) for row in shown]
+    places = list(range(len(shown)))
+    figure = new_figure(height=130 + 26 * len(shown))
+    for place, row in enumerate(shown):
+        figure.add_scatter(
+            x=[row["deviations_before"], row["deviations_after"]],
+            y=[place, place],
+            mode="lines",
+            line={"color": ORDINARY, "width": 1.5},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    for side, (color, symbol) in _SIDES.items():
+        figure.add_scatter(
+            x=[row[f"deviations_{side}"] for row in shown],
+            y=places,
+            customdata=names,
+            mode="markers",
+            marker={"color": color, "symbol": symbol, "size": 9},
+            name=side,
+            hovertemplate=f"%{{customdata}}<br>{side}: %{{x:.2f}} SD<extra></extra>",
+        )
+    figure.update_yaxes(tickvals=places, ticktext=names, range=[-0.7, len(shown) - 0.3], zeroline=False)
+    figure.update_xaxes(title_text="lift beyond an ordinary token's (SD)", rangemode="tozero", zeroline=True)
+    return figure
+
+
+def repair_curves(
+    name: str,
+    title: str,
+    reading: str,
+    copies: Sequence[int],
+    lines: Mapping[str, Sequence[float]],
+    what: str = "Mean similarity of unrelated texts",
+    axis: str = "mean cosine similarity",
+) -> ReportFigure:
+    """Draw similarities before and after a repair, and of ordinary tokens, by number of copies."""
+    figure = new_figure(height=340)
+    places = list(range(len(copies)))
+    looks = [(STICKY, "solid"), (TOPICAL, "solid"), (CONTROL, "dash")]
+    for (tokens, line), (color, dash) in zip(lines.items(), looks, strict=True):
+        figure.add_scatter(
+            x=places,
+            y=[round(value, 5) for value in line],
+            customdata=list(copies),
+            mode="lines+markers",
+            line={"color": color, "dash": dash, "width": 2.5},
+            name=tokens,
+            hovertemplate=f"{tokens}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+        )
+    figure.update_xaxes(title_text="copies in a text", tickvals=places, ticktext=[str(n) for n in copies])
+    figure.update_yaxes(title_text=axis, zeroline=False)
+    ends = ", ".join(f"{tokens} {line[-1]:.3f}" for tokens, line in lines.items())
+    said = f"{what} with {copies[-1]} copies in one of them: {ends}.".replace("-", "\N{MINUS SIGN}")
+    columns = ("tokens", *(f"{n} copies" for n in copies))
+    table = DataTable(columns, [(tokens, *line) for tokens, line in lines.items()])
+    return ReportFigure(name, title, figure, said, reading, table)

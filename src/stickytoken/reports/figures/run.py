@@ -1,0 +1,515 @@
+"""Figures of a run: how its tokens are distributed, which of them stick, and what their copies do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+from numpy.typing import NDArray
+from plotly.subplots import make_subplots
+
+from stickytoken.detection.run_folder import is_flagged
+from stickytoken.methods.entry import Distribution, Scatter
+from stickytoken.reports.figures.figure import (
+    COLORS,
+    CONTROL,
+    DASHES,
+    DOTTED_LINE,
+    ORDINARY,
+    SERIES,
+    STICKY,
+    SYMBOLS,
+    TOPICAL,
+    DataTable,
+    ReportFigure,
+    draw_ordinary,
+    empty_figure,
+    figure_of_nothing,
+    label,
+    new_figure,
+    new_panels,
+    spread_out,
+    stacked,
+)
+from stickytoken.vocabulary import Kind
+
+_FEWEST_BINS, _MOST_BINS = 5, 120
+_NO_SPAN = 1e-9
+_NAMED = 5
+
+
+def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
+    """Draw a histogram with a mark for every flagged token; its table has at most twelve rows."""
+    key, name = described.column.key, described.column.title
+    measured = tokens.filter(pl.col(key).is_not_null())
+    if measured.is_empty():
+        return figure_of_nothing(described.name, described.title, described.reading, f"no token has a {name}")
+    values = measured[key].to_numpy()
+    low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
+    said = (
+        f"Histogram of the {name} of {len(measured):,} tokens: median {middle:.4f}, 90% of them between "
+        f"{low:.4f} and {high:.4f}."
+    )
+    for verdict in ("sticky", "topical"):
+        if span := sorted(measured.filter(verdict=verdict)[key]):
+            where = f"at {span[0]:.4f}" if len(span) == 1 else f"between {span[0]:.4f} and {span[-1]:.4f}"
+            said += f" {len(span)} {verdict} {where}."
+    edges = np.linspace(values.min(), values.max(), 13) if np.ptp(values) >= _NO_SPAN else bins(values)[1]
+    sticky = measured.filter(verdict="sticky")[key].to_numpy()
+    counts, marked = np.histogram(values, edges)[0], np.histogram(sticky, edges)[0]
+    rows = [
+        (float(start), float(end), int(count), int(mark))
+        for start, end, count, mark in zip(edges[:-1], edges[1:], counts, marked, strict=True)
+        if count
+    ]
+    table = DataTable(("from", "to", "tokens", "of them sticky"), rows)
+    plot = _histogram(measured, described)
+    return ReportFigure(described.name, described.title, plot, said, described.reading, table)
+
+
+def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return counts and edges: bins of the width of Freedman and Diaconis, in limited number."""
+    low, high = float(values.min()), float(values.max())
+    if high - low < _NO_SPAN:
+        return np.array([len(values)]), np.array([low - 0.5e-3, high + 0.5e-3])
+    width = 2 * float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / len(values) ** (1 / 3)
+    wanted = (high - low) / width if width > 0 else _MOST_BINS
+    counts, edges = np.histogram(values, bins=int(np.clip(np.ceil(wanted), _FEWEST_BINS, _MOST_BINS)))
+    return counts, edges
+
+
+def _histogram(measured: pl.DataFrame, described: Distribution) -> go.Figure:
+    key = described.column.key
+    counts, edges = bins(measured[key].to_numpy())
+    figure = new_figure()
+    figure.add_bar(
+        x=((edges[:-1] + edges[1:]) / 2).round(6).tolist(),
+        y=[int(count) or None for count in counts],
+        width=float(edges[1] - edges[0]) * 0.96,
+        marker={"color": ORDINARY, "line": {"width": 0}, "opacity": 0.65},
+        customdata=np.column_stack([edges[:-1], edges[1:]]).round(5).tolist(),
+        hovertemplate="%{y:,} tokens from %{customdata[0]:.4f} to %{customdata[1]:.4f}<extra></extra>",
+        name="tokens",
+    )
+    for verdict in ("topical", "sticky"):
+        flagged = measured.filter(verdict=verdict).sort(key, descending=True)
+        _mark(figure, flagged, verdict, flagged[key].round(6), [0.72] * len(flagged), ": %{x:.4f}")
+    for place, (text, value) in enumerate(described.lines.items()):
+        figure.add_vline(x=value, line=DOTTED_LINE)
+        figure.add_annotation(
+            x=value,
+            y=1 - 0.08 * place,
+            yref="paper",
+            text=text,
+            showarrow=False,
+            xanchor="left",
+            xshift=4,
+        )
+    figure.update_xaxes(title_text=described.column.title)
+    figure.update_yaxes(title_text="tokens (log scale)", type="log", dtick=1, rangemode="tozero")
+    top = float(np.log10(max(int(counts.max()), 2))) + 0.35
+    figure.update_yaxes(range=[-0.3, top], tickformat=",d")
+    figure.update_layout(bargap=0, hovermode="closest")
+    return figure
+
+
+def _mark(
+    figure: go.Figure, flagged: pl.DataFrame, verdict: str, x: pl.Series, y: Iterable[float], where: str
+) -> None:
+    """Draw flagged tokens by colour and shape; a few sticky ones with their names."""
+    if flagged.is_empty():
+        return
+    names = [label(token) for token in flagged["token"]]
+    named = verdict == "sticky" and len(names) <= _NAMED
+    figure.add_scatter(
+        x=x.to_list(),
+        y=list(y),
+        customdata=names,
+        text=names if named else None,
+        textposition="top center",
+        mode="markers+text" if named else "markers",
+        marker={"color": COLORS[verdict], "symbol": SYMBOLS[verdict], "size": 11},
+        hovertemplate=f"%{{customdata}}{where}<extra>{verdict}</extra>",
+        cliponaxis=False,
+        name=f"{verdict} ({len(names)})",
+    )
+
+
+# Of the others so many are drawn: enough to see the cloud, few enough for a phone.
+DRAWN_POINTS = 2500
+_THIN = 5
+
+
+def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
+    """Draw a cloud of ordinary tokens and the flagged ones; its table has the latter and the quartiles."""
+    x, y = described.x.key, described.y.key
+    names = (described.x.title, described.y.title)
+    about = (described.name, described.title)
+    measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
+    if measured.is_empty():
+        return figure_of_nothing(*about, described.reading, f"no token has a {names[0]} and a {names[1]}")
+    drawn = thinned(measured)
+    others = drawn.filter(~is_flagged())
+    in_all = len(measured.filter(~is_flagged()))
+    figure = new_figure(height=430)
+    figure.add_scatter(
+        x=others[x].round(4).to_list(),
+        y=others[y].round(4).to_list(),
+        customdata=[label(token) for token in others["token"]],
+        mode="markers",
+        marker={"color": ORDINARY, "size": 4, "opacity": 0.45},
+        hovertemplate="%{customdata}<br>%{x:.4f}, %{y:.4f}<extra></extra>",
+        name=f"other tokens ({len(others):,} of {in_all:,} drawn)",
+    )
+    for verdict in ("topical", "sticky"):
+        rows = drawn.filter(verdict=verdict)
+        _mark(figure, rows, verdict, rows[x].round(4), rows[y].round(4), "<br>%{x:.4f}, %{y:.4f}")
+    figure.update_xaxes(title_text=names[0])
+    figure.update_yaxes(title_text=names[1])
+    figure.update_layout(hovermode="closest")
+
+    said = f"{names[0].capitalize()} against {names[1]} of {len(measured):,} tokens."
+    sticky = measured.filter(verdict="sticky")
+    for who, rows in ((f"{len(sticky)} sticky", sticky), ("All tokens", measured)):
+        if len(rows):
+            medians = [float(rows[column].median()) for column in (x, y)]  # type: ignore[arg-type]
+            said += f" {who}: medians {medians[0]:.4f} and {medians[1]:.4f}."
+    flagged = measured.filter(is_flagged()).sort(x, descending=True)
+    listed = list(flagged.select("token", "verdict", x, y).head(20).iter_rows())
+    for name, level in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75)):
+        listed.append((f"({name} of all)", None, measured[x].quantile(level), measured[y].quantile(level)))
+    table = DataTable(("token", "verdict", *names), listed)
+    return ReportFigure(*about, figure, said, described.reading, table)
+
+
+def thinned(tokens: pl.DataFrame, limit: int = DRAWN_POINTS) -> pl.DataFrame:
+    """Choose all flagged tokens and a random part of the others, the same on every call."""
+    others = tokens.filter(~is_flagged())
+    if len(others) > limit:
+        kept = np.random.default_rng([len(others), _THIN]).choice(len(others), size=limit, replace=False)
+        others = others[np.sort(kept)]
+    return pl.concat([others, tokens.filter(is_flagged())])
+
+
+_DRAWN_CURVES = 6
+_SIDES = ("below", "above")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The mean similarity of pairs by number of copies."""
+
+    token: str  # the vocabulary string
+    verdict: str | None  # of the token
+    copies: list[int]  # numbers of copies, 0 first
+    below: list[float]  # values of pairs below the mean similarity; empty if there are none
+    above: list[float]  # values of pairs above it
+
+    def on(self, side: str) -> list[float]:
+        """Return the values of one side."""
+        return self.above if side == "above" else self.below
+
+
+def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> ReportFigure:
+    """Draw two panels: pairs below the mean similarity u, and pairs above it."""
+    ordinary = {
+        side: lines for side in _SIDES if (lines := [each.on(side) for each in controls if each.on(side)])
+    }
+    said = "There are no symptom curves."
+    if curves:
+        said = f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."
+        for curve in curves[:_DRAWN_CURVES]:
+            parts = [
+                f"{side} u from {values[0]:.3f} to {values[-1]:.3f}"
+                for side in _SIDES
+                if (values := curve.on(side))
+            ]
+            said += f" {curve.copies[-1]} copies of {curve.token} move pairs {' and '.join(parts)}."
+        ends = []
+        for side, lines in ordinary.items():
+            start, end = np.mean([line[0] for line in lines]), np.mean([line[-1] for line in lines])
+            ends.append(f"{side} u from {start:.3f} to {end:.3f}")
+        said += f" Ordinary tokens move them {' and '.join(ends)}." if ends else ""
+    table = DataTable()
+    if either := curves or controls:
+        rows = [(each.token, side, *each.on(side)) for each in curves for side in _SIDES if each.on(side)]
+        rows += [
+            ("(mean of ordinary tokens)", side, *np.mean(lines, axis=0).tolist())
+            for side, lines in ordinary.items()
+        ]
+        table = DataTable(("token", "pairs", *(f"{n} copies" for n in either[0].copies)), rows)
+        plot = _curves(curves[:_DRAWN_CURVES], ordinary, either[0].copies, u)
+    else:
+        plot = empty_figure("this run has no symptom curves")
+    return ReportFigure(
+        "symptom-curves",
+        "Symptom curves",
+        plot,
+        said,
+        "Copies of a token are appended to a text. Unrelated pairs lie below the model's mean similarity "
+        "u (dotted): a sticky token raises these more than ordinary tokens do (green, dashed; the band "
+        "is their range). Related pairs lie above u: a few copies may raise these as well; many copies "
+        "of any token lower them, because less and less of the text is left in the vector.",
+        table,
+        stacked(plot, 2, 820) if curves else {},
+    )
+
+
+def _curves(
+    curves: list[Curve], ordinary: Mapping[str, list[list[float]]], copies: list[int], u: float
+) -> go.Figure:
+    titles = ("unrelated pairs (below u)", "related pairs (above u)")
+    figure = new_panels(titles, 430, 0.04, same_scale=True)
+    places = spread_out(copies)
+    for column, side in enumerate(_SIDES, start=1):
+        if side in ordinary:
+            values = np.array(ordinary[side])
+            low, mean, high = (
+                found.round(5).tolist()
+                for found in (values.min(axis=0), values.mean(axis=0), values.max(axis=0))
+            )
+            draw_ordinary(
+                figure,
+                places,
+                (low, mean, high),
+                column,
+                customdata=copies,
+                name=f"{len(values)} ordinary tokens: mean and range",
+                legendgroup="controls",
+                showlegend=column == 1,
+                hovertemplate="ordinary tokens<br>%{customdata} copies: %{y:.3f}<extra></extra>",
+            )
+        for place, curve in enumerate(curves):
+            if not curve.on(side):
+                continue
+            verdict = "" if curve.verdict in (None, "sticky") else f" ({curve.verdict})"
+            figure.add_scatter(
+                x=spread_out(curve.copies),
+                y=[round(value, 5) for value in curve.on(side)],
+                customdata=curve.copies,
+                mode="lines+markers",
+                line={"color": SERIES[place], "width": 2.5, "dash": DASHES[place]},
+                marker={"size": 7},
+                name=f"{label(curve.token)}{verdict}",
+                legendgroup=str(place),
+                showlegend=column == 1 or not curve.below,
+                hovertemplate=f"{label(curve.token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+                row=1,
+                col=column,
+            )
+        figure.add_hline(y=u, line=DOTTED_LINE, col=column)
+    figure.update_xaxes(
+        title_text="copies", tickvals=places, ticktext=[str(n) for n in copies], zeroline=False
+    )
+    figure.update_yaxes(title_text="mean cosine similarity", col=1)
+    figure.add_annotation(x=0, y=u, xref="x domain", yref="y", text="u", showarrow=False, xshift=6, yshift=9)
+    legend = {"y": -0.2, "yanchor": "top"}
+    figure.update_layout(legend=legend, margin={"t": 34}, hovermode="closest", height=460)
+    return figure
+
+
+_GRADES = {"severe": STICKY, "serious": SERIES[4], "mild": TOPICAL, "negligible": ORDINARY}
+_DIMENSION_COLUMNS = {
+    "layer": "layer",
+    "dimension": "dimension",
+    "sticky": "sticky",
+    "topical": "topical",
+    **{grade: grade for grade in _GRADES},
+    "largest_sd": "largest lift (SD)",
+    "ordinary_sd": "spread of ordinary lifts (SD)",
+    "similarity_spread": "spread of similarities (1 SD)",
+    "mean_similarity": "mean similarity u",
+}
+
+
+def by_dimension(rows: Sequence[Mapping[str, Any]]) -> ReportFigure:
+    """Draw the flagged tokens by severity, the largest lift, and the spread of similarities."""
+    names = [
+        f"{row['dimension']}" if row["layer"] is None else f"layer {row['layer']}, {row['dimension']}"
+        for row in rows
+    ]
+    plot = _by_dimension(rows, names)
+    parts = [
+        f"{name}: {row['sticky']} sticky, {row['topical']} topical"
+        + ("" if row["largest_sd"] is None else f", largest lift {row['largest_sd']:.2f} SD")
+        for name, row in zip(names, rows, strict=True)
+    ]
+    return ReportFigure(
+        "by-dimension",
+        "By dimension and layer",
+        plot,
+        f"By dimension: {'; '.join(parts)}.".replace("-", "\N{MINUS SIGN}"),
+        "What the tokens do if only the first components of the vectors are used, or the vectors after "
+        "an earlier layer; the model as it is comes first. Left, flagged tokens by severity. The spread "
+        "of the similarities (right) is what one SD is worth: where it grows, one lift matters less.",
+        DataTable.of(_DIMENSION_COLUMNS, rows),
+        stacked(plot, 3, 980),
+        in_markdown=True,
+    )
+
+
+def _by_dimension(rows: Sequence[Mapping[str, Any]], names: list[str]) -> go.Figure:
+    figure = make_subplots(
+        cols=3,
+        subplot_titles=("flagged tokens", "largest lift (SD)", "spread of similarities"),
+        horizontal_spacing=0.09,
+    )
+    figure.update_layout(new_figure(height=360).layout)
+    for grade, color in _GRADES.items():
+        figure.add_bar(
+            x=names,
+            y=[row[grade] for row in rows],
+            name=grade,
+            marker={"color": color},
+            hovertemplate=f"%{{x}}<br>{grade}: %{{y}}<extra></extra>",
+            row=1,
+            col=1,
+        )
+    for column, (key, color) in enumerate((("largest_sd", STICKY), ("similarity_spread", CONTROL)), start=2):
+        figure.add_scatter(
+            x=names,
+            y=[row[key] for row in rows],
+            mode="lines+markers",
+            line={"color": color, "width": 2},
+            marker={"size": 8},
+            showlegend=False,
+            hovertemplate="%{x}: %{y:.4f}<extra></extra>",
+            row=1,
+            col=column,
+        )
+    figure.update_layout(barmode="stack", legend={"y": -0.25, "yanchor": "top"})
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+_MOST_SCRIPTS = 7
+_LONGEST = 10
+_DECILES = 10
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Numbers of tokens by one property."""
+
+    name: str  # of the property
+    groups: list[str]  # its values, in order
+    tokens: list[int]  # tokens that were looked at, by group
+    sticky: list[int]  # of them, the sticky ones
+
+
+def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
+    """Count tokens by kind of entry, script, length and position."""
+    scripts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])["script"]
+    kept = scripts.head(_MOST_SCRIPTS).to_list()
+    lengths = [str(length) for length in range(1, _LONGEST)] + [f"{_LONGEST}+"]
+    tenths = [f"{10 * place}–{10 * place + 10}" for place in range(_DECILES)]
+    length = pl.col("length").clip(1, _LONGEST)
+    place = (pl.col("position") * _DECILES).floor().clip(0, _DECILES - 1).cast(pl.Int64)
+    shown = tokens.select(
+        "verdict",
+        "entry",
+        script=pl.when(pl.col("script").is_in(kept)).then(pl.col("script")).otherwise(pl.lit("others")),
+        length=pl.when(length == _LONGEST).then(pl.lit(lengths[-1])).otherwise(length.cast(pl.String)),
+        position=place.replace_strict(dict(enumerate(tenths)), default=None),
+    )
+    found = []
+    for column, title, groups in (
+        ("entry", "kind of entry", [kind.value for kind in Kind if (shown["entry"] == kind.value).any()]),
+        ("script", "script of its letters", kept + ["others"] * (len(scripts) > _MOST_SCRIPTS)),
+        ("length", "length in characters", lengths),
+        ("position", "position, % of the vocabulary", tenths),
+    ):
+        every, sticky = (
+            dict(rows[column].drop_nulls().value_counts().iter_rows())
+            for rows in (shown, shown.filter(verdict="sticky"))
+        )
+        counts = ([int(known.get(group, 0)) for group in groups] for known in (every, sticky))
+        found.append(Breakdown(title, groups, *counts))
+    return found
+
+
+def composition(tokens: pl.DataFrame) -> ReportFigure:
+    """Draw shares of all tokens and of the sticky ones, one panel per property."""
+    parts = breakdowns(tokens)
+    about = ("who-they-are", "What the sticky tokens are")
+    reading = (
+        "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, "
+        "the group is over-represented among sticky tokens. Position is the rank of the token id: many "
+        "tokenizers put special and unused entries first or last, and frequent words before rare ones."
+    )
+    total, sticky = sum(parts[0].tokens), sum(parts[0].sticky)
+    if not total:
+        return figure_of_nothing(*about, reading, "this run examined no tokens")
+    if sticky:
+        said = f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."
+        for part in parts:
+            largest = "; ".join(
+                f"{group}: {count} of {part.tokens[part.groups.index(group)]:,}"
+                for group, count in _largest(part.groups, part.sticky)
+            )
+            said += f" By {part.name}, {largest}."
+    else:
+        largest = ", ".join(
+            f"{count / total:.0%} {group}" for group, count in _largest(parts[0].groups, parts[0].tokens)
+        )
+        said = f"None of {total:,} tokens is sticky. By kind they are {largest}."
+    rows = [
+        (part.name, group, count, marked, f"{marked / count:.2%}")
+        for part in parts
+        for group, count, marked in zip(part.groups, part.tokens, part.sticky, strict=True)
+        if count
+    ]
+    plot = _shares(parts)
+    table = DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows)
+    return ReportFigure(*about, plot, said, reading, table, stacked(plot, len(parts), 1180))
+
+
+def _largest(groups: Sequence[str], counts: Sequence[int]) -> list[tuple[str, int]]:
+    ranked = sorted(zip(groups, counts, strict=True), key=lambda pair: -pair[1])
+    return [(group, count) for group, count in ranked[:3] if count]
+
+
+def _shares(parts: Sequence[Breakdown]) -> go.Figure:
+    figure = make_subplots(
+        rows=2,
+        cols=2,
+        subplot_titles=[part.name for part in parts],
+        vertical_spacing=0.22,
+        horizontal_spacing=0.1,
+        figure=new_figure(height=560),
+    )
+    for place, part in enumerate(parts):
+        where = {"row": place // 2 + 1, "col": place % 2 + 1}
+        for name, counts, color in (
+            ("all tokens examined", part.tokens, ORDINARY),
+            ("sticky tokens", part.sticky, STICKY),
+        ):
+            total = sum(counts)
+            if not total:
+                continue
+            figure.add_bar(
+                x=part.groups,
+                y=[round(100 * count / total, 2) for count in counts],
+                customdata=counts,
+                name=f"{name} ({total:,})" if place == 0 else name,
+                legendgroup=name,
+                showlegend=place == 0,
+                marker={
+                    "color": color,
+                    "opacity": 0.65 if color == ORDINARY else 1,
+                    "pattern": {"shape": "" if color == ORDINARY else "/", "size": 5, "solidity": 0.25},
+                },
+                hovertemplate=f"%{{x}}: %{{y:.1f}} % (%{{customdata:,}})<extra>{name}</extra>",
+                **where,
+            )
+        angle = -45 if len(part.groups) > _MOST_SCRIPTS else None
+        figure.update_xaxes(type="category", tickangle=angle, **where)
+    figure.update_yaxes(title_text="% of them", col=1)
+    legend = {"y": -0.14, "yanchor": "top"}
+    figure.update_layout(barmode="group", bargap=0.25, bargroupgap=0, legend=legend, hovermode="closest")
+    return figure

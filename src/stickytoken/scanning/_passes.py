@@ -1,0 +1,429 @@
+"""Read documents batch by batch, find what does not belong in them, and keep it. Needs no model."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.cleaning.rules import CleaningRules
+from stickytoken.data.documents import Collection, Document, Meter, Record, Skipped
+from stickytoken.encoders.protocol import IdReader, content_limit
+from stickytoken.errors import InputError
+from stickytoken.machine import digest
+from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.measurement.store import ResultFolder, ShardCost
+from stickytoken.methods.statistics import TokenEffects
+from stickytoken.scanning._worker import KEPT_TEXT
+from stickytoken.scanning._workers import examined
+from stickytoken.unit_vectors import unit_vectors
+
+_TOKENS = "tokens"
+_BATCH = "batch"
+_DOCUMENTS = 1024
+_CHARACTERS = 4_000_000
+_SKIPPED_SHOWN = 100
+# Sources that are told apart; more are no sources but ids.
+_SOURCES = 10_000
+
+
+class Keeper:
+    """Keeps JSON values of batches by name: in the shards of a folder, or without one in memory.
+
+    ``begin`` is called once, before anything is written to the folder.
+    """
+
+    def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
+        self._folder = folder
+        self._begin = begin
+        self._kept: dict[tuple[str, int], tuple[str, dict[str, Any]]] = {}
+
+    def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
+        """Return the stored values of a batch with this digest; None if there are none."""
+        if self._folder is None:
+            kept, values = self._kept.get((name, index), ("", {}))
+            return values if kept == digest else None
+        shard = self._folder.read_shard(name, index, [index], _BATCH)
+        if shard is None or shard["digest"].item() != digest:
+            return None
+        found: dict[str, Any] = json.loads(shard["values"].item())
+        return found
+
+    def save(self, name: str, index: int, digest: str, values: dict[str, Any], encoded: int = 0) -> None:
+        if self._folder is None:
+            self._kept[name, index] = digest, values
+            return
+        if self._begin is not None:
+            self._begin()
+            self._begin = None
+        row = {_BATCH: index, "digest": digest, "values": json.dumps(values)}
+        self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
+
+    def found(self, index: int, digest: str) -> list[dict[str, Any]]:
+        """Return the documents of a batch that have findings."""
+        values = self.load(_TOKENS, index, digest)
+        found: list[dict[str, Any]] = [] if values is None else values["found"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Neighbouring records, with a hash of each document's text to sample by, and a SHA-256 of all."""
+
+    index: int
+    documents: tuple[Document, ...]
+    skipped: tuple[Skipped, ...]
+    keys: tuple[bytes, ...]
+    digest: str
+
+
+def batched(records: Iterable[Record]) -> Iterator[Batch]:
+    """Yield batches of up to 1,024 records and, but for a single record, about 4 MB."""
+    index, size = 0, 0
+    pending: list[Record] = []
+    for record in records:
+        pending.append(record)
+        size += len(record.text) if isinstance(record, Document) else 0
+        if len(pending) >= _DOCUMENTS or size >= _CHARACTERS:
+            yield _batch(index, pending)
+            index, size, pending = index + 1, 0, []
+    if pending:
+        yield _batch(index, pending)
+
+
+def _batch(index: int, records: list[Record]) -> Batch:
+    documents = tuple(record for record in records if isinstance(record, Document))
+    skipped = tuple(record for record in records if isinstance(record, Skipped))
+    keys = tuple(hashlib.sha256(document.text.encode()).digest() for document in documents)
+    digest = hashlib.sha256()
+    for each, key in zip(documents, keys, strict=True):
+        digest.update(repr((each.number, each.id, each.source, each.path, each.line)).encode() + key)
+    for other in skipped:
+        digest.update(repr((other.place, other.reason)).encode())
+    return Batch(index, documents, skipped, keys, digest.hexdigest())
+
+
+@dataclass
+class Tally:
+    """Totals over all batches, and a draw of clean documents.
+
+    ``kinds`` and ``sources`` count documents; ``sources`` is None where there are too many.
+    """
+
+    sampled: int
+    digests: list[str] = field(default_factory=list)
+    documents: int = 0
+    found: int = 0
+    skipped: int = 0
+    skipped_first: list[Skipped] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+    sources: Counter[str | None] | None = field(default_factory=Counter)
+    _drawn: list[tuple[int, str]] = field(default_factory=list)
+    _known: set[int] = field(default_factory=set)
+
+    @property
+    def sample(self) -> list[str]:
+        """The clean documents with the smallest hashes: a random draw that depends on no order."""
+        return [text for _, text in sorted(self._drawn, reverse=True)]
+
+    def add(self, batch: Batch, found: Sequence[Mapping[str, Any]]) -> None:
+        self.digests.append(batch.digest)
+        self.documents += len(batch.documents)
+        self.found += len(found)
+        self.skipped += len(batch.skipped)
+        self.skipped_first += batch.skipped[: _SKIPPED_SHOWN - len(self.skipped_first)]
+        for each in found:
+            self.kinds.update(each["kinds"])
+        if self.sources is not None:
+            self.sources.update(document.source for document in batch.documents)
+            if len(self.sources) > _SOURCES:
+                self.sources = None
+        if not self.sampled:
+            return
+        with_findings = {each["number"] for each in found}
+        for document, key in zip(batch.documents, batch.keys, strict=True):
+            rank = -int.from_bytes(key[:8])
+            if len(self._drawn) == self.sampled and rank <= self._drawn[0][0]:
+                continue
+            if rank in self._known or document.number in with_findings or not document.text.strip():
+                continue
+            self._known.add(rank)
+            item = rank, document.text[:KEPT_TEXT]
+            if len(self._drawn) < self.sampled:
+                heapq.heappush(self._drawn, item)
+            else:
+                self._known.discard(heapq.heapreplace(self._drawn, item)[0])
+
+
+def search(
+    collection: Collection,
+    rules: CleaningRules,
+    keeper: Keeper,
+    *,
+    workers: int,
+    sampled: int,
+    progress: ProgressCallback,
+) -> Tally:
+    """Search all documents but those of batches that an earlier session has searched."""
+    meter, tally = Meter(), Tally(sampled)
+    finished: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
+    computed = 0
+
+    def add(batch: Batch, found: Sequence[Mapping[str, Any]]) -> None:
+        """Count batches in order; one that was found in the folder may come before an earlier one."""
+        finished[batch.index] = batch, found
+        while (ready := finished.pop(len(tally.digests), None)) is not None:
+            tally.add(*ready)
+            share, done = meter.share, tally.documents
+            # The reader is ahead of the search, so the total is an estimate that grows better.
+            total = max(done + 1, round(done / share)) if share else done + 1
+            progress(Progress("scan", done, total, computed))
+
+    def unknown() -> Iterator[tuple[Batch, list[str]]]:
+        for batch in batched(collection.read(meter)):
+            values = keeper.load(_TOKENS, batch.index, batch.digest)
+            if values is None:
+                yield batch, [document.text for document in batch.documents]
+            else:
+                add(batch, values["found"])
+
+    # Closed here: a generator that is closed as garbage can only print the interrupt that meets it there.
+    with closing(examined(unknown(), rules, workers)) as stream:
+        for batch, findings in stream:
+            found = []
+            for document, each in zip(batch.documents, findings, strict=True):
+                if each is None:
+                    continue
+                names = ("number", "id", "source", "path")
+                line = document.line
+                if document.whole and line is not None:
+                    line += each["line"]
+                found.append({name: getattr(document, name) for name in names} | each | {"line": line})
+            keeper.save(_TOKENS, batch.index, batch.digest, {"found": found})
+            computed += len(batch.documents)
+            add(batch, found)
+    progress(Progress("scan", tally.documents, tally.documents, computed))
+    return tally
+
+
+QUERIES = 100
+REFERENCE = 200
+# A document moves up if it passes this share of the clean ones.
+PASSED = 0.1
+_QUERY_WORDS = 30
+_LEAST = 10
+_MOST_ERASED = 0.9
+
+Vectors = NDArray[np.float32]
+Vector = NDArray[np.float64]
+
+
+class Effect(StrEnum):
+    """How to determine what copies do to a document.
+
+    A measurement encodes each document with the copies and without. A prediction encodes each document as it
+    is, and computes the rest from the pull and contraction of its tokens.
+    """
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+
+
+COLUMNS = ("shift", "rise", "moves_up", "predicted")
+
+
+class Texts(NamedTuple):
+    """Queries, clean documents, and where the queries come from."""
+
+    queries: tuple[str, ...]
+    reference: tuple[str, ...]
+    source: str
+
+
+def panel_texts(sample: Sequence[str], own: Sequence[str] | None, source: str, name: str) -> Texts:
+    """Choose queries and clean documents.
+
+    Without queries of one's own, the first words of random clean documents stand for what users look for;
+    these documents are not among those that ranks are computed against.
+    """
+    needed = _LEAST if own is not None else 2 * _LEAST
+    if len(sample) < needed:
+        raise InputError(
+            f"{name} has {len(sample)} documents without findings, and {needed} are needed to compare the "
+            "others with: pass more documents, or leave effects out"
+        )
+    if own is not None:
+        return Texts(tuple(own), tuple(sample[:REFERENCE]), source)
+    drawn = min(QUERIES, len(sample) // 2)
+    queries = tuple(" ".join(text.split()[:_QUERY_WORDS]) for text in sample[:drawn])
+    return Texts(queries, tuple(sample[drawn : drawn + REFERENCE]), f"the first words of {drawn} documents")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Queries and clean documents as the model sees them: unit vectors, shapes (q, d) and (n, d).
+
+    ``ranked`` has the similarities of the clean documents to each query, ascending, shape (n, q), and
+    ``spread`` is their standard deviation.
+    """
+
+    queries: Vectors
+    reference: Vectors
+    ranked: Vectors
+    spread: float
+
+
+@dataclass(frozen=True)
+class EffectPass:
+    """Computes effects batch by batch, and keeps them.
+
+    ``effects`` are None if the run's method does not measure them; vectors depend on ``identity``.
+    """
+
+    kind: Effect
+    encoder: IdReader
+    effects: TokenEffects | None
+    texts: Texts
+    identity: str
+    keeper: Keeper
+    progress: ProgressCallback
+
+    def run(self, tally: Tally) -> float:
+        """Compute the effects of all documents with findings; return the spread of clean documents."""
+        limit = content_limit(self.encoder)
+        queries, reference = (
+            unit_vectors(self.encoder.encode_ids([text.ids[:limit] for text in self.encoder.tokenize(each)]))
+            for each in (self.texts.queries, self.texts.reference)
+        )
+        similarities = reference @ queries.T
+        panel = Panel(queries, reference, np.sort(similarities, axis=0), float(similarities.std()))
+        if panel.spread < 1e-6:
+            raise InputError(
+                f"{self.encoder.name} gives all documents the same similarity to the queries: pass others"
+            )
+        done, computed, encoded = 0, 0, 0
+        for index, batch in enumerate(tally.digests):
+            found = self.keeper.found(index, batch)
+            if not found:
+                continue
+            if self.columns(index, batch) is None:
+                columns, texts = self._columns(found, panel, limit)
+                self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
+                computed, encoded = computed + len(found), encoded + texts
+            done += len(found)
+            self.progress(Progress("effects", done, tally.found, computed, encoded))
+        return panel.spread
+
+    def columns(self, index: int, batch: str) -> dict[str, Any] | None:
+        """Return the effects of a batch that are kept; None if there are none."""
+        return self.keeper.load(self.kind.value, index, self._key(batch))
+
+    def _key(self, batch: str) -> str:
+        """Return a hash of everything that the effects of a batch depend on."""
+        return digest([batch, digest([self.texts.queries, self.texts.reference]), self.identity])
+
+    def _columns(
+        self, found: Sequence[Mapping[str, Any]], panel: Panel, limit: int | None
+    ) -> tuple[dict[str, Any], int]:
+        """Return columns of effects, and how many texts were encoded."""
+        with_copies, without = (
+            [text.ids[:limit] for text in self.encoder.tokenize([each[name] for each in found])]
+            for name in ("text", "rest")
+        )
+        rows = [row for row, ids in enumerate(without) if ids and with_copies[row]]
+        columns = {name: np.full(len(found), np.nan) for name in COLUMNS}
+        encoded = 0
+        if rows:
+            vectors, whole = self._vectors([with_copies[row] for row in rows])
+            encoded += len(rows)
+            if self.effects is not None:
+                removed = [Counter(with_copies[row]) - Counter(without[row]) for row in rows]
+                columns["predicted"][rows] = predicted_shifts(vectors, removed, self.effects, panel)
+                unread = [row for row in rows if with_copies[row] == without[row]]
+                columns["predicted"][unread] = 0.0
+            if self.kind is Effect.MEASURED:
+                clean, readable = self._vectors([without[row] for row in rows])
+                encoded += len(rows)
+                whole &= readable
+                for name, values in measured_shifts(vectors, clean, panel).items():
+                    columns[name][rows] = np.where(whole, values, np.nan)
+            columns["predicted"][rows] = np.where(whole, columns["predicted"][rows], np.nan)
+        known = {
+            name: [None if math.isnan(value) else value for value in values.tolist()]
+            for name, values in columns.items()
+        }
+        return known, encoded
+
+    def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
+        """Return unit vectors, and which of the texts have one."""
+        vectors = self.encoder.encode_ids(ids, allow_zero=True)
+        usable = np.linalg.norm(vectors, axis=1) > 0
+        vectors[~usable] = 1.0
+        return unit_vectors(vectors), usable
+
+
+def measured_shifts(found: Vectors, rest: Vectors, panel: Panel) -> dict[str, Vector]:
+    """Compare documents with copies and without; positive where copies bring them closer to queries.
+
+    ``shift`` is the mean change of the similarity to the queries, ``rise`` the mean share of the clean
+    documents that a document passes, and ``moves_up`` the share of the queries for which it passes a tenth.
+    """
+    after, before = found @ panel.queries.T, rest @ panel.queries.T
+    passed = (_behind(panel.ranked, after) - _behind(panel.ranked, before)) / len(panel.reference)
+    return {
+        "shift": (after - before).mean(axis=1, dtype=np.float64),
+        "rise": passed.mean(axis=1),
+        "moves_up": (passed >= PASSED).mean(axis=1),
+    }
+
+
+def _behind(ranked: Vectors, similarities: Vectors) -> Vector:
+    """Count the clean documents that are less similar to each query, shape (n, q)."""
+    counts = [np.searchsorted(*each, side="left") for each in zip(ranked.T, similarities.T, strict=True)]
+    return np.stack(counts, axis=1).astype(np.float64)
+
+
+def predicted_shifts(
+    found: Vectors, removed: Sequence[Counter[int]], effects: TokenEffects, panel: Panel
+) -> Vector:
+    """Predict the mean change of similarity from documents as they are.
+
+    A token draws every text toward one point, its pull divided by its contraction. How far the copies have
+    drawn a document, its own vector tells: it lies that far from the mean of the clean documents toward the
+    point. What short texts showed of a token says where documents go, but not how far.
+    """
+    center = panel.reference.mean(axis=0, dtype=np.float64)
+    queries = panel.queries.mean(axis=0, dtype=np.float64)
+    shifts = np.full(len(found), np.nan)
+    for row, copies in enumerate(removed):
+        point = _drawn_to(copies, effects)
+        if point is None:
+            continue
+        way = point - center
+        covered = float(np.clip((found[row] - center) @ way / (way @ way), 0.0, 1.0))
+        shifts[row] = covered * float(way @ queries)
+    return shifts
+
+
+def _drawn_to(copies: Counter[int], effects: TokenEffects) -> Vector | None:
+    """Return the point toward which copies draw every text, shape (d,)."""
+    ids = np.array(sorted(copies), dtype=np.int64)
+    rows = np.searchsorted(effects.ids, ids)
+    known = (rows < len(effects.ids)) & (effects.ids[np.minimum(rows, len(effects.ids) - 1)] == ids)
+    if not known.any():
+        return None
+    rows, ids = rows[known], ids[known]
+    contraction = np.minimum(effects.contraction[rows], _MOST_ERASED)
+    shares = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
+    weight = float(shares @ contraction)
+    return (shares @ effects.pull[rows].astype(np.float64)) / weight if weight > 0 else None

@@ -1,0 +1,222 @@
+"""The method std on the command line, and tokens: one document on stdout, everything else on stderr."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import planted
+from stickytoken import analyze_vocabulary, open_run
+from stickytoken.methods.std.plan import StdEvidence
+
+# tokens
+
+
+def test_tokens_counts_every_category(bert_folder, encoder):
+    found = planted.document(planted.command("tokens", bert_folder, "--format", "json"))
+    counts = analyze_vocabulary(encoder).counts()
+    assert found == {"model": str(bert_folder), "vocab_size": 125, "available": 95, "categories": counts}
+    table = planted.command("tokens", bert_folder).stdout
+    assert re.search(r"OK +91 +72\.8%", table)
+    assert re.search(r"MEANINGLESS +0 +0\.0%", table)
+    assert "95 of 125 tokens can appear in text." in table
+
+
+@pytest.mark.parametrize("limit", [50, 4])
+def test_tokens_lists_the_entries_of_a_category(bert_folder, encoder, limit):
+    category = "UNREACHABLE_MULTI_TOKEN"
+    wanted = analyze_vocabulary(encoder).frame().filter(category=category).to_dicts()
+    arguments = ("tokens", bert_folder, "--category", category.lower(), "--limit", limit)
+    found = planted.document(planted.command(*arguments, "-f", "json"))
+    assert found["entries"] == wanted[:limit]
+    table = planted.command(*arguments).stdout
+    shown = min(limit, len(wanted))
+    assert f"First {shown} of {len(wanted)} {category} tokens" in " ".join(table.split())
+    assert table.count("##") == 2 * shown
+
+
+# detect
+
+
+def test_detect_gives_one_document_which_show_repeats(planted_folder, planted_options, planted_run):
+    arguments = ("detect", planted_folder, *planted_options, "--out", planted_run)
+    found = planted.document(planted.command(*arguments, "--format", "json"))
+    assert (found["run"], found["method"], found["model"]) == (str(planted_run), "std", str(planted_folder))
+    assert found["available"] == found["scored"] == found["candidates"] == 95
+    assert found["sequences"] == 95 * (2 * 9 + 1) + 95 * 20 * 9
+    assert found["seconds"] >= 0
+    first = found["sticky"][0]
+    assert (first["token"], first["validation_rate"]) == (planted.PLANTED, pytest.approx(1))
+    assert {"token_id", "category", "sticky_score", "verdict"} <= set(first)
+    assert planted.document(planted.command("show", planted_run, "--format", "json")) == found
+    shown = planted.command("show", planted_run).stdout
+    assert shown == planted.command(*arguments).stdout
+    assert shown.startswith(
+        f"3 sticky tokens among 95 validated candidates.\nSticky tokens of {planted_folder}"
+    )
+    assert re.search(r"^ *34 +! .* sticky *$", shown, re.MULTILINE)
+
+
+def test_progress_and_notes_go_to_stderr(planted_folder, planted_options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ("detect", planted_folder, *planted_options, "--sample", "9")
+    result = planted.command(*arguments)
+    assert result.exit_code == 0
+    for stage in ("mean similarity: 125 of 125", "score: 9 of 9", "validate: 9 of 9"):
+        assert sum(line.startswith(stage) for line in planted.lines_of(result.stderr)) == 1
+        assert stage not in result.stdout
+    assert "note: the verdict is an outlier rule, and 9 candidates are few for it" in result.stderr
+    assert "method std, a selection of 9 of 95 available tokens" in result.stdout
+    again = planted.command(*arguments, "--seed", "1", "-f", "json", FORCE_COLOR="1")
+    found = planted.document(again)
+    assert "\x1b[" in again.stderr  # on a terminal stdout is still one document
+    assert re.fullmatch(r"runs/planted-model-std-[0-9a-f]{12}", Path(found["run"]).as_posix())
+    assert open_run(found["run"]).result.scored == 9
+
+
+def test_the_options_of_detect_reach_the_run(planted_folder, planted_options, tmp_path):
+    (tmp_path / "chosen.csv").write_text("token\nriver\nstone\nbird\n!\n", encoding="utf-8")
+    given = (
+        "--seed 9 --insertion ids --set copies=2 --set scoring-pairs=3 --set outlier-range=1.5 "
+        f"--set pair-count=70 --sample 3 --tokens {tmp_path / 'chosen.csv'} --out {tmp_path / 'run'}"
+    )
+    result = planted.command("detect", planted_folder, *planted_options, *given.split())
+    assert result.exit_code == 0, result.stderr
+    run = open_run(tmp_path / "run")
+    wanted = {"seed": 9, "insertion": "ids", "copies": 2, "scoring_pairs": 3, "validation_pairs": 20}
+    wanted |= {"outlier_range": 1.5, "pairs": 70, "sentences": 40, "candidate_share": 1}
+    assert run.record.settings.items() >= wanted.items()
+    assert len(run.tokens) == 3
+    assert set(run.tokens["token"]) < {"river", "stone", "bird", "!"}
+
+
+def test_detect_reads_pairs_and_says_where_they_disagree_with_the_model(
+    planted_folder, planted_options, tmp_path
+):
+    pairs = tmp_path / "pairs.csv"
+    rows = "the bird sings.,a quiet river.,-0.9\nold stone.,new song.,-0.8\n"
+    pairs.write_text(f"sentence1,sentence2,similarity\n{rows}", encoding="utf-8")
+    arguments = [*planted_options[2:], "--set", f"pairs={pairs}", "--sample", "5", "--out", tmp_path / "run"]
+    result = planted.command("detect", planted_folder, *arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "note: similarities in the pair file differ by up to" in result.stderr
+    record = open_run(tmp_path / "run").record
+    assert (record.corpus.source, record.corpus.sentences) == (str(pairs), None)
+
+
+@pytest.mark.slow
+def test_the_command_in_a_process_of_its_own_prints_one_document(
+    planted_folder, planted_options, planted_run
+):
+    code = "from stickytoken.cli.main import main; main()"
+    arguments = ["detect", planted_folder, *planted_options, "--out", planted_run, "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    shown = planted.document(planted.command("show", planted_run, "--format", "json"))
+    assert json.loads(done.stdout) == shown
+
+
+# probe
+
+
+def test_probe_gives_one_document_and_stores_nothing(planted_folder, sentence_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--sentences", sentence_file, *planted.PROBE_OPTIONS)
+    result = planted.command("probe", planted_folder, "!", "river", *options, "--format", "json")
+    found = planted.document(result)
+    assert [each["token"] for each in found] == ["!", "river"]
+    for each in found:
+        assert set(each) == set(StdEvidence.__dataclass_fields__)
+        assert list(each["validation_rate"]) == ["cosine", "euclidean", "manhattan"]
+        assert set(each["by_placement"]) == {"prefix", "suffix", "random"}
+    assert "validate: 2 of 2" in result.stderr
+    ids = [each["token_id"] for each in found]
+    by_id = planted.command("probe", planted_folder, "--ids", *ids, *options, "-f", "json")
+    assert planted.document(by_id) == found
+    table = planted.command("probe", planted_folder, "!", *options).stdout
+    assert next(line for line in table.splitlines() if " ! " in line).count("1.0000") >= 3
+    assert "6 pairs below the model's mean similarity" in table
+    assert list(tmp_path.iterdir()) == []
+
+
+# show
+
+
+@pytest.fixture(scope="module")
+def partly_validated(bert_folder, sentence_file, tmp_path_factory):
+    """A run in which most tokens have no verdict, and none is sticky."""
+    folder = tmp_path_factory.mktemp("runs") / "partly"
+    arguments = ("--sentences", sentence_file, *planted.SMALL_OPTIONS, "--out", folder)
+    result = planted.command("detect", bert_folder, *arguments)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("No sticky tokens among 19 validated candidates.\n")
+    assert "all 95 of 95 available tokens" in result.stdout
+    return folder
+
+
+def containing(text):
+    return pl.col("decoded").str.contains(text, literal=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "condition", "sort", "limit"),
+    [
+        ("--limit 3", True, "validation_rate", 3),
+        ("--sort lift", True, "lift", 50),
+        ("--token river", pl.col("token") == "river", "lift", 1),
+        ("--verdict benign --limit 7", pl.col("verdict") == "benign", "validation_rate", 7),
+        ("--category ok_special", pl.col("category") == "OK_SPECIAL", "validation_rate", 50),
+        ("--contains [", containing("["), "validation_rate", 50),
+        ("--contains zzz", False, "validation_rate", 50),
+        ("--validated --limit 100", pl.col("verdict").is_not_null(), "validation_rate", 100),
+        (
+            "--contains e --verdict benign --sort lift --limit 5",
+            containing("e") & (pl.col("verdict") == "benign"),
+            "lift",
+            5,
+        ),
+    ],
+)
+def test_show_lists_what_its_filters_choose(partly_validated, arguments, condition, sort, limit):
+    table = open_run(partly_validated).tokens.filter(pl.lit(True) & condition)
+    rows = table.sort(sort, "token_id", descending=[True, False], nulls_last=True)
+    wanted = rows["token_id"].to_list()[:limit]
+    assert bool(wanted) == (condition is not False)
+    shown = ("show", partly_validated, *arguments.split())
+    found = planted.document(planted.command(*shown, "--format", "json"))
+    assert ([row["token_id"] for row in found["tokens"]], found["run"]) == (wanted, str(partly_validated))
+    printed = planted.command(*shown)
+    title = rf"{len(wanted)} of \d+ tokens" if wanted else "no tokens match"
+    assert re.search(rf"^{title} *$", printed.stdout, re.MULTILINE)
+    assert printed.stderr == ""
+
+
+def test_show_prints_a_dash_for_what_was_not_computed(partly_validated):
+    token = open_run(partly_validated).tokens.filter(pl.col("verdict").is_null())["token"][-1]
+    lines = planted.command("show", partly_validated, "--token", token).stdout.splitlines()
+    assert next(line for line in lines if f" {token} " in line).split()[-3:] == ["-", "-", "-"]
+
+
+def test_of_many_sticky_tokens_the_worst_are_printed_and_a_command_lists_all(planted_profile, tmp_path):
+    folder = Path(shutil.copytree(planted_profile[1], tmp_path / "a run"))
+    table = pl.read_parquet(folder / "tokens.parquet").sort("lift", descending=True)
+    many = pl.when(pl.int_range(pl.len()) < 25)
+    verdict, severity = many.then(pl.lit("sticky")), many.then(pl.lit("mild"))
+    table.with_columns(
+        verdict=verdict.otherwise("verdict"), severity=severity.otherwise("severity")
+    ).write_parquet(folder / "tokens.parquet")
+    lines = planted.command("show", folder).stdout.splitlines()
+    assert sum(bool(re.search(r" sticky *$", line)) for line in lines) == 20
+    (more,) = (line for line in lines if line.startswith("and 5 more: "))
+    program, *arguments = shlex.split(more.removeprefix("and 5 more: "))
+    assert program == "stickytoken"
+    assert "25 of 25 tokens" in planted.command(*arguments).stdout
+    assert len(planted.document(planted.command("show", folder, "--format", "json"))["sticky"]) == 25

@@ -1,0 +1,148 @@
+"""Sentences from data sets of the hub, and every way in which they can be bad."""
+
+import re
+import sys
+
+import datasets
+import polars as pl
+import pytest
+
+from stickytoken.data import PAPER_DATASETS, load_sentences, sentences_from_hub
+from stickytoken.data.documents import Meter, Wanted, open_documents
+from stickytoken.errors import InputError, MissingExtraError, StickyTokenError
+
+
+@pytest.fixture
+def local_hub(tmp_path, monkeypatch):
+    """A folder that `datasets` reads in place of a repository; its cache is temporary."""
+    assert datasets.config.HF_HUB_OFFLINE
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    return folder
+
+
+def test_a_data_set_gives_both_sentences_of_its_pairs(local_hub):
+    (local_hub / "test.csv").write_text("sentence1,sentence2,score\nA red boat.,One,1\nTwo,A red boat.,2\n")
+    found = load_sentences(f"hub:{local_hub}")
+    assert found.texts == ("A red boat.", "Two", "One")
+    assert (found.source, found.duplicates) == (str(local_hub), 1)
+
+
+def texts_of(source):
+    """What sentences and documents are read from a source."""
+    documents = [record.text for record in open_documents(source, Wanted()).read(Meter())]
+    assert load_sentences(source).texts == tuple(documents)
+    return documents
+
+
+@pytest.mark.parametrize(
+    ("splits", "named", "read"),
+    [
+        (["test"], "", "test"),
+        (["validation"], "", "validation"),
+        (["train", "test"], "", "train"),
+        (["train", "validation", "test"], "", "train"),
+        (["train", "test"], "@test", "test"),
+        (["validation", "test"], "@validation", "validation"),
+    ],
+)
+def test_sentences_and_documents_are_read_from_the_same_split(local_hub, splits, named, read):
+    for split in splits:
+        (local_hub / f"{split}.csv").write_text(f"text\nthe {split} split\n")
+    assert texts_of(f"hub:{local_hub}{named}") == [f"the {read} split"]
+
+
+def test_without_a_usual_split_the_splits_are_listed(local_hub):
+    for split in ("validation", "test"):
+        (local_hub / f"{split}.csv").write_text("text\nno\n")
+    message = re.escape(
+        f"which split of {str(local_hub)!r}? It has validation, test: pass hub:{local_hub}@SPLIT"
+    )
+    with pytest.raises(InputError, match=f"^{message}$"):
+        load_sentences(f"hub:{local_hub}")
+    with pytest.raises(InputError, match=f"^{message}$"):
+        list(open_documents(f"hub:{local_hub}", Wanted()).read(Meter()))
+
+
+def test_a_data_set_of_parquet_files_is_read_with_a_named_column(local_hub):
+    pl.DataFrame({"text": ["no"], "body": ["yes"], "n": [1]}).write_parquet(local_hub / "test.parquet")
+    assert load_sentences(f"hub:{local_hub}", "body").texts == ("yes",)
+    with pytest.raises(InputError, match=r"column 'n' of .* contains Int64, not text"):
+        load_sentences(f"hub:{local_hub}", "n")
+    with pytest.raises(InputError, match=r"has no column 'title': it has text, body, n"):
+        load_sentences(f"hub:{local_hub}", "title")
+
+
+def test_the_english_configuration_is_taken_where_there_are_several(local_hub):
+    for language in ("de", "en"):
+        (local_hub / f"{language}.csv").write_text(f"text\n{language}\n")
+    configurations = "".join(
+        f"- config_name: {language}\n  data_files:\n  - split: test\n    path: {language}.csv\n"
+        for language in ("de", "en")
+    )
+    (local_hub / "README.md").write_text(f"---\nconfigs:\n{configurations}---\n")
+    assert texts_of(f"hub:{local_hub}") == ["en"]
+
+
+def test_several_data_sets_are_put_together(local_hub, tmp_path):
+    second = tmp_path / "second"
+    second.mkdir()
+    (local_hub / "test.csv").write_text("text\na\nb\n")
+    (second / "test.csv").write_text("sentence1,sentence2\nb,c\n")
+    found = sentences_from_hub((str(local_hub), str(second)))
+    assert found.texts == ("a", "b", "c")
+    assert (found.source, found.duplicates) == ("2 hub data sets", 1)
+
+
+def test_a_split_that_does_not_exist_is_named(local_hub):
+    (local_hub / "test.csv").write_text("text\nno\n")
+    with pytest.raises(InputError, match="split 'dev'") as error:
+        load_sentences(f"hub:{local_hub}@dev")
+    assert str(local_hub) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("test.jsonl", '{"text": "a"}\nno json\n'), ("test.csv", 'a,b\n1\n1,2,3\n"'), ("test.parquet", "no")],
+)
+def test_a_data_set_with_a_broken_file_is_named(local_hub, name, content):
+    (local_hub / name).write_text(content)
+    with pytest.raises(InputError, match="cannot be read") as error:
+        load_sentences(f"hub:{local_hub}")
+    assert str(local_hub) in str(error.value)
+
+
+def test_a_folder_without_data_is_named(local_hub):
+    with pytest.raises(InputError, match="cannot be read") as error:
+        load_sentences(f"hub:{local_hub}")
+    assert str(local_hub) in str(error.value)
+
+
+def test_a_data_set_that_cannot_be_reached_is_named(local_hub):
+    with pytest.raises(InputError, match="the data set 'nobody/nothing' cannot be read: "):
+        load_sentences("hub:nobody/nothing")
+
+
+def test_the_sets_of_the_paper_are_asked_for_by_one_name(local_hub):
+    with pytest.raises(InputError, match=re.escape(f"the data set {PAPER_DATASETS[0]!r} (split 'test')")):
+        load_sentences("paper")
+
+
+@pytest.mark.parametrize("source", ["hub:", "hub: ", "hub:@train"])
+def test_a_hub_source_without_a_name_says_so(source):
+    with pytest.raises(InputError, match="names no data set"):
+        load_sentences(source)
+
+
+@pytest.mark.parametrize("source", ["hub:nobody/nothing", "paper"])
+def test_without_the_package_datasets_the_extra_is_named(monkeypatch, source):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'stickytoken\[hub\]'") as error:
+        load_sentences(source)
+    assert isinstance(error.value, StickyTokenError)
+
+
+def test_the_paper_has_eleven_sets():
+    assert len(PAPER_DATASETS) == len(set(PAPER_DATASETS)) == 11
+    assert all(name.startswith("mteb/") and name.islower() for name in PAPER_DATASETS)

@@ -1,0 +1,345 @@
+"""Task files: known layouts, bad input, and metrics against reference libraries."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import pearsonr, spearmanr
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    f1_score,
+    ndcg_score,
+    normalized_mutual_info_score,
+    v_measure_score,
+)
+
+import impact_files as files
+from stickytoken.data.metrics import SimilarityTask, macro_f1, v_measures
+from stickytoken.data.tasks import LAYOUTS, load_task
+from stickytoken.errors import InputError
+from stickytoken.insertion import Side
+
+BUILDERS = {
+    "sts": files.sts,
+    "clustering": files.clustering,
+    "classification": files.classification,
+    "pair-classification": files.pair_classification,
+    "reranking": files.reranking,
+}
+
+
+def vectors_of(task, seed=0):
+    generator = np.random.default_rng(seed)
+    return {
+        role: generator.normal(size=(len(texts), 8)).astype(np.float32) for role, texts in task.texts.items()
+    }
+
+
+def outcomes_of(task, seed=0):
+    vectors = vectors_of(task, seed)
+    return vectors, task.outcomes(vectors, 0)
+
+
+def cosines(left, right):
+    return (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+
+
+# Layouts.
+
+
+@pytest.mark.parametrize("layout", BUILDERS)
+def test_a_file_is_recognised_by_its_columns(tmp_path, layout):
+    task, notes = load_task(BUILDERS[layout](tmp_path))
+    assert task.layout == layout
+    assert notes == []
+    vectors, found = outcomes_of(task)
+    assert found.shape == (task.units, len(task.columns))
+    assert set(vectors) == set(task.texts)
+    assert task.edited(Side.DOCUMENT) <= set(task.texts)
+    assert task.edited(Side.BOTH) >= task.edited(Side.DOCUMENT)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_other_formats_give_the_same_task(tmp_path, suffix):
+    path = files.sts(tmp_path)
+    frame = pl.read_ndjson(path)
+    other = tmp_path / f"sts{suffix}"
+    if suffix == ".parquet":
+        frame.write_parquet(other)
+    else:
+        frame.write_csv(other, separator="," if suffix == ".csv" else "\t")
+    assert load_task(other)[0].fingerprint == load_task(path)[0].fingerprint
+
+
+def test_a_beir_folder_is_a_retrieval_task(tmp_path):
+    task, notes = load_task(files.beir(tmp_path / "beir"))
+    assert (task.name, task.layout, task.units, notes) == ("beir", "retrieval", 20, [])
+
+
+def test_a_folder_with_two_splits_is_a_classification(tmp_path):
+    rows = [{"text": text, "label": topic} for text, topic in files.topical_texts(40)]
+    files.lines(tmp_path / "train.jsonl", rows[:30])
+    files.lines(tmp_path / "test.jsonl", rows[30:])
+    task, _ = load_task(tmp_path)
+    assert (task.layout, task.units) == ("classification", 10)
+    assert load_task(tmp_path / "test.jsonl")[0].name == f"{tmp_path.name}-test"
+
+
+def test_a_change_of_content_changes_the_fingerprint(tmp_path):
+    path = files.clustering(tmp_path)
+    before = load_task(path)[0].fingerprint
+    path.write_text(path.read_text("utf-8").replace("topic1", "topic9"), encoding="utf-8")
+    assert load_task(path)[0].fingerprint != before
+
+
+# Metrics.
+
+
+def test_correlations_are_those_of_scipy(tmp_path):
+    task, _ = load_task(files.sts(tmp_path))
+    vectors, found = outcomes_of(task)
+    places = [{text: place for place, text in enumerate(task.texts[role])} for role in ("query", "document")]
+    left = vectors["query"][[places[0][text] for text in task.first]]
+    right = vectors["document"][[places[1][text] for text in task.second]]
+    expected = cosines(left, right)
+    np.testing.assert_allclose(found[:, 0], expected, atol=1e-6)
+    both = np.stack([found, -found])
+    rho, r = spearmanr(task.gold, found[:, 0]).statistic, pearsonr(task.gold, found[:, 0]).statistic
+    np.testing.assert_allclose(task.scores("spearman", both), [rho, -rho], atol=1e-12)
+    np.testing.assert_allclose(task.scores("pearson", both), [r, -r], atol=1e-12)
+    sample = np.random.default_rng(0).integers(task.units, size=task.units)
+    expected = spearmanr(np.array(task.gold)[sample], found[sample, 0]).statistic
+    np.testing.assert_allclose(task.scores("spearman", both[:1], sample), [expected], atol=1e-12)
+
+
+def test_a_constant_side_has_no_correlation():
+    task = SimilarityTask("t", ("a", "b", "c"), ("d", "e", "f"), (1.0, 2.0, 3.0))
+    found = np.stack([np.full((3, 1), 0.3), np.array([[0.1], [0.2], [0.3]])])
+    np.testing.assert_allclose(task.scores("spearman", found), [np.nan, 1])
+
+
+def test_retrieval_is_what_pytrec_eval_and_sklearn_say(tmp_path):
+    task, _ = load_task(files.beir(tmp_path / "beir"))
+    vectors, found = outcomes_of(task)
+    queries, documents = (vectors[role].astype(np.float64) for role in ("query", "document"))
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    similarities = queries @ documents.T
+    names, ids = list(task.queries), list(task.documents)
+    run = {
+        name: dict(zip(ids, row.tolist(), strict=True)) for name, row in zip(names, similarities, strict=True)
+    }
+    judged = {name: dict(row) for name, row in task.relevant.items()}
+    evaluator = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut_10", "recall_100", "map", "recip_rank"})
+    result = evaluator.evaluate(run)
+    for place, measure in enumerate(("ndcg_cut_10", "recall_100", "map", "recip_rank")):
+        np.testing.assert_allclose(found[:, place], [result[name][measure] for name in names], atol=1e-9)
+    gains = np.array([[judged[name].get(document, 0) for document in ids] for name in names])
+    sample = np.array([0, 0, 3])
+    np.testing.assert_allclose(
+        task.scores("ndcg_at_10", found[None], sample), ndcg_score(gains[sample], similarities[sample], k=10)
+    )
+
+
+def test_reranking_looks_at_the_candidates_alone(tmp_path):
+    task, _ = load_task(files.reranking(tmp_path))
+    vectors, found = outcomes_of(task)
+    places = {document: place for place, document in enumerate(task.documents)}
+    for row, (query, candidates) in enumerate(task.candidates.items()):
+        rows = vectors["document"][[places[document] for document in candidates]]
+        similarity = cosines(np.broadcast_to(vectors["query"][row], rows.shape), rows)
+        gold = [task.relevant[query].get(document, 0) for document in candidates]
+        assert found[row, 0] == pytest.approx(average_precision_score(gold, similarity))
+
+
+def test_average_precision_of_pairs_is_that_of_sklearn(tmp_path):
+    task, _ = load_task(files.pair_classification(tmp_path))
+    _, found = outcomes_of(task)
+    expected = average_precision_score(task.gold, found[:, 0])
+    np.testing.assert_allclose(task.scores("average_precision", found[None]), [expected])
+    nobody = np.flatnonzero(np.array(task.gold) == 0)
+    assert np.isnan(task.scores("average_precision", found[None], nobody)).all()
+
+
+def test_clustering_is_what_sklearn_says(tmp_path):
+    task, _ = load_task(files.clustering(tmp_path))
+    vectors, found = outcomes_of(task)
+    units = vectors["text"].astype(np.float64)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    clusters = KMeans(3, n_init=10, random_state=0).fit_predict(units)
+    assert found[:, 0].tolist() == clusters.tolist()
+    for metric, oracle in (("v_measure", v_measure_score), ("nmi", normalized_mutual_info_score)):
+        np.testing.assert_allclose(task.scores(metric, found[None]), oracle(task.labels, clusters))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_v_measure_of_many_clusterings_is_that_of_sklearn(seed):
+    generator = np.random.default_rng(seed)
+    gold, clusters = generator.integers(4, size=30), generator.integers(4, size=(6, 30))
+    clusters[0], clusters[1] = gold, 0
+    expected = [v_measure_score(gold, row) for row in clusters]
+    np.testing.assert_allclose(v_measures(gold, clusters, 4), expected, atol=1e-12)
+    assert v_measures(np.zeros(5, int), np.zeros((1, 5), int), 4).tolist() == [1.0]
+
+
+@given(seed=st.integers(0, 200), kinds=st.integers(2, 5), size=st.integers(1, 30))
+def test_the_macro_f1_of_many_predictions_is_that_of_sklearn(seed, kinds, size):
+    generator = np.random.default_rng(seed)
+    gold, predicted = generator.integers(kinds, size=size), generator.integers(kinds, size=(3, size))
+    expected = [f1_score(gold, row, average="macro", zero_division=0.0) for row in predicted]
+    np.testing.assert_allclose(macro_f1(gold, predicted, kinds), expected, atol=1e-12)
+
+
+def test_classification_is_what_sklearn_says(tmp_path):
+    task, _ = load_task(files.classification(tmp_path))
+    vectors, found = outcomes_of(task)
+    parts = {
+        role: each / np.linalg.norm(each, axis=1, keepdims=True)
+        for role, each in ((role, rows.astype(np.float64)) for role, rows in vectors.items())
+    }
+    model = LogisticRegression(max_iter=1000).fit(parts["train"], list(task.train_labels))
+    predicted = model.predict(parts["test"])
+    accuracy = accuracy_score(task.test_labels, predicted)
+    macro = f1_score(task.test_labels, predicted, average="macro", zero_division=0.0)
+    np.testing.assert_allclose(task.scores("accuracy", found[None]), [accuracy])
+    np.testing.assert_allclose(task.scores("macro_f1", found[None]), [macro])
+
+
+# Bad input.
+
+
+def pairs(**changes):
+    rows = [{"sentence1": f"a {k}", "sentence2": f"b {k}", "score": float(k)} for k in range(4)]
+    rows[1] |= changes
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [{"question": "a", "answer": "b"}],
+            r"unknown layout, with columns question, answer\. Known layouts",
+        ),
+        (pairs(score=None), "score in row 2 is None, not a finite number"),
+        (pairs(score="high"), "not a finite number|not a readable"),
+        (pairs(sentence1=" "), "sentence1 in row 2 is missing or blank"),
+        (pairs(sentence2=None), "sentence2 in row 2 is missing or blank"),
+        (pairs()[:2], "needs at least 3 pairs"),
+        ([row | {"score": 1.0} for row in pairs()], "scores that differ"),
+        ([{"sentence1": "a", "sentence2": "b", "label": 2}] * 3, "labels of pairs must be 0 or 1"),
+        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 3, "both must occur"),
+        ([{"text": "a", "label": "x"}] * 3, "all texts have the label 'x'"),
+        ([{"text": t, "label": t[0]} for t in ("xa", "xb", "ya")], "label 'y' occurs only once"),
+        ([{"text": "a", "label": None}, {"text": "b", "label": "x"}], "label in row 1 is missing"),
+        ([{"text": "a", "label": "x", "split": "train"}] * 2, "no rows of the split 'test'"),
+        ([{"text": "a", "label": "x", "split": "first"}] * 2, "split 'first' is unknown"),
+        (
+            [{"text": "a", "label": label, "split": "train"} for label in "xxyyz"]
+            + [{"text": "b", "label": "x", "split": "test"}],
+            "label 'z' occurs only once in the training texts",
+        ),
+        (
+            [{"text": "a", "label": label, "split": "train"} for label in "xxyy"]
+            + [{"text": "b", "label": "w", "split": "test"}],
+            "label 'w' is missing from the training texts",
+        ),
+        ([{"query": "q", "positive": [], "negative": ["a"]}], "not lists of texts|is empty"),
+        ([{"query": "q", "positive": ["a"], "negative": ["a"]}], "among both positives and negatives"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path, rows, message):
+    path = files.lines(tmp_path / "task.jsonl", rows)
+    with pytest.raises(InputError, match=message):
+        load_task(path)
+
+
+def test_scores_that_are_nan_are_refused(tmp_path):
+    path = tmp_path / "task.csv"
+    path.write_text("sentence1,sentence2,score\na,b,1\nc,d,NaN\ne,f,3\n")
+    with pytest.raises(InputError, match="score in row 2 is 'NaN', not a finite number"):
+        load_task(path)
+
+
+@pytest.mark.parametrize("content", ["", "sentence1,sentence2,score\n"])
+def test_an_empty_file_is_refused(tmp_path, content):
+    path = tmp_path / "task.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"is empty|has no rows"):
+        load_task(path)
+
+
+def test_an_unknown_layout_is_told_all_known_ones(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.md").write_text("x")
+    for path in (tmp_path / "folder", tmp_path / "notes.md"):
+        with pytest.raises(InputError) as caught:
+            load_task(path)
+        assert all(layout in str(caught.value) for layout in LAYOUTS)
+
+
+def edit(path, function):
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    files.lines(path, function(rows))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("corpus.jsonl", lambda rows: [*rows, rows[0]], "_id 'd0' in row 61 is a duplicate"),
+        ("queries.jsonl", lambda rows: [*rows, rows[3]], "_id 'q3' in row 21 is a duplicate"),
+        ("corpus.jsonl", lambda rows: rows[1:], r"id 'd0' in row 1 is not in corpus\.jsonl"),
+        ("queries.jsonl", lambda rows: rows[:-1], r"id 'q19' in row 39 is not in queries\.jsonl"),
+        ("queries.jsonl", lambda rows: [rows[0] | {"text": ""}, *rows[1:]], "query 'q0' is blank"),
+        ("corpus.jsonl", lambda rows: [{"id": "x"}], "has no column '_id'"),
+    ],
+)
+def test_a_beir_folder_with_wrong_ids_is_refused(tmp_path, file, change, message):
+    folder = files.beir(tmp_path / "beir")
+    edit(folder / file, change)
+    with pytest.raises(InputError, match=message):
+        load_task(folder)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("q0\td0\t1\nq0\td0\t1", "judges document 'd0' for query 'q0' again"),
+        ("q0\td0\t0", "no query has a relevant document"),
+        ("q0\td0\t0.5", "not a whole number"),
+        ("q0\td0\tyes", "not a finite number"),
+    ],
+)
+def test_wrong_qrels_are_refused(tmp_path, lines, message):
+    folder = files.beir(tmp_path / "beir")
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}\n")
+    with pytest.raises(InputError, match=message):
+        load_task(folder)
+
+
+def test_queries_without_relevant_documents_are_left_out_and_counted(tmp_path):
+    folder = files.beir(tmp_path / "beir")
+    edit(folder / "queries.jsonl", lambda rows: [*rows, {"_id": "lonely", "text": "a bird"}])
+    path = folder / "qrels" / "test.tsv"
+    path.write_text(path.read_text() + "lonely\td5\t0\n")
+    task, notes = load_task(folder)
+    assert task.units == 20
+    assert notes == ["beir: 1 of 21 queries have no relevant document and are left out"]
+
+
+def test_several_qrels_without_a_test_one_are_refused(tmp_path):
+    folder = files.beir(tmp_path / "beir")
+    (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "a.tsv")
+    assert load_task(folder)[0].units == 20
+    (folder / "qrels" / "b.tsv").write_text("")
+    with pytest.raises(
+        InputError, match=r"must contain test\.tsv, or a single \.tsv file: it contains a\.tsv, b"
+    ):
+        load_task(folder)

@@ -1,0 +1,405 @@
+"""A prompted model as an encoder and as a module of sentence-transformers: options, files, input."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+from sentence_transformers.sentence_transformer.modules import Normalize
+
+import tiny
+import tiny_architectures as architectures
+import tiny_decoders
+from prompted_loading import load_prompted
+from stickytoken import analyze_vocabulary, load_encoder
+from stickytoken.detection.run_folder import LoadingRecord
+from stickytoken.encoders import Encoder, Prompting
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layers import TokenPrepending, find_decoder
+from stickytoken.encoders.prompted.model import Reading
+from stickytoken.encoders.prompted.module import CausalPrompt
+from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule, find_prompt
+from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
+from stickytoken.insertion import Placement, Token, copies_as_ids
+
+SENTENCES = [*tiny.sentences(6), "", 'is it "the old" bird?', "the bird"]
+READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
+
+
+def read(prompt="prompteol", span=(1, 3), layer=-1, contrast=None):
+    return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer, contrast)
+
+
+def encoder_of(reading, **options):
+    return CausalPromptEncoder(*tiny_decoders.decoder("qwen2"), "tiny", reading, **options)
+
+
+def stacked(prompt="prompteol", *, kind="qwen2", normalize=False, **options):
+    module = CausalPrompt(*tiny_decoders.decoder(kind), **READING | {"prompt": prompt} | options)
+    return SentenceTransformer(modules=[module, *([Normalize()] if normalize else [])], device="cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_decoders.saved_decoder(tmp_path_factory.mktemp("qwen2") / "tiny-qwen2")
+
+
+@pytest.fixture(scope="module")
+def encoder(folder):
+    return load_prompted(folder, device="cpu", **READING)
+
+
+# The encoder.
+
+
+def test_it_is_an_encoder(encoder):
+    assert isinstance(encoder, Encoder)
+    vectors = encoder.encode(SENTENCES)
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (9, encoder.identity.dimension) == (9, tiny_decoders.DIMENSION)
+    assert encoder.identity.max_length == tiny_decoders.LONGEST
+    assert encoder.encode([]).shape == (0, tiny_decoders.DIMENSION)
+    ids = [text.ids for text in encoder.tokenize(SENTENCES)]
+    assert np.array_equal(encoder.encode_ids(ids), vectors)
+
+
+def test_layers_are_found_behind_a_head_that_does_not_run():
+    import transformers
+
+    model, tokenizer = tiny_decoders.decoder("opt")
+    whole = transformers.OPTForCausalLM(model.config)
+    whole.model = model
+    calls = []
+    whole.lm_head.register_forward_pre_hook(lambda *_: calls.append(1))
+    assert find_decoder(whole, "x").layers == tuple(model.decoder.layers)
+    found = CausalPromptEncoder(whole, tokenizer, "tiny", read()).encode(SENTENCES)
+    assert calls == []
+    assert np.array_equal(found, CausalPromptEncoder(model, tokenizer, "tiny", read()).encode(SENTENCES))
+
+
+@pytest.mark.parametrize("placement", [Placement.PREFIX, Placement.SUFFIX])
+def test_copies_stand_inside_the_quotation(placement):
+    """The end of the quotation shares a token with the full stop in this vocabulary."""
+    tokenizer = architectures.qwen_tokenizer(closing=False)
+    tokenizer.add_tokens(['."'])
+    model = tiny_decoders.decoder("qwen2")[0]
+    model.resize_token_embeddings(len(tokenizer) + 1)
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read())
+    (carrier,) = encoder.tokenize(["the old river"])
+    assert carrier.tail == (tokenizer.convert_tokens_to_ids('."'),)
+    bird = tokenizer(" bird")["input_ids"][-1]
+    probe = copies_as_ids(Token(bird, tokenizer.decode([bird])), carrier, placement, 3)
+    own = tokenizer.decode(encoder.prompted.prompts[0].fill(probe)).replace(" ", "")
+    copies = tokenizer.decode([bird] * 3).replace(" ", "")
+    middle = f"{copies}theoldriver" if placement is Placement.PREFIX else f"theoldriver{copies}"
+    assert own.endswith(f'"{middle}."meansinoneword:"')
+    assert np.isfinite(encoder.encode_ids([probe])).all()
+
+
+def test_the_vocabulary_says_which_tokens_would_break_the_quotation(folder, encoder):
+    plain = analyze_vocabulary(load_encoder(folder, device="cpu", prompt="Word: {sentence}:"))
+    inside = analyze_vocabulary(encoder)
+    categories = zip(inside.tokens, inside.categories, plain.categories, strict=True)
+    assert [each for each in categories if each[1] != each[2]] == [('"', "UNREACHABLE_SINGLE_TOKEN", "OK")]
+    assert "<PST>" not in inside.tokens
+
+
+def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
+    def identity(**changes):
+        return load_prompted(folder, device="cpu", **READING | changes).identity
+
+    contrast = {"contrast": True, "contrast_layer": 1}
+    assert identity() == identity(token_budget=1) == encoder.identity
+    assert identity(exit=4) == identity(exit=99)
+    assert identity(**contrast) == identity(**contrast, contrast_strength=0.5, contrast_rule="scaled")
+    found = [
+        identity(start=0),
+        identity(exit=2),
+        identity(layer=2),
+        identity(prompt="cot"),
+        identity(max_length=200),
+        identity(token_prepending=False, start=None, exit=None),
+        identity(**contrast),
+        identity(**contrast | {"contrast_layer": 2}),
+        identity(**contrast, contrast_strength=0.25),
+        *(identity(**contrast, contrast_rule=rule) for rule in ContrastRule if rule != "scaled"),
+    ]
+    assert len({encoder.identity, *found}) == 13
+
+
+def test_rereading_copies_the_tokenizer_once_and_follows_it(monkeypatch):
+    encoder = encoder_of(read(span=None))
+    plain, made, make = encoder.encode(["the river sings"]), [], HuggingFaceTokenizer.__init__
+    monkeypatch.setattr(
+        HuggingFaceTokenizer, "__init__", lambda own, given: (made.append(given), make(own, given))[1]
+    )
+    for stop in (2, 3):
+        found = encoder.reread(read("cot", (1, stop)))
+        found.encode(["the river sings"])
+        np.testing.assert_array_equal(found.reread(encoder.reading).encode(["the river sings"]), plain)
+    assert len(made) == 1  # with the placeholder
+    before = encoder.tokenize(["the riverbird sings"])
+    encoder.user_tokenizer.add_tokens(["riverbird"])
+    fresh = CausalPromptEncoder(encoder._model, encoder.user_tokenizer, "tiny", encoder.reading)
+    for own in (encoder.reread(encoder.reading), encoder):
+        assert own.tokenize(["the riverbird sings"]) == fresh.tokenize(["the riverbird sings"]) != before
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("float16", 0.999), ("bfloat16", 0.99)])
+def test_half_precision_is_close(folder, encoder, dtype, least):
+    half = load_prompted(folder, device="cpu", dtype=dtype, **READING)
+    found, exact = half.encode(SENTENCES), encoder.encode(SENTENCES)
+    cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
+    assert cosines.min() > least
+    assert half.identity.dtype == dtype
+
+
+def test_weights_of_another_kind_are_read_as_they_are():
+    """Such as those of a quantised linear layer, which are eight bits and a scale."""
+
+    class Int8Linear(torch.nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.register_buffer("scale", layer.weight.detach().abs().amax(1, keepdim=True) / 127)
+            self.register_buffer("weight", (layer.weight.detach() / self.scale).round().to(torch.int8))
+
+        def forward(self, states):
+            return torch.nn.functional.linear(states, self.weight * self.scale)
+
+    exact, quantised = encoder_of(read()), tiny_decoders.decoder("qwen2")[0]
+    for layer in quantised.layers:
+        layer.mlp.up_proj = Int8Linear(layer.mlp.up_proj)
+    encoder = CausalPromptEncoder(quantised, exact.user_tokenizer, "tiny", read())
+    difference = np.abs(encoder.encode(SENTENCES) - exact.encode(SENTENCES)).max()
+    assert 0 < difference < 0.5
+    assert encoder.identity.weights != exact.identity.weights
+
+
+# Sentences and ids.
+
+
+def test_an_empty_sentence_is_encoded_and_one_with_the_placeholder_too(encoder):
+    vectors = encoder.encode(["", "the <PST> bird", "the bird"])
+    assert np.isfinite(vectors).all()
+    assert np.abs(vectors[1] - vectors[2]).max() > 1e-3
+    prompted = encoder.prompted
+    layout = prompted.layout(prompted.rows([encoder.tokenize(["the <PST> bird"])[0].ids]))
+    ids = layout.ids[0].tolist()
+    assert ids.count(prompted.placeholder_id) == 2
+    assert layout.slots[2].item() == ids.index(prompted.placeholder_id)
+    contrast = encoder_of(read(contrast=Contrast(1)))
+    assert np.isfinite(contrast.encode(["a <PST> bird", "<PST>"])).all()
+
+
+def test_what_the_model_cannot_read_is_named(folder, encoder):
+    with pytest.raises(
+        EncodingError, match=r"'the river the river.*a prompt of \d+ tokens, the model reads 512"
+    ):
+        encoder.encode(["the river " * 400])
+    assert not encoder.fits(encoder.content_ids(["the river " * 400])[0])
+    for ids in ((5, 4000), (-1,)):
+        with pytest.raises(EncodingError, match=f"token id {ids[-1]}"):
+            encoder.encode_ids([ids])
+        assert not encoder.fits(ids)
+    with pytest.raises(InputError, match="put it in a list"):
+        encoder.encode("a text")
+    with pytest.raises(EncodingError, match=r"the text 'a \\ud800 b\.' contains half a surrogate pair"):
+        encoder.encode(["fine", "a \ud800 b"])
+    with pytest.raises(EncodingError, match="no tokens, and an echo prompt"):
+        load_encoder(folder, device="cpu", prompt="echo").encode_ids([()])
+
+
+def test_a_text_must_fit_into_the_longer_prompt():
+    encoder = encoder_of(read(span=None, contrast=Contrast(1)), max_length=60)
+    room = 60 - encoder.prompted.auxiliary.length(0)
+    token = encoder.content_ids(["river"])[0][0]
+    assert encoder.prompted.prompts[0].length(room) < 60
+    assert encoder.encode_ids([[token] * room]).shape == (1, tiny_decoders.DIMENSION)
+    with pytest.raises(EncodingError, match="a prompt of 61 tokens, the model reads 60"):
+        encoder.encode_ids([[token] * (room + 1)])
+    with pytest.raises(EncodingError, match="use a shorter text"):
+        encoder.sentence_transformer().encode(["the river " * 400])
+
+
+def test_damaged_or_absent_weights_are_an_error():
+    encoder = encoder_of(read(span=None, layer=2))
+    assert encoder.dimension == tiny_decoders.DIMENSION
+    layers = encoder.prompted.decoder.layers
+    with torch.no_grad():
+        layers[1].mlp.down_proj.weight[0, 0] = float("nan")
+    with pytest.raises(EncodingError, match="not finite"):
+        encoder.encode(SENTENCES)
+    layers[2].to("meta")
+    with pytest.raises(ModelError, match=r"layers\.2\..* offloaded"):
+        _ = encoder.identity
+
+
+# Options.
+
+
+def test_no_padding_token_is_needed(encoder):
+    model, tokenizer = tiny_decoders.decoder("qwen2")
+    tokenizer.pad_token = None
+    found = CausalPromptEncoder(model, tokenizer, "tiny", read(layer=3))
+    assert tokenizer.pad_token is None
+    assert np.abs(found.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"start": 3, "exit": 3}, "nothing would be overwritten"),
+        ({"start": 4, "exit": 9}, "has 4 layers: pass 0 to 3"),
+        ({"start": -1}, "from 0"),
+        ({"layer": 5}, "no layer 5: use 1 to 4, or -1 to -4"),
+        ({"layer": -6}, "no layer -6"),
+        ({"layer": 0}, "layer 0 of .* the same for every sentence"),
+        ({"layer": -5}, "the same for every sentence"),
+        ({"prompt": "echo"}, "echo"),
+        ({"prompt_name": "query"}, "leave out the prompt name 'query'"),
+        ({"token_prepending": False, "start": 1}, "turn on token prepending"),
+        ({"max_length": 10}, "the prompt alone takes"),
+        ({"max_length": 5000}, "has only 512 positions"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"contrast": True, "contrast_strength": -0.5}, "strength is -0.5"),
+        ({"contrast": True, "contrast_strength": float("nan")}, "strength is nan"),
+        ({"contrast": True, "contrast_layer": -1}, "layer is -1: layers are counted from 0"),
+        ({"contrast": True, "contrast_layer": 4}, "tiny-qwen2 has 4 layers: pass 0 to 3"),
+        ({"contrast": True, "contrast_layer": 2, "layer": 2}, "read after 2 layers, .* pass 0 to 1"),
+        ({"contrast": True, "contrast_rule": "half"}, "'half' is unknown: use one of scaled, norm"),
+        ({"contrast": True, "contrast_rule": "norm", "contrast_strength": 0.5}, "norm has no .* got 0.5"),
+        ({"contrast_layer": 1}, "contrast_layer would have no effect"),
+        ({"contrast": True, "prompt": "echo", "token_prepending": False}, "an echo prompt reads every token"),
+        ({"contrast": True, "prompt": "Word: {sentence}:"}, "quotes the sentence"),
+    ],
+)
+def test_options_that_cannot_be_met_are_refused_in_one_line(folder, options, reason):
+    with pytest.raises(InputError, match=reason) as caught:
+        load_prompted(folder, **{"device": "cpu", "prompt": "prompteol", "token_prepending": True} | options)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_language_model_with_a_template_is_loaded_as_before(bert_folder, folder, tmp_path):
+    for options, named in (
+        ({"token_prepending": True}, "token_prepending"),
+        ({"contrast": True}, "contrast"),
+    ):
+        with pytest.raises(InputError, match=f"{named} applies only to prompted language models"):
+            load_prompted(bert_folder, prompt="prompteol", **options)
+    with pytest.warns(StickyTokenWarning, match="not the name of a prompt"):
+        assert load_encoder(bert_folder, device="cpu", prompt="ke").prompt == "ke"
+    assert load_encoder(bert_folder, device="cpu", prompt="{sentence} ").prompt == "{sentence} "
+    with pytest.warns(StickyTokenWarning, match="its pooling is a guess"):
+        found = load_encoder(folder, device="cpu", prompt="query: ")
+    assert not isinstance(found, CausalPromptEncoder)
+    with pytest.raises(InputError, match="pass a plain language model and a prompt"):
+        load_prompted(folder, device="cpu", token_prepending=True)
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    with pytest.raises(ModelError, match="no weights"):
+        load_encoder(tmp_path, prompt="prompteol")
+
+
+# The module, and files.
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt", "options"),
+    [
+        ("qwen2", "prompteol", {}),
+        ("gpt2", "prompteol", {"contrast": True, "contrast_layer": 1}),
+        pytest.param("llama", "metaeol", {}, marks=pytest.mark.slow),
+        ("qwen2", "echo", {"token_prepending": False, "start": None, "exit": None}),
+    ],
+)
+def test_the_module_gives_the_encoder_s_vectors_whatever_the_batch(kind, prompt, options):
+    model = stacked(prompt, kind=kind, **options)
+    encoder = load_encoder(model)
+    assert isinstance(encoder, CausalPromptEncoder)
+    expected = encoder.encode(SENTENCES)
+    for batch_size in (1, 4, 32):
+        found = model.encode(SENTENCES, batch_size=batch_size)
+        assert np.abs(found - expected).max() < 1e-5 * max(1, np.abs(expected).max())
+    assert model.get_embedding_dimension() == tiny_decoders.DIMENSION
+    # A prompt of the library goes in front of the sentence.
+    found, whole = model.encode(["river"], prompt="the old "), model.encode(["the old river"])
+    assert np.array_equal(found, whole)
+
+
+LOADED = (
+    "import sys, json, numpy as np\n"
+    "from sentence_transformers import SentenceTransformer\n"
+    "folder, texts, out = sys.argv[1:]\n"
+    "model = SentenceTransformer(folder, device='cpu', trust_remote_code=True)\n"
+    "np.save(out, model.encode(json.loads(texts)))\n"
+)
+
+
+@pytest.mark.slow
+def test_saved_and_loaded_in_a_fresh_process_it_gives_the_same_vectors(tmp_path):
+    model, saved = stacked("ck", normalize=True), tmp_path / "saved"
+    model.save(str(saved), create_model_card=False)
+    listed = json.loads((saved / "modules.json").read_text("utf-8"))
+    assert listed[0]["type"] == "stickytoken.encoders.causal_module.CausalPrompt"  # what is on disk stays
+    options = json.loads((saved / "causal_prompt_config.json").read_text("utf-8"))
+    assert not [name for name in options if name.startswith("contrast")]  # unknown to earlier releases
+    expected, out = model.encode(SENTENCES), tmp_path / "vectors.npy"
+    subprocess.run([sys.executable, "-c", LOADED, str(saved), json.dumps(SENTENCES), str(out)], check=True)
+    assert np.array_equal(np.load(out), expected)
+    # Ours needs no leave to run code: the module is its own.
+    loaded = load_encoder(saved, device="cpu")
+    assert np.abs(loaded.encode(SENTENCES) - expected).max() < 1e-5
+    assert loaded.identity == load_encoder(model).identity
+    assert "<PST>" not in (saved / "tokenizer.json").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "contrast"),
+    [("echo", None), ('A: "{sentence}" is', Contrast(1, 0.25, ContrastRule.SCALED_NORM))],
+)
+def test_a_reading_is_saved_and_recorded_with_its_options(folder, tmp_path, prompt, contrast):
+    options = read(prompt, None, 3, contrast).options
+    encoder = load_prompted(folder, device="cpu", **LoadingRecord(**options).prompting())
+    assert encoder.reading == read(prompt, None, 3, contrast)
+    encoder.sentence_transformer().save(str(tmp_path), create_model_card=False)
+    loaded = load_encoder(tmp_path, device="cpu")
+    assert loaded.identity == encoder.identity
+    np.testing.assert_allclose(loaded.encode(SENTENCES[:4]), encoder.encode(SENTENCES[:4]), atol=1e-5)
+
+
+def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
+    model = stacked()
+    with pytest.raises(InputError, match="already loaded with its prompt"):
+        load_encoder(model, prompt=Prompting(layer=2))
+    model.save(str(tmp_path), create_model_card=False)
+    for options in ({"prompt": "cot"}, {"contrast": True}):
+        with pytest.raises(InputError, match="saved with its prompt"):
+            load_prompted(tmp_path, device="cpu", **options)
+    (tmp_path / "causal_prompt_config.json").write_text("{")
+    with pytest.raises(ModelError, match="damaged"):
+        load_encoder(tmp_path, device="cpu")
+    with pytest.raises(InputError, match="only Normalize is supported"):
+        load_encoder(SentenceTransformer(modules=[model[0], Normalize(), Normalize()], device="cpu"))
+    with pytest.raises(InputError, match="truncates its vectors to 8"):
+        load_encoder(SentenceTransformer(modules=[model[0]], device="cpu", truncate_dim=8))
+    with pytest.raises(InputError, match="one text, got a tuple"):
+        model[0].preprocess([("a", "b")])
+    with pytest.raises(EncodingError, match="the model reads 512"):
+        model.encode(["the river " * 400])
+
+
+@pytest.mark.parametrize("options", [{}, {"contrast": True, "contrast_layer": 1}])
+def test_it_is_evaluated_moves_and_trains_like_any_module(options):
+    model = stacked(**options)
+    evaluator = EmbeddingSimilarityEvaluator(SENTENCES[:5], SENTENCES[1:6], [0.1, 0.5, 0.3, 0.9, 0.2])
+    assert all(np.isfinite(value) for value in evaluator(model).values())
+    features = model.preprocess(SENTENCES[:2])
+    model.train()
+    model(features)["sentence_embedding"].sum().backward()
+    assert model[0].model.layers[0].mlp.up_proj.weight.grad.abs().sum() > 0
+    model.double()
+    assert model.encode(SENTENCES[:2]).dtype == np.float64
