@@ -41,6 +41,7 @@ class Side(StrEnum):
 
     @property
     def roles(self) -> frozenset[str]:
+        """The roles of the texts that are changed: query, document, or both."""
         return frozenset({"query", "document"} if self is Side.BOTH else {self.value})
 
 

@@ -74,9 +74,9 @@ def assert_equal(one, other):
 def test_explanations_that_are_killed_again_and_again_end_with_the_same_bytes(bert_folder, whole, tmp_path):
     folder = tmp_path / "explain"
     seen = killed_again_and_again(
-        explain_small, bert_folder, folder, kills=3, in_shards=1, committed=explained_tokens, most=2
+        explain_small, bert_folder, folder, kills=3, in_shards=1, committed=explained_tokens, most=1
     )
-    assert 0 < len(seen) < len(TOKENS)
+    assert seen
     assert finished(explain_small, bert_folder, folder) == 0
     found = explained_tokens(folder)
     assert {name: found[name] for name in seen} == seen

@@ -53,7 +53,6 @@ NOT_EXECUTED = {
     "stickytoken.detect(encoder, sample=50": SECONDS + "; the line above it differs in one option",
     "stickytoken.detect(encoder, settings=stickytoken.ProfileSettings": SECONDS + "; as above",
     "stickytoken.detect(MyEncoder()": SECONDS + "; tests/encoders/test_own_encoders.py has it",
-    "for found in stickytoken.probe": SECONDS + "; the page has the command",
     "cost = stickytoken.impact": SECONDS + "; the page of impact has the command",
     "cost.effects": "shows the former",
     "found = stickytoken.impact(": SECONDS + "; the page has the command",

@@ -66,6 +66,8 @@ def require_comparable(run: Run, baseline: Run) -> None:
 
 
 class Outcome(StrEnum):
+    """What a gate decides."""
+
     PASSED = "passed"
     CLOSED = "closed"
     INCONCLUSIVE = "inconclusive"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -121,22 +121,8 @@ def impact(
         benign=[token.id for token in benign],
         **({"named": sorted(named)} if named else {}),
     )
-    record = ImpactRecord(
-        identity=digest(parts),
-        identity_parts=parts,
-        model=reading.name,
-        device=reading.device,
-        settings=asdict(settings),
-        tokens=_token_records(sticky, benign, names, named),
-        notes=notes,
-        versions=resume.package_versions(),
-        hardware=resume.hardware(reading.device),
-        started=resume.now(),
-    )
-    if out is None and run is not None:
-        out = run.path / folder_name(results.IMPACT, record.identity)
-    elif out is None:
-        out = default_folder(record.model, results.IMPACT, record.identity)
+    record = _begun_record(reading, settings, parts, _token_records(sticky, benign, names, named), notes)
+    out = out or _default_place(run, record)
     folder = ResultFolder(out)
     conditions = statistics.make_conditions(sticky, benign, settings.seed, settings.seeds)
     with resume.resumed(folder, results.IMPACTS, record) as held:
@@ -146,18 +132,17 @@ def impact(
         with chosen_engine(engine, reading) as opened:
             runner = _vectors.GroupRunner(opened, folder, progress)
             found, failed = _run_tasks(loaded, reading, settings, conditions, runner, alone=corpus is None)
-            rows: dict[str, _intrusion.Rows] = {name.removesuffix(".parquet"): [] for name in results.TABLES}
+            own = [
+                _intrusion.task_rows(task, outcomes, conditions, settings, names, named)
+                for task, (outcomes, _) in found
+            ]
             if corpus is not None:
-                rows["intrusion"], rows["intrusion_curves"] = _intrusion.run_intrusion(
+                tables = ("intrusion", "intrusion_curves")
+                measured = _intrusion.run_intrusion(
                     reading, settings, corpus, conditions, names, named, runner
                 )
-            for task, (outcomes, _) in found:
-                own = _intrusion.task_rows(task, outcomes, conditions, settings, names, named)
-                for name, lines in own.items():
-                    rows[name] += lines
-            rows["effects"] = _intrusion.with_q_values(rows["effects"])
-            for name, table in results.TABLES.items():
-                folder.write_table(name, pl.DataFrame(rows[name.removesuffix(".parquet")], schema=table))
+                own.append(dict(zip(tables, measured, strict=True)))
+            rows = _joined(own)
             result = results.ImpactResultRecord(
                 sequences=runner.cost.sequences,
                 seconds=round(runner.cost.seconds, 1),
@@ -165,10 +150,49 @@ def impact(
                 tasks=[about for _, (_, about) in found],
             )
             finished = held.record.model_copy(update={"result": result})
+            for name, table in results.TABLES.items():
+                folder.write_table(name, pl.DataFrame(rows[name.removesuffix(".parquet")], schema=table))
             folder.write_text("impact.md", statistics.impact_markdown(finished, rows))
             held.finish(finished)
             _vectors.remove_vectors(out)
         return results.open_impact(out)
+
+
+def _begun_record(
+    reading: protocol.WordEncoder,
+    settings: ImpactSettings,
+    parts: dict[str, Any],
+    tokens: list[results.TokenRecord],
+    notes: list[str],
+) -> ImpactRecord:
+    return ImpactRecord(
+        identity=digest(parts),
+        identity_parts=parts,
+        model=reading.name,
+        device=reading.device,
+        settings=asdict(settings),
+        tokens=tokens,
+        notes=notes,
+        versions=resume.package_versions(),
+        hardware=resume.hardware(reading.device),
+        started=resume.now(),
+    )
+
+
+def _default_place(run: Run | None, record: ImpactRecord) -> Path:
+    if run is None:
+        return default_folder(record.model, results.IMPACT, record.identity)
+    return run.path / folder_name(results.IMPACT, record.identity)
+
+
+def _joined(parts: Iterable[Mapping[str, _intrusion.Rows]]) -> dict[str, _intrusion.Rows]:
+    """Join the rows of tasks and documents to those of all tables, with q values over all tasks."""
+    rows: dict[str, _intrusion.Rows] = {name.removesuffix(".parquet"): [] for name in results.TABLES}
+    for part in parts:
+        for name, lines in part.items():
+            rows[name] += lines
+    rows["effects"] = _intrusion.with_q_values(rows["effects"])
+    return rows
 
 
 def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
