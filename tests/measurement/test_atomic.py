@@ -29,6 +29,23 @@ def test_a_file_is_created_and_then_replaced(tmp_path):
     assert names(tmp_path) == ["file.bin"]
 
 
+def test_a_pipe_stays_a_pipe_and_a_link_a_link(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    write_atomically(pipe, write(b"x" * 100_000))
+    reader.join()
+    link.symlink_to("file.bin")
+    write_atomically(link, b"linked")
+    assert read == [b"x" * 100_000]
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert (tmp_path / "file.bin").read_bytes() == b"linked"
+    assert names(tmp_path) == ["file.bin", "link", "pipe"]
+
+
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
 def test_whatever_interrupts_the_writer_the_old_file_survives_and_no_temporary_one_remains(tmp_path, error):
     path = tmp_path / "file.bin"

@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -29,8 +30,12 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     """Write a temporary file next to ``path``, flush it to disk, then rename it to ``path``.
 
     Readers see the old file or the new one, never a part. The temporary file is removed after any error;
-    after a kill, `remove_leftovers` removes it.
+    after a kill, `remove_leftovers` removes it. A device or a pipe, such as /dev/stdout, is written to as it
+    is, and what a link points to is replaced, not the link.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return _write_stream(path, content)
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as stream:
@@ -47,6 +52,20 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _write_stream(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    if not isinstance(content, bytes):
+        whole = BytesIO()  # a pipe cannot seek
+        content(whole)
+        content = whole.getvalue()
+    try:
+        with path.open("wb", buffering=0) as stream:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[stream.write(rest) :]
+    except OSError as error:
+        raise RunError(_reason(path, error)) from error
 
 
 def make_folder(folder: Path) -> None:
