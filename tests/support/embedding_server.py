@@ -51,6 +51,7 @@ class Behaviour:
         shuffle: send the vectors in another order, with their places.
         without_places: leave the places out.
         usage: ``tokens``, ``characters``, ``words`` or None.
+        said_usage: what answers say of their usage instead.
         seconds: to wait before every answer.
         seconds_per_text: to wait for each text of a request.
         retry_after: what refusals say; ``date+3`` is the date in three seconds, None says nothing.
@@ -74,6 +75,7 @@ class Behaviour:
     shuffle: bool = False
     without_places: bool = False
     usage: str | None = "tokens"
+    said_usage: Any = None
     seconds: float = 0.0
     seconds_per_text: float = 0.0
     retry_after: str | None = "0.05"
@@ -180,7 +182,8 @@ class EmbeddingServer:
                 self.answered.append(body["input"])
                 self.tokens += counted
         silent = told.usage is None or fault == "no usage"
-        usage = {} if silent else {"usage": {"prompt_tokens": counted, "total_tokens": counted}}
+        own = {"prompt_tokens": counted, "total_tokens": counted}
+        usage = {} if silent else {"usage": own if told.said_usage is None else told.said_usage}
         return {"object": "list", "model": told.name, "data": _damaged(data, fault), **usage}, fault
 
     def _accepted(self, texts: Sequence[str], encoding: str) -> list[str]:

@@ -20,12 +20,23 @@ def known(served, **options):
         ({"empty": "zero", "usage": "characters"}, {"empty": "zero", "counts_tokens": False, "overhead": 0}),
         ({"empty": "refuse", "usage": "words"}, {"empty": "refuses", "counts_tokens": False, "overhead": 0}),
         ({"usage": None}, {"counts_tokens": False, "batch": 256, "overhead": 0}),
+        ({"said_usage": {"prompt_tokens": -5, "total_tokens": 10**30}}, {"counts_tokens": False}),
+        ({"said_usage": {"prompt_tokens": "many", "total_tokens": float("nan")}}, {"counts_tokens": False}),
+        ({"said_usage": [1]}, {"counts_tokens": False}),
         ({}, {"counts_tokens": True, "overhead": pytest.approx(2.0), "tokens_per_unit": 1.0}),
     ],
 )
 def test_what_a_server_does_is_found(serve, behaviour, found):
     known = serve(**behaviour).encoder().capabilities
     assert {name: getattr(known, name) for name in found} == found
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"), [({"scale": 0.0}, "of zeros"), ({"noise": 10.0}, "no further apart")]
+)
+def test_a_server_that_tells_no_two_texts_apart_is_refused(serve, behaviour, said):
+    with pytest.raises(ModelError, match=said):
+        serve(**behaviour).encoder()
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,14 @@ def test_pauses_double_at_random_up_to_the_longest(monkeypatch):
     for most in [2, 4, 8, 10, 10, 10]:
         assert most / 2 <= attempts.pause_after(broken, 0.0) <= most
     asked = _client.TemporaryError("HTTP 429", _client.Failure.REFUSED, 429, 3.0)
-    assert all(3.0 <= attempts.pause_after(asked, 0.0) <= 3.31 for _ in range(5))
+    attempts = _client.Attempts(1000.0)
+    assert all(3.0 <= attempts.pause_after(asked, 0.0) <= 3.31 for _ in range(8))
+    assert all(5.0 <= attempts.pause_after(asked, 0.0) <= 10.0 for _ in range(5))  # it asks for too little
+
+
+@pytest.mark.parametrize("asked", ["-5", "nan", "inf", "soon", "", "9" * 400])
+def test_what_is_no_time_to_wait_is_not_waited_for(asked):
+    assert _client._wait({"retry-after": asked}) is None
 
 
 @pytest.mark.slow

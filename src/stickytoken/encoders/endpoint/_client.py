@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import email.utils
 import json
+import math
 import random
 import threading
 import time
@@ -39,6 +40,7 @@ _NO_CREDIT = b"insufficient_quota"
 _MARKUP = b"<"
 _ERROR_FIELDS = ("error", "message", "detail")
 _FIRST_PAUSE = 0.5
+_TRUSTED_WAITS = 8
 _LONGEST_PAUSE = 30.0
 _MOST_DOUBLED = 10
 _MOST_UNREACHED = 2
@@ -166,13 +168,15 @@ class Attempts:
         self.counted += not error.busy
         self.unreached += error.unreachable
         self.since = now if self.since is None else self.since
-        # What the server asks for and a little more, or else ever longer ones at random.
+        # What the server asks for and a little more; ever longer ones at random if it says nothing, or still
+        # refuses after the time that it asked for.
         jitter = random.SystemRandom()
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.failed, _MOST_DOUBLED))
-        if error.wait is None:
-            pause = jitter.uniform(longest / 2, longest)
-        else:
+        pause = 0.0
+        if error.wait is not None:
             pause = error.wait + jitter.uniform(0.0, 0.1 * min(error.wait, longest) + 0.01)
+        if error.wait is None or self.failed > _TRUSTED_WAITS:
+            pause = max(pause, jitter.uniform(longest / 2, longest))
         over = self.most is not None and (
             self.counted >= self.most
             or self.unreached >= _MOST_UNREACHED
@@ -462,9 +466,12 @@ def _wait(headers: Mapping[str, str]) -> float | None:
                 seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
             except ValueError:
                 continue
-        if np.isfinite(seconds):
-            return max(0.0, seconds)
+        if np.isfinite(seconds) and seconds >= 0:
+            return seconds
     return None
+
+
+_MOST_COUNTED = 2**40  # tokens in a request
 
 
 class _Item(BaseModel):
@@ -472,14 +479,9 @@ class _Item(BaseModel):
     embedding: str | list[float | None]  # base64 of float32, or numbers; servers write NaN as null
 
 
-class _Usage(BaseModel):
-    prompt_tokens: int | None = None
-    total_tokens: int | None = None
-
-
 class _Answer(BaseModel):
     data: list[_Item]
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | None]:
@@ -510,13 +512,22 @@ def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | 
     vectors = np.stack(rows)
     if not np.isfinite(vectors).all():
         raise ValueError("a vector that is not finite")
-    counted = None if answer.usage is None else answer.usage.prompt_tokens or answer.usage.total_tokens
-    return vectors, counted or None
+    return vectors, _counted(answer.usage)
+
+
+def _counted(usage: Any) -> int | None:
+    """Read how many tokens a server counted; None if what it says is no possible number."""
+    counts = (
+        [usage.get(name) for name in ("prompt_tokens", "total_tokens")] if isinstance(usage, dict) else []
+    )
+    possible = (each for each in counts if isinstance(each, (int, float)) and 0 < each < _MOST_COUNTED)
+    return next(map(math.ceil, possible), None)
 
 
 def _vector(embedding: str | list[float | None]) -> NDArray[np.float32]:
     if not isinstance(embedding, str):
-        return np.array(embedding, dtype=np.float64).astype(np.float32)
+        with np.errstate(over="ignore"):  # refused as not finite
+            return np.array(embedding, dtype=np.float64).astype(np.float32)
     try:
         return np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4").astype(np.float32)
     except ValueError:

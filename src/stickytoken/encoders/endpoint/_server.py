@@ -150,7 +150,16 @@ def discover(
             f"{found.name} gives vectors of {dimension} components, not the {wanted} that were asked for: "
             "the model has no other dimensions, so omit them"
         )
+    if not first.vectors.any(axis=1).all():
+        raise ModelError(f"{found.name} gives a vector of zeros: check which model the server has loaded")
     call_noise, batch_noise, distance, least_cosine = found.stability(first)
+    units = exact_unit_vectors(first.vectors)
+    apart = np.linalg.norm(units[:, None] - units, axis=2)[np.triu_indices(len(units), 1)].min()
+    if apart <= max(distance, _ROUNDING):
+        raise ModelError(
+            f"{found.name} gives different texts vectors that are no further apart ({apart:.2g}) than those of "
+            f"one text in two requests ({distance:.2g}): check which model the server has loaded"
+        )
     batch = found.largest_batch()
     long: Long = "unknown"
     if max_length is None:
