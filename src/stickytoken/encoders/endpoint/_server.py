@@ -157,8 +157,8 @@ def discover(
     apart = np.linalg.norm(units[:, None] - units, axis=2)[np.triu_indices(len(units), 1)].min()
     if apart <= max(distance, _ROUNDING):
         raise ModelError(
-            f"{found.name} gives different texts vectors that are no further apart ({apart:.2g}) than those of "
-            f"one text in two requests ({distance:.2g}): check which model the server has loaded"
+            f"{found.name} gives different texts vectors that are no further apart ({apart:.2g}) than those "
+            f"of one text in two requests ({distance:.2g}): check which model the server has loaded"
         )
     batch = found.largest_batch()
     long: Long = "unknown"
