@@ -1,6 +1,7 @@
 """Whole impact measurements: results, resumption, other folders, bad input."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -180,12 +181,20 @@ def test_what_is_no_whole_impact_is_refused(tmp_path, whole):
         open_impact(tmp_path / "nowhere")
     folder = Path(shutil.copytree(whole.path, tmp_path / "copy"))
     effects = folder / "effects.parquet"
-    pl.read_parquet(effects).drop("main").write_parquet(effects)
-    with pytest.raises(RunError, match="has no column 'main'"):
-        assert open_impact(folder).effects.is_empty()
+    table = pl.read_parquet(effects)
+    for changed, said in (
+        (table.drop("main"), "has no column 'main'"),
+        (table.with_columns(clean=pl.lit("high")), "has String values instead of Float64 in column 'clean'"),
+        (table.with_columns(clean=pl.lit(math.nan)), "has a number that is not finite in column 'clean'"),
+        (table.with_columns(task=pl.lit(None, pl.String)), "has an empty value in column 'task'"),
+    ):
+        changed.write_parquet(effects)
+        with pytest.raises(RunError, match=said):
+            assert open_impact(folder).effects.is_empty()
     record = json.loads((folder / "impact.json").read_text())
     for content, said in (
         (record | {"schema_version": 99}, "schema version 99"),
+        (record | {"settings": {"confidence": "high"}}, "confidence is 'high'"),
         (record | {"result": None}, "not finished"),
         ({}, "is not a valid record"),
     ):

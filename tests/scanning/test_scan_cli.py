@@ -3,13 +3,16 @@
 import csv
 import io
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import polars as pl
 import pytest
 
 import planted
@@ -83,6 +86,19 @@ def test_effects_are_shown_and_reported(scanned_run, place):
     assert "## Documents with copies" in report(scanned_run, format="md")
     (shown,) = json.loads(report(scanned_run, format="json"))["scans"]
     assert len(shown["documents"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("excerpt", None), ("words", None), ("share", "all"), ("moves_up", math.inf)]
+)
+def test_a_scan_that_somebody_changed_is_left_out_of_the_report(scanned_run, place, tmp_path, column, value):
+    run = Path(shutil.copytree(scanned_run, tmp_path / "run"))
+    assert scan(run, place / "own.jsonl", "--effect", folder=run / "scan-own").exit_code == 0
+    documents = run / "scan-own" / "documents.parquet"
+    pl.read_parquet(documents).with_columns(pl.lit(value).alias(column)).write_parquet(documents)
+    page = report(run, format="json")
+    assert "A scan is left out" in page
+    assert f"in column '{column}'" in page
 
 
 def test_hostile_ids_and_texts_are_shown_and_never_interpreted(scanned_run, tmp_path):

@@ -218,9 +218,11 @@ class RunFolder(ResultFolder):
             _require_readable(raw.get("schema_version"), path)
         return validated(RunRecord, raw, path)
 
-    def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
+    def read_table(
+        self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
+    ) -> pl.DataFrame:
         """Read a Parquet file of the run; what nobody could have measured is refused, whoever wrote it."""
-        table = super().read_table(name, columns)
+        table = super().read_table(name, columns, filled)
         if name in (TOKENS_FILE, VOCABULARY_FILE) and (wrong := _unsound(table)) is not None:
             raise RunError(f"{self.path / name} {wrong}: delete it and run the same command again")
         return table

@@ -205,13 +205,7 @@ def read_explanation(folder: Path) -> StoredExplanation:
     """Read the folder of one token."""
     record, files, tables = _record(folder / EXPLANATION_FILE), store.ResultFolder(folder), {}
     for name, schema in TABLE_SCHEMAS.items():
-        table = tables[name] = files.read_table(f"{name}.parquet", tuple(schema))
-        for column, dtype in schema.items():
-            if table.schema[column] != dtype:
-                raise RunError(
-                    f"{folder / f'{name}.parquet'} has {table.schema[column]} values in column {column!r} "
-                    f"instead of {dtype}: delete it and run explain again"
-                )
+        tables[name] = files.read_table(f"{name}.parquet", schema)
     return StoredExplanation(record, tables, folder)
 
 

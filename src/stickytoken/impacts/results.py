@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from pydantic import Field
 
-from stickytoken.errors import RunError
+from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.measurement.resume import MeasurementKind as Kind
 from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in, require_vacant
@@ -60,6 +60,11 @@ class ImpactRecord(MeasurementRecord):
     hardware: dict[str, str]
     started: str
     result: ImpactResultRecord | None = None
+
+    def measured_with(self) -> ImpactSettings:
+        """The settings; what an earlier version did not have is at its default."""
+        known = {field.name for field in fields(ImpactSettings)}
+        return ImpactSettings(**{name: value for name, value in self.settings.items() if name in known})
 
 
 def measured_kind(record: ImpactRecord) -> str:
@@ -117,6 +122,12 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 
 
+_FILLED = (
+    *("task", "layout", "metric", "main", "kind", "corpus", "unit", "units", "tokens", "benign_tokens"),
+    *("repetition", "copies", "documents", "cut"),
+)
+
+
 class Impact:
     """The results of a finished impact measurement.
 
@@ -136,6 +147,12 @@ class Impact:
             raise RunError(
                 f"the impact measurement in {path} is not finished: run the same command again to continue it"
             )
+        try:
+            record.measured_with()
+        except InputError as error:
+            raise RunError(
+                f"{path / IMPACT_FILE}: {error}: delete it and run the same command again"
+            ) from None
         self.path = path
         self.record = record
         self.result = record.result
@@ -177,7 +194,7 @@ class Impact:
         return self.result.failed
 
     def _table(self, name: str) -> pl.DataFrame:
-        return self._folder.read_table(name, tuple(TABLES[name]))
+        return self._folder.read_table(name, TABLES[name], _FILLED)
 
     def summary(self) -> dict[str, Any]:
         """Return the measurement as JSON values."""

@@ -339,7 +339,7 @@ def cost_sentence(effect: Mapping[str, Any], kind: str) -> str:
     the main one restate its result, so their sentences have no conclusion.
     """
     name, metric = effect["task"], effect["metric"]
-    if effect["difference"] is None:
+    if any(effect[each] is None for each in ("difference", "drop_sticky", "drop_benign", "clean")):
         return f"{name}: {metric} is not defined."
     costs = (
         f"{name}: {kind} tokens lower {metric} by {effect['drop_sticky']:.4f}, benign ones by "
@@ -388,11 +388,11 @@ def _shown(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"= {value:.2g}"
 
 
-def settings_line(settings: Mapping[str, Any]) -> str:
+def settings_line(settings: ImpactSettings) -> str:
     """Say how the texts were edited, and what the intervals are about."""
     return (
-        f"{settings['copies']} copies, placement {settings['placement']}, insertion {settings['insertion']}, "
-        f"side {settings['side']}, repetitions: {settings['seeds']}; {settings['confidence']:.0%} intervals "
+        f"{settings.copies} copies, placement {settings.placement}, insertion {settings.insertion}, "
+        f"side {settings.side}, repetitions: {settings.seeds}; {settings.confidence:.0%} intervals "
         "over queries, pairs or texts, for these tokens"
     )
 
@@ -412,7 +412,7 @@ _SHOWN = {
 def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return the tables as Markdown."""
     kind = measured_kind(record)
-    parts = [f"# What {kind} tokens cost {_cell(record.model)}", f"{settings_line(record.settings)}."]
+    parts = [f"# What {kind} tokens cost {_cell(record.model)}", f"{settings_line(record.measured_with())}."]
     main = [effect for effect in rows["effects"] if effect["main"]]
     if main:
         parts.append("\n".join(f"- {_cell(cost_sentence(effect, kind))}" for effect in main))

@@ -268,8 +268,14 @@ class ResultFolder:
         """Write a Parquet file of the folder; see `write_record` for errors."""
         write_atomically(self.path / name, _parquet(frame))
 
-    def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
-        """Read a Parquet file of the folder."""
+    def read_table(
+        self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
+    ) -> pl.DataFrame:
+        """Read a Parquet file of the folder.
+
+        Its columns must be there. With a mapping, they must have these types, and finite numbers; those in
+        `filled` must have no nulls.
+        """
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
@@ -280,6 +286,19 @@ class ResultFolder:
             raise RunError(f"{path} is damaged: delete it and run the same command again") from error
         if missing := [column for column in columns if column not in table.columns]:
             raise RunError(f"{path} has no column {missing[0]!r}: delete it and run the same command again")
+        for column in columns:
+            values = table[column]
+            if isinstance(columns, Mapping) and values.dtype != columns[column]:
+                wrong = f"{values.dtype} values instead of {columns[column]}"
+            elif values.dtype.is_float() and isinstance(columns, Mapping) and not values.is_finite().all():
+                wrong = "a number that is not finite"
+            elif column in filled and values.null_count():
+                wrong = "an empty value"
+            else:
+                continue
+            raise RunError(
+                f"{path} has {wrong} in column {column!r}: delete it and run the same command again"
+            )
         return table
 
     def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:

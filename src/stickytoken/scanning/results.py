@@ -35,6 +35,7 @@ SCHEMA: dict[str, Any] = {
     "severity": _TEXT,
     "matters": pl.Boolean,
 }
+_FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share", "excerpt")
 
 
 class SkippedRecord(Record):
@@ -146,7 +147,7 @@ def open_scan(path: str | Path) -> Scan:
         raise RunError(
             f"the scan in {folder.path} is not finished: run the same command again to continue it"
         )
-    documents = folder.read_table(DOCUMENTS_FILE, tuple(SCHEMA))
+    documents = folder.read_table(DOCUMENTS_FILE, SCHEMA, _FILLED)
     return Scan(record, record.result, documents, folder.path)
 
 

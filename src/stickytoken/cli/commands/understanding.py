@@ -443,7 +443,7 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     if intrusion:
         title = f"Queries with a random document of {intrusion[0]['corpus']} in their top 10, by copies in it"
         console.print_table(title, *statistics.headed(statistics.INTRUSION, intrusion, kind))
-    console.print_line(statistics.settings_line(impact.record.settings))
+    console.print_line(statistics.settings_line(impact.record.measured_with()))
     console.print_line(
         f"{impact.result.sequences:,} texts in {impact.result.seconds:,.0f} s; impact: {impact.path}"
     )

@@ -53,7 +53,7 @@ def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
         conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
         rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
         found += [
-            costs(effects, kind, suffix, f"{settings_line(impact.record.settings)}. "),
+            costs(effects, kind, suffix, f"{settings_line(impact.record.measured_with())}. "),
             token_costs(rows, kind, suffix),
         ]
     if summary := impact.intrusion.to_dicts():
