@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -140,6 +141,19 @@ def test_it_is_an_encoder_of_float32_vectors_in_the_order_of_the_texts(subject):
         load_encoder(encoder, device="cpu", revision="main")
     with pytest.raises(InputError, match="encode takes a list of texts, got the text 'river'"):
         encoder.encode("river")
+    for wrong in (
+        None,
+        b"river",
+        {"river"},
+        {"river": 1},
+        pl.DataFrame({"text": ["river"]}),
+        np.array([["river"]]),
+    ):
+        with pytest.raises(InputError, match="the argument of encode is "):
+            encoder.encode(wrong)
+    for wrong in (["river", None], [b"river"], [["river"]], np.array([1.0])):
+        with pytest.raises(InputError, match=r"item \d is "):
+            encoder.encode(wrong)
 
     vectors = encoder.encode([*TEXTS, TEXTS[0]])
     assert (vectors.dtype, vectors.shape) == (np.float32, (len(TEXTS) + 1, encoder.dimension))

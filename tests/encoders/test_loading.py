@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForSequenceClassification
 
 import saved_models
+import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
@@ -65,6 +67,14 @@ def test_a_folder_without_a_model_or_weights_is_refused(folder, tmp_path):
         tokenizer("the river", add_special_tokens=False).input_ids
     ]
     assert load_tokenizer(folder).entries
+
+
+def test_a_cross_encoder_is_refused(tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertForSequenceClassification(BertConfig(num_labels=1, **sizes)).save_pretrained(tmp_path)
+    tiny.wordpiece_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"cross-encoder \(BertForSequenceClassification\)"):
+        load_encoder(tmp_path)
 
 
 def _edited(**changes):

@@ -17,7 +17,7 @@ from stickytoken.encoders.compute.batches import ROUNDING, Arithmetic, arithmeti
 from stickytoken.encoders.compute.linear import packed_layers_wanted, require_agreement, sample_inputs
 from stickytoken.encoders.compute.model_state import computing, exclusive, weight_mark, weights_fingerprint
 from stickytoken.encoders.compute.workers import measured, trial_inputs, worker_count
-from stickytoken.encoders.protocol import EncoderIdentity, require_list, require_usable, shown
+from stickytoken.encoders.protocol import EncoderIdentity, require_usable, shown, texts_of
 from stickytoken.machine import Precision
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class ModelEncoder(ABC):
             return self._lower[precision]
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        require_list(texts)
+        texts = texts_of(texts)
         return self._encode(self.content_ids(texts), texts, allow_zero=allow_zero)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:

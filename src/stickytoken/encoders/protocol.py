@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken import validation
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
@@ -214,10 +215,17 @@ def content_limit(encoder: Encoder) -> int | None:
 _SHOWN_CHARACTERS = 80
 
 
-def require_list(texts: Sequence[str]) -> None:
-    """Refuse a single text instead of a list, which would be read character by character."""
+def texts_of(texts: object) -> list[str]:
+    """Return the texts of a list, array, column or generator; refuse what is no such thing."""
     if isinstance(texts, str):
         raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
+    found: list[str] = validation.list_of("texts", "the argument of encode", texts)
+    for place, text in enumerate(found):
+        if not isinstance(text, str):
+            raise InputError(
+                f"encode takes a list of texts, but item {place + 1} is {validation.shown(text)}"
+            )
+    return found
 
 
 def require_usable(

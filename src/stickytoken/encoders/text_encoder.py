@@ -22,10 +22,10 @@ from stickytoken.encoders.protocol import (
     StandIn,
     WordEncoder,
     reads_ids,
-    require_list,
     require_usable,
     require_words,
     shown,
+    texts_of,
 )
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
@@ -176,7 +176,7 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode texts; see `Encoder.encode`."""
-        require_list(texts)
+        texts = texts_of(texts)
         # Equal texts share one row: less work, and exactly equal vectors.
         rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         distinct = list(rows)

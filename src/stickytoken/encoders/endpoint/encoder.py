@@ -25,9 +25,9 @@ from stickytoken.encoders.protocol import (
     EncoderIdentity,
     Prompting,
     StandIn,
-    require_list,
     require_usable,
     shown,
+    texts_of,
 )
 from stickytoken.encoders.text_encoder import SENTINELS, TextEncoder, vocabulary_hash
 from stickytoken.errors import EncodingError, InputError, ModelError
@@ -301,7 +301,7 @@ class Rehearsal(StandIn["EndpointEncoder"]):
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Record the texts and return made-up vectors, shape (n, d)."""
         del allow_zero
-        require_list(texts)
+        texts = texts_of(texts)
         if not texts:
             return np.empty((0, self.dimension), np.float32)
         prompt = self._encoder.endpoint.prompt

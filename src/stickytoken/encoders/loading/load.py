@@ -389,6 +389,14 @@ def _load_sentence_transformer(source: ModelSource, spec: EncoderSpec, dtype: st
             local_files_only=source.origin is not Origin.HUB,
             model_kwargs={"dtype": getattr(torch, dtype)},
         )
+    if not described:
+        transformer = loaded.transformers_model
+        made = None if transformer is None else transformer.config.architectures
+        if made and made[0].endswith("ForSequenceClassification"):
+            raise ModelError(
+                f"{name!r} is a classifier or a cross-encoder ({made[0]}), whose vectors of texts were never "
+                "trained: pass an embedding model"
+            )
     require_all_weights(missing, name)
     set_precision(loaded, dtype, name)
     if folder.is_dir() and not described:
