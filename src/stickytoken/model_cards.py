@@ -198,7 +198,6 @@ def require_id(what: str, name: str) -> None:
 
 
 def eval_results_yaml(entries: list[EvalResultEntry]) -> str:
-    """Return entries as YAML."""
     import yaml
     from huggingface_hub import eval_result_entries_to_yaml
 
@@ -238,7 +237,6 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
 
 
 def _require_own(content: bytes, name: str) -> None:
-    """Refuse to replace entries that are not of stickytoken."""
     import yaml
     from huggingface_hub import parse_eval_result_entries
 

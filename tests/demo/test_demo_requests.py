@@ -169,8 +169,7 @@ def test_a_bad_value_is_one_line_and_nothing_is_computed(events, computed, place
 
 
 @pytest.mark.parametrize(
-    "values",
-    [(), (*GOOD, 1), ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, *GOOD[1:])],
+    "values", [(), (*GOOD, 1), ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, *GOOD[1:])]
 )
 def test_values_that_the_page_does_not_send_are_one_line(events, computed, values, logged):
     success, said = events.send(events.find("click", *TRY), *values)

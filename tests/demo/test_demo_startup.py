@@ -18,17 +18,7 @@ import planted
 from stickytoken.demo.context import Startup, find_runs
 from stickytoken.demo.server import require_free
 from stickytoken.errors import InputError, ModelError
-from web_app import (
-    SHOWN,
-    WIDE,
-    context_of,
-    error,
-    named,
-    open_tab,
-    opened_early,
-    rows,
-    serving_startup,
-)
+from web_app import SHOWN, WIDE, context_of, error, named, open_tab, opened_early, rows, serving_startup
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

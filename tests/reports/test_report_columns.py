@@ -1,8 +1,6 @@
 """The columns of the method profile in reports: all explained, and some of them empty."""
 
 import json
-import shutil
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -17,18 +15,6 @@ from stickytoken.reports.content import columns, read_content
 from stickytoken.reports.templating import glossary
 from stickytoken.validation import markdown
 from stickytoken.vocabulary import categorize
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A profile run with one sticky token."""
-    encoder = load_encoder(profiled.planted_model(2))
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "run")
-
-
-@pytest.fixture
-def run_copy(run, tmp_path):
-    return Path(shutil.copytree(run.path, tmp_path / "copy"))
 
 
 def test_everything_but_judging_works_without_the_effects(run, run_copy):

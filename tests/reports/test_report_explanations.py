@@ -88,29 +88,6 @@ def test_markdown_and_json_say_the_same(explained_run):
         assert f"is {pair['similarity_before'][0]:.3f} without copies" in said
 
 
-def test_figures_hold_the_numbers_of_the_tables(explained_run):
-    for found, each in zip(
-        [read_explanation(folder) for folder in explanation_folders(explained_run / "explain")],
-        sorted(explained_tokens(read_content(explained_run)), key=lambda each: each.token_id),
-        strict=True,
-    ):
-        plots = {figure.name.split("-")[-1]: figure.plot for figure in each.figures}
-        cells = found.tables["attribution"]
-        drawn = plots["attribution"].data[0].z
-        assert sum(row[-1] for row in drawn) == pytest.approx(cells["value"].sum(), abs=1e-4)
-        heads = found.tables["heads"].drop_nulls("head").sort("layer", "head")
-        shares = [cell[0] for row in plots["heads"].data[0].customdata for cell in row]
-        assert shares == heads["value"].to_list()
-        received = found.tables["measures"].filter(measure="attention_received").sort("layer")
-        curve = next(
-            trace
-            for trace in plots["attention"].data
-            if "river" in str(trace.name) or "garden" in str(trace.name)
-        )
-        assert list(curve.y) == received["value"].to_list()
-        assert list(curve.x) == received["layer"].to_list()
-
-
 def test_explanations_of_elsewhere_are_shown_when_asked_for(explained_run, small_run, tmp_path):
     elsewhere = shutil.copytree(explained_run / "explain", tmp_path / "why")
     plain = Page(stickytoken.report(small_run.path))

@@ -62,8 +62,6 @@ def _rises(curves: list[list[float]]) -> NDArray[np.float64]:
 
 
 class ExactShare(NamedTuple):
-    """A share with its interval."""
-
     value: float
     low: float
     high: float
@@ -111,8 +109,6 @@ class WorstToken(NamedTuple):
 
 
 class ComparedRun:
-    """A finished run with its name in the comparison."""
-
     def __init__(self, name: str, run: Run) -> None:
         self.name = name
         self.run = run
@@ -121,7 +117,6 @@ class ComparedRun:
 
     @property
     def confidence(self) -> float:
-        """Coverage of the intervals."""
         return _CONFIDENCE if self.scale is None else self.scale.confidence
 
     @cached_property
@@ -191,7 +186,6 @@ class ComparedRun:
 
     @cached_property
     def quantiles(self) -> tuple[float, float] | None:
-        """Median and 99th percentile of the deviations; None without a scale."""
         known = self.run.tokens.select(deviations(self.scale)).to_series().drop_nulls()
         if known.is_empty():
             return None
@@ -222,7 +216,6 @@ def tone_of(sticky: pl.DataFrame) -> str:
 
 
 def short_headline(run: Run) -> str:
-    """Return the headline of a run with the short name of its model."""
     return run.method.headline(run).replace(run.model_name, short_name(run))
 
 

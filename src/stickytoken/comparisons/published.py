@@ -53,8 +53,6 @@ _OWN_VOCABULARY = 0.5
 
 @dataclass(frozen=True)
 class BesideRun:
-    """The published tokens of a model beside a run."""
-
     # One row per published token: score and validation rate as published; of the run its verdict, deviations
     # with interval, and the share of tokens that lift less; null where the run did not examine the token
     tokens: pl.DataFrame
@@ -111,7 +109,6 @@ def published_model(name: str) -> dict[str, object]:
 
 
 def model_of(run: Run) -> str:
-    """Return the published model that a run is named after."""
     name = Path(run.model_name).name
     try:
         return str(published_model(name)["model"])

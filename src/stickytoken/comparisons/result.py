@@ -33,8 +33,6 @@ _SEED = "seed"
 
 
 class Measure(StrEnum):
-    """What a comparison puts side by side."""
-
     WORST = "worst lift"
     SHARE = "sticky tokens per 10,000"
     COPIES = "copies until serious"
@@ -52,16 +50,12 @@ _ALL = tuple(Measure)
 
 
 class Reason(NamedTuple):
-    """What stands in the way of a comparison."""
-
     answer: Answer  # how much
     said: str  # one sentence, without a full stop
     measures: tuple[Measure, ...] = _ALL  # those that it affects
 
 
 class Comparability(NamedTuple):
-    """What can be compared between runs."""
-
     answers: dict[Measure, Answer]  # by measure, for all runs together
     reasons: tuple[Reason, ...]  # the gravest first; empty if nothing stands in the way
 
@@ -132,7 +126,6 @@ def _alike(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[lis
 
 
 def _settings(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Name the settings of one method that differ between its runs."""
     if len({each.run.record.method for each in runs}) > 1:
         return
     method = runs[0].run.method
@@ -195,7 +188,6 @@ def _versions(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _use(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Say how the models were used differently."""
     if groups := _differing(runs, _prompt):
         yield Reason(
             Answer.CARE, f"the prompts differ ({groups}): a prompt is part of the model that was measured"
@@ -246,7 +238,6 @@ _REASONS: tuple[Callable[[Sequence[ComparedRun]], Iterator[Reason]], ...] = (
 
 
 def _prompt(each: ComparedRun) -> str:
-    """Describe the prompt of a run: its name, its text, or none."""
     loading: LoadingRecord | None = each.run.record.model.loading
     if loading is not None and loading.prompt:
         extra = " with token prepending" if loading.token_prepending else ""
@@ -431,21 +422,18 @@ def shown_reason(reason: Reason) -> str:
 
 
 def shown_repair(each: ComparedRun) -> str:
-    """Say whether the run records a repaired copy of its model."""
     if each.is_repaired:
         return "is itself repaired"
     return "no" if each.repair is None else each.repair.state
 
 
 def shown_worst(each: ComparedRun) -> str:
-    """Write the worst token with its grade or verdict."""
     if each.worst is None:
         return "-"
     return f"{visible(repr(each.worst.token))} ({each.worst.severity or each.worst.verdict or 'not judged'})"
 
 
 def shown_deviations(each: ComparedRun) -> str:
-    """Write the worst lift with its interval."""
     worst = each.worst
     if worst is None or worst.deviations is None:
         return "-"
@@ -456,7 +444,6 @@ def shown_deviations(each: ComparedRun) -> str:
 
 
 def shown_share(each: ComparedRun) -> str:
-    """Write the sticky tokens per 10,000 with their interval."""
     if each.share is None:
         return "-"
     value, low, high = (PER * part for part in each.share)

@@ -27,7 +27,6 @@ _MOST_ROWS = 1000
 
 
 def run_page(content: RunContent) -> str:
-    """Return the report of one run as a page."""
     overview, tokens, flagged = report_figures(content), explained_tokens(content), content.flagged
     return render(
         "run.html.j2",
@@ -147,7 +146,6 @@ def shaded_rows(found: Why) -> list[tuple[Part, list[tuple[float, str]]]]:
 
 
 def write_similarity_page(found: Why, path: Path, top: int = 10) -> None:
-    """Write the page to a file."""
     require_place(path)
     write_atomically(path, similarity_page(found, top).encode("utf-8", "backslashreplace"))
 

@@ -98,7 +98,6 @@ def format_of(path: Path | None) -> Format:
 
 
 def write_report(text: str, path: Path) -> None:
-    """Write a report, whole or not at all."""
     try:
         folder = path.parent.is_dir() and not path.is_dir()
     except OSError as error:
@@ -167,7 +166,6 @@ def _figure(figure: ReportFigure) -> dict[str, Any]:
 
 
 def run_markdown(content: RunContent) -> str:
-    """Return the report of one run as Markdown."""
     parts = [
         f"# Sticky tokens of {markdown(content.record.model.name)}",
         f"**{markdown(facts.headline(content))}**",
@@ -191,7 +189,6 @@ def run_markdown(content: RunContent) -> str:
 
 
 def _judged(content: RunContent) -> list[str]:
-    """Return the parts of a finished run."""
     title = "The worst tokens" if len(content.sticky) else "No token is sticky: the highest, for scale"
     parts = [f"## {title}", *(_card(card) for card in facts.cards(content))]
     for figure in report_figures(content):

@@ -69,7 +69,6 @@ def curves_of(content: RunContent) -> tuple[list[Curve], list[Curve]]:
 
 
 def curve_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figure of the symptom curves; none if the run has no evidence."""
     if content.evidence is None or content.run is None:
         return []
     return [symptom_curves(*curves_of(content), content.run.plan.mean_similarity)]
@@ -106,8 +105,6 @@ MOST_DRAWN = 4
 
 @dataclass(frozen=True)
 class ExplainedToken:
-    """One token of the section that explains tokens."""
-
     token_id: int  # its id
     token: str  # the vocabulary string
     run_verdict: str | None  # of the run

@@ -77,7 +77,6 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def cosine(value: float | None, digits: int = 2) -> str:
-    """Format a similarity, or what one changes by; what rounds to zero has no sign."""
     if value is None:
         return number(None)
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "\N{MINUS SIGN}")

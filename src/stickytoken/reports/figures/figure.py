@@ -38,8 +38,6 @@ class DataTable:
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure of a report."""
-
     name: str  # of its file and its place in the page
     title: str  # what it is about
     plot: go.Figure  # the picture
