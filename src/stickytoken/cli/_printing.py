@@ -52,10 +52,7 @@ _FEW = 20
 
 
 def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
-    """Print rows of tokens.parquet with the columns that the run lists for them.
-
-    The category is left out where every token has the usual one.
-    """
+    # The category is left out where every token has the usual one.
     special = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if special else []
     first = (Column("token_id", "id"), Column("token", "token"), *category)

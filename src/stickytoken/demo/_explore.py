@@ -168,10 +168,7 @@ def choices(content: RunContent, column: str) -> list[str]:
 def filtered(content: RunContent, text: str = "", **wanted: Sequence[str]) -> pl.DataFrame:
     """Return the rows that pass all filters: sticky, then topical, then other tokens, worst first.
 
-    Args:
-        content: the run.
-        text: part of the token or of its text; case is ignored.
-        wanted: allowed values by column, `NOT_JUDGED` for tokens without a verdict; none allows all.
+    Values are wanted by column, `NOT_JUDGED` for tokens without a verdict; none allows all.
     """
     if content.run is None:
         return content.tokens

@@ -396,11 +396,6 @@ def columns(content: RunContent) -> tuple[Column, ...]:
     return (*_FIRST, *content.method.reported, *_LAST)
 
 
-def flagged_rows(content: RunContent) -> list[dict[str, Any]]:
-    """Return all flagged tokens, sticky ones first, with `sd`."""
-    return rows_of(content, content.flagged)
-
-
 def rows_of(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
     """Return rows of tokens with `sd`, their lift beyond an ordinary token's."""
     return [] if tokens.is_empty() else tokens.with_columns(sd=deviations(content.scale)).to_dicts()

@@ -129,10 +129,7 @@ def similarity_page(found: Why, top: int = 10) -> str:
 
 
 def shaded_rows(found: Why) -> list[tuple[Part, list[tuple[float, str]]]]:
-    """Return each part of the first text with its contributions and their colours.
-
-    Red raises the similarity, blue lowers it.
-    """
+    """Return each part of the first text with its contributions; red ones raise the similarity."""
     highest = float(np.abs(found.matrix).max()) or 1.0
 
     def shade(value: float) -> str:

@@ -115,12 +115,8 @@ def environment(package: str = _OWN) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["commands"] = commands
-    environment.filters["cosine"] = cosine
-    environment.filters["flowing"] = flowing
-    environment.filters["number"] = number
-    environment.filters["plain"] = plain
-    environment.filters["spaced"] = spaced
+    for each in (commands, cosine, flowing, number, plain, spaced):
+        environment.filters[each.__name__] = each
     return environment
 
 

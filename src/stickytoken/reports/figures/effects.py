@@ -279,10 +279,7 @@ _REPAIRED = {
 
 
 def repaired_tokens(rows: Rows, state: str = "", findings: str = "", suffix: str = "") -> ReportFigure:
-    """Draw a line per token, from its lift before the repair to that after it.
-
-    The state comes before the description, the findings of the verification after how to read the figure.
-    """
+    """Draw a line per token, from its lift before the repair to that after it."""
     measured = [row for row in rows if row["deviations_after"] is not None]
     if measured:
         before, after = (max(row[f"deviations_{side}"] for row in measured) for side in _SIDES)
