@@ -13,7 +13,6 @@ import pytest
 
 import planted
 import profiled
-import tiny
 from stickytoken import open_run
 from stickytoken.methods.profile.anchors import ProfileSettings
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
@@ -30,13 +29,11 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
     profiled.planted_model(2).save(str(folder / "planted"))
     profiled.planted_model(0).save(str(folder / "ordinary"))
-    profiled.planted_model(2, words=()).save(str(folder / "small"))
     for name, texts in {
         "sentences.txt": profiled.sentences(200),
         "own.txt": profiled.sentences(300, seed=3),
         "equal.txt": ["baba kora."] * 300,
         "chosen.txt": ["!", "river", "stone"],
-        "small.txt": tiny.sentences(120),
     }.items():
         (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
     pairs = "sentence1,sentence2,similarity\nthe bird.,a song.,-0.5\na river.,the stone.,-0.4\n"
@@ -138,17 +135,6 @@ def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
     assert open_run(tmp_path / "other").record.settings == json.loads(json.dumps(asdict(ProfileSettings())))
 
 
-def test_a_small_vocabulary_is_noted(place, tmp_path):
-    corpus = ("--sentences", place / "small.txt", "--device", "cpu")
-    result = planted.command("detect", place / "small", *corpus, "--out", tmp_path / "run")
-    assert result.exit_code == 0, result.stderr
-    (note,) = [line for line in planted.lines_of(result.stderr) if line.startswith("note:")]
-    assert "the vocabulary is too small, or its tokens too similar, to tell what is ordinary" in note
-    found = planted.document(planted.command("show", tmp_path / "run", "--limit", "999", "-f", "json"))
-    assert (found["empirical_null"], len(found["tokens"])) == (False, 95)
-    assert {row["q_value"] for row in found["tokens"]} == {None}
-
-
 @pytest.mark.parametrize(
     ("given", "saying"),
     [
@@ -238,14 +224,6 @@ def test_probe_prints_the_evidence_and_both_curves_and_stores_nothing(
     u = open_run(run).plan.mean_similarity
     assert result.stdout.endswith(f"the model's mean similarity is {u:.4f}.\n")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_probe_measures_an_unreachable_token_by_id(place, options):
-    arguments = ("probe", place / "planted", "5", "--ids", *options)
-    (found,) = planted.document(planted.command(*arguments, "--format", "json"))
-    assert (found["token"], found["category"]) == ("[unused0]", "UNREACHABLE_SPECIAL")
-    saying = "cannot occur in text .UNREACHABLE_SPECIAL.: probe it with ids insertion"
-    planted.refused(*arguments, "--insertion", "text", saying=saying)
 
 
 # Dimensions, and judge

@@ -154,6 +154,7 @@ def test_a_sample_widens_one_number_and_weakens_the_others(clean, sample):
     assert "only a random sample, 40 of 335 available tokens" in reasons(found)
     whole, part = found.table.to_dicts()
     assert part["selection"] == "a random sample"
+    assert found.agreements[0].jaccard is None  # neither has a sticky token
     assert part["sticky_per_10000_high"] > whole["sticky_per_10000_high"]
 
 
