@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.comparisons.compared_run import ComparedRun, short_headline, short_name
+from stickytoken.comparisons.compared_run import ComparedRun, short_headline
 from stickytoken.comparisons.result import PER, shown_deviations, shown_share, shown_worst
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, ModelError, RunError
@@ -31,18 +31,18 @@ def card_block(run: Run) -> str:
 
     The same run gives the same block. Local folders and addresses of endpoints are left out.
     """
-    name = short_name(run)
-    rows = [(what, markdown(value)) for what, value in _rows(ComparedRun(name, run))]
+    named = ComparedRun(run.record.model.short_name, run)
+    rows = [(what, markdown(value)) for what, value in _rows(named)]
     parts = [
         BEGIN,
         "## Sticky tokens",
         markdown(short_headline(run)),
         markdown_table(("measure", "value"), rows),
     ]
-    named = [markdown(repr(token)) for token in run.sticky["token"].head(_MOST_TOKENS)]
-    if len(named) > 1:
-        more = len(run.sticky) - len(named)
-        parts.append(f"The worst sticky tokens: {', '.join(named)}{f' and {more:,} more' if more else ''}.")
+    worst = [markdown(repr(token)) for token in run.sticky["token"].head(_MOST_TOKENS)]
+    if len(worst) > 1:
+        more = len(run.sticky) - len(worst)
+        parts.append(f"The worst sticky tokens: {', '.join(worst)}{f' and {more:,} more' if more else ''}.")
     parts += [
         "A sticky token is a vocabulary entry whose copies draw unrelated texts together, whatever the texts "
         "say. These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "
@@ -198,7 +198,6 @@ def require_id(what: str, name: str) -> None:
 
 
 def eval_results_yaml(entries: list[EvalResultEntry]) -> str:
-    """Return entries as YAML."""
     import yaml
     from huggingface_hub import eval_result_entries_to_yaml
 
@@ -238,7 +237,6 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
 
 
 def _require_own(content: bytes, name: str) -> None:
-    """Refuse to replace entries that are not of stickytoken."""
     import yaml
     from huggingface_hub import parse_eval_result_entries
 

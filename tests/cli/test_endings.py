@@ -43,12 +43,7 @@ def test_characters_that_the_encoding_of_stdout_lacks_are_escaped():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "command"),
-    [
-        ("typer", "show"),
-        ("torch", "detect"),
-        ("stickytoken.demo.server", "demo"),
-    ],
+    ("module", "command"), [("typer", "show"), ("torch", "detect"), ("stickytoken.demo.server", "demo")]
 )
 def test_ctrl_c_during_an_import_is_one_line_and_status_130(module, command, bert_folder, tmp_path):
     """The signal arrives when a module is looked for, before it is there."""

@@ -175,15 +175,6 @@ def test_scores_need_no_tokenizer_and_are_announced(place):
 
 
 @pytest.mark.slow
-def test_vectors_need_no_tokenizer_and_are_announced(place):
-    texts, out = place.folder / "texts.txt", place.folder / "vectors.parquet"
-    texts.write_text("\n".join(profiled.sentences(10, seed=9)) + "\n", encoding="utf-8")
-    result, _ = sent(place, "embed", f"{place.url}#mini", "--input", texts, "--out", out)
-    assert number(r"estimate: .* requests, ([\d,]+) texts", result.stderr) == 10
-    assert out.is_file()
-
-
-@pytest.mark.slow
 def test_the_vocabulary_of_an_endpoint_is_that_of_its_tokenizer(place):
     planted.refused("tokens", f"{place.url}#mini", saying="hides its vocabulary: name its tokenizer")
     planted.refused("tokens", "tiktoken:nothing", saying="tiktoken has no encoding 'nothing'")
@@ -243,8 +234,9 @@ def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
     def embedding(out):
         return ("embed", f"{place.url}#mini", "--input", texts, "--out", place.folder / out, "--verbose")
 
-    logged = said_by(*embedding("first.parquet"), OPENAI_LOG="debug")
+    logged = said_by(*embedding("first.parquet"), OPENAI_LOG="debug")  # vectors need no tokenizer
     assert "HTTP Request" in logged
+    assert number(r"estimate: .* requests, ([\d,]+) texts", logged) == 10
     crashed = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", code=CRASHING)
     assert "RuntimeError: a bug" in crashed
     assert "Traceback" in crashed

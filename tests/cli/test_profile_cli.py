@@ -13,8 +13,6 @@ import pytest
 
 import planted
 import profiled
-import tiny
-from hostile import HOSTILE, assert_harmless
 from stickytoken import open_run
 from stickytoken.methods.profile.anchors import ProfileSettings
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
@@ -31,13 +29,11 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
     profiled.planted_model(2).save(str(folder / "planted"))
     profiled.planted_model(0).save(str(folder / "ordinary"))
-    profiled.planted_model(2, words=()).save(str(folder / "small"))
     for name, texts in {
         "sentences.txt": profiled.sentences(200),
         "own.txt": profiled.sentences(300, seed=3),
         "equal.txt": ["baba kora."] * 300,
         "chosen.txt": ["!", "river", "stone"],
-        "small.txt": tiny.sentences(120),
     }.items():
         (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
     pairs = "sentence1,sentence2,similarity\nthe bird.,a song.,-0.5\na river.,the stone.,-0.4\n"
@@ -62,11 +58,12 @@ def run(place, options):
     return place / "run"
 
 
-def changed(run, folder, *expressions, **named):
-    """A copy of a run with other values in its table."""
-    shutil.copytree(run, folder, dirs_exist_ok=True)
-    table = pl.read_parquet(run / "tokens.parquet").with_columns(*expressions, **named)
-    table.write_parquet(folder / "tokens.parquet")
+def changed(run, folder, **values):
+    """A copy of a run with other values in the rows of two tokens."""
+    shutil.copytree(run, folder)
+    two = pl.when(pl.col("token").is_in(["river", "stone"]))
+    named = {name: two.then(pl.lit(value)).otherwise(name) for name, value in values.items()}
+    pl.read_parquet(run / "tokens.parquet").with_columns(**named).write_parquet(folder / "tokens.parquet")
     return folder
 
 
@@ -138,17 +135,6 @@ def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
     assert open_run(tmp_path / "other").record.settings == json.loads(json.dumps(asdict(ProfileSettings())))
 
 
-def test_a_small_vocabulary_is_noted(place, tmp_path):
-    corpus = ("--sentences", place / "small.txt", "--device", "cpu")
-    result = planted.command("detect", place / "small", *corpus, "--out", tmp_path / "run")
-    assert result.exit_code == 0, result.stderr
-    (note,) = [line for line in planted.lines_of(result.stderr) if line.startswith("note:")]
-    assert "the vocabulary is too small, or its tokens too similar, to tell what is ordinary" in note
-    found = planted.document(planted.command("show", tmp_path / "run", "--limit", "999", "-f", "json"))
-    assert (found["empirical_null"], len(found["tokens"])) == (False, 95)
-    assert {row["q_value"] for row in found["tokens"]} == {None}
-
-
 @pytest.mark.parametrize(
     ("given", "saying"),
     [
@@ -176,48 +162,10 @@ def test_an_option_that_cannot_be_met_is_refused(place, options, tmp_path, given
 # show
 
 
-@pytest.fixture(scope="module")
-def topical_run(run, tmp_path_factory):
-    """The run with two tokens that are topical, which no static model of this size has."""
-    values = {"verdict": "topical", "severity": "mild", "kind": "law"}
-    topical = pl.when(pl.col("token").is_in(["river", "stone"]))
-    named = {name: topical.then(pl.lit(value)).otherwise(name) for name, value in values.items()}
-    return changed(run, tmp_path_factory.mktemp("topical") / "run", **named)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "choose"),
-    [
-        ("--limit 3", lambda table: table.head(3)),
-        (
-            "--sort validation_rate --limit 1",
-            lambda table: table.sort("validation_rate", descending=True)[:1],
-        ),
-        ("--verdict topical", lambda table: table.filter(verdict="topical")),
-        ("--contains in", lambda table: table.filter(pl.col("decoded").str.contains("in", literal=True))),
-    ],
-)
-def test_show_chooses_tokens(topical_run, arguments, choose):
-    wanted = choose(open_run(topical_run).tokens.sort("lift", descending=True))
-    assert len(wanted) > 0
-    found = planted.document(planted.command("show", topical_run, *arguments.split(), "-f", "json"))
-    assert found["tokens"] == wanted.to_dicts()
-    table = planted.command("show", topical_run, *arguments.split()).stdout
-    assert re.search(rf"^{len(wanted)} of \d+ tokens *$", table, re.MULTILINE)
-    header = next(line for line in table.splitlines() if "universality" in line)
-    with_values = [name for name in ("kind", "severity") if wanted[name].null_count() < len(wanted)]
-    columns = ["id", "token", "lift", "low", "high", "universality", *with_values, "verdict"]
-    assert re.split(" {2,}", header.strip()) == columns
-
-
 @pytest.mark.parametrize(
     ("arguments", "saying"),
     [
-        (
-            "--sort sticky_score",
-            "the method profile, which cannot be sorted by 'sticky_score': sort by lift, ",
-        ),
-        ("--sort severity", "cannot be sorted by 'severity': sort by lift, lift_low"),
+        ("--sort severity", "the method profile, which cannot be sorted by 'severity': sort by lift, "),
         ("--validated --sort lift", "used the method profile, which judges every token: leave --validated"),
         ("--verdict odd", "has no verdict 'odd': list by sticky or topical or benign"),
         ("--by-dimension", "was made without dimensions and layers: detect with --dimensions"),
@@ -230,27 +178,18 @@ def test_show_refuses_what_a_run_does_not_have(run, arguments, saying):
 
 def test_sticky_tokens_of_a_negligible_size_are_counted_as_such(run, tmp_path):
     """They exist where the smallest effect that matters was set to nothing."""
-    sticky = pl.when(pl.col("token").is_in(["river", "stone"]))
-    verdict, severity = sticky.then(pl.lit("sticky")), sticky.then(pl.lit("negligible"))
-    folder = changed(
-        run, tmp_path / "run", verdict=verdict.otherwise("verdict"), severity=severity.otherwise("severity")
-    )
+    folder = changed(run, tmp_path / "run", verdict="sticky", severity="negligible")
     said = planted.command("show", folder).stdout
     assert "has 3 sticky tokens (1 severe, 2 negligible); the worst, '!'," in said
 
 
-@pytest.mark.slow
-def test_hostile_tokens_are_printed_escaped(run, tmp_path):
-    folder, printed, texts = tmp_path / "run", "", pl.Series(list(HOSTILE))
-    shutil.copytree(run, folder)
-    table = pl.read_parquet(folder / "tokens.parquet").head(len(texts))
-    table = table.with_columns(token=texts, decoded=texts, verdict=pl.lit("sticky"))
-    for worst in range(len(HOSTILE)):  # each is once first, in the finding
-        lifts = pl.Series([2.0 if row == worst else 1.0 for row in range(len(HOSTILE))])
-        table.with_columns(lift=lifts).write_parquet(folder / "tokens.parquet")
-        printed += planted.command("show", folder).stdout
-    assert_harmless(printed)
-    assert [shown for shown in HOSTILE.values() if f" {shown} " not in printed] == []
+def test_columns_that_a_list_fills_are_shown_and_an_empty_one_is_not(run, tmp_path):
+    folder = changed(run, tmp_path / "run", verdict="topical", severity="mild", kind="law")
+    for arguments, more in (("--verdict topical", ["kind", "severity"]), ("--contains in", [])):
+        table = planted.command("show", folder, *arguments.split()).stdout
+        header = next(line for line in table.splitlines() if "universality" in line)
+        columns = ["id", "token", "lift", "low", "high", "universality", *more, "verdict"]
+        assert re.split(" {2,}", header.strip()) == columns
 
 
 # probe
@@ -285,14 +224,6 @@ def test_probe_prints_the_evidence_and_both_curves_and_stores_nothing(
     u = open_run(run).plan.mean_similarity
     assert result.stdout.endswith(f"the model's mean similarity is {u:.4f}.\n")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_probe_measures_an_unreachable_token_by_id(place, options):
-    arguments = ("probe", place / "planted", "5", "--ids", *options)
-    (found,) = planted.document(planted.command(*arguments, "--format", "json"))
-    assert (found["token"], found["category"]) == ("[unused0]", "UNREACHABLE_SPECIAL")
-    saying = "cannot occur in text .UNREACHABLE_SPECIAL.: probe it with ids insertion"
-    planted.refused(*arguments, "--insertion", "text", saying=saying)
 
 
 # Dimensions, and judge
@@ -361,22 +292,10 @@ def test_a_judgement_reads_a_column_and_csv_has_all_tokens(place, deep):
     assert {row["token"]: row["verdict"] for row in rows}[planted.PLANTED] == "sticky"
 
 
-@pytest.mark.parametrize(
-    ("given", "status", "saying"),
-    [
-        ("--sentences \x1b[31mred", 1, "no file"),
-        ("--column missing", 1, "column"),
-        ("--anchors 1", 2, "anchors"),
-        ("--model nope", 1, "nope"),
-        ("--column body --dimensions 9", 1, "has dimensions 8, 24"),
-    ],
-)
-def test_a_judgement_that_cannot_be_made_is_refused(place, deep, given, status, saying):
-    texts = ("--sentences", place / "own.csv")
-    planted.refused("judge", deep, *texts, *given.split(), status=status, saying=saying)
-
-
-def test_a_run_of_another_method_or_without_dimensions_is_not_judged_by_them(place, run, small_run):
+def test_a_judgement_that_cannot_be_made_is_refused(place, run, deep, small_run):
     texts = ("--sentences", place / "own.txt")
+    planted.refused("judge", deep, "--sentences", "\x1b[31mred", saying="no file")
+    planted.refused("judge", deep, *texts, "--anchors", 1, status=2, saying="anchors")
+    planted.refused("judge", deep, *texts, "--dimensions", 9, saying="has dimensions 8, 24")
     planted.refused("judge", small_run.path, *texts, saying="cannot judge another corpus")
     planted.refused("judge", run, *texts, "--dimensions", 8, saying="was made without dimensions")

@@ -1,11 +1,8 @@
 """The method std on the command line, and tokens: one document on stdout, everything else on stderr."""
 
-import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -80,22 +77,6 @@ def test_progress_and_notes_go_to_stderr(planted_folder, planted_options, tmp_pa
     assert open_run(found["run"]).result.scored == 9
 
 
-def test_the_options_of_detect_reach_the_run(planted_folder, planted_options, tmp_path):
-    (tmp_path / "chosen.csv").write_text("token\nriver\nstone\nbird\n!\n", encoding="utf-8")
-    given = (
-        "--seed 9 --insertion ids --set copies=2 --set scoring-pairs=3 --set outlier-range=1.5 "
-        f"--set pair-count=70 --sample 3 --tokens {tmp_path / 'chosen.csv'} --out {tmp_path / 'run'}"
-    )
-    result = planted.command("detect", planted_folder, *planted_options, *given.split())
-    assert result.exit_code == 0, result.stderr
-    run = open_run(tmp_path / "run")
-    wanted = {"seed": 9, "insertion": "ids", "copies": 2, "scoring_pairs": 3, "validation_pairs": 20}
-    wanted |= {"outlier_range": 1.5, "pairs": 70, "sentences": 40, "candidate_share": 1}
-    assert run.record.settings.items() >= wanted.items()
-    assert len(run.tokens) == 3
-    assert set(run.tokens["token"]) < {"river", "stone", "bird", "!"}
-
-
 def test_detect_reads_pairs_and_says_where_they_disagree_with_the_model(
     planted_folder, planted_options, tmp_path
 ):
@@ -108,20 +89,6 @@ def test_detect_reads_pairs_and_says_where_they_disagree_with_the_model(
     assert "note: similarities in the pair file differ by up to" in result.stderr
     record = open_run(tmp_path / "run").record
     assert (record.corpus.source, record.corpus.sentences) == (str(pairs), None)
-
-
-@pytest.mark.slow
-def test_the_command_in_a_process_of_its_own_prints_one_document(
-    planted_folder, planted_options, planted_run
-):
-    code = "from stickytoken.cli.main import main; main()"
-    arguments = ["detect", planted_folder, *planted_options, "--out", planted_run, "--format", "json"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    shown = planted.document(planted.command("show", planted_run, "--format", "json"))
-    assert json.loads(done.stdout) == shown
 
 
 # probe

@@ -13,7 +13,7 @@ import tiny
 import tiny_decoders
 from prompted_loading import load_prompted
 from stickytoken import load_encoder
-from stickytoken.evaluation import compare, cosines, read_similarity, tune, tune_contrast
+from stickytoken.evaluation import compare, read_similarity, tune, tune_contrast
 
 SENTENCES = tiny.sentences(24)
 PROMPTED = {"device": "cpu", "prompt": "prompteol"}
@@ -166,12 +166,6 @@ def test_what_cannot_be_evaluated_is_one_line(folder, bert_folder, task, tmp_pat
     few.write_text('{"sentence1": "a", "sentence2": "b", "score": 1}\n')
     for command in ("evaluate", "tune"):
         planted.refused(command, folder, "--task", few, saying="at least 3 pairs")
-
-
-def test_cosines_are_those_of_each_pair():
-    first, second = np.random.default_rng(1).standard_normal((2, 30, 5)).astype(np.float32)
-    expected = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
-    assert cosines(first, second) == pytest.approx(expected, abs=1e-6)
 
 
 # embed

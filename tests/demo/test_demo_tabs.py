@@ -1,10 +1,150 @@
-"""Explore, Explain and Compare in a real browser, as a visitor uses them."""
+"""The web app in a real browser, tab by tab and as a whole: quiet, by keyboard, on a phone, hostile."""
+
+import re
+import urllib.request
+from urllib.parse import urlsplit
 
 import pytest
 
-from web_app import TOKEN, drawn, error, first_cells, open_tab, rows
+import accessibility
+from report_pages import words_cut_off
+from stickytoken.demo._compare import NO_REPAIR
+from web_app import (
+    ATTACKS,
+    SHOWN,
+    TABS,
+    TOKEN,
+    WIDE,
+    browsing,
+    drawn,
+    error,
+    first_cells,
+    named,
+    open_tab,
+    rows,
+)
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+
+# Try.
+
+
+def test_it_opens_on_a_worked_example(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
+        assert SHOWN[0] in page.inner_text("#try-answer")
+        assert "benign" in page.inner_text("#try-answer")
+        drawn(page, 2)
+        picture = page.locator(".js-plotly-plot[role=img][aria-label*='Similarity of the two sentences']")
+        expect(picture).to_have_count(1)
+        assert heard == []
+
+
+def test_another_token_is_tried_by_name_by_id_and_from_the_list(page):
+    panel = open_tab(page, "Try")
+    token = panel.get_by_role("textbox", name=TOKEN)
+    token.fill("baba")
+    token.press("Enter")
+    expect(named(page)).to_have_text("baba")
+    token_id = re.search(r"\(id (\d+)", page.inner_text("#try-answer .lead")).group(1)
+    token.fill("!")
+    panel.get_by_role("button", name="Show what happens").click()
+    expect(named(page)).to_have_text("!")
+    token.fill(f"#{token_id}")
+    token.press("Enter")
+    expect(named(page)).to_have_text("baba")
+    panel.get_by_label("From the run").click()
+    page.get_by_role("option").filter(has_text=SHOWN[1]).click()
+    expect(named(page)).to_have_text(SHOWN[1])
+
+
+def test_sentences_placement_and_copies_change_the_answer(page):
+    panel = open_tab(page, "Try")
+    panel.get_by_label("Sentence A").fill("baba bama")
+    panel.get_by_label("Sentence B").fill("laga lara")
+    panel.get_by_role("textbox", name=TOKEN).fill("!")
+    panel.get_by_text("before (prefix)", exact=True).click()
+    expect(page.locator("#try-answer .lead")).to_contain_text("before sentence B")
+    expect(page.locator("#try-sentences")).to_contain_text("baba bama")
+    copies = panel.get_by_role("spinbutton", name="Copies")
+    before = int(copies.input_value())
+    copies.press("ArrowUp")
+    panel.get_by_role("button", name="Show what happens").click()
+    expect(page.locator("#try-answer .headline")).to_have_text(re.compile(f"^{before + 1} copies"))
+
+
+def test_bad_input_is_one_line_in_the_page(page):
+    panel = open_tab(page, "Try")
+    usual = {"Token": "baba", "Sentence A": "baba bama", "Sentence B": "laga lara"}
+    for label, text, reason in (
+        ("Token", "volcano", "the vocabulary has no token 'volcano'"),
+        ("Token", ATTACKS[0] + "x", f"the vocabulary has no token '{ATTACKS[0]}x'"),
+        ("Token", "#999999", "token id 999999 cannot occur in text"),
+        ("Sentence A", "x" * 1001, "sentence A has 1,001 characters"),
+        ("Sentence B", " ", "sentence B is empty"),
+    ):
+        for name, value in (usual | {label: text}).items():
+            panel.get_by_role("textbox", name=re.compile(f"^{name}")).fill(value)
+        panel.get_by_role("button", name="Show what happens").click()
+        expect(error(page)).to_contain_text(reason)
+        expect(panel.locator(".headline, .figure, table").filter(visible=True)).to_have_count(0)
+        assert "Traceback" not in page.content()
+        assert page.locator("img[src=x]").count() == 0
+    for name, value in usual.items():  # others go on with this page
+        panel.get_by_role("textbox", name=re.compile(f"^{name}")).fill(value)
+
+
+def test_a_number_of_copies_that_is_refused_is_not_replaced_and_not_computed(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
+        panel = open_tab(page, "Try")
+        sent = []
+        page.on("request", lambda request: sent.append(request) if "queue/join" in request.url else None)
+        for count in ("0", "33", "-1", ""):
+            panel.get_by_role("spinbutton", name="Copies").fill(count)
+            panel.get_by_role("button", name="Show what happens").click()
+            expect(error(page)).to_contain_text(f"is {count or 'empty'}: enter a whole number from 1 to 32")
+            expect(panel.locator(".headline, .figure, table").filter(visible=True)).to_have_count(0)
+            assert panel.get_by_role("spinbutton", name="Copies").input_value() == count
+        assert len(sent) == 4
+        panel.get_by_role("spinbutton", name="Copies").fill("5")
+        panel.get_by_role("button", name="Show what happens").click()
+        expect(page.locator("#try-answer .headline")).to_have_text(re.compile("^5 copies"))
+        expect(error(page)).to_have_count(0)
+        assert heard == []
+
+
+def test_a_model_without_a_run_can_be_tried(bert_page):
+    assert "No run of this model is open" in bert_page.inner_text("#try-answer")
+    open_tab(bert_page, "Explore")
+    bert_page.get_by_text("There is no run to explore").wait_for()
+    open_tab(bert_page, "Compare")
+    bert_page.get_by_text("A comparison needs two runs, and there is none").wait_for()
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_second_picture_is_dressed_like_the_first(browser, app, narrow):
+    """Dark where the page is dark, panels below each other where it is narrow."""
+    size = {"width": 390 if narrow else 1400, "height": 900}
+    dressed = """() => [...document.querySelectorAll('.js-plotly-plot')].filter(each => each.offsetParent)
+        .every(each => each.layout?.meta?.dressed === 'dark NARROW'
+            && (!NARROW || [undefined, each._fullLayout.height].includes(each.layout.meta.narrow?.height))
+            && each.querySelector('.ytick text, .xtick text')?.style.fill === 'rgb(230, 233, 238)')"""
+    with browsing(browser, app, viewport=size, color_scheme="dark") as (page, heard):
+        drawn(page, 2)
+        page.wait_for_function(dressed.replace("NARROW", str(narrow).lower()))
+        page.locator("#try-token").get_by_role("textbox").fill("baba")
+        page.get_by_role("button", name="Show what happens").click()
+        page.wait_for_function(
+            "[...document.querySelectorAll('.js-plotly-plot[role=img] .annotation-text')]"
+            ".some(each => each.textContent.includes('baba'))"
+        )
+        page.wait_for_function(dressed.replace("NARROW", str(narrow).lower()))
+        if not narrow:
+            page.set_viewport_size({"width": 390, "height": 900})
+            page.wait_for_function(dressed.replace("NARROW", "true"))
+        assert heard == []
+
+
+# Explore.
 
 
 def choose(page, field, text):
@@ -18,9 +158,6 @@ def choose(page, field, text):
     field.press("ArrowDown")
     field.press("Enter")
     expect(options).to_have_count(0)
-
-
-# Explore.
 
 
 def looked_at(page):
@@ -63,9 +200,6 @@ def test_a_run_that_is_not_finished_is_shown_as_far_as_it_got(page):
     expect(page.locator("#explore-count")).to_contain_text("0 tokens")
     choose(page, run, usual)
     expect(page.locator("#explore-count")).to_have_text(everything)
-
-
-# Explain.
 
 
 def titles(panel):
@@ -113,9 +247,6 @@ def test_a_model_without_attention_is_explained_without_it(page):
     expect(titles(panel)).to_have_count(0)
 
 
-# Compare.
-
-
 def test_two_runs_are_compared(page):
     panel = open_tab(page, "Compare")
     answer = page.locator("#compare-answer")
@@ -133,3 +264,158 @@ def test_two_runs_are_compared(page):
     expect(answer.locator("table")).to_have_count(0)
     choose(page, first, usual)
     expect(answer).to_contain_text("Agreement")
+
+
+# Why and Repair.
+
+
+def test_a_visitor_asks_about_two_hostile_texts(page):
+    expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+    panel = open_tab(page, "Why")
+    answer = page.locator("#why-answer")
+    expect(answer.locator(".headline")).to_be_visible(timeout=60_000)
+    panel.get_by_role("textbox", name="First text").fill(f"baba {ATTACKS[0]}")
+    panel.get_by_role("textbox", name="Second text").fill("laga lara")
+    panel.get_by_role("button", name="Show why").click()
+    expect(answer).to_contain_text(SHOWN[0])
+    panel.get_by_role("textbox", name="Second text").fill(" ")
+    panel.get_by_role("button", name="Show why").click()
+    expect(error(page)).to_contain_text("the second text is empty: write a sentence")
+
+
+def test_without_a_repair_the_page_says_how_to_make_one(page):
+    panel = open_tab(page, "Repair")
+    assert panel.locator("code").all_inner_texts() == NO_REPAIR.split("`")[1::2]
+
+
+# As a whole.
+
+
+def settled(page, tab):
+    """Open a tab, and wait until all of it is there."""
+    panel = open_tab(page, tab)
+    if tab == "Explain":
+        expect(page.locator("#explain-answer .headline")).to_be_visible(timeout=60_000)
+    if tab == "Why":
+        expect(panel.locator("#why-answer .headline")).to_be_visible(timeout=60_000)
+    elif tab == "Repair":  # no repair is open
+        expect(panel.locator("#repair-answer")).to_be_visible()
+    else:
+        expect(panel.locator(".js-plotly-plot[role=img]").first).to_be_visible()
+    return panel
+
+
+def test_hostile_text_is_text_everywhere(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
+        for tab in TABS:
+            settled(page, tab)
+            shown = page.locator("body").inner_text()
+            assert not {"\u202e", "\x1b"} & set(shown)
+            assert page.locator("img[src=x], svg[onload], a[href^=javascript], [onmouseover]").count() == 0
+        open_tab(page, "Explore")
+        assert set(SHOWN[:4]) <= set(rows(page))
+        assert heard == []
+
+
+def test_the_policy_allows_no_other_host(app):
+    with urllib.request.urlopen(app) as answer:
+        policy = answer.headers["content-security-policy"]
+    assert urlsplit(app).hostname == "127.0.0.1"
+    assert "default-src 'self'" in policy
+    assert "http" not in policy
+
+
+def assert_nothing_is_cut_off(page):
+    """The page is no wider than the screen, and all words of its pictures can be read."""
+    for _ in range(50):  # a picture is drawn first, and then fitted to the screen
+        if not (found := words_cut_off(page)):
+            break
+        page.wait_for_timeout(100)
+    assert found == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+
+
+def test_pictures_fit_a_printed_page(browser, app):
+    widths = (
+        "[...document.querySelectorAll('.js-plotly-plot .main-svg')]"
+        ".map(drawn => Math.round(drawn.getBoundingClientRect().width)).filter(Boolean)"
+    )
+    with browsing(browser, app, **WIDE) as (page, heard):
+        settled(page, "Explore")
+        before = page.evaluate(widths)
+        assert max(before) > 800
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.wait_for_function(f"() => Math.max(...{widths}) <= 640")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.wait_for_function(f"() => Math.max(...{widths}) > 800")
+        assert heard == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
+def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_grave(browser, app, width, scheme):
+    with browsing(browser, app, viewport={"width": width, "height": 844}, color_scheme=scheme) as visit:
+        page, heard = visit
+        for tab in TABS:
+            settled(page, tab)
+            assert_nothing_is_cut_off(page)
+            for _ in range(5):  # what waits for an answer is dimmed, and fades in
+                if not (found := accessibility.violations(page)):
+                    break
+                page.wait_for_timeout(1000)
+            assert found == []
+        assert heard == []
+
+
+def test_all_pictures_of_an_explanation_fit_a_phone(browser, bert_app):
+    with browsing(browser, bert_app, viewport={"width": 390, "height": 844}) as (page, heard):
+        panel = settled(page, "Explain")
+        panel.get_by_label("Attribution").check()
+        panel.get_by_role("button", name="Explain").click()
+        heading = panel.get_by_role("heading", name="One pair's similarity, token by token")
+        expect(heading).to_be_visible()
+        page.wait_for_function(
+            "[...document.querySelectorAll('.js-plotly-plot')].filter(each => each.offsetParent).length >= 7"
+        )
+        assert_nothing_is_cut_off(page)
+        # Gradio measures its tabs by copies that nobody sees and that take no focus.
+        boxes = page.locator("input:visible, button:visible:not([tabindex='-1'])").evaluate_all(
+            "all => all.filter(each => each.getBoundingClientRect().right > innerWidth)"
+            ".map(each => each.outerHTML.slice(0, 200))"
+        )
+        assert boxes == []
+        assert heard == []
+
+
+def test_everything_can_be_reached_and_named_by_keyboard(page):
+    open_tab(page, "Try")
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('input, textarea, select, button')].filter(each => "
+        "each.offsetParent && !each.labels?.length && !each.getAttribute('aria-label') && "
+        "!each.textContent.trim() && !each.title).map(each => each.outerHTML.slice(0, 200))"
+    )
+    assert unnamed == []
+    page.get_by_role("tab", name="Try", exact=True).focus()
+    reached = {"Try"}
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        focused = "(document.activeElement.labels?.[0] ?? document.activeElement).textContent"
+        reached.add(page.evaluate(focused).strip())
+    for name in ("Sentence A", "Token", "Copies", "Show what happens"):
+        assert any(name in each for each in reached), reached
+
+
+def test_two_visitors_do_not_disturb_each_other(browser, app, page):
+    with browsing(browser, app, **WIDE) as (other, heard):
+        open_tab(page, "Try")
+        for visitor, name in ((page, "baba"), (other, "laga")):
+            visitor.locator("#try-token").get_by_role("textbox").fill(name)
+        for visitor in (page, other):
+            visitor.get_by_role("button", name="Show what happens").click()
+        for visitor, name in ((page, "baba"), (other, "laga")):
+            expect(named(visitor)).to_have_text(name)
+        # The example of Explain is computed once, and whole for both.
+        titles = [settled(visitor, "Explain").get_by_role("heading", level=3) for visitor in (page, other)]
+        expect(titles[1]).to_have_text(titles[0].all_inner_texts())
+        other.reload()
+        expect(named(other)).to_have_text(SHOWN[0])
+        assert heard == []

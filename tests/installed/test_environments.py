@@ -21,19 +21,8 @@ import stickytoken
 
 ROOT = Path(__file__).resolve().parents[2]
 WHEEL = Path(os.environ["STICKYTOKEN_WHEEL"]).absolute()
-QUICK = (
-    "--method",
-    "std",
-    "--sample",
-    4,
-    "--set",
-    "sentence-count=40",
-    "--set",
-    "pair-count=60",
-    "--set",
-    "scoring-pairs=2",
-)
-QUICK += ("--set", "validation-pairs=6")
+FEW = "--method std --set sentence-count=40 --set pair-count=60 --set validation-pairs=6".split()
+QUICK = (*FEW, "--sample", 4, "--set", "scoring-pairs=2")
 # Megabytes on Linux with torch's build for the CPU; a CUDA build is gigabytes larger.
 CORE_MEGABYTES = 2000
 PACKAGE_MEGABYTES = 15
@@ -110,15 +99,10 @@ def with_extra(core, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def model(bert_folder):
-    return bert_folder
-
-
-@pytest.fixture(scope="session")
-def run(core, model, sentence_file, tmp_path_factory):
+def run(core, bert_folder, sentence_file, tmp_path_factory):
     """A run that the core computed, without its report."""
     folder = tmp_path_factory.mktemp("run") / "run"
-    core.done("detect", model, "--sentences", sentence_file, *QUICK, "--out", folder)
+    core.done("detect", bert_folder, "--sentences", sentence_file, *QUICK, "--out", folder)
     return folder
 
 
@@ -132,9 +116,9 @@ def rankings(tmp_path):
 # The core alone.
 
 
-def test_the_core_says_its_version_and_lists_tokens(core, model):
+def test_the_core_says_its_version_and_lists_tokens(core, bert_folder):
     assert core.done("--version") == f"stickytoken {stickytoken.__version__}\n"
-    assert json.loads(core.done("tokens", model, "--format", "json"))["vocab_size"] == 125
+    assert json.loads(core.done("tokens", bert_folder, "--format", "json"))["vocab_size"] == 125
     script = core.folder / "bin" / "stickytoken"
     done = subprocess.run([script, "--help"], capture_output=True, text=True, env=outside(), check=True)
     assert "Usage" in done.stdout
@@ -167,20 +151,10 @@ def test_the_sizes_are_those_of_the_documents(core):
     assert own < PACKAGE_MEGABYTES
 
 
-def test_the_core_detects_shows_and_probes(core, model, run, sentence_file):
+def test_the_core_detects_shows_and_probes(core, bert_folder, run, sentence_file):
     assert "stickytoken[report]" in core.refused("report", run)
     assert json.loads(core.done("show", run, "--format", "json"))
-    options = (
-        "--sentences",
-        sentence_file,
-        "--method",
-        "std",
-        "--set",
-        "sentence-count=40",
-        "--set",
-        "pair-count=60",
-    )
-    assert "river" in core.done("probe", model, "river", *options, "--set", "validation-pairs=6")
+    assert "river" in core.done("probe", bert_folder, "river", "--sentences", sentence_file, *FEW)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +175,9 @@ def test_the_core_detects_shows_and_probes(core, model, run, sentence_file):
     ],
 )
 def test_a_command_of_the_core_names_the_extra_that_it_needs(
-    core, model, run, rankings, sentence_file, extra, arguments
+    core, bert_folder, run, rankings, sentence_file, extra, arguments
 ):
-    places = {"model": model, "run": run, "rankings": rankings, "sentences": sentence_file}
+    places = {"model": bert_folder, "run": run, "rankings": rankings, "sentences": sentence_file}
     line = core.refused(*(word.format(**places) for word in arguments))
     wanted = "report" if extra == "figures" else extra  # a report comes before its figures
     assert f"pip install 'stickytoken[{wanted}]'" in line
@@ -238,35 +212,17 @@ def test_figures_draws_them(with_extra, run, tmp_path):
     assert [*(tmp_path / "figures").glob("*.png")]
 
 
-def test_hub_reaches_for_the_data_set(with_extra, model):
-    line = with_extra("hub").refused("detect", model, "--sentences", "hub:someone/sentences")
-    assert "someone/sentences" in line
-    assert "pip install" not in line
-
-
-def test_ray_detects(with_extra, model, sentence_file, tmp_path):
+def test_ray_detects(with_extra, bert_folder, sentence_file, tmp_path):
     options = ("--sentences", sentence_file, *QUICK, "--set", "engine=ray", "--out", tmp_path / "run")
-    assert with_extra("ray").done("detect", model, *options, "--format", "json")
+    assert with_extra("ray").done("detect", bert_folder, *options, "--format", "json")
 
 
-def test_impact_ranks(with_extra, model, rankings):
-    found = with_extra("impact").done("evaluate", model, "--task", rankings, "--format", "json")
+def test_impact_ranks(with_extra, bert_folder, rankings):
+    found = with_extra("impact").done("evaluate", bert_folder, "--task", rankings, "--format", "json")
     assert json.loads(found)["kind"] == "reranking"
 
 
-def test_mteb_reaches_for_the_task(with_extra, model):
-    line = with_extra("mteb").refused("evaluate", model, "--task", "STSBenchmark")
-    assert "STSBenchmark" in line
-    assert "pip install" not in line
-
-
-def test_endpoint_reaches_for_the_server(with_extra, model):
-    line = with_extra("endpoint").refused("detect", "http://127.0.0.1:9/v1#m", "--set", f"tokenizer={model}")
-    assert "127.0.0.1:9" in line
-    assert "pip install" not in line
-
-
-def test_demo_serves_the_page(with_extra, model, run, tmp_path):
+def test_demo_serves_the_page(with_extra, bert_folder, run, tmp_path):
     environment = with_extra("demo")
     command = [environment.python, "-m", "stickytoken", "demo", "--run", run, "--port", "0"]
     with (tmp_path / "log").open("w+", encoding="utf-8") as log:
@@ -293,19 +249,26 @@ def announced(log, served):
     raise AssertionError(log.read_text("utf-8"))
 
 
+def test_openvino_is_used_by_nobody_who_has_few_texts(with_extra, bert_folder, sentence_file, tmp_path):
+    options = ("--sentences", sentence_file, *QUICK, "--out", tmp_path / "run")
+    assert with_extra("openvino").done("detect", bert_folder, *options)
+
+
 @pytest.mark.parametrize(
-    ("extra", "module"),
+    ("extra", "arguments", "reached"),
     [
-        ("haystack", "stickytoken.adapters.haystack"),
-        ("langchain", "stickytoken.adapters.langchain"),
-        ("llama-index", "stickytoken.adapters.llama_index"),
+        ("hub", "detect MODEL --sentences hub:someone/sentences", "someone/sentences"),
+        ("mteb", "evaluate MODEL --task STSBenchmark", "STSBenchmark"),
+        ("endpoint", "detect http://127.0.0.1:9/v1#m --set tokenizer=MODEL", "127.0.0.1:9"),
     ],
 )
-def test_an_adapter_is_there(with_extra, extra, module):
-    done = with_extra(extra).run("-c", f"import {module}")
+def test_an_extra_reaches_for_what_is_elsewhere(with_extra, bert_folder, extra, arguments, reached):
+    line = with_extra(extra).refused(*arguments.replace("MODEL", str(bert_folder)).split())
+    assert reached in line
+    assert "pip install" not in line
+
+
+@pytest.mark.parametrize("extra", ["haystack", "langchain", "llama-index"])
+def test_an_adapter_is_there(with_extra, extra):
+    done = with_extra(extra).run("-c", f"import stickytoken.adapters.{extra.replace('-', '_')}")
     assert done.returncode == 0, done.stderr
-
-
-def test_openvino_is_used_by_nobody_who_has_few_texts(with_extra, model, sentence_file, tmp_path):
-    options = ("--sentences", sentence_file, *QUICK, "--out", tmp_path / "run")
-    assert with_extra("openvino").done("detect", model, *options)

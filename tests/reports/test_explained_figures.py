@@ -5,13 +5,7 @@ import polars as pl
 import pytest
 
 from stickytoken.explanation.files import ATTRIBUTION_SCHEMA, HEADS_SCHEMA, MEASURES_SCHEMA, NEIGHBOURS_SCHEMA
-from stickytoken.reports.figures.explanation import (
-    attribution,
-    beside_benign,
-    by_head,
-    by_layer,
-    embedding,
-)
+from stickytoken.reports.figures.explanation import attribution, beside_benign, by_head, by_layer, embedding
 
 PANELS = {"carrier_cosine_drift": "drift", "copies_cosine_distance": "distance"}
 NAMES = {"pooling_share": "share", "pooling_norm_share": "share of lengths"}

@@ -13,10 +13,9 @@ import pytest
 
 import accessibility
 import planted
-import profiled
 import stickytoken
 from report_pages import chromium, opened, wait_for_plots, wait_until, words_cut_off
-from stickytoken import load_encoder
+from stickytoken import open_run
 from stickytoken.errors import InputError, MissingExtraError, RunError
 from stickytoken.reports.content import MOST_CARDS, read_content
 from stickytoken.reports.figures.figure import template
@@ -25,11 +24,11 @@ from stickytoken.reports.sections import report_figures
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A run with more flagged tokens than have cards, and its report."""
-    run = profiled.detect_profile(
-        load_encoder(profiled.planted_model(2)), tmp_path_factory.mktemp("run") / "run"
-    )
+def folder(run, explained_run, measured, tmp_path_factory):
+    """A run with more flagged tokens than have cards, its report and others."""
+    run = open_run(shutil.copytree(run.path, tmp_path_factory.mktemp("run") / "run"))
+    stickytoken.report(explained_run, out=run.path / "explained.html")
+    stickytoken.report(measured.path.parent, out=run.path / "measured.html")
     best = run.tokens["lift"].top_k(MOST_CARDS + 1).min()
     flagged = run.tokens.with_columns(
         verdict=pl.when(pl.col("lift") >= best).then(pl.lit("sticky")).otherwise("verdict")
@@ -49,6 +48,9 @@ def folder(tmp_path_factory):
         ("report.html", 1400, "light"),
         ("comparison.html", 390, "light"),
         ("comparison.html", 1400, "dark"),
+        ("explained.html", 390, "light"),
+        ("explained.html", 1400, "dark"),
+        ("measured.html", 390, "light"),
     ],
 )
 def test_it_is_quiet_and_never_wider_than_the_screen(folder, name, width, scheme):
@@ -132,7 +134,8 @@ def test_the_table_is_sorted_and_searched_by_keyboard(folder):
 @pytest.mark.browser
 def test_without_scripts_words_and_numbers_are_all_there(folder):
     with opened(folder / "report.html", java_script_enabled=False) as (page, heard):
-        assert page.locator("details.numbers[open] table").count() == 5
+        figures = report_figures(read_content(folder))
+        assert page.locator("details.numbers[open] table").count() == len(figures)
         assert page.locator("#tokens tbody tr").first.is_visible()
         assert page.locator(".waiting").first.is_visible()
         assert not page.locator(".tools").is_visible()

@@ -1,8 +1,6 @@
 """The columns of the method profile in reports: all explained, and some of them empty."""
 
 import json
-import shutil
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,38 +9,26 @@ import planted
 import profiled
 import stickytoken
 from report_pages import Page
-from stickytoken import load_encoder, open_run
+from stickytoken import open_run
 from stickytoken.detection.selection import reopen, token_evidence
 from stickytoken.reports.content import columns, read_content
-from stickytoken.reports.templating import glossary
+from stickytoken.reports.templating import commands, cosine, flowing, glossary, plain
 from stickytoken.validation import markdown
 from stickytoken.vocabulary import categorize
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A profile run with one sticky token."""
-    encoder = load_encoder(profiled.planted_model(2))
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "run")
-
-
-@pytest.fixture
-def run_copy(run, tmp_path):
-    return Path(shutil.copytree(run.path, tmp_path / "copy"))
-
-
-def test_everything_but_judging_works_without_the_effects(run, run_copy):
+def test_everything_but_judging_works_without_the_effects(run, run_copy, planted_encoder):
     """The example that comes with the package has none: they are large."""
     (run_copy / "effects.parquet").unlink()
     bare = open_run(run_copy)
     assert bare.tokens.equals(run.tokens)
     pages = [Page(stickytoken.report(folder)).text for folder in (run_copy, run.path)]
     assert pages[0].replace(str(run_copy), "") == pages[1].replace(str(run.path), "")
-    encoder = load_encoder(profiled.planted_model(2))
-    again = token_evidence(reopen(bare, encoder, categorize(encoder.tokenizer)), [34], with_ordinary=False)
+    opened = reopen(bare, planted_encoder, categorize(planted_encoder.tokenizer))
+    again = token_evidence(opened, [34], with_ordinary=False)
     assert len(again.tokens) == 1
     before = planted.files_of(run_copy)
-    profiled.detect_profile(encoder, run_copy)
+    profiled.detect_profile(planted_encoder, run_copy)
     assert planted.files_of(run_copy) == before
 
 
@@ -102,6 +88,49 @@ def test_the_glossary_explains_every_heading(run):
     """Headings that are plain words of English, and the ends of an interval, need no entry."""
     content = read_content(run.path)
     titles = {column.title for column in columns(content)}
-    plain = {"token", "script", "id", "low", "high"}
-    assert titles - plain <= set(glossary(content.method))
+    usual = {"token", "script", "id", "low", "high"}
+    assert titles - usual <= set(glossary(content.method))
     assert len(columns(content)) == len(titles)
+
+
+# How settings and texts are written.
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([], "–"),
+        ({}, "–"),
+        (None, "–"),
+        ("", "(empty)"),
+        ([8, 4], "8, 4"),
+        ({"token_prepending": True, "layer": -1}, "token prepending: yes, layer: -1"),
+        (-0.00158148, "−0.00158148"),
+    ],
+)
+def test_a_setting_is_never_blank_and_has_words_for_a_name(value, shown):
+    assert plain(value) == shown
+
+
+def test_a_text_with_line_breaks_is_one_paragraph():
+    assert flowing("Team,\n\nthe client \r\n has\tpulled") == "Team, the client has\tpulled"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        ("run `detect A` again", "run <code>detect A</code> again"),
+        ("`a` and `<b>`", "<code>a</code> and <code>&lt;b&gt;</code>"),
+        ("a name ` <b>", "a name ` &lt;b&gt;"),
+        ("`\u202e`", r"<code>\u202e</code>"),
+    ],
+)
+def test_commands_in_a_sentence_are_code_and_nothing_else_is(sentence, shown):
+    assert commands(sentence) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0004, "0.000"), (-0.0004, "0.000"), (-0.0281, "−0.028"), (None, "–")]
+)
+def test_a_change_near_zero_is_a_number_without_a_sign(value, shown):
+    assert cosine(value, 3) == shown

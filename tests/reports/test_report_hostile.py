@@ -8,11 +8,10 @@ import polars as pl
 import pytest
 from markdown_it import MarkdownIt
 
-import profiled
 import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page, opened, wait_for_plots
-from stickytoken import load_encoder
+from stickytoken.explanation.files import explanation_folders
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figures.figure import label
 from stickytoken.reports.sections import report_figures
@@ -45,35 +44,34 @@ ATTACKS = {
 
 
 @pytest.fixture(scope="module")
-def hostile_run(tmp_path_factory):
+def hostile_run(run, tmp_path_factory):
     """A run in which every text is hostile: tokens, model, corpus, folder, sentences."""
-    folder = tmp_path_factory.mktemp("run")
-    profiled.detect_profile(load_encoder(profiled.planted_model(2)), folder / "run")
-    table = pl.read_parquet(folder / "run" / "tokens.parquet")
-    texts = list(ATTACKS) + table["token"].to_list()[len(ATTACKS) :]
-    sticky = ["sticky"] * len(ATTACKS) + ["benign"] * (len(table) - len(ATTACKS))
-    named = pl.Series(texts, dtype=pl.String)
-    table = table.with_columns(
-        token=named, decoded=named, verdict=pl.Series(sticky), lift=pl.Series(range(len(table), 0, -1)) * 1e-3
-    )
-    table.write_parquet(folder / "run" / "tokens.parquet")
+    folder = Path(shutil.copytree(run.path, tmp_path_factory.mktemp("hostile") / "run <b>\u202e"))
+    table = pl.read_parquet(folder / "tokens.parquet")
+    ordinary = len(table) - len(ATTACKS)
+    texts = [*ATTACKS, *table["token"].to_list()[len(ATTACKS) :]]
+    table.with_columns(
+        token=pl.Series(texts),
+        decoded=pl.Series(texts),
+        verdict=pl.Series(["sticky"] * len(ATTACKS) + ["benign"] * ordinary),
+        lift=pl.Series(range(len(table), 0, -1)) * 1e-3,
+    ).write_parquet(folder / "tokens.parquet")
     names = dict(zip(table["token_id"], texts, strict=True))
-    vocabulary = pl.read_parquet(folder / "run" / "vocabulary.parquet")
-    renamed = [names.get(k, token) for k, token in vocabulary.select("token_id", "token").iter_rows()]
-    vocabulary.with_columns(token=pl.Series(renamed)).write_parquet(folder / "run" / "vocabulary.parquet")
-    evidence = pl.read_parquet(folder / "run" / "evidence.parquet")
+    vocabulary = pl.read_parquet(folder / "vocabulary.parquet")
+    named = pl.col("token_id").replace_strict(names, default=pl.col("token"))
+    vocabulary.with_columns(token=named).write_parquet(folder / "vocabulary.parquet")
     evil = "<img src=x onerror=alert(7)>\u202e"
-    evidence = evidence.with_columns(
+    evidence = pl.read_parquet(folder / "evidence.parquet")
+    evidence.with_columns(
         token_id=pl.concat([table["token_id"].head(4), evidence["token_id"].tail(8)]),
         typical_carrier=pl.lit(evil),
         typical_anchor=pl.lit("</script>" + evil),
-    )
-    evidence.write_parquet(folder / "run" / "evidence.parquet")
-    record = json.loads((folder / "run" / "run.json").read_text("utf-8"))
+    ).write_parquet(folder / "evidence.parquet")
+    record = json.loads((folder / "run.json").read_text("utf-8"))
     record["model"]["name"] = record["corpus"]["source"] = record["versions"]["torch"] = evil
     record["settings"]["seed"] = evil
-    (folder / "run" / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    return Path(shutil.move(folder / "run", folder / "run <b>\u202e"))
+    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    return folder
 
 
 def test_in_the_page_it_is_text(hostile_run):
@@ -187,17 +185,79 @@ def test_plotly_gets_token_text_escaped(hostile_run):
         assert mark not in figures
 
 
+# Explanations and measurements.
+
+EVIL = "<img src=x onerror=alert(1)>\u202e</script>|`"
+
+
+@pytest.fixture(scope="module")
+def hostile_explanations(explained_run, tmp_path_factory):
+    """A run in which every text of its explanations is hostile."""
+    run = Path(shutil.copytree(explained_run, tmp_path_factory.mktemp("hostile") / "run"))
+    for folder in explanation_folders(run / "explain"):
+        document = json.loads((folder / "explanation.json").read_text("utf-8"))
+        token = document["tokens"][0] | {"token": EVIL, "verdict": EVIL, "run_verdict": EVIL}
+        token["findings"] = [finding | {"called": EVIL} for finding in token["findings"]]
+        document |= {"tokens": [token], "notes": [EVIL], "source": EVIL, "pooling": EVIL}
+        document["settings"]["placement"] = EVIL
+        (folder / "explanation.json").write_text(json.dumps(document), encoding="utf-8")
+        texts = ("row_token", "column_token", "carrier", "anchor", "benign", "neighbour", "token")
+        rewrite(folder.glob("*.parquet"), dict.fromkeys(texts, EVIL))
+    rewrite((run / "tokens.parquet", run / "vocabulary.parquet"), {"token": EVIL})
+    return run
+
+
+@pytest.fixture(scope="module")
+def hostile_impact(measured, tmp_path_factory):
+    """A run in which every text of its measurement is hostile."""
+    run = Path(shutil.copytree(measured.path.parent, tmp_path_factory.mktemp("hostile") / "run"))
+    texts = ("task", "token", "corpus", "metric")
+    rewrite((run / measured.path.name).glob("*.parquet"), dict.fromkeys(texts, EVIL))
+    return run
+
+
+def rewrite(paths, texts):
+    """Change columns of tables, where they have them."""
+    for path in paths:
+        table = pl.read_parquet(path)
+        table.with_columns(pl.lit(texts[name]).alias(name) for name in texts if name in table).write_parquet(
+            path
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hostile_explanations", "hostile_impact"])
+def test_what_stands_in_the_folder_of_a_run_is_text(request, name):
+    run = request.getfixturevalue(name)
+    html = stickytoken.report(run)
+    assert_harmless(html.replace("\u2068", "").replace("\u2069", ""))
+    page = Page(html)
+    assert {"img", "iframe", "b"}.isdisjoint(page.tags)
+    assert page.tags.count("script") == 3
+    assert page.text.count(visible(EVIL)) > 10
+    drawn = json.dumps(page.data["figures"])
+    assert "&lt;img" in drawn
+    assert "<img" not in drawn
+    assert_harmless(stickytoken.report(run, format="md"))
+    assert "<img" not in stickytoken.report(run, format="md")
+    document = json.loads(stickytoken.report(run, format="json"))
+    assert all(each["token"] == EVIL for each in document["explanations"])
+
+
 @pytest.mark.browser
-def test_in_a_browser_nothing_happens(hostile_run, tmp_path):
+@pytest.mark.parametrize("name", ["hostile_run", "hostile_explanations", "hostile_impact"])
+def test_in_a_browser_nothing_happens(request, name, tmp_path):
     out = tmp_path / "report.html"
-    stickytoken.report(hostile_run, out=out)
-    with opened(out) as (page, heard):
+    stickytoken.report(request.getfixturevalue(name), out=out)
+    with opened(out, viewport={"width": 390, "height": 900}) as (page, heard):
         wait_for_plots(page)
-        page.hover("#figure-lift-contraction .plot")
+        page.hover("[data-figure]:last-of-type")
         assert page.evaluate("document.querySelectorAll('img, iframe, svg [onload]').length") == 0
         assert page.evaluate("document.querySelectorAll('script').length") == 3
-        shown = page.evaluate(
-            "[...document.querySelectorAll('.tokens .token')].map(each => each.textContent)"
-        )
-        assert set(shown) == set(ATTACKS.values())
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        if name == "hostile_run":
+            shown = page.evaluate(
+                "[...document.querySelectorAll('.tokens .token')].map(each => each.textContent)"
+            )
+            assert set(shown) == set(ATTACKS.values())
         assert heard == []

@@ -6,48 +6,24 @@ import shutil
 from pathlib import Path
 
 import polars as pl
-import pytest
 
 import impact_files as files
 import planted
-import profiled
 import stickytoken
-from hostile import HOSTILE
-from report_pages import Page, opened, wait_for_plots, words_cut_off
-from stickytoken import load_encoder
+from report_pages import Page
 from stickytoken.explanation import ExplainSettings, explain
-from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES, impacts_in
 from stickytoken.reports.content import impact_details, read_content
 from stickytoken.reports.figures.effects import costs, token_costs
 from stickytoken.reports.sections import report_figures
-from stickytoken.validation import visible
 
 FIGURES = ["impact-costs", "impact-tokens", "intrusion"]
-EVIL = "</script><img src=x onerror=alert(1)>|`\u202e\x1b"
+COPIED = "measured"
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """A run with a measurement of its sticky token in its folder."""
-    folder = tmp_path_factory.mktemp("run")
-    encoder = load_encoder(profiled.planted_model(2))
-    run = profiled.detect_profile(encoder, folder / "run")
-    tasks = files.mixed_tasks(folder / "tasks")
-    found = impact(encoder, tasks, run=run, intrusion=tasks[-1], settings=files.FEW)
-    assert found.path.parent == run.path
-    return found
-
-
-@pytest.fixture
-def run_copy(measured, tmp_path):
-    return Path(shutil.copytree(measured.path.parent, tmp_path / "copy"))
-
-
-def test_an_explanation_and_an_impact_of_a_token_show_the_same_benign_token_first(run_copy):
-    encoder = load_encoder(profiled.planted_model(2))
+def test_an_explanation_and_an_impact_of_a_token_show_the_same_benign_token_first(run_copy, planted_encoder):
     settings = ExplainSettings(carriers=3, benign=4, attribution=False, directions=8)
-    explain(encoder, [planted.PLANTED], run=run_copy, settings=settings, out=run_copy / "explain")
+    explain(planted_encoder, [planted.PLANTED], run=run_copy, settings=settings, out=run_copy / "explain")
     content = read_content(run_copy)
     (explained,), (measured,) = content.explanations, content.impacts
     token_id = explained.token.token_id
@@ -162,34 +138,6 @@ def rewritten(folder, **changes):
         ).write_parquet(folder / name)
 
 
-@pytest.mark.browser
-def test_hostile_names_are_text_in_every_form(run_copy, tmp_path):
-    rewritten(impact_of(run_copy), task=EVIL, token=EVIL, corpus=EVIL, metric=EVIL)
-    html = stickytoken.report(run_copy, out=tmp_path / "report.html")
-    page = Page(html)
-    assert "img" not in page.tags
-    assert visible(EVIL) in page.text
-    assert "\x1b" not in html
-    assert "\u202e" not in html
-    text = stickytoken.report(run_copy, format="md")
-    assert "<img" not in text
-    assert "\x1b" not in text
-    with opened(tmp_path / "report.html") as (browser, heard):
-        wait_for_plots(browser)
-        assert heard == []
-        assert browser.evaluate("document.querySelectorAll('img').length") == 0
-
-
-@pytest.mark.browser
-def test_all_words_of_its_pictures_can_be_read_on_a_phone(run_copy, tmp_path):
-    stickytoken.report(run_copy, out=tmp_path / "report.html")
-    with opened(tmp_path / "report.html", viewport={"width": 390, "height": 900}) as (browser, heard):
-        wait_for_plots(browser)
-        assert browser.evaluate("document.documentElement.scrollWidth") == 390
-        assert words_cut_off(browser) == []
-        assert heard == []
-
-
 def test_what_is_missing_stays_missing(run_copy):
     numbers = {name for table in TABLES.values() for name, kind in table.items() if kind is pl.Float64}
     counted = {name for name in numbers if "hits" in name or "rank" in name}
@@ -202,19 +150,6 @@ def test_what_is_missing_stays_missing(run_copy):
     document = json.loads(stickytoken.report(run_copy, format="json"))
     costs_shown = next(each for each in document["figures"] if each["name"] == "impact-costs")
     assert {tuple(row[3:]) for row in costs_shown["rows"]} == {(None,) * 9}
-
-
-@pytest.mark.parametrize("text", [*HOSTILE, EVIL])
-def test_no_token_text_is_markup_in_a_figure(text):
-    row = dict.fromkeys(TABLES["conditions.parquet"]) | {
-        "task": text, "metric": "m", "kind": "sticky", "token_id": 1, "token": text, "drop": 0.1,
-    }  # fmt: skip
-    benign = row | {"kind": "benign", "token_id": 2}
-    figure = token_costs([row, benign])
-    drawn = figure.plot.to_json()
-    assert "<img" not in json.loads(drawn)["layout"]["annotations"][0]["text"]
-    assert all("<" not in name for trace in json.loads(drawn)["data"] for name in trace["y"])
-    assert text in figure.alt
 
 
 def test_a_task_without_intervals_is_drawn_without_them():

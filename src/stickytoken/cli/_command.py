@@ -119,7 +119,6 @@ class PanelledCommand(TyperCommand):
             option.opts, option.secondary_opts = [f"--set {name}"], []  # as errors name it
 
     def get_help_option(self, ctx: Any) -> TyperOption | None:
-        """Return --help, in the last panel."""
         option: TyperOption | None = super().get_help_option(ctx)
         if option is not None:
             option.rich_help_panel = OUTPUT
@@ -127,7 +126,6 @@ class PanelledCommand(TyperCommand):
         return option
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return arguments, then options by panel."""
         return sorted(super().get_params(ctx), key=_rank)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -14,16 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from stickytoken.cli import console
 from stickytoken.cli._options import EndpointLoadingOptions, LoadingOptions, PromptingOptions
-from stickytoken.cli.console import (
-    Verbosity,
-    bars_hidden,
-    current_verbosity,
-    duration,
-    inform,
-    progress_bar,
-    status,
-)
 from stickytoken.errors import InputError, ModelError, StickyTokenError
 
 if TYPE_CHECKING:
@@ -44,7 +36,7 @@ def load(
     silence_transformers()
     options = {each.name: getattr(loading, each.name) for each in fields(LoadingOptions)}
     if isinstance(loading, EndpointLoadingOptions) and names_endpoint(model):
-        with status(f"asking {model}"):
+        with console.status(f"asking {model}"):
             from stickytoken.encoders import Prompting, load_encoder
             from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
 
@@ -66,17 +58,17 @@ def load(
             "leave them out"
         )
     options["dtype"] = loading.dtype or "float32"
-    with status(f"loading {model}"), collector_paused():
+    with console.status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import Prompting, load_encoder
 
         encoder: Encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
-    if current_verbosity() is Verbosity.VERBOSE:
+    if console.current_verbosity() is console.Verbosity.VERBOSE:
         from stickytoken.encoders.loading.resolution import resolve_model
 
         source, identity = resolve_model(model, loading.revision), encoder.identity
         longest = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
-        inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
-        inform(
+        console.inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
+        console.inform(
             f"computes: on {encoder.device} in {identity.dtype}, inputs of {longest}, vectors of "
             f"{identity.dimension:,} components"
         )
@@ -85,7 +77,7 @@ def load(
 
 def _told_of_server(encoder: EndpointEncoder) -> Encoder:
     """Say what the server of an encoder does, and from now on its long pauses."""
-    encoder.endpoint.waits = lambda reason, seconds: inform(f"waiting {seconds:.0f} s: {reason}")
+    encoder.endpoint.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.capabilities
     facts = [
         f"{server.dimension:,} components",
@@ -97,7 +89,7 @@ def _told_of_server(encoder: EndpointEncoder) -> Encoder:
         "normalised" if server.normalised else "not normalised",
         f"noise {server.noise:.1e}",
     ]
-    inform(f"endpoint: {', '.join(fact for fact in facts if fact)}")
+    console.inform(f"endpoint: {', '.join(fact for fact in facts if fact)}")
     return encoder
 
 
@@ -136,7 +128,7 @@ def load_for(
                 recorded = recorded.model_copy(
                     update={"endpoint": recorded.endpoint.model_copy(update=moved)}
                 )
-            with status(f"asking {name}"):
+            with console.status(f"asking {name}"):
                 encoder: Any = load_recorded_endpoint(name, recorded, loading.options)
             return _told_of_server(encoder)
         loading = replace(
@@ -180,10 +172,10 @@ def tell_layer(encoder: Encoder) -> None:
 
     if isinstance(encoder, CausalPromptEncoder) and encoder.spec is not None:
         choice = encoder.spec.layer_choice
-        inform(f"layer: {encoder.prompted.number} of {encoder.layers} ({choice})")
+        console.inform(f"layer: {encoder.prompted.number} of {encoder.layers} ({choice})")
     if isinstance(encoder, CausalPromptEncoder) and (contrast := encoder.reading.contrast) is not None:
         strength = "" if contrast.strength is None else f", strength {contrast.strength:g}"
-        inform(f"contrast: layer {contrast.layer}, counted from 0, rule {contrast.rule}{strength}")
+        console.inform(f"contrast: layer {contrast.layer}, counted from 0, rule {contrast.rule}{strength}")
 
 
 @contextmanager
@@ -201,7 +193,7 @@ def announced(
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder, estimate_cost
 
-    with progress_bar() as progress:
+    with console.progress_bar() as progress:
         if not isinstance(encoder, EndpointEncoder):
             yield progress
             return
@@ -214,16 +206,16 @@ def announced(
                 try:
                     return estimate_cost(encoder, lambda stand_in: measurement(stand_in, place), uncertain)
                 except StickyTokenError as error:
-                    inform(f"what will be sent cannot be estimated ({error})")
+                    console.inform(f"what will be sent cannot be estimated ({error})")
                     return None
 
         def agree() -> None:
             nonlocal expected
-            with bars_hidden():
-                inform("counting what to send")
+            with console.bars_hidden():
+                console.inform("counting what to send")
                 if (estimate := estimated()) is not None:
                     expected = estimate.tokens
-                    inform(f"estimate: {_described(estimate)}")
+                    console.inform(f"estimate: {_described(estimate)}")
                 if loading.yes or (endpoint.address.is_local and not loading.price_per_million):
                     return
                 if not sys.stdin.isatty():
@@ -242,15 +234,15 @@ def announced(
                     total = spent + estimate.tokens
                     if abs(total - expected) > 0.02 * expected:
                         expected = total
-                        with bars_hidden():
-                            inform(f"estimate for the rest: {_described(estimate)}")
+                        with console.bars_hidden():
+                            console.inform(f"estimate for the rest: {_described(estimate)}")
             progress(step)
 
         endpoint.before_sending = agree
         yield report
         if endpoint.spending.requests:
             sent, cost = endpoint.spending, _cost(endpoint.spending.cost)
-            inform(f"sent, with the checks: {sent.requests:,} requests, {sent.tokens:,} tokens{cost}")
+            console.inform(f"sent, with the checks: {sent.requests:,} requests, {sent.tokens:,} tokens{cost}")
 
 
 def _cost(cost: float | None) -> str:
@@ -268,13 +260,13 @@ def _described(estimate: CostEstimate) -> str:
     before = f"; {estimate.answered:,} texts were answered before" if estimate.answered else ""
     return (
         f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens, "
-        f"{price}, about {duration(estimate.seconds)}{most}{before}"
+        f"{price}, about {console.duration(estimate.seconds)}{most}{before}"
     )
 
 
 def silence_transformers() -> None:
     """Switch off the progress bars and log lines of transformers, except with `--verbose`."""
-    verbose = current_verbosity() is Verbosity.VERBOSE
+    verbose = console.current_verbosity() is console.Verbosity.VERBOSE
     # transformers reads the variable when it is imported, before the calls below can have an effect.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "warning" if verbose else "error")
     from transformers.utils import logging
@@ -285,7 +277,7 @@ def silence_transformers() -> None:
 
 def silence_transformers_once_loaded() -> None:
     """Do what `silence_transformers` does, for a command that may end without loading transformers."""
-    if current_verbosity() is not Verbosity.VERBOSE:
+    if console.current_verbosity() is not console.Verbosity.VERBOSE:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
@@ -338,7 +330,6 @@ def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] 
 
 
 def token_id(argument: str) -> int:
-    """Read an argument as a token id."""
     try:
         return int(argument)
     except ValueError:

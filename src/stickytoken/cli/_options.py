@@ -279,7 +279,6 @@ class EngineOptions:
 
     @property
     def choice(self) -> EngineChoice:
-        """The engine as `detect` takes it."""
         if self.engine is Engine.RAY:
             from stickytoken.measurement.ray_engine import RayCluster
 

@@ -31,7 +31,6 @@ _COLUMNS = (
 
 
 def print_dimensions(model: str, table: pl.DataFrame) -> None:
-    """Print one row per dimension and layer."""
     import polars as pl
 
     whole = table["layer"].null_count() == len(table)
@@ -53,10 +52,7 @@ _FEW = 20
 
 
 def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
-    """Print rows of tokens.parquet with the columns that the run lists for them.
-
-    The category is left out where every token has the usual one.
-    """
+    # The category is left out where every token has the usual one.
     special = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if special else []
     first = (Column("token_id", "id"), Column("token", "token"), *category)
@@ -64,7 +60,6 @@ def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
 
 
 def finish_run(run: Run, output_format: Format, write_report: bool) -> None:
-    """Print the results; then, if asked, write report.html into the run folder."""
     try:
         show_run(run, output_format)
     finally:  # also if stdout was closed early
@@ -81,7 +76,6 @@ def finish_run(run: Run, output_format: Format, write_report: bool) -> None:
 
 
 def show_run(run: Run, output_format: Format) -> None:
-    """Print what was found, what it rests on, and where the run is; or one JSON document."""
     if output_format is Format.JSON:
         print_json(run.summary())
         return

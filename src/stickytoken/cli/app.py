@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from stickytoken.cli import console
 from stickytoken.cli._command import PanelledCommand
 from stickytoken.cli.commands.documents import clean, scan
 from stickytoken.cli.commands.language_models import embed, evaluate, tune
@@ -16,15 +17,6 @@ from stickytoken.cli.commands.measuring import detect, judge, probe
 from stickytoken.cli.commands.runs import card, compare, published, report, show, tokens
 from stickytoken.cli.commands.shipping import check, demo, repair
 from stickytoken.cli.commands.understanding import explain, impact, why
-from stickytoken.cli.console import (
-    CLOSED_PIPE,
-    INTERRUPTED,
-    ignore_interrupts,
-    is_full,
-    print_error,
-    silence_stdout,
-    was_interrupted,
-)
 from stickytoken.errors import KEPT_NOTE, StickyTokenError
 from stickytoken.version import __version__
 
@@ -59,7 +51,7 @@ class CommandGroup(TyperGroup):
             context: typer.Context | None = getattr(error, "ctx", None)
             command = context.command_path if context is not None else "stickytoken"
             message = error.format_message().replace("Value error, ", "").rstrip(".")
-            print_error(f"error: {message} (see {command} --help)")
+            console.print_error(f"error: {message} (see {command} --help)")
             status = WRONG_USAGE
         if standalone_mode:
             sys.exit(status)
@@ -80,22 +72,22 @@ class CommandGroup(TyperGroup):
 
 def _status(error: BaseException, command: str | None) -> int | None:
     """Print the line for an error and return the exit status; None where the error is a defect."""
-    if isinstance(error, KeyboardInterrupt) or was_interrupted():
-        ignore_interrupts()
+    if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
+        console.ignore_interrupts()
         said = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
         if command in _AFTER_INTERRUPT:
             said.append(_AFTER_INTERRUPT[command])
-        print_error(f"interrupted: {'; '.join(said)}" if said else "interrupted")
-        return INTERRUPTED
+        console.print_error(f"interrupted: {'; '.join(said)}" if said else "interrupted")
+        return console.INTERRUPTED
     if isinstance(error, StickyTokenError):
-        print_error(f"error: {error}")
+        console.print_error(f"error: {error}")
         return FAILED
     if isinstance(error, BrokenPipeError):
-        silence_stdout()
-        return CLOSED_PIPE
-    if isinstance(error, OSError) and is_full(error):
-        silence_stdout()
-        print_error(f"error: the output could not be written: {error.strerror}")
+        console.silence_stdout()
+        return console.CLOSED_PIPE
+    if isinstance(error, OSError) and console.is_full(error):
+        console.silence_stdout()
+        console.print_error(f"error: the output could not be written: {error.strerror}")
         return FAILED
     return None
 

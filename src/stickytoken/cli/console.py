@@ -167,7 +167,6 @@ def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> 
 
 
 def print_line(message: str) -> None:
-    """Print one line of results on stdout, without wrapping it."""
     stdout().print(Text(visible(message)), soft_wrap=True)
 
 
@@ -272,7 +271,6 @@ CLOSED_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk is full or cannot be written."""
     return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 
 
@@ -404,7 +402,6 @@ def bars_hidden() -> Iterator[None]:
 
 @contextmanager
 def counted(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that takes how many of all are done."""
     from stickytoken.measurement.engine import Progress
 
     with progress_bar() as progress:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,8 +61,6 @@ def _rises(curves: list[list[float]]) -> NDArray[np.float64]:
 
 
 class ExactShare(NamedTuple):
-    """A share with its interval."""
-
     value: float
     low: float
     high: float
@@ -111,8 +108,6 @@ class WorstToken(NamedTuple):
 
 
 class ComparedRun:
-    """A finished run with its name in the comparison."""
-
     def __init__(self, name: str, run: Run) -> None:
         self.name = name
         self.run = run
@@ -121,7 +116,6 @@ class ComparedRun:
 
     @property
     def confidence(self) -> float:
-        """Coverage of the intervals."""
         return _CONFIDENCE if self.scale is None else self.scale.confidence
 
     @cached_property
@@ -191,7 +185,6 @@ class ComparedRun:
 
     @cached_property
     def quantiles(self) -> tuple[float, float] | None:
-        """Median and 99th percentile of the deviations; None without a scale."""
         known = self.run.tokens.select(deviations(self.scale)).to_series().drop_nulls()
         if known.is_empty():
             return None
@@ -222,13 +215,7 @@ def tone_of(sticky: pl.DataFrame) -> str:
 
 
 def short_headline(run: Run) -> str:
-    """Return the headline of a run with the short name of its model."""
-    return run.method.headline(run).replace(run.model_name, short_name(run))
-
-
-def short_name(run: Run) -> str:
-    """Return the name of a model without a local folder or the address of an endpoint."""
-    return run.record.model.short_name
+    return run.method.headline(run).replace(run.model_name, run.record.model.short_name)
 
 
 _LEAST_SHARED = 20
@@ -257,11 +244,6 @@ class ComparedToken:
     verdicts: Sequence[str | None]  # by run; None where the run did not judge it
 
 
-def agreements(runs: Sequence[ComparedRun]) -> tuple[Agreement, ...]:
-    """Compare every pair of runs; tokens are matched by vocabulary string, which models may share."""
-    return tuple(_agreement(first, second) for first, second in combinations(runs, 2))
-
-
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     """List every token that a run calls sticky; those that most runs flag, and most strongly, first."""
     known: list[dict[str, tuple[float | None, str | None]]] = []
@@ -280,7 +262,8 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     return tuple(sorted(found, key=rank))
 
 
-def _agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
+def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
+    """Compare two runs; tokens are matched by vocabulary string, which models may share."""
     from scipy.stats import spearmanr
 
     columns = ("token", "lift", "verdict")

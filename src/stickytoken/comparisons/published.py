@@ -53,8 +53,6 @@ _OWN_VOCABULARY = 0.5
 
 @dataclass(frozen=True)
 class BesideRun:
-    """The published tokens of a model beside a run."""
-
     # One row per published token: score and validation rate as published; of the run its verdict, deviations
     # with interval, and the share of tokens that lift less; null where the run did not examine the token
     tokens: pl.DataFrame
@@ -92,11 +90,7 @@ def published_models() -> pl.DataFrame:
 
 
 def published_model(name: str) -> dict[str, object]:
-    """Look a model up by its name in the paper or on the hub; case does not matter.
-
-    Raises:
-        InputError: the paper has no such model.
-    """
+    """Look a model up by its name in the paper or on the hub; case does not matter."""
     models = published_models()
     wanted = name.strip().lower().rstrip("/")
     rows = models.filter(
@@ -111,7 +105,6 @@ def published_model(name: str) -> dict[str, object]:
 
 
 def model_of(run: Run) -> str:
-    """Return the published model that a run is named after."""
     name = Path(run.model_name).name
     try:
         return str(published_model(name)["model"])
@@ -120,25 +113,12 @@ def model_of(run: Run) -> str:
 
 
 def published_tokens(name: str) -> pl.DataFrame:
-    """Return the published sticky tokens of a model, by id.
-
-    Raises:
-        InputError: the paper has no such model.
-    """
     own = published_model(name)["model"]
     return _table("published_tokens.csv", _TOKENS).filter(model=own).drop("model")
 
 
 def beside_run(run: Run, name: str) -> BesideRun:
-    """Put the published tokens of a model beside a run.
-
-    Args:
-        run: of this model; any method.
-        name: of the model.
-
-    Raises:
-        InputError: the paper has no such model, or the run is of a model with another vocabulary.
-    """
+    """Put the published tokens of a model beside a run of this model, by any method."""
     from scipy.stats import kstest
 
     published = published_tokens(name)

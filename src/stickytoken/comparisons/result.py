@@ -17,9 +17,8 @@ from stickytoken.comparisons.compared_run import (
     ComparedRun,
     ComparedToken,
     Examined,
-    agreements,
+    agreement,
     compared_tokens,
-    short_name,
 )
 from stickytoken.detection.detect import IDENTITY_VERSION
 from stickytoken.detection.run import Run, open_run
@@ -33,8 +32,6 @@ _SEED = "seed"
 
 
 class Measure(StrEnum):
-    """What a comparison puts side by side."""
-
     WORST = "worst lift"
     SHARE = "sticky tokens per 10,000"
     COPIES = "copies until serious"
@@ -52,16 +49,12 @@ _ALL = tuple(Measure)
 
 
 class Reason(NamedTuple):
-    """What stands in the way of a comparison."""
-
     answer: Answer  # how much
     said: str  # one sentence, without a full stop
     measures: tuple[Measure, ...] = _ALL  # those that it affects
 
 
 class Comparability(NamedTuple):
-    """What can be compared between runs."""
-
     answers: dict[Measure, Answer]  # by measure, for all runs together
     reasons: tuple[Reason, ...]  # the gravest first; empty if nothing stands in the way
 
@@ -69,7 +62,7 @@ class Comparability(NamedTuple):
 def comparability(runs: Sequence[ComparedRun]) -> Comparability:
     """Say for each measure whether it can be compared between the runs, and why not."""
     order = list(Answer)
-    found = [reason for find in _REASONS for reason in find(runs)]
+    found = list(_reasons(runs))
     answers = {
         measure: max(
             (each.answer for each in found if measure in each.measures), key=order.index, default=Answer.YES
@@ -79,7 +72,7 @@ def comparability(runs: Sequence[ComparedRun]) -> Comparability:
     return Comparability(answers, tuple(sorted(found, key=lambda each: -order.index(each.answer))))
 
 
-def _methods(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
+def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     if groups := _differing(runs, lambda each: each.run.record.method):
         yield Reason(
             Answer.NO,
@@ -93,6 +86,49 @@ def _methods(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             f"the method of {listed(without)} has no scale that models share",
             (Measure.WORST, Measure.COPIES),
         )
+    yield from _texts(runs)
+    yield from _settings(runs)
+    worst = (Measure.WORST, Measure.COPIES)
+    for each in runs:
+        count = f"{len(each.run.tokens):,} of {each.run.available:,} available tokens"
+        if each.examined is Examined.SAMPLE:
+            yield Reason(
+                Answer.CARE,
+                f"{each.name}: only a random sample, {count}, was examined, so there may be a worse token",
+                worst,
+            )
+            yield Reason(
+                Answer.CARE,
+                f"{each.name}: the share is estimated from a random sample, {count}",
+                (Measure.SHARE,),
+            )
+        elif each.examined is Examined.CHOSEN:
+            yield Reason(
+                Answer.NO,
+                f"{each.name}: only chosen tokens, {count}, were examined; they say nothing of the others",
+            )
+    if groups := _differing(runs, lambda each: str(each.run.record.identity_parts.get("version"))):
+        yield Reason(
+            Answer.CARE,
+            f"the runs were computed by different versions of the method ({groups}), which give somewhat "
+            "different numbers: detect again to rely on small differences",
+        )
+    yield from _use(runs)
+    if _differing(runs, lambda each: str(each.encoder.get("tokenizer"))):
+        sizes = [each.run.available for each in runs]
+        yield Reason(
+            Answer.CARE,
+            f"the vocabularies differ ({min(sizes):,} to {max(sizes):,} available tokens), and a share of a "
+            "vocabulary is not a share of text",
+            (Measure.SHARE,),
+        )
+    for each in runs:
+        if each.scale is not None and each.run.evidence is None:
+            yield Reason(
+                Answer.NO,
+                f"{each.name} has no symptom curves: the same `stickytoken detect` command adds them",
+                (Measure.COPIES,),
+            )
 
 
 def _texts(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
@@ -132,7 +168,6 @@ def _alike(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[lis
 
 
 def _settings(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Name the settings of one method that differ between its runs."""
     if len({each.run.record.method for each in runs}) > 1:
         return
     method = runs[0].run.method
@@ -152,50 +187,7 @@ def _settings(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             yield Reason(Answer.NO, said)
 
 
-def _examined(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    worst = (Measure.WORST, Measure.COPIES)
-    for each in runs:
-        count = f"{len(each.run.tokens):,} of {each.run.available:,} available tokens"
-        if each.examined is Examined.SAMPLE:
-            yield Reason(
-                Answer.CARE,
-                f"{each.name}: only a random sample, {count}, was examined, so there may be a worse token",
-                worst,
-            )
-            yield Reason(
-                Answer.CARE,
-                f"{each.name}: the share is estimated from a random sample, {count}",
-                (Measure.SHARE,),
-            )
-        elif each.examined is Examined.CHOSEN:
-            yield Reason(
-                Answer.NO,
-                f"{each.name}: only chosen tokens, {count}, were examined; they say nothing of the others",
-            )
-
-
-def _vocabularies(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    if _differing(runs, lambda each: str(each.encoder.get("tokenizer"))):
-        sizes = [each.run.available for each in runs]
-        yield Reason(
-            Answer.CARE,
-            f"the vocabularies differ ({min(sizes):,} to {max(sizes):,} available tokens), and a share of a "
-            "vocabulary is not a share of text",
-            (Measure.SHARE,),
-        )
-
-
-def _versions(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    if groups := _differing(runs, lambda each: str(each.run.record.identity_parts.get("version"))):
-        yield Reason(
-            Answer.CARE,
-            f"the runs were computed by different versions of the method ({groups}), which give somewhat "
-            "different numbers: detect again to rely on small differences",
-        )
-
-
 def _use(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Say how the models were used differently."""
     if groups := _differing(runs, _prompt):
         yield Reason(
             Answer.CARE, f"the prompts differ ({groups}): a prompt is part of the model that was measured"
@@ -223,30 +215,7 @@ def _use(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             )
 
 
-def _missing(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    for each in runs:
-        if each.scale is not None and each.run.evidence is None:
-            yield Reason(
-                Answer.NO,
-                f"{each.name} has no symptom curves: the same `stickytoken detect` command adds them",
-                (Measure.COPIES,),
-            )
-
-
-_REASONS: tuple[Callable[[Sequence[ComparedRun]], Iterator[Reason]], ...] = (
-    _methods,
-    _texts,
-    _settings,
-    _examined,
-    _versions,
-    _use,
-    _vocabularies,
-    _missing,
-)
-
-
 def _prompt(each: ComparedRun) -> str:
-    """Describe the prompt of a run: its name, its text, or none."""
     loading: LoadingRecord | None = each.run.record.model.loading
     if loading is not None and loading.prompt:
         extra = " with token prepending" if loading.token_prepending else ""
@@ -431,21 +400,18 @@ def shown_reason(reason: Reason) -> str:
 
 
 def shown_repair(each: ComparedRun) -> str:
-    """Say whether the run records a repaired copy of its model."""
     if each.is_repaired:
         return "is itself repaired"
     return "no" if each.repair is None else each.repair.state
 
 
 def shown_worst(each: ComparedRun) -> str:
-    """Write the worst token with its grade or verdict."""
     if each.worst is None:
         return "-"
     return f"{visible(repr(each.worst.token))} ({each.worst.severity or each.worst.verdict or 'not judged'})"
 
 
 def shown_deviations(each: ComparedRun) -> str:
-    """Write the worst lift with its interval."""
     worst = each.worst
     if worst is None or worst.deviations is None:
         return "-"
@@ -456,7 +422,6 @@ def shown_deviations(each: ComparedRun) -> str:
 
 
 def shown_share(each: ComparedRun) -> str:
-    """Write the sticky tokens per 10,000 with their interval."""
     if each.share is None:
         return "-"
     value, low, high = (PER * part for part in each.share)
@@ -498,19 +463,20 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     if twice := [run.path for run, place in zip(opened, places, strict=True) if places.count(place) > 1]:
         raise InputError(f"the run {twice[0]} was passed twice: pass each run once")
     found = [ComparedRun(name, run) for name, run in zip(_names(opened), opened, strict=True)]
-    return Comparison(tuple(found), comparability(found), agreements(found), compared_tokens(found))
+    agreements = tuple(agreement(first, second) for first, second in combinations(found, 2))
+    return Comparison(tuple(found), comparability(found), agreements, compared_tokens(found))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """Name the runs by model; add the method, or the folder, if that is needed to tell them apart."""
     ways: tuple[Callable[[Run], str], ...] = (
-        short_name,
+        lambda run: run.record.model.short_name,
         lambda run: run.model_name,
-        lambda run: f"{short_name(run)} ({run.record.method})",
-        lambda run: f"{short_name(run)} ({run.path.name})",
+        lambda run: f"{run.record.model.short_name} ({run.record.method})",
+        lambda run: f"{run.record.model.short_name} ({run.path.name})",
     )
     for way in ways:
         names = [way(run) for run in runs]
         if len(set(names)) == len(names):
             return names
-    return [f"{place}: {short_name(run)} ({run.path.name})" for place, run in enumerate(runs, start=1)]
+    return [f"{place}: {ways[-1](run)}" for place, run in enumerate(runs, start=1)]

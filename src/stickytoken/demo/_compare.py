@@ -10,21 +10,7 @@ import gradio as gr
 import numpy as np
 
 from stickytoken.comparisons import compare
-from stickytoken.demo._components import (
-    ON_MODEL,
-    ON_STARTUP,
-    ON_TABLES,
-    Once,
-    count_field,
-    figure_slots,
-    message,
-    on_first_opening,
-    placement_field,
-    render,
-    show_errors,
-    slot_contents,
-    text_fields,
-)
+from stickytoken.demo import _components as ui
 from stickytoken.demo._try import LOADING, SENTENCES
 from stickytoken.demo.context import (
     COPIES,
@@ -56,16 +42,15 @@ _FIGURES = 2
 
 
 def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
-    """Lay out the tab; its first opening compares the first two runs."""
     labels = library.labels
     if len(labels) < 2:
         needed = _TWO_RUNS_NEEDED.format(count="one" if labels else "none")
-        gr.HTML(message(needed), elem_id="compare-answer")
+        gr.HTML(ui.message(needed), elem_id="compare-answer")
         return
     with gr.Row():
         first = gr.Dropdown(labels, value=labels[0], label="Run", interactive=True, min_width=280)
         second = gr.Dropdown(labels, value=labels[1], label="Compared with", interactive=True, min_width=280)
-    outputs = [gr.HTML("", elem_id="compare-answer"), *figure_slots(_FIGURES)]
+    outputs = [gr.HTML("", elem_id="compare-answer"), *ui.figure_slots(_FIGURES)]
 
     def respond(one: object, other: object) -> list[Any]:
         if one == other:
@@ -73,12 +58,12 @@ def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
         contents = [library.content(label) for label in (one, other)]
         found = compare([content.run or content.path for content in contents])
         figures = comparison_figures(found)
-        said = render("comparison.html.j2", **comparison_parts(found))
-        return [said, *slot_contents([*figures, *[None] * (_FIGURES - len(figures))])]
+        said = ui.render("comparison.html.j2", **comparison_parts(found))
+        return [said, *ui.slot_contents([*figures, *[None] * (_FIGURES - len(figures))])]
 
-    answered = show_errors(respond, lambda error: [error, *slot_contents([None] * _FIGURES)])
-    gr.on([first.input, second.input], answered, [first, second], outputs, **ON_TABLES)
-    on_first_opening(own_tab, answered, [first, second], outputs, **ON_TABLES)
+    answered = ui.show_errors(respond, lambda error: [error, *ui.slot_contents([None] * _FIGURES)])
+    gr.on([first.input, second.input], answered, [first, second], outputs, **ui.ON_TABLES)
+    ui.on_first_opening(own_tab, answered, [first, second], outputs, **ui.ON_TABLES)
 
 
 NO_REPAIR = (
@@ -90,31 +75,29 @@ _COPIES = 8
 
 
 def repair_tab(startup: Startup, page: gr.Blocks) -> None:
-    """Lay out the tab."""
     if startup.repair is None:
-        gr.HTML(message(NO_REPAIR), elem_id="repair-answer")
+        gr.HTML(ui.message(NO_REPAIR), elem_id="repair-answer")
         return
     view = RepairView(startup, startup.repair)
-    texts = text_fields(*SENTENCES)
+    texts = ui.text_fields(*SENTENCES)
     with gr.Row():
         token = gr.Dropdown(
             view.choices, value=None, label="Repaired token", min_width=180, interactive=False
         )
-        placement = placement_field()
-        copies = count_field("Copies", 1, COPIES, interactive=False)
+        placement = ui.placement_field()
+        copies = ui.count_field("Copies", 1, COPIES, interactive=False)
     button = gr.Button("Compare before and after", variant="primary", interactive=False)
-    answer = gr.HTML(message(LOADING.format(model=visible(startup.model_name))), elem_id="repair-answer")
-    inputs, outputs = [*texts, token, placement, copies], [answer, *figure_slots(1)]
-    answered = show_errors(view.answered, _blank)
-    opening = show_errors(view.opening, lambda error: [*([gr.skip()] * (len(inputs) + 1)), *_blank(error)])
-    page.load(opening, None, [*inputs, button, *outputs], **ON_STARTUP)
+    answer = gr.HTML(ui.message(LOADING.format(model=visible(startup.model_name))), elem_id="repair-answer")
+    inputs, outputs = [*texts, token, placement, copies], [answer, *ui.figure_slots(1)]
+    answered = ui.show_errors(view.answered, _blank)
+    opening = ui.show_errors(view.opening, lambda error: [*([gr.skip()] * (len(inputs) + 1)), *_blank(error)])
+    page.load(opening, None, [*inputs, button, *outputs], **ui.ON_STARTUP)
     submitted = [*(text.submit for text in texts), copies.submit]
-    gr.on([button.click, *submitted, token.input, placement.input], answered, inputs, outputs, **ON_MODEL)
+    gr.on([button.click, *submitted, token.input, placement.input], answered, inputs, outputs, **ui.ON_MODEL)
 
 
 def _blank(error: str) -> list[Any]:
-    """Return outputs that are empty except for an error message."""
-    return [error, *slot_contents([None])]
+    return [error, *ui.slot_contents([None])]
 
 
 class RepairView:
@@ -123,12 +106,11 @@ class RepairView:
     def __init__(self, startup: Startup, repair: Repair) -> None:
         self._startup = startup
         self._repair = repair
-        self._opening = Once()
+        self._opening = ui.Once()
         self._tokens = {token.token_id: token for token in repair.record.tokens}
 
     @property
     def choices(self) -> list[tuple[str, int]]:
-        """The repaired tokens, as a list shows them."""
         return [
             (f"{visible(token.token)} ({token.strategy})", token.token_id) for token in self._tokens.values()
         ]
@@ -136,7 +118,6 @@ class RepairView:
     def answer(
         self, anchor: object, carrier: object, token_id: object, placement: object, copies: object
     ) -> RepairAnswer:
-        """Put copies of a repaired token into sentence B."""
         texts = checked_text("sentence A", anchor), checked_text("sentence B", carrier)
         token = self._token(token_id)
         place, count = checked_placement(placement), checked_count("the number of copies", copies, 1, COPIES)
@@ -157,10 +138,9 @@ class RepairView:
         return found
 
     def answered(self, *asked: object) -> list[Any]:
-        """Return the values of the tab's outputs."""
         found = self.answer(*asked)
         token = self._token(asked[2])
-        said = render(
+        said = ui.render(
             "repair.html.j2",
             answer=found,
             name=visible(token.token),
@@ -181,17 +161,16 @@ class RepairView:
             "Similarity of the two sentences",
             "cosine similarity",
         )
-        return [said, *slot_contents([figure])]
+        return [said, *ui.slot_contents([figure])]
 
     def opening(self) -> list[Any]:
-        """Return the first values of all inputs and outputs; computed once for all visitors."""
         return self._opening.get(self._opened)
 
     def _opened(self) -> list[Any]:
         example = worked_example(self._startup.context())
         first = next(iter(self._tokens))
         asked = (example.anchor, example.carrier, first, Placement.SUFFIX.value, _COPIES)
-        answered = show_errors(self.answered, _blank)(*asked)
+        answered = ui.show_errors(self.answered, _blank)(*asked)
         return [
             *(gr.update(value=value, interactive=True) for value in asked),
             gr.update(interactive=True),
@@ -220,7 +199,6 @@ class RepairAnswer:
         return self.lines[name][self.counts.index(self.copies)]
 
     def change(self, name: str) -> float:
-        """Return by how much these copies change the similarity."""
         return self.at(name) - self.lines[name][0]
 
 
@@ -233,7 +211,6 @@ def _measured(
     copies: int,
     ordinary: Sequence[Token],
 ) -> RepairAnswer:
-    """Write the copies into sentence B as words, and compare it with sentence A in both models."""
     original, repaired = models
     counts = sorted({copies, *_COUNTS})
     path: tuple[int, ...] = ()

@@ -29,12 +29,10 @@ def render(template: str, **values: Any) -> str:
 
 
 def tables(*named: tuple[str, DataTable]) -> str:
-    """Return the tables that are not empty as HTML."""
     return render("tables.html.j2", tables=[(name, table) for name, table in named if table.rows])
 
 
 def message(text: str) -> str:
-    """Return a paragraph that says what is missing or what to do."""
     return render("message.html.j2", text=text)
 
 
@@ -63,7 +61,6 @@ def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
 
 
 def text_fields(*labels: str) -> list[gr.Textbox]:
-    """Make fields for texts in a row, which wait for the model."""
     with gr.Row():
         return [
             gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
@@ -86,7 +83,6 @@ def count_field(
 
 
 def placement_field(interactive: bool = False) -> gr.Radio:
-    """Make the choice of where copies go."""
     places = [
         ("before (prefix)", "prefix"),
         ("after (suffix)", "suffix"),
@@ -122,7 +118,6 @@ def show_errors(
 
 
 def one_line(text: str) -> str:
-    """Return text as one visible line of limited length."""
     line = visible(" ".join(text.split()))
     return line if len(line) <= _LINE else f"{line[:_LINE]} ..."
 

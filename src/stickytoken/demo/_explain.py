@@ -10,21 +10,7 @@ import polars as pl
 
 from stickytoken.attribution.result import AttributionMethod, sentences
 from stickytoken.attribution.why import why
-from stickytoken.demo._components import (
-    ON_MODEL,
-    ON_STARTUP,
-    Once,
-    count_field,
-    figure_slots,
-    message,
-    on_first_opening,
-    placement_field,
-    render,
-    show_errors,
-    slot_contents,
-    tables,
-    text_fields,
-)
+from stickytoken.demo import _components as ui
 from stickytoken.demo._try import NAMING
 from stickytoken.demo.context import (
     COPIES,
@@ -44,15 +30,9 @@ from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.files import furthest
 from stickytoken.insertion import Placement, Token
 from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.reports.figures import figure as fig
 from stickytoken.reports.figures.explanation import explanation_figures
-from stickytoken.reports.figures.figure import (
-    ORDINARY,
-    STICKY,
-    THIN_LINE,
-    DataTable,
-    ReportFigure,
-    new_figure,
-)
+from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.reports.page import shaded_rows
 from stickytoken.validation import visible
 from stickytoken.vocabulary import LEAST_BENIGN
@@ -65,12 +45,11 @@ FIGURES = 7
 
 
 def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
-    """Lay out the tab; its first opening computes the worked example."""
     inputs = _inputs()
     button = gr.Button("Explain", variant="primary", interactive=False)
     said = gr.HTML("", elem_id="explain-answer", min_height=80)
-    outputs = [said, *figure_slots(FIGURES), gr.HTML("", elem_id="explain-tables")]
-    example = Once()
+    outputs = [said, *ui.figure_slots(FIGURES), gr.HTML("", elem_id="explain-tables")]
+    example = ui.Once()
 
     def example_name() -> str:
         context = startup.context()
@@ -98,24 +77,23 @@ def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         return [gr.update(value=example_name(), interactive=True), gr.update(interactive=True), gr.skip()]
 
     def blank(error: str) -> list[Any]:
-        return [error, *slot_contents([None] * FIGURES), ""]
+        return [error, *ui.slot_contents([None] * FIGURES), ""]
 
-    starting = show_errors(started, lambda error: [gr.skip(), gr.skip(), error])
-    page.load(starting, None, [inputs[0], button, said], **ON_STARTUP)
-    full = ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
-    gr.on([button.click, inputs[0].submit], show_errors(respond, blank), inputs, outputs, **full)
-    on_first_opening(own_tab, show_errors(opened, blank), [], outputs, **full)
+    starting = ui.show_errors(started, lambda error: [gr.skip(), gr.skip(), error])
+    page.load(starting, None, [inputs[0], button, said], **ui.ON_STARTUP)
+    full = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
+    gr.on([button.click, inputs[0].submit], ui.show_errors(respond, blank), inputs, outputs, **full)
+    ui.on_first_opening(own_tab, ui.show_errors(opened, blank), [], outputs, **full)
 
 
 def _inputs() -> list[Any]:
-    """Make the inputs in the order of the handler; the token is disabled at first."""
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
-        placement = placement_field(interactive=True)
-        copies = count_field("Copies", 1, COPIES, value=_COPIES)
+        placement = ui.placement_field(interactive=True)
+        copies = ui.count_field("Copies", 1, COPIES, value=_COPIES)
     with gr.Row():
-        carriers = count_field("Texts", 2, EXPLAIN_CARRIERS, value=_CARRIERS)
-        benign = count_field("Benign tokens", LEAST_BENIGN, EXPLAIN_BENIGN, value=_BENIGN)
+        carriers = ui.count_field("Texts", 2, EXPLAIN_CARRIERS, value=_CARRIERS)
+        benign = ui.count_field("Benign tokens", LEAST_BENIGN, EXPLAIN_BENIGN, value=_BENIGN)
     attribution = gr.Checkbox(
         value=False, label="Attribution", info="how much each token contributes to the similarity; slow"
     )
@@ -123,8 +101,6 @@ def _inputs() -> list[Any]:
 
 
 def _shown(progress: gr.Progress) -> ProgressCallback:
-    """Show the progress of a computation in the page."""
-
     def show(step: Progress) -> None:
         progress((step.done, max(1, step.total)), desc=step.stage)
 
@@ -134,7 +110,6 @@ def _shown(progress: gr.Progress) -> ProgressCallback:
 def chosen_settings(
     copies: object, carriers: object, benign: object, placement: object, attribution: object
 ) -> ExplainSettings:
-    """Return the settings of an explanation in the app."""
     return ExplainSettings(
         copies=checked_count("the number of copies", copies, 1, COPIES),
         placement=checked_placement(placement),
@@ -156,10 +131,9 @@ def explain_on(
 
 
 def _parts(found: Explanation) -> list[Any]:
-    """Return the values of the tab's outputs."""
     token = found.tokens[0]
     answer, rest = first_sentence(token.verdict, len(f"{token.token!r}"))
-    said = render(
+    said = ui.render(
         "explanation.html.j2",
         verdict=answer,
         more=rest,
@@ -172,19 +146,12 @@ def _parts(found: Explanation) -> list[Any]:
         notes=found.notes,
     )
     findings = [
-        (
-            each.called,
-            _layer(each.layer),
-            _layer(each.begins),
-            each.value,
-            each.benign_mean,
-            each.deviations,
-        )
+        (each.called, _layer(each.layer), _layer(each.begins), each.value, each.benign_mean, each.deviations)
         for each in token.findings
     ]
     pairs = found.pairs.select(pl.exclude("token_id", "token", "pair"))
     near = found.neighbours.select("neighbour", pl.col("neighbour_id").cast(pl.String), "cosine")
-    details = tables(
+    details = ui.tables(
         (
             "Measures outside the benign interval",
             DataTable(("measure", "layer", "begins", "value", "benign mean", "SD"), findings),
@@ -195,7 +162,7 @@ def _parts(found: Explanation) -> list[Any]:
         ),
         ("Nearest embeddings", DataTable(("nearest embedding", "id", "cosine"), near.rows())),
     )
-    return [said, *slot_contents(figures_of(found)), details]
+    return [said, *ui.slot_contents(figures_of(found)), details]
 
 
 def first_sentence(text: str, start: int) -> tuple[str, str]:
@@ -205,12 +172,10 @@ def first_sentence(text: str, start: int) -> tuple[str, str]:
 
 
 def _layer(layer: int | None) -> str | None:
-    """Return a layer number as text, so that it is shown as a label."""
     return None if layer is None else str(layer)
 
 
 def figures_of(found: Explanation) -> list[ReportFigure | None]:
-    """Return the figures of the explained token; None for a figure without data."""
     (token,) = found.tokens
     drawn = explanation_figures(found.content(token.token_id))
     overview = deviation_figure(found.measures, visible(token.token))
@@ -248,7 +213,7 @@ def _measure(row: Mapping[str, Any]) -> str:
 
 
 def _deviations(rows: Sequence[Mapping[str, Any]]) -> Any:
-    figure = new_figure(height=110 + 24 * max(1, len(rows)))
+    figure = fig.new_figure(height=110 + 24 * max(1, len(rows)))
     marks = ((True, "diamond", "outside the benign interval"), (False, "circle-open", "inside"))
     for outside, symbol, name in marks:
         chosen = [row for row in rows if bool(row["outside"]) is outside]
@@ -257,11 +222,11 @@ def _deviations(rows: Sequence[Mapping[str, Any]]) -> Any:
                 x=[round(row["deviations"], 3) for row in chosen],
                 y=[_measure(row) for row in chosen],
                 mode="markers",
-                marker={"color": STICKY if outside else ORDINARY, "symbol": symbol, "size": 10},
+                marker={"color": fig.STICKY if outside else fig.ORDINARY, "symbol": symbol, "size": 10},
                 name=name,
                 hovertemplate="%{y}: %{x:.1f} SD<extra></extra>",
             )
-    figure.add_vline(x=0, line=THIN_LINE)
+    figure.add_vline(x=0, line=fig.THIN_LINE)
     figure.update_xaxes(title_text="standard deviations of the benign tokens", zeroline=False)
     figure.update_yaxes(categoryorder="array", categoryarray=[_measure(row) for row in rows])
     figure.update_layout(hovermode="closest")
@@ -276,14 +241,13 @@ _METHODS = [
 
 
 def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
-    """Lay out the tab; its first opening computes the example."""
     tab = WhySimilar(startup)
-    texts = text_fields("First text", "Second text")
+    texts = ui.text_fields("First text", "Second text")
     method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")
     words = gr.Checkbox(value=False, label="Whole words in place of tokens")
     button = gr.Button("Show why", variant="primary", interactive=False)
     said = gr.HTML(
-        message("An example follows when the model is loaded."), elem_id="why-answer", min_height=80
+        ui.message("An example follows when the model is loaded."), elem_id="why-answer", min_height=80
     )
 
     def respond(
@@ -302,13 +266,13 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         values = [gr.update(value=text, interactive=True) for text in tab.example_texts()]
         return [*values, gr.update(interactive=True), gr.skip()]
 
-    starting = show_errors(started, lambda error: [*[gr.skip()] * 3, error])
-    page.load(starting, None, [*texts, button, said], **ON_STARTUP)
-    full = ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
-    answered = show_errors(respond, lambda error: [error])
+    starting = ui.show_errors(started, lambda error: [*[gr.skip()] * 3, error])
+    page.load(starting, None, [*texts, button, said], **ui.ON_STARTUP)
+    full = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
+    answered = ui.show_errors(respond, lambda error: [error])
     inputs = [*texts, method, words]
     gr.on([button.click, *(text.submit for text in texts)], answered, inputs, [said], **full)
-    on_first_opening(own_tab, show_errors(opened, lambda error: [error]), [], [said], **full)
+    ui.on_first_opening(own_tab, ui.show_errors(opened, lambda error: [error]), [], [said], **full)
 
 
 class WhySimilar:
@@ -316,7 +280,7 @@ class WhySimilar:
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
-        self._example = Once()
+        self._example = ui.Once()
 
     def example_texts(self) -> tuple[str, str]:
         """Return a typical pair of the run, with copies of its worst token behind the first text."""
@@ -329,7 +293,6 @@ class WhySimilar:
     def answered(
         self, first: object, second: object, method: object, words: object, progress: ProgressCallback
     ) -> list[Any]:
-        """Attribute the similarity of two texts."""
         texts = checked_text("the first text", first), checked_text("the second text", second)
         if not isinstance(method, str) or method not in set(AttributionMethod):
             raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
@@ -340,7 +303,7 @@ class WhySimilar:
             )
         said, *more = reversed(sentences(found, _PAIRS))
         pairs, rows = found.strongest(_PAIRS), shaded_rows(found)
-        return [render("why.html.j2", said=said, more=more[::-1], found=found, pairs=pairs, rows=rows)]
+        return [ui.render("why.html.j2", said=said, more=more[::-1], found=found, pairs=pairs, rows=rows)]
 
     def opened(self, progress: ProgressCallback) -> list[Any]:
         """Return the answer for the example; computed once, when the tab is first opened."""

@@ -9,16 +9,7 @@ from typing import Any
 import gradio as gr
 import polars as pl
 
-from stickytoken.demo._components import (
-    ON_MODEL,
-    ON_TABLES,
-    figure_slots,
-    message,
-    on_first_opening,
-    render,
-    show_errors,
-    slot_contents,
-)
+from stickytoken.demo import _components as ui
 from stickytoken.demo.context import (
     TABLE_ROWS,
     SharedModel,
@@ -41,9 +32,8 @@ _NO_RUN = (
 
 
 def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
-    """Lay out the tab with the run that the app opens with."""
     if startup.opened is None:
-        gr.HTML(message(_NO_RUN))
+        gr.HTML(ui.message(_NO_RUN))
         return
     content = startup.library.content(startup.opened)
     rows = filtered(content)
@@ -67,15 +57,14 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         tokens_offered(rows), value=token_id, label="Token to show", interactive=True,
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
-    shown = [gr.HTML("", elem_id="explore-evidence"), *figure_slots(1)]
-    look = show_errors(_chosen(startup), lambda error: [error, *slot_contents([None])])
-    on_first_opening(own_tab, look, [run, token], shown, **ON_MODEL)
+    shown = [gr.HTML("", elem_id="explore-evidence"), *ui.figure_slots(1)]
+    look = ui.show_errors(_chosen(startup), lambda error: [error, *ui.slot_contents([None])])
+    ui.on_first_opening(own_tab, look, [run, token], shown, **ui.ON_MODEL)
     _connect(startup, look, run, [search, *filters], [about, count, table, token], shown)
 
 
 def _about(content: RunContent) -> str:
-    """Return the headline of a run, its key numbers and notes."""
-    return render(
+    return ui.render(
         "run.html.j2",
         tone=facts.tone(content),
         headline=facts.headline(content),
@@ -88,7 +77,7 @@ def _about(content: RunContent) -> str:
 
 def _counted(rows: int) -> str:
     listed = f"; the first {TABLE_ROWS} are listed, so narrow the search" if rows > TABLE_ROWS else ""
-    return message(
+    return ui.message(
         f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. A token is sticky if its lift is large and "
         "on most kinds of text; severity grades flagged tokens only."
     )
@@ -102,11 +91,9 @@ def _table(content: RunContent, rows: pl.DataFrame) -> dict[str, Any]:
 
 
 def _chosen(startup: Startup) -> Any:
-    """Make the handler that shows the evidence of a token: its card and its curve."""
-
     def chosen(label: object, token_id: object) -> list[Any]:
         if token_id is None:
-            return ["", *slot_contents([None])]
+            return ["", *ui.slot_contents([None])]
         content, wanted = startup.library.content(label), checked_token_id(token_id)
         if content.run is None:
             raise InputError("this run is not finished, so no token has evidence yet")
@@ -116,8 +103,8 @@ def _chosen(startup: Startup) -> Any:
         found = cards(shown, shown.tokens.filter(token_id=wanted))
         if not found:
             raise InputError(f"the run did not examine token id {wanted}: choose one from its table")
-        card = render("evidence.html.j2", card=found[0], confidence=content.confidence)
-        return [card, *slot_contents(curve_figures(shown) or [None])]
+        card = ui.render("evidence.html.j2", card=found[0], confidence=content.confidence)
+        return [card, *ui.slot_contents(curve_figures(shown) or [None])]
 
     return chosen
 
@@ -153,16 +140,18 @@ def _connect(
         return [gr.update(value=checked_token_id(cells[place])) if known else gr.skip(), gr.skip()]
 
     choice = run.input(
-        show_errors(open_run, no_run), run, [*filters, about, count, table, token], **ON_TABLES
+        ui.show_errors(open_run, no_run), run, [*filters, about, count, table, token], **ui.ON_TABLES
     )
-    choice.then(look, [run, token], shown, **ON_MODEL)
+    choice.then(look, [run, token], shown, **ui.ON_MODEL)
     # Pasted text is a change but not an input.
     triggers = [filters[0].change, *(each.input for each in filters[1:])]
-    narrowed = show_errors(narrow, lambda error: [error, *no_tokens])
-    gr.on(triggers, narrowed, [run, *filters], [count, table, token], **ON_TABLES)
-    selected = show_errors(select, lambda error: [gr.update(value=None), error])
-    table.select(selected, run, [token, shown[0]], **ON_TABLES).then(look, [run, token], shown, **ON_MODEL)
-    token.input(look, [run, token], shown, **ON_MODEL)
+    narrowed = ui.show_errors(narrow, lambda error: [error, *no_tokens])
+    gr.on(triggers, narrowed, [run, *filters], [count, table, token], **ui.ON_TABLES)
+    selected = ui.show_errors(select, lambda error: [gr.update(value=None), error])
+    table.select(selected, run, [token, shown[0]], **ui.ON_TABLES).then(
+        look, [run, token], shown, **ui.ON_MODEL
+    )
+    token.input(look, [run, token], shown, **ui.ON_MODEL)
 
 
 NOT_JUDGED = "not judged"
@@ -171,7 +160,6 @@ NO_TEXT = "–"
 
 
 def choices(content: RunContent, column: str) -> list[str]:
-    """Return the values that a run has in a column."""
     if content.run is None:
         return []
     return sorted(content.tokens[column].fill_null(NOT_JUDGED).unique())
@@ -180,10 +168,7 @@ def choices(content: RunContent, column: str) -> list[str]:
 def filtered(content: RunContent, text: str = "", **wanted: Sequence[str]) -> pl.DataFrame:
     """Return the rows that pass all filters: sticky, then topical, then other tokens, worst first.
 
-    Args:
-        content: the run.
-        text: part of the token or of its text; case is ignored.
-        wanted: allowed values by column, `NOT_JUDGED` for tokens without a verdict; none allows all.
+    Values are wanted by column, `NOT_JUDGED` for tokens without a verdict; none allows all.
     """
     if content.run is None:
         return content.tokens
@@ -201,7 +186,6 @@ def filtered(content: RunContent, text: str = "", **wanted: Sequence[str]) -> pl
 
 
 def headings(content: RunContent) -> list[str]:
-    """Return the headings of the table."""
     return [column.title for column in columns(content)]
 
 
@@ -235,12 +219,10 @@ def shown_rows(content: RunContent, rows: list[list[Any]]) -> list[list[str]]:
 
 
 def id_column(content: RunContent) -> int:
-    """Return the index of the token id in a row of the table."""
     return headings(content).index("id")
 
 
 def tokens_offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
-    """Return label and id of the first rows, to choose from."""
     if tokens.is_empty():
         return []
     rows = tokens.head(TABLE_ROWS).select("token", "token_id").iter_rows()

@@ -11,20 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from stickytoken.demo._components import (
-    ON_MODEL,
-    ON_STARTUP,
-    Once,
-    count_field,
-    figure_slots,
-    message,
-    placement_field,
-    render,
-    show_errors,
-    slot_contents,
-    tables,
-    text_fields,
-)
+from stickytoken.demo import _components as ui
 from stickytoken.demo.context import (
     COPIES,
     Startup,
@@ -41,19 +28,8 @@ from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
 from stickytoken.methods.probes import SYMPTOM_COPIES, KeyedPaths
-from stickytoken.reports.figures.figure import (
-    DOTTED_LINE,
-    STICKY,
-    THIN_LINE,
-    DataTable,
-    ReportFigure,
-    draw_ordinary,
-    label,
-    new_figure,
-    new_panels,
-    spread_out,
-    stacked,
-)
+from stickytoken.reports.figures import figure as fig
+from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import visible
 
@@ -75,24 +51,23 @@ LOADING = "{model} is being loaded; a worked example follows in a few seconds. E
 
 
 def try_tab(startup: Startup, page: gr.Blocks) -> None:
-    """Lay out the tab; the worked example appears as soon as the model is loaded."""
     tab = Try(startup)
-    texts = text_fields(*SENTENCES)
+    texts = ui.text_fields(*SENTENCES)
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
         chosen = gr.Dropdown(
             [], value=None, label="From the run", info=_LISTED, min_width=180, interactive=False
         )
-        placement = placement_field()
-        copies = count_field("Copies", 1, COPIES, interactive=False)
+        placement = ui.placement_field()
+        copies = ui.count_field("Copies", 1, COPIES, interactive=False)
     button = gr.Button("Show what happens", variant="primary", interactive=False)
-    answer = gr.HTML(message(LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
-    outputs = [answer, *figure_slots(2), gr.HTML("", elem_id="try-sentences")]
+    answer = gr.HTML(ui.message(LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
+    outputs = [answer, *ui.figure_slots(2), gr.HTML("", elem_id="try-sentences")]
 
     def respond(*asked: object) -> list[Any]:
         return tab.answered(tab.answer(*asked))
 
-    answered = show_errors(respond, _blank)
+    answered = ui.show_errors(respond, _blank)
 
     def choose(anchor: object, carrier: object, token_id: object, *how: object) -> list[Any]:
         if token_id is None:
@@ -102,17 +77,17 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
 
     inputs = [*texts, token, placement, copies]
     filled = [*inputs, chosen, button]
-    opening = show_errors(tab.opening, lambda error: [*([gr.skip()] * len(filled)), *_blank(error)])
-    page.load(opening, None, [*filled, *outputs], **ON_STARTUP)
+    opening = ui.show_errors(tab.opening, lambda error: [*([gr.skip()] * len(filled)), *_blank(error)])
+    page.load(opening, None, [*filled, *outputs], **ui.ON_STARTUP)
     submitted = [token.submit, *(text.submit for text in texts), copies.submit]
-    gr.on([button.click, *submitted, placement.input], answered, inputs, outputs, **ON_MODEL)
-    choosing = show_errors(choose, lambda error: [gr.skip(), *_blank(error)])
-    chosen.input(choosing, [*texts, chosen, placement, copies], [token, *outputs], **ON_MODEL)
+    gr.on([button.click, *submitted, placement.input], answered, inputs, outputs, **ui.ON_MODEL)
+    choosing = ui.show_errors(choose, lambda error: [gr.skip(), *_blank(error)])
+    chosen.input(choosing, [*texts, chosen, placement, copies], [token, *outputs], **ui.ON_MODEL)
 
 
 def _blank(error: str) -> list[Any]:
     """Return outputs that are empty except for an error message."""
-    return [error, *slot_contents([None, None]), ""]
+    return [error, *ui.slot_contents([None, None]), ""]
 
 
 class Try:
@@ -120,7 +95,7 @@ class Try:
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
-        self._opening = Once()
+        self._opening = ui.Once()
 
     def answer(
         self, anchor: object, carrier: object, name: object, placement: object, copies: object
@@ -144,7 +119,7 @@ class Try:
         token = context.model.shown_name(question.token.id)
         benign = [context.model.shown_name(each.id) for each in question.benign]
         u = None if context.run is None else context.run.plan.mean_similarity
-        said = render(
+        said = ui.render(
             "answer.html.j2",
             said=describe_answer(answer, token),
             name=token,
@@ -158,8 +133,8 @@ class Try:
         )
         figures = (similarity_curve(answer, token, benign, u), pair_heatmap(answer, token, benign[0]))
         rows = list(zip(answer.trial.names, answer.trial.texts, strict=True))
-        sentences = tables(("Sentences of the heat-map", DataTable(("sentence", "text"), rows)))
-        return [said, *slot_contents(figures), sentences]
+        sentences = ui.tables(("Sentences of the heat-map", DataTable(("sentence", "text"), rows)))
+        return [said, *ui.slot_contents(figures), sentences]
 
     def opening(self) -> list[Any]:
         """Return the first values of all inputs and outputs; computed once for all visitors."""
@@ -173,7 +148,7 @@ class Try:
         try:
             answered = self.answered(self.answer(*asked), example.why)
         except StickyTokenError as error:
-            answered = _blank(message(str(error)))
+            answered = _blank(ui.message(str(error)))
         listed = [
             (f"{context.model.shown_name(token_id)}: {verdict}", token_id)
             for token_id, verdict in listed_tokens(context.content)
@@ -189,8 +164,6 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Inputs of a trial."""
-
     anchor: str  # the sentence that stays unchanged
     carrier: str  # the sentence that gets the copies
     token: Token
@@ -202,8 +175,6 @@ class Question:
 
 @dataclass(frozen=True)
 class Trial:
-    """The texts to encode; pure data."""
-
     question: Question
     counts: tuple[int, ...]  # numbers of copies on the curve, 0 first, ascending
     anchor: Ids  # content ids
@@ -220,8 +191,6 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialAnswer:
-    """Cosine similarities."""
-
     trial: Trial  # what was encoded
     curve: list[float]  # of the two sentences, by number of copies
     benign: Matrix  # the same for every benign token, shape (tokens, counts)
@@ -231,17 +200,14 @@ class TrialAnswer:
 
     @property
     def before(self) -> float:
-        """Similarity without copies."""
         return self.curve[0]
 
     @property
     def after(self) -> float:
-        """Similarity with the copies asked for."""
         return self.curve[self._place]
 
     @property
     def benign_after(self) -> list[float]:
-        """The same with copies of each benign token."""
         return [float(value) for value in self.benign[:, self._place]]
 
     @property
@@ -375,14 +341,14 @@ def similarity_curve(answer: TrialAnswer, token: str, benign: list[str], u: floa
 
 def _curve(answer: TrialAnswer, token: str, u: float | None) -> go.Figure:
     counts, asked = list(answer.trial.counts), answer.trial.question.copies
-    places = spread_out(counts)
-    figure = new_figure(height=380)
+    places = fig.spread_out(counts)
+    figure = fig.new_figure(height=380)
     if len(answer.benign):
         low, mean, high = (
             values.round(5).tolist()
             for values in (answer.benign.min(axis=0), answer.benign.mean(axis=0), answer.benign.max(axis=0))
         )
-        draw_ordinary(
+        fig.draw_ordinary(
             figure,
             places,
             (low, mean, high),
@@ -395,14 +361,14 @@ def _curve(answer: TrialAnswer, token: str, u: float | None) -> go.Figure:
         y=np.round(answer.curve, 5).tolist(),
         customdata=counts,
         mode="lines+markers",
-        line={"color": STICKY, "width": 2.5},
+        line={"color": fig.STICKY, "width": 2.5},
         marker={"size": [11 if n == asked else 6 for n in counts], "symbol": "diamond"},
-        name=label(token),
-        hovertemplate=f"{label(token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+        name=fig.label(token),
+        hovertemplate=f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
     )
     if u is not None:
-        figure.add_hline(y=u, line=DOTTED_LINE, annotation={"text": "u", "showarrow": False})
-    figure.add_vline(x=places[counts.index(asked)], line=THIN_LINE)
+        figure.add_hline(y=u, line=fig.DOTTED_LINE, annotation={"text": "u", "showarrow": False})
+    figure.add_vline(x=places[counts.index(asked)], line=fig.THIN_LINE)
     figure.update_xaxes(
         title_text="copies in sentence B",
         tickvals=places,
@@ -417,10 +383,10 @@ def _curve(answer: TrialAnswer, token: str, u: float | None) -> go.Figure:
 def pair_heatmap(answer: TrialAnswer, token: str, benign: str | None) -> ReportFigure:
     """Draw similarities of a few sentences: unchanged, with copies of the token, and of a benign token."""
     copies, names = answer.trial.question.copies, list(answer.trial.names)
-    panels = {"without copies": answer.plain, f"{copies} × {label(token)}": answer.with_token}
+    panels = {"without copies": answer.plain, f"{copies} × {fig.label(token)}": answer.with_token}
     columns = ["mean similarity to the others, without copies", f"with {copies} × {token}"]
     if answer.with_benign is not None and benign is not None:
-        panels[f"{copies} × {label(benign)} (benign)"] = answer.with_benign
+        panels[f"{copies} × {fig.label(benign)} (benign)"] = answer.with_benign
         columns.append(f"with {copies} × {benign}")
     matrices = list(panels.values())
     others = [values[~np.eye(len(names), dtype=bool)].reshape(len(names), -1) for values in matrices]
@@ -447,12 +413,12 @@ def pair_heatmap(answer: TrialAnswer, token: str, benign: str | None) -> ReportF
             ],
         ),
         # Every cell shows its number, and a narrow screen has no room for the scale.
-        stacked(plot, len(panels), 350 * len(panels)) | {"coloraxis.showscale": False},
+        fig.stacked(plot, len(panels), 350 * len(panels)) | {"coloraxis.showscale": False},
     )
 
 
 def _heatmaps(panels: dict[str, Matrix], names: list[str]) -> go.Figure:
-    plot = new_panels(list(panels), 410, 0.03, same_scale=True)
+    plot = fig.new_panels(list(panels), 410, 0.03, same_scale=True)
     for column, values in enumerate(panels.values(), start=1):
         plot.add_heatmap(
             z=np.round(values, 3).tolist(),

@@ -45,15 +45,12 @@ class RunLibrary:
 
     @property
     def labels(self) -> list[str]:
-        """Names of all runs."""
         return list(self._listed)
 
     def record(self, label: str) -> RunRecord:
-        """run.json of a run."""
         return self._listed[label][1]
 
     def content(self, label: object) -> RunContent:
-        """Return a run by its label."""
         if not isinstance(label, str) or label not in self._listed:
             raise RunError("there is no run with that name: choose one from the list")
         with self._lock:
@@ -127,7 +124,6 @@ class SharedModel:
 
     @property
     def name(self) -> str:
-        """The model's name, as the user gave it."""
         return self._encoder.name
 
     @contextmanager
@@ -165,7 +161,6 @@ class SharedModel:
         return name if found.id == token_id and visible(name) == name else f"#{token_id}"
 
     def shown_name(self, token_id: int) -> str:
-        """Return the vocabulary string with every character visible."""
         return visible(self._string(token_id))
 
     def _string(self, token_id: int) -> str:
@@ -185,7 +180,6 @@ WAITING = 32
 
 
 def checked_text(name: str, text: object) -> str:
-    """Return a sentence that a visitor typed."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{name} is empty: write a sentence")
     if len(text) > TEXT_CHARACTERS:
@@ -196,7 +190,6 @@ def checked_text(name: str, text: object) -> str:
 
 
 def checked_count(name: str, value: object, least: int, most: int) -> int:
-    """Return a whole number between its limits."""
     wanted = f"enter a whole number from {least} to {most}"
     if value is None:
         raise InputError(f"{name} is empty: {wanted}")
@@ -208,7 +201,6 @@ def checked_count(name: str, value: object, least: int, most: int) -> int:
 
 
 def checked_placement(value: object) -> Placement:
-    """Return the placement of the copies."""
     if not isinstance(value, str) or value not in set(Placement):
         raise InputError(f"the place of the copies is unknown: choose one of {', '.join(Placement)}")
     return Placement(value)
@@ -224,7 +216,6 @@ def checked_choices(name: str, values: object) -> tuple[str, ...]:
 
 
 def checked_token_id(value: object) -> int:
-    """Return the id of a token chosen in a list or a table."""
     # A cell of a table holds the id as text.
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
@@ -255,11 +246,9 @@ class AppContext:
 
     @property
     def run(self) -> Run | None:
-        """The run of the loaded model."""
         return None if self.content is None else self.content.run
 
     def verdict_of(self, token_id: int) -> str | None:
-        """Return the verdict on a token in the run of the loaded model."""
         if self.run is None:
             return None
         found = self.run.tokens.filter(token_id=token_id)["verdict"]
@@ -370,7 +359,6 @@ def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
 
 
 def other_sentences(content: RunContent | None, corpus: Sentences) -> tuple[str, ...]:
-    """Return a few sentences on different topics."""
     texts = _sentences(content, corpus)
     short = [text for text in texts if len(text) <= _CHARACTERS]
     return tuple(spread(short or texts, _OTHERS))
@@ -384,7 +372,6 @@ def _sentences(content: RunContent | None, corpus: Sentences) -> list[str]:
 
 
 def spread(texts: list[str], count: int) -> list[str]:
-    """Return some of the texts, evenly spaced."""
     if len(texts) <= count:
         return texts
     return [texts[(2 * k + 1) * len(texts) // (2 * count)] for k in range(count)]

@@ -78,7 +78,6 @@ class _CheckedBlocks(gr.Blocks):
     """Blocks that answer a malformed request with one line."""
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
-        """Read the inputs of an event."""
         if len(inputs) != len(block_fn.inputs):
             raise _malformed(f"{len(inputs)} values, and the event takes {len(block_fn.inputs)}")
         try:
@@ -87,7 +86,6 @@ class _CheckedBlocks(gr.Blocks):
             raise _malformed(str(error)) from error
 
     async def call_function(self, *args: Any, **kwargs: Any) -> Any:
-        """Run an event."""
         try:
             return await super().call_function(*args, **kwargs)
         except Exception as error:
@@ -127,7 +125,6 @@ class AllowedHosts:
         self._names = {name.lower() for name in names}
 
     def add(self, name: str) -> None:
-        """Allow another host name, such as that of a public address."""
         self._names.add(name.lower())
 
     def allow(self, address: str) -> bool:
@@ -152,10 +149,7 @@ _POLICY = "; ".join(
         "form-action 'self'",
     )
 )
-_HEADERS = (
-    (b"content-security-policy", _POLICY.encode("ascii")),
-    (b"referrer-policy", b"no-referrer"),
-)
+_HEADERS = ((b"content-security-policy", _POLICY.encode("ascii")), (b"referrer-policy", b"no-referrer"))
 
 
 class RequestGuard:
@@ -166,8 +160,6 @@ class RequestGuard:
         self._hosts = hosts
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-
         async def with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
@@ -236,19 +228,15 @@ _WAIT = 0.2
 
 @dataclass(frozen=True)
 class Served:
-    """A page that is being served."""
-
     blocks: gr.Blocks  # the page
     url: str  # its address on this machine
     public_url: str | None  # its public address; None if it is not shared
 
     def wait(self) -> None:
-        """Block until the server has ended; an interrupt passes through."""
         while self.blocks.is_running:
             time.sleep(_WAIT)
 
     def close(self) -> None:
-        """Stop the server and free its port."""
         self.blocks.close(verbose=False)
 
 

@@ -86,7 +86,6 @@ def _glossary(comparison: Comparison) -> dict[str, str]:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """Return the comparison as one HTML page."""
     tones = {each.tone for each in comparison.runs}
     return render(
         "comparison.html.j2",
@@ -101,7 +100,6 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """Return the comparison as Markdown."""
     shown = comparison_parts(comparison)
     parts = [
         "# Sticky tokens compared",

@@ -80,12 +80,10 @@ class RunContent:
 
     @property
     def method(self) -> AnyMethod:
-        """The method of the run."""
         return method_named(self.record.method)
 
     @property
     def settings(self) -> StoredSettings:
-        """Settings of the method."""
         return RunFolder(self.path).settings_of(self.record)
 
     @property
@@ -161,7 +159,6 @@ def _explanations(run: Run, asked: Path | None) -> tuple[list[StoredExplanation]
 
 
 def _require_own(found: StoredExplanation, run: Run, names: dict[int, str | None]) -> None:
-    """Refuse an explanation of another model."""
     own, explained = (each.identity_parts.get("encoder") for each in (run.record, found.record))
     if isinstance(own, dict) and (parts := differences(own, explained or {})):
         raise RunError(
@@ -220,12 +217,10 @@ def headline(content: RunContent) -> str:
 
 
 def tone(content: RunContent) -> str:
-    """Return how bad it is: ``severe``, ``serious``, ``mild``, ``clean`` or ``unknown``."""
     return "unknown" if content.run is None else tone_of(content.sticky)
 
 
 def key_facts(content: RunContent) -> list[Fact]:
-    """Return the numbers to read first."""
     if content.run is None:
         return [
             Fact(f"{count:,}", f"tokens measured in the stage {stage}")
@@ -356,7 +351,6 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
 
 
 def impact_details(impacts: tuple[Impact, ...]) -> dict[str, dict[str, Any]]:
-    """Return how each measurement was made, by name."""
     return {
         f"impact {impact.path.name}": {
             **impact.record.settings,
@@ -374,7 +368,6 @@ def impact_details(impacts: tuple[Impact, ...]) -> dict[str, dict[str, Any]]:
 
 
 def _repair_details(repairs: tuple[RepairRecord, ...]) -> dict[str, dict[str, Any]]:
-    """Return what was done and checked in each repair, by name."""
     return {
         f"repair {record.identity[:12]}": {
             "state": STATES[record.verified],
@@ -403,11 +396,6 @@ def columns(content: RunContent) -> tuple[Column, ...]:
     return (*_FIRST, *content.method.reported, *_LAST)
 
 
-def flagged_rows(content: RunContent) -> list[dict[str, Any]]:
-    """Return all flagged tokens, sticky ones first, with `sd`."""
-    return rows_of(content, content.flagged)
-
-
 def rows_of(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
     """Return rows of tokens with `sd`, their lift beyond an ordinary token's."""
     return [] if tokens.is_empty() else tokens.with_columns(sd=deviations(content.scale)).to_dicts()
@@ -415,8 +403,6 @@ def rows_of(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Card:
-    """One token with its evidence."""
-
     row: dict[str, Any]  # of the table of tokens, with ``sd``
     # Its interval on the scale of all cards, in percent: low, value, high and the ordinary token; None if
     # there is no interval

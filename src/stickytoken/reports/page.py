@@ -27,7 +27,6 @@ _MOST_ROWS = 1000
 
 
 def run_page(content: RunContent) -> str:
-    """Return the report of one run as a page."""
     overview, tokens, flagged = report_figures(content), explained_tokens(content), content.flagged
     return render(
         "run.html.j2",
@@ -130,10 +129,7 @@ def similarity_page(found: Why, top: int = 10) -> str:
 
 
 def shaded_rows(found: Why) -> list[tuple[Part, list[tuple[float, str]]]]:
-    """Return each part of the first text with its contributions and their colours.
-
-    Red raises the similarity, blue lowers it.
-    """
+    """Return each part of the first text with its contributions; red ones raise the similarity."""
     highest = float(np.abs(found.matrix).max()) or 1.0
 
     def shade(value: float) -> str:
@@ -147,7 +143,6 @@ def shaded_rows(found: Why) -> list[tuple[Part, list[tuple[float, str]]]]:
 
 
 def write_similarity_page(found: Why, path: Path, top: int = 10) -> None:
-    """Write the page to a file."""
     require_place(path)
     write_atomically(path, similarity_page(found, top).encode("utf-8", "backslashreplace"))
 

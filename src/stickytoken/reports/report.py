@@ -74,21 +74,25 @@ def report(
     target = None if out is None else file_path("out", out)
     pictures = None if figures is None else file_path("figures", figures)
     why = None if explanations is None else file_path("explanations", explanations)
-    subject = _subject(what[0], why)
+    subject: RunContent | Comparison
+    if isinstance(what[0], Comparison):
+        if why is not None:
+            raise InputError("explanations belong to one run: leave them out of a comparison")
+        subject = what[0]
+    else:
+        place = what[0].path if isinstance(what[0], Run) else file_path("the run", what[0])
+        subject = read_content(place, why)
     text = _written(subject, format_of(target) if format is None else Format(str(format)))
     if target is not None:
         write_report(text, target)
     if pictures is not None:
-        save_figures(_figures(subject), pictures)
+        if isinstance(subject, Comparison):
+            drawn = comparison_figures(subject)
+        else:
+            drawn = report_figures(subject)
+            drawn += [figure for each in explained_tokens(subject) for figure in each.figures]
+        save_figures(drawn, pictures)
     return text
-
-
-def _subject(what: Run | str | Path | Comparison, explanations: Path | None) -> RunContent | Comparison:
-    if isinstance(what, Comparison):
-        if explanations is not None:
-            raise InputError("explanations belong to one run: leave them out of a comparison")
-        return what
-    return read_content(what.path if isinstance(what, Run) else file_path("the run", what), explanations)
 
 
 def format_of(path: Path | None) -> Format:
@@ -98,7 +102,6 @@ def format_of(path: Path | None) -> Format:
 
 
 def write_report(text: str, path: Path) -> None:
-    """Write a report, whole or not at all."""
     try:
         folder = path.parent.is_dir() and not path.is_dir()
     except OSError as error:
@@ -110,26 +113,12 @@ def write_report(text: str, path: Path) -> None:
 
 
 def _written(subject: RunContent | Comparison, format_: Format) -> str:
-    if isinstance(subject, Comparison):
-        if format_ is Format.HTML:
-            return comparison_page(subject)
-        if format_ is Format.MD:
-            return comparison_markdown(subject)
-        document = subject.summary()
-    else:
-        if format_ is Format.HTML:
-            return run_page(subject)
-        if format_ is Format.MD:
-            return run_markdown(subject)
-        document = run_document(subject)
+    if format_ is Format.HTML:
+        return comparison_page(subject) if isinstance(subject, Comparison) else run_page(subject)
+    if format_ is Format.MD:
+        return comparison_markdown(subject) if isinstance(subject, Comparison) else run_markdown(subject)
+    document = subject.summary() if isinstance(subject, Comparison) else run_document(subject)
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
-
-
-def _figures(subject: RunContent | Comparison) -> list[ReportFigure]:
-    if isinstance(subject, Comparison):
-        return comparison_figures(subject)
-    of_tokens = [figure for each in explained_tokens(subject) for figure in each.figures]
-    return [*report_figures(subject), *of_tokens]
 
 
 def run_document(content: RunContent) -> dict[str, Any]:
@@ -146,7 +135,7 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "tone": facts.tone(content),
         "notes": facts.notes(content),
         "worst": [card.row | {"pairs": card.pairs} for card in facts.cards(content)],
-        "flagged": facts.flagged_rows(content),
+        "flagged": facts.rows_of(content, content.flagged),
         "curves": [asdict(curve) for curve in curves],
         "ordinary_curves": [asdict(curve) for curve in ordinary],
         "figures": [_figure(figure) for figure in report_figures(content)],
@@ -167,7 +156,6 @@ def _figure(figure: ReportFigure) -> dict[str, Any]:
 
 
 def run_markdown(content: RunContent) -> str:
-    """Return the report of one run as Markdown."""
     parts = [
         f"# Sticky tokens of {markdown(content.record.model.name)}",
         f"**{markdown(facts.headline(content))}**",
@@ -191,7 +179,6 @@ def run_markdown(content: RunContent) -> str:
 
 
 def _judged(content: RunContent) -> list[str]:
-    """Return the parts of a finished run."""
     title = "The worst tokens" if len(content.sticky) else "No token is sticky: the highest, for scale"
     parts = [f"## {title}", *(_card(card) for card in facts.cards(content))]
     for figure in report_figures(content):
@@ -225,7 +212,10 @@ def _judged(content: RunContent) -> list[str]:
             f"{scan['more']} more in the folder of the scan." if scan["more"] else "",
         ]
     heads = facts.columns(content)
-    rows = [[number(row[each.key], each.digits) for each in heads] for row in facts.flagged_rows(content)]
+    rows = [
+        [number(row[each.key], each.digits) for each in heads]
+        for row in facts.rows_of(content, content.flagged)
+    ]
     flagged = DataTable([each.title for each in heads], rows).markdown()
     return [*parts, "## All flagged tokens", flagged or "None."]
 
@@ -270,25 +260,22 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     """
     if importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError("saving figures", "figures")
+    from plotly.graph_objects import Figure
+
     if not figures:
         raise InputError("there are no figures to save: none of the runs is finished")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder} cannot be created: {error.strerror or error}") from error
-    plots = [_on_white(figure) for figure in figures for _ in _FORMATS]
+    white = {"paper_bgcolor": "white", "plot_bgcolor": "white"}
+    plots = [Figure(figure.plot).update_layout(white) for figure in figures for _ in _FORMATS]
     names = [f"{figure.name}.{kind}" for figure in figures for kind in _FORMATS]
     with TemporaryDirectory() as drawn:
         _draw(plots, [Path(drawn) / name for name in names])
         for name in names:
             write_atomically(folder / name, (Path(drawn) / name).read_bytes())  # it may be on another disk
     return [folder / name for name in names]
-
-
-def _on_white(figure: ReportFigure) -> Any:
-    from plotly.graph_objects import Figure
-
-    return Figure(figure.plot).update_layout(paper_bgcolor="white", plot_bgcolor="white")
 
 
 def _draw(plots: list[Any], paths: list[Path]) -> None:

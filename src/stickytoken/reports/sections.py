@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import polars as pl
-
 from stickytoken.methods.entry import Distribution, Scatter
 from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.result import RepairRecord, token_rows
@@ -58,7 +56,8 @@ def curves_of(content: RunContent) -> tuple[list[Curve], list[Curve]]:
     if content.evidence is None:
         return [], []
     verdicts = content.tokens.select("token_id", "verdict")
-    names = _names(content).join(verdicts, on="token_id", how="left")
+    named = content.tokens if content.vocabulary is None else content.vocabulary
+    names = named.select("token_id", "token").join(verdicts, on="token_id", how="left")
     rows = content.evidence.tokens.join(names, on="token_id", how="left", maintain_order="left").to_dicts()
     found: tuple[list[Curve], list[Curve]] = ([], [])
     for row in rows:
@@ -69,15 +68,9 @@ def curves_of(content: RunContent) -> tuple[list[Curve], list[Curve]]:
 
 
 def curve_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figure of the symptom curves; none if the run has no evidence."""
     if content.evidence is None or content.run is None:
         return []
     return [symptom_curves(*curves_of(content), content.run.plan.mean_similarity)]
-
-
-def _names(content: RunContent) -> pl.DataFrame:
-    names = content.tokens if content.vocabulary is None else content.vocabulary
-    return names.select("token_id", "token")
 
 
 def _repair_figures(record: RepairRecord, suffix: str) -> list[ReportFigure]:
@@ -106,8 +99,6 @@ MOST_DRAWN = 4
 
 @dataclass(frozen=True)
 class ExplainedToken:
-    """One token of the section that explains tokens."""
-
     token_id: int  # its id
     token: str  # the vocabulary string
     run_verdict: str | None  # of the run

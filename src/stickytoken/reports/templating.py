@@ -77,7 +77,6 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def cosine(value: float | None, digits: int = 2) -> str:
-    """Format a similarity, or what one changes by; what rounds to zero has no sign."""
     if value is None:
         return number(None)
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "\N{MINUS SIGN}")
@@ -116,12 +115,8 @@ def environment(package: str = _OWN) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["commands"] = commands
-    environment.filters["cosine"] = cosine
-    environment.filters["flowing"] = flowing
-    environment.filters["number"] = number
-    environment.filters["plain"] = plain
-    environment.filters["spaced"] = spaced
+    for each in (commands, cosine, flowing, number, plain, spaced):
+        environment.filters[each.__name__] = each
     return environment
 
 

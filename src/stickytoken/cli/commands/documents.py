@@ -118,7 +118,6 @@ def scan(
 
 
 def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
-    """Write a scan as JSON, SARIF or CSV."""
     if output_format is ScanFormat.JSON:
         return console.as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
     if output_format is ScanFormat.SARIF:
@@ -288,7 +287,6 @@ def clean(
 
 
 def _actions(values: list[str] | None) -> dict[SpanKind, Action]:
-    """Read what --action says of each kind."""
     from stickytoken.cleaning.spans import actions_of
 
     given: dict[str, str] = {}

@@ -156,7 +156,6 @@ def _show_dimensions(found: Run, output_format: opt.Format) -> None:
 
 
 def _require_of(found: Run, verdict: str | None, validated: bool, sort: str | None) -> None:
-    """Refuse a filter or an order that the method of a run does not have."""
     method, whose = found.method, f"the run in {found.path} used the method {found.record.method}"
     columns = dict.fromkeys([*(column.key for column in method.listed), *found.tokens.columns])
     sortable = [name for name in columns if name != "token_id" and found.tokens[name].dtype.is_numeric()]

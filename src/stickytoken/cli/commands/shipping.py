@@ -234,7 +234,6 @@ def _write_document(
     incomplete: Sequence[str],
     summary: dict[str, Any],
 ) -> None:
-    """Print the document of a check, or write it to a file; a table has none."""
     if output_format is CheckFormat.TABLE:
         return
     from stickytoken.findings import github_annotations, junit, sarif
@@ -326,7 +325,6 @@ def demo(
             served = serve(make_app(startup, share), port, share)
 
     def loaded() -> AppContext:
-        """Make what the tabs compute with."""
         from stickytoken.data import load_sentences
         from stickytoken.encoders.loading.load import loaded_like
         from stickytoken.encoders.text_encoder import as_id_reader

@@ -419,7 +419,6 @@ def impact(
 
 
 def show_impact(impact: Impact, output_format: opt.Format) -> None:
-    """Print a measurement, as tables or as one JSON document."""
     if output_format is opt.Format.JSON:
         console.print_json(impact.summary())
         return

@@ -8,18 +8,8 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from stickytoken.comparisons.compared_run import ComparedToken, WorstToken
-from stickytoken.reports.figures.figure import (
-    ORDINARY,
-    SERIES,
-    STICKY,
-    THIN_LINE,
-    DataTable,
-    ReportFigure,
-    empty_figure,
-    label,
-    legend_label,
-    new_figure,
-)
+from stickytoken.reports.figures import figure as fig
+from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.validation import visible
 
 # A narrow screen has room for so many letters beside the marks, and for so many of a run's name.
@@ -32,8 +22,6 @@ _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "
 
 
 class WorstRow(NamedTuple):
-    """The worst token of a run, and where the others lie."""
-
     name: str  # of the run
     worst: WorstToken  # its worst token
     quantiles: tuple[float, float]  # median and 99th percentile of all tokens, in the same unit
@@ -52,7 +40,7 @@ def worst_by_run(rows: Sequence[WorstRow], left_out: Sequence[str] = ()) -> Repo
     return ReportFigure(
         "worst-by-run",
         "The worst token of each run",
-        _worst(rows) if rows else empty_figure("no run has lifts in standard deviations"),
+        _worst(rows) if rows else fig.empty_figure("no run has lifts in standard deviations"),
         f"{'; '.join(parts)}.",
         "One row per run, in the order that they were passed in. Marks are filled if the run calls the token "
         "sticky; the line through a mark is its interval. The bar goes from the median token to the 99th "
@@ -63,22 +51,22 @@ def worst_by_run(rows: Sequence[WorstRow], left_out: Sequence[str] = ()) -> Repo
         ),
         _NARROW_UNIT
         | {
-            "yaxis.tickvals": [label(row.name) for row in rows],
-            "yaxis.ticktext": [label(_cut(visible(row.name))) for row in rows],
+            "yaxis.tickvals": [fig.label(row.name) for row in rows],
+            "yaxis.ticktext": [fig.label(_cut(visible(row.name))) for row in rows],
         },
     )
 
 
 def _worst(rows: Sequence[WorstRow]) -> go.Figure:
-    names = [label(row.name) for row in rows]
-    figure = new_figure(height=130 + 52 * len(rows))
+    names = [fig.label(row.name) for row in rows]
+    figure = fig.new_figure(height=130 + 52 * len(rows))
     figure.add_bar(
         y=names,
         x=[round(row.quantiles[1] - row.quantiles[0], 4) for row in rows],
         base=[round(row.quantiles[0], 4) for row in rows],
         orientation="h",
         width=0.34,
-        marker={"color": ORDINARY, "opacity": 0.4},
+        marker={"color": fig.ORDINARY, "opacity": 0.4},
         name="median to 99th percentile",
         customdata=[[*row.quantiles] for row in rows],
         hovertemplate="median %{customdata[0]:.2f}, 99th percentile %{customdata[1]:.2f}<extra>%{y}</extra>",
@@ -100,11 +88,11 @@ def _worst(rows: Sequence[WorstRow]) -> go.Figure:
             "arrayminus": [between(row.worst.low, row.worst.deviations) for row in rows],
         },
         mode="markers+text",
-        text=[legend_label(row.worst.token) for row in rows],
+        text=[fig.legend_label(row.worst.token) for row in rows],
         textposition=["top left" if (row.worst.deviations or 0.0) > middle else "top right" for row in rows],
         cliponaxis=False,
         marker={
-            "color": STICKY,
+            "color": fig.STICKY,
             "size": 11,
             "symbol": ["diamond" if row.worst.verdict == "sticky" else "diamond-open" for row in rows],
         },
@@ -112,8 +100,8 @@ def _worst(rows: Sequence[WorstRow]) -> go.Figure:
         hovertemplate="%{text}: %{x:.2f} SD<extra>%{y}</extra>",
     )
     for serious in {row.serious for row in rows}:
-        figure.add_vline(x=serious, line={"width": 1.5, "color": STICKY, "dash": "dot"})
-    figure.add_vline(x=0, line=THIN_LINE)
+        figure.add_vline(x=serious, line={"width": 1.5, "color": fig.STICKY, "dash": "dot"})
+    figure.add_vline(x=0, line=fig.THIN_LINE)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_xaxes(title_text=_UNIT)
     figure.update_layout(hovermode="closest")
@@ -137,19 +125,19 @@ def tokens_by_run(tokens: Sequence[ComparedToken], names: Sequence[str]) -> Repo
     return ReportFigure(
         "sticky-tokens-by-run",
         "Sticky tokens, run by run",
-        _tokens(drawn, names) if drawn else empty_figure(message),
+        _tokens(drawn, names) if drawn else fig.empty_figure(message),
         f"{len(tokens)} tokens are sticky in at least one run; {shared} in all of them.",
         "One row per token that any run calls sticky; one mark per run, filled if that run calls the "
         "token sticky. The scale is in standard deviations of each model's own similarities, so "
         "models can be compared. Runs of a method without such a scale appear in the table only.",
         DataTable(columns, rows),
-        _NARROW_UNIT | {"yaxis.ticktext": [label(_cut(visible(each.token))) for each in drawn]},
+        _NARROW_UNIT | {"yaxis.ticktext": [fig.label(_cut(visible(each.token))) for each in drawn]},
     )
 
 
 def _tokens(drawn: Sequence[ComparedToken], names: Sequence[str]) -> go.Figure:
-    figure = new_figure(height=150 + 24 * len(drawn))
-    texts = [label(each.token) for each in drawn]
+    figure = fig.new_figure(height=150 + 24 * len(drawn))
+    texts = [fig.label(each.token) for each in drawn]
     for place, name in enumerate(names):
         lifts = [
             (row, each.standardized_lifts[place], each.verdicts[place]) for row, each in enumerate(drawn)
@@ -162,17 +150,17 @@ def _tokens(drawn: Sequence[ComparedToken], names: Sequence[str]) -> go.Figure:
             x=[round(lift, 4) for _, lift, _ in marks],
             y=[row for row, *_ in marks],
             mode="markers",
-            customdata=[[texts[row], label(verdict or "not judged")] for row, _, verdict in marks],
+            customdata=[[texts[row], fig.label(verdict or "not judged")] for row, _, verdict in marks],
             hovertemplate="%{customdata[0]}: %{x:.2f} SD, "
-            f"%{{customdata[1]}}<extra>{label(name)}</extra>",
+            f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
             marker={
-                "color": SERIES[place % len(SERIES)],
+                "color": fig.SERIES[place % len(fig.SERIES)],
                 "symbol": [shape if verdict == "sticky" else f"{shape}-open" for *_, verdict in marks],
                 "size": 10,
             },
-            name=label(_short(name)),
+            name=fig.label(_short(name)),
         )
-    figure.add_vline(x=0, line=THIN_LINE)
+    figure.add_vline(x=0, line=fig.THIN_LINE)
     figure.update_yaxes(
         tickvals=list(range(len(drawn))), ticktext=texts, autorange="reversed", title_text=None
     )

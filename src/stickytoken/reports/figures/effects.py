@@ -17,26 +17,15 @@ from stickytoken.impacts.statistics import (
     headed,
     settings_line,
 )
-from stickytoken.reports.figures.figure import (
-    CONTROL,
-    DOTTED_LINE,
-    ORDINARY,
-    STICKY,
-    THIN_LINE,
-    TOPICAL,
-    DataTable,
-    ReportFigure,
-    empty_figure,
-    label,
-    new_figure,
-    new_panels,
-    spread_out,
-    stacked,
-)
+from stickytoken.reports.figures import figure as fig
+from stickytoken.reports.figures.figure import DataTable, ReportFigure
 
 # More tokens make a panel that nobody reads; the table has all of them.
 _MOST_TOKENS = 30
-_LOOKS: Mapping[str, tuple[str, str]] = {"sticky": (STICKY, "diamond"), "benign": (CONTROL, "circle-open")}
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "sticky": (fig.STICKY, "diamond"),
+    "benign": (fig.CONTROL, "circle-open"),
+}
 # What tables call the tokens that are measured: named, where no run says that they are sticky.
 _MEASURED = ("sticky", "named")
 # So that the intervals of both kinds are seen.
@@ -80,9 +69,9 @@ def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: s
 
 def _costs(effects: Rows, measured: str) -> go.Figure:
     if all(row["drop_sticky"] is None for row in effects):
-        return empty_figure("no metric of these tasks is defined")
-    tasks = [f"{label(row['task'])}<br>{label(row['metric'])}" for row in effects]
-    figure = new_figure(height=150 + 54 * len(effects))
+        return fig.empty_figure("no metric of these tasks is defined")
+    tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
+    figure = fig.new_figure(height=150 + 54 * len(effects))
     for kind, (color, symbol) in _LOOKS.items():
         drop, name = f"drop_{kind}", measured if kind == "sticky" else kind
         places = [place for place, row in enumerate(effects) if row[drop] is not None]
@@ -114,7 +103,7 @@ def _arms(rows: Rows, column: str) -> dict[str, Any]:
 
 
 def _finish(figure: go.Figure) -> None:
-    figure.add_vline(x=0, line=THIN_LINE)
+    figure.add_vline(x=0, line=fig.THIN_LINE)
     legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
     figure.update_layout(hovermode="closest", legend=legend)
 
@@ -149,7 +138,7 @@ def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") ->
         "position in the vocabulary, and are not flagged. A mixture "
         "divides the copies among all tokens of its kind.",
         DataTable(*headed(CONDITIONS, conditions)),
-        stacked(plot, count, count * plot.layout.height) if count > 1 else {},
+        fig.stacked(plot, count, count * plot.layout.height) if count > 1 else {},
         in_markdown=True,
     )
 
@@ -162,15 +151,15 @@ def _look(row: Mapping[str, Any]) -> str:
 
 def _token_costs(conditions: Rows, panels: Sequence[tuple[str, str]], measured: str) -> go.Figure:
     def named(row: Mapping[str, Any]) -> str:
-        return label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
+        return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
 
     ranked = sorted(conditions, key=lambda row: _look(row) != "sticky")
     names = list(dict.fromkeys(named(row) for row in ranked))[:_MOST_TOKENS]
     shown = [row for row in ranked if named(row) in names and row["drop"] is not None]
     if not shown:
-        return empty_figure("no metric of these tasks is defined")
-    titles = [label(f"{task}, {metric}") for task, metric in panels]
-    figure = new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
+        return fig.empty_figure("no metric of these tasks is defined")
+    titles = [fig.label(f"{task}, {metric}") for task, metric in panels]
+    figure = fig.new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
     for column, panel in enumerate(panels, start=1):
         for kind, (color, symbol) in _LOOKS.items():
             rows = [row for row in shown if (row["task"], row["metric"]) == panel and _look(row) == kind]
@@ -227,12 +216,12 @@ def _counted(copies: int) -> str:
 
 
 def _intrusion(summary: Rows, curves: Rows, measured: str) -> go.Figure:
-    figure = new_figure(height=400)
+    figure = fig.new_figure(height=400)
 
     def draw(rows: Rows, column: str, who: str, **options: Any) -> None:
         copies = [row["copies"] for row in rows]
         figure.add_scatter(
-            x=spread_out(copies),
+            x=fig.spread_out(copies),
             y=[round(row[column], 4) for row in rows],
             customdata=copies,
             hovertemplate=f"{who}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
@@ -247,13 +236,13 @@ def _intrusion(summary: Rows, curves: Rows, measured: str) -> go.Figure:
         draw(
             rows,
             "hits",
-            label(token),
+            fig.label(token),
             mode="lines",
             name=f"each {measured} token",
             legendgroup="each",
             showlegend=place == 0,
             opacity=0.6,
-            line={"color": STICKY, "width": 1.2},
+            line={"color": fig.STICKY, "width": 1.2},
         )
     for kind, (color, symbol) in _LOOKS.items():
         draw(
@@ -266,15 +255,17 @@ def _intrusion(summary: Rows, curves: Rows, measured: str) -> go.Figure:
             marker={"symbol": symbol, "size": 9},
         )
     if summary[0]["hits_sticky"] is not None:
-        figure.add_hline(y=summary[0]["hits_sticky"], line=DOTTED_LINE)
+        figure.add_hline(y=summary[0]["hits_sticky"], line=fig.DOTTED_LINE)
     copies = [row["copies"] for row in summary]
-    figure.update_xaxes(title_text="copies", tickvals=spread_out(copies), ticktext=[str(n) for n in copies])
+    figure.update_xaxes(
+        title_text="copies", tickvals=fig.spread_out(copies), ticktext=[str(n) for n in copies]
+    )
     figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
     figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
     return figure
 
 
-_SIDES = {"before": (STICKY, "diamond"), "after": (TOPICAL, "circle")}
+_SIDES = {"before": (fig.STICKY, "diamond"), "after": (fig.TOPICAL, "circle")}
 _REPAIRED = {
     "token": "token",
     "strategy": "strategy",
@@ -288,10 +279,7 @@ _REPAIRED = {
 
 
 def repaired_tokens(rows: Rows, state: str = "", findings: str = "", suffix: str = "") -> ReportFigure:
-    """Draw a line per token, from its lift before the repair to that after it.
-
-    The state comes before the description, the findings of the verification after how to read the figure.
-    """
+    """Draw a line per token, from its lift before the repair to that after it."""
     measured = [row for row in rows if row["deviations_after"] is not None]
     if measured:
         before, after = (max(row[f"deviations_{side}"] for row in measured) for side in _SIDES)
@@ -302,7 +290,7 @@ def repaired_tokens(rows: Rows, state: str = "", findings: str = "", suffix: str
         plot = _repaired(measured[:_MOST_TOKENS][::-1])  # the first token on top
     else:
         said = "Nothing was measured after the repair."
-        plot = empty_figure("the repair was not verified: nothing was measured")
+        plot = fig.empty_figure("the repair was not verified: nothing was measured")
     return ReportFigure(
         f"repair{suffix}",
         "What a repair changed",
@@ -315,15 +303,15 @@ def repaired_tokens(rows: Rows, state: str = "", findings: str = "", suffix: str
 
 
 def _repaired(shown: Rows) -> go.Figure:
-    names = [label(row["token"]) for row in shown]
+    names = [fig.label(row["token"]) for row in shown]
     places = list(range(len(shown)))
-    figure = new_figure(height=130 + 26 * len(shown))
+    figure = fig.new_figure(height=130 + 26 * len(shown))
     for place, row in enumerate(shown):
         figure.add_scatter(
             x=[row["deviations_before"], row["deviations_after"]],
             y=[place, place],
             mode="lines",
-            line={"color": ORDINARY, "width": 1.5},
+            line={"color": fig.ORDINARY, "width": 1.5},
             hoverinfo="skip",
             showlegend=False,
         )
@@ -352,9 +340,9 @@ def repair_curves(
     axis: str = "mean cosine similarity",
 ) -> ReportFigure:
     """Draw similarities before and after a repair, and of ordinary tokens, by number of copies."""
-    figure = new_figure(height=340)
+    figure = fig.new_figure(height=340)
     places = list(range(len(copies)))
-    looks = [(STICKY, "solid"), (TOPICAL, "solid"), (CONTROL, "dash")]
+    looks = [(fig.STICKY, "solid"), (fig.TOPICAL, "solid"), (fig.CONTROL, "dash")]
     for (tokens, line), (color, dash) in zip(lines.items(), looks, strict=True):
         figure.add_scatter(
             x=places,

@@ -11,28 +11,11 @@ import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.explanation.files import StoredExplanation
-from stickytoken.reports.figures.figure import (
-    CONTROL,
-    DOTTED_LINE,
-    ORDINARY,
-    STICKY,
-    DataTable,
-    ReportFigure,
-    diverging,
-    draw_ordinary,
-    figure_of_nothing,
-    label,
-    legend_label,
-    new_figure,
-    new_panels,
-    stacked,
-)
+from stickytoken.reports.figures import figure as fig
+from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.reports.templating import number
 
-_ATTENTION = {
-    "attention_received": "from all positions",
-    "attention_from_others": "from all but the copies",
-}
+_ATTENTION = {"attention_received": "from all positions", "attention_from_others": "from all but the copies"}
 _READ_ATTENTION = (
     "Green: the mean of matched benign tokens, and the interval in which one more such token would lie, "
     "over all layers at once. Filled marks lie outside it; the first of them is where the effect begins. "
@@ -101,7 +84,7 @@ def by_layer(
         if rows:
             found[said] = rows
     if not found:
-        return figure_of_nothing(name, title, reading, "this model does not expose it", headings)
+        return fig.figure_of_nothing(name, title, reading, "this model does not expose it", headings)
     words = []
     for said, rows in found.items():
         outside = [row for row in rows if row["outside"]]
@@ -119,16 +102,16 @@ def by_layer(
         headings,
         [(said, *(row[column] for column in columns)) for said, rows in found.items() for row in rows],
     )
-    narrow = stacked(plot, len(found), 360 * len(found)) if len(found) > 1 else {}
+    narrow = fig.stacked(plot, len(found), 360 * len(found)) if len(found) > 1 else {}
     return ReportFigure(name, title, plot, " ".join(words), reading, table, narrow)
 
 
 def _layers(found: Mapping[str, list[dict[str, Any]]], token: str) -> go.Figure:
-    figure = new_panels(list(found), 380, 0.1)
+    figure = fig.new_panels(list(found), 380, 0.1)
     for column, rows in enumerate(found.values(), start=1):
         layers, values = [row["layer"] for row in rows], [row["value"] for row in rows]
         low, mean, high = ([row[f"benign_{end}"] for row in rows] for end in ("low", "mean", "high"))
-        draw_ordinary(
+        fig.draw_ordinary(
             figure,
             layers,
             (low, mean, high),
@@ -146,12 +129,12 @@ def _layers(found: Mapping[str, list[dict[str, Any]]], token: str) -> go.Figure:
             error_y={"type": "data", "array": arms, "thickness": 1.2, "width": 3} if known else None,
             customdata=["outside" if row["outside"] else "inside" for row in rows],
             mode="lines+markers",
-            line={"color": STICKY, "width": 2.5},
+            line={"color": fig.STICKY, "width": 2.5},
             marker={"size": 9, "symbol": _symbols(rows)},
-            name=f"{legend_label(token)} (filled: outside)",
+            name=f"{fig.legend_label(token)} (filled: outside)",
             legendgroup="token",
             showlegend=column == 1,
-            hovertemplate=f"{label(token)}<br>layer %{{x}}: %{{y:.4f}}, %{{customdata}}<extra></extra>",
+            hovertemplate=f"{fig.label(token)}<br>layer %{{x}}: %{{y:.4f}}, %{{customdata}}<extra></extra>",
             row=1,
             col=column,
         )
@@ -182,7 +165,7 @@ def by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
     headings = ("layer", "head", *(column.replace("_", " ") for column in columns))
     if single.is_empty():
         message = "this model does not expose its attention"
-        return figure_of_nothing(name, title, reading, message, headings)
+        return fig.figure_of_nothing(name, title, reading, message, headings)
     outside = single.filter("outside").to_dicts()
     said = (
         f"The copies' share of the attention is outside the benign interval in {len(outside)} of "
@@ -212,7 +195,7 @@ def _heads(single: pl.DataFrame) -> go.Figure:
     known = {(row["layer"], row["head"]): row for row in single.to_dicts()}
     cells = [[known.get((layer, head)) for head in range(width)] for layer in layers]
     shown = ("value", "benign_mean", "wasserstein")
-    figure = new_figure(height=170 + 26 * len(layers))
+    figure = fig.new_figure(height=170 + 26 * len(layers))
     figure.add_heatmap(
         x=list(range(width)),
         y=layers,
@@ -223,7 +206,7 @@ def _heads(single: pl.DataFrame) -> go.Figure:
         textfont={"size": 9, "color": "#1d2430"},
         hovertemplate="layer %{y}, head %{x}: %{z:.1f} SD<br>share %{customdata[0]:.3f}, benign "
         "%{customdata[1]:.3f}<br>Wasserstein distance %{customdata[2]:.3f}<extra></extra>",
-        **diverging(_STRONGEST, "SD from benign"),
+        **fig.diverging(_STRONGEST, "SD from benign"),
     )
     figure.update_xaxes(title_text="head", dtick=1 if width <= 16 else 4, showgrid=False)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(layers) <= 12 else 4)
@@ -243,7 +226,7 @@ def beside_benign(
     rows = _measured(measures, names, ("value", "benign_low", "benign_high"))
     table = _table(rows, ("value", "low", "high", *_BENIGN, "outside"))
     if not rows:
-        return figure_of_nothing(name, title, reading, "this model does not expose it", table.columns)
+        return fig.figure_of_nothing(name, title, reading, "this model does not expose it", table.columns)
     parts = [
         f"{row['measure']} {row['value']:.3f}, {'outside' if row['outside'] else 'within'} the benign "
         f"interval of {row['benign_low']:.3f} to {row['benign_high']:.3f}"
@@ -253,7 +236,7 @@ def beside_benign(
 
 
 def _intervals(rows: list[dict[str, Any]], token: str) -> go.Figure:
-    figure = new_figure(height=150 + 56 * len(rows))
+    figure = fig.new_figure(height=150 + 56 * len(rows))
     titles = [row["measure"] for row in rows]
     figure.add_bar(
         y=titles,
@@ -261,7 +244,7 @@ def _intervals(rows: list[dict[str, Any]], token: str) -> go.Figure:
         base=[row["benign_low"] for row in rows],
         orientation="h",
         width=0.42,
-        marker={"color": CONTROL, "opacity": 0.35},
+        marker={"color": fig.CONTROL, "opacity": 0.35},
         name="benign interval",
         customdata=[[row["benign_low"], row["benign_high"]] for row in rows],
         hovertemplate="%{y}<br>benign %{customdata[0]:.4f} to %{customdata[1]:.4f}<extra></extra>",
@@ -270,7 +253,7 @@ def _intervals(rows: list[dict[str, Any]], token: str) -> go.Figure:
         y=titles,
         x=[row["benign_mean"] for row in rows],
         mode="markers",
-        marker={"symbol": "line-ns", "size": 18, "line": {"color": CONTROL, "width": 2.5}},
+        marker={"symbol": "line-ns", "size": 18, "line": {"color": fig.CONTROL, "width": 2.5}},
         name="benign mean",
         hovertemplate="%{y}<br>benign mean %{x:.4f}<extra></extra>",
     )
@@ -280,9 +263,9 @@ def _intervals(rows: list[dict[str, Any]], token: str) -> go.Figure:
         x=[row["value"] for row in rows],
         error_x={"type": "data", "array": arms},
         mode="markers",
-        marker={"color": STICKY, "size": 12, "symbol": _symbols(rows)},
-        name=f"{legend_label(token)} (filled: outside)",
-        hovertemplate=f"%{{y}}<br>{label(token)}: %{{x:.4f}}<extra></extra>",
+        marker={"color": fig.STICKY, "size": 12, "symbol": _symbols(rows)},
+        name=f"{fig.legend_label(token)} (filled: outside)",
+        hovertemplate=f"%{{y}}<br>{fig.label(token)}: %{{x:.4f}}<extra></extra>",
     )
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_layout(hovermode="closest", legend={"y": -0.16, "yanchor": "top"})
@@ -320,7 +303,7 @@ def embedding(
     table = _table(rows, ("value", "share_below", *_BENIGN, "outside"))
     if not rows:
         message = "this model does not expose its embedding matrix"
-        return figure_of_nothing(name, title, reading, message, table.columns, narrow=narrow)
+        return fig.figure_of_nothing(name, title, reading, message, table.columns, narrow=narrow)
     parts = "; ".join(
         f"{row['measure']} {row['value']:.3f}, above {row['share_below']:.1%} of the vocabulary"
         for row in rows
@@ -333,13 +316,13 @@ def embedding(
 
 
 def _places(rows: list[dict[str, Any]], token: str) -> go.Figure:
-    figure = new_figure(height=140 + 44 * len(rows))
+    figure = fig.new_figure(height=140 + 44 * len(rows))
     titles = [row["measure"] for row in rows]
     figure.add_scatter(
         y=[title for title in titles for _ in range(3)],
         x=[place for _ in titles for place in (0, 100, None)],
         mode="lines",
-        line={"color": ORDINARY, "width": 4},
+        line={"color": fig.ORDINARY, "width": 4},
         opacity=0.35,
         hoverinfo="skip",
         showlegend=False,
@@ -349,8 +332,8 @@ def _places(rows: list[dict[str, Any]], token: str) -> go.Figure:
         x=[100 * row["share_below"] for row in rows],
         customdata=[[row["value"], row["benign_mean"]] for row in rows],
         mode="markers",
-        marker={"color": STICKY, "size": 13, "symbol": _symbols(rows)},
-        name=f"{legend_label(token)}<br>(filled: outside the benign interval)",
+        marker={"color": fig.STICKY, "size": 13, "symbol": _symbols(rows)},
+        name=f"{fig.legend_label(token)}<br>(filled: outside the benign interval)",
         showlegend=True,
         cliponaxis=False,
         hovertemplate="%{y}: %{customdata[0]:.4f}, benign %{customdata[1]:.4f}<br>%{x:.1f}% of the "
@@ -379,7 +362,7 @@ def attribution(name: str, cells: pl.DataFrame, pair: Mapping[str, Any] | None) 
     )
     cells = cells.filter(pair=pair["pair"]) if pair else cells.clear()
     if pair is None or cells.is_empty():
-        return figure_of_nothing(name, title, reading, "no similarity was attributed")
+        return fig.figure_of_nothing(name, title, reading, "no similarity was attributed")
     between = cells.filter(pl.col("row") < pl.col("row").max(), pl.col("column") < pl.col("column").max())
     copies, carrier = (between.filter(row_part=part)["value"].sum() for part in ("copies", "carrier"))
     said = (
@@ -406,21 +389,21 @@ def attribution(name: str, cells: pl.DataFrame, pair: Mapping[str, Any] | None) 
 
 def _matrix(cells: pl.DataFrame) -> go.Figure:
     by_row, by_column = (cells.unique(side).sort(side) for side in ("row", "column"))
-    rows = [label(token) for token in by_row["row_token"]]
-    columns = [label(token) for token in by_column["column_token"]]
+    rows = [fig.label(token) for token in by_row["row_token"]]
+    columns = [fig.label(token) for token in by_column["column_token"]]
     values = cells["value"].to_numpy().reshape(len(rows), len(columns))
     # The cell of both references is near 1 and tells nothing: colours are those of the tokens.
     strongest = float(np.abs(values[:-1, :-1]).max(initial=0)) or 1.0
     values = np.hstack([values, values.sum(axis=1, keepdims=True)])
     columns.append("(sum of the row)")
-    figure = new_figure(height=220 + 22 * len(rows))
+    figure = fig.new_figure(height=220 + 22 * len(rows))
     figure.add_heatmap(
         x=list(range(len(columns))),
         y=list(range(len(rows))),
         z=values.round(6).tolist(),
         customdata=[[[left, right] for right in columns] for left in rows],
         hovertemplate="%{customdata[0]} and %{customdata[1]}: %{z:.4f}<extra></extra>",
-        **diverging(strongest, "added to the similarity"),
+        **fig.diverging(strongest, "added to the similarity"),
     )
     figure.update_xaxes(
         title_text="anchor",
@@ -438,10 +421,10 @@ def _matrix(cells: pl.DataFrame) -> go.Figure:
         showgrid=False,
         zeroline=False,
     )
-    figure.add_vline(x=len(columns) - 1.5, line=DOTTED_LINE)
+    figure.add_vline(x=len(columns) - 1.5, line=fig.DOTTED_LINE)
     # Between the rows where copies begin or end.
     copies = (by_row["row_part"] == "copies").to_list()
     for place, (above, below) in enumerate(pairwise(copies)):
         if above != below:
-            figure.add_hline(y=place + 0.5, line=DOTTED_LINE)
+            figure.add_hline(y=place + 0.5, line=fig.DOTTED_LINE)
     return figure

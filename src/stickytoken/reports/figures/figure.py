@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -38,8 +37,6 @@ class DataTable:
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure of a report."""
-
     name: str  # of its file and its place in the page
     title: str  # what it is about
     plot: go.Figure  # the picture
@@ -58,11 +55,9 @@ ORDINARY = "#808080"
 CONTROL_BAND = "rgba(0,158,115,0.15)"
 # From less to more than nothing; light in the middle in both themes, so that words on it stay readable.
 _DIVERGING = [[0, TOPICAL], [0.5, "#f7f7f7"], [1, STICKY]]
-COLORS: Mapping[str, str] = MappingProxyType({"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY})
+COLORS = {"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY}
 # Shapes say the same as colours.
-SYMBOLS: Mapping[str, str] = MappingProxyType(
-    {"sticky": "diamond", "topical": "square-open", "benign": "circle-open"}
-)
+SYMBOLS = {"sticky": "diamond", "topical": "square-open", "benign": "circle-open"}
 # None is green: that is the colour of ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
@@ -186,15 +181,7 @@ def draw_ordinary(
     column: int | None = None,
     **options: Any,
 ) -> None:
-    """Draw the range of ordinary tokens as a band and their mean as a dashed line.
-
-    Args:
-        figure: to draw into.
-        places: on the horizontal axis.
-        lines: lowest values, means and highest values.
-        column: of the panel; None in a figure without panels.
-        options: of the line.
-    """
+    """Draw the range of ordinary tokens as a band and their mean as a dashed line, into a panel if any."""
     low, mean, high = lines
     row = None if column is None else 1
     figure.add_scatter(

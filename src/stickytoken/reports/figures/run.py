@@ -14,27 +14,8 @@ from plotly.subplots import make_subplots
 
 from stickytoken.detection.run_folder import is_flagged
 from stickytoken.methods.entry import Distribution, Scatter
-from stickytoken.reports.figures.figure import (
-    COLORS,
-    CONTROL,
-    DASHES,
-    DOTTED_LINE,
-    ORDINARY,
-    SERIES,
-    STICKY,
-    SYMBOLS,
-    TOPICAL,
-    DataTable,
-    ReportFigure,
-    draw_ordinary,
-    empty_figure,
-    figure_of_nothing,
-    label,
-    new_figure,
-    new_panels,
-    spread_out,
-    stacked,
-)
+from stickytoken.reports.figures import figure as fig
+from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.vocabulary import Kind
 
 _FEWEST_BINS, _MOST_BINS = 5, 120
@@ -47,7 +28,9 @@ def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
     key, name = described.column.key, described.column.title
     measured = tokens.filter(pl.col(key).is_not_null())
     if measured.is_empty():
-        return figure_of_nothing(described.name, described.title, described.reading, f"no token has a {name}")
+        return fig.figure_of_nothing(
+            described.name, described.title, described.reading, f"no token has a {name}"
+        )
     values = measured[key].to_numpy()
     low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
     said = (
@@ -85,12 +68,12 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
 def _histogram(measured: pl.DataFrame, described: Distribution) -> go.Figure:
     key = described.column.key
     counts, edges = bins(measured[key].to_numpy())
-    figure = new_figure()
+    figure = fig.new_figure()
     figure.add_bar(
         x=((edges[:-1] + edges[1:]) / 2).round(6).tolist(),
         y=[int(count) or None for count in counts],
         width=float(edges[1] - edges[0]) * 0.96,
-        marker={"color": ORDINARY, "line": {"width": 0}, "opacity": 0.65},
+        marker={"color": fig.ORDINARY, "line": {"width": 0}, "opacity": 0.65},
         customdata=np.column_stack([edges[:-1], edges[1:]]).round(5).tolist(),
         hovertemplate="%{y:,} tokens from %{customdata[0]:.4f} to %{customdata[1]:.4f}<extra></extra>",
         name="tokens",
@@ -99,15 +82,9 @@ def _histogram(measured: pl.DataFrame, described: Distribution) -> go.Figure:
         flagged = measured.filter(verdict=verdict).sort(key, descending=True)
         _mark(figure, flagged, verdict, flagged[key].round(6), [0.72] * len(flagged), ": %{x:.4f}")
     for place, (text, value) in enumerate(described.lines.items()):
-        figure.add_vline(x=value, line=DOTTED_LINE)
+        figure.add_vline(x=value, line=fig.DOTTED_LINE)
         figure.add_annotation(
-            x=value,
-            y=1 - 0.08 * place,
-            yref="paper",
-            text=text,
-            showarrow=False,
-            xanchor="left",
-            xshift=4,
+            x=value, y=1 - 0.08 * place, yref="paper", text=text, showarrow=False, xanchor="left", xshift=4
         )
     figure.update_xaxes(title_text=described.column.title)
     figure.update_yaxes(title_text="tokens (log scale)", type="log", dtick=1, rangemode="tozero")
@@ -123,7 +100,7 @@ def _mark(
     """Draw flagged tokens by colour and shape; a few sticky ones with their names."""
     if flagged.is_empty():
         return
-    names = [label(token) for token in flagged["token"]]
+    names = [fig.label(token) for token in flagged["token"]]
     named = verdict == "sticky" and len(names) <= _NAMED
     figure.add_scatter(
         x=x.to_list(),
@@ -132,7 +109,7 @@ def _mark(
         text=names if named else None,
         textposition="top center",
         mode="markers+text" if named else "markers",
-        marker={"color": COLORS[verdict], "symbol": SYMBOLS[verdict], "size": 11},
+        marker={"color": fig.COLORS[verdict], "symbol": fig.SYMBOLS[verdict], "size": 11},
         hovertemplate=f"%{{customdata}}{where}<extra>{verdict}</extra>",
         cliponaxis=False,
         name=f"{verdict} ({len(names)})",
@@ -151,17 +128,17 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
     about = (described.name, described.title)
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
     if measured.is_empty():
-        return figure_of_nothing(*about, described.reading, f"no token has a {names[0]} and a {names[1]}")
+        return fig.figure_of_nothing(*about, described.reading, f"no token has a {names[0]} and a {names[1]}")
     drawn = thinned(measured)
     others = drawn.filter(~is_flagged())
     in_all = len(measured.filter(~is_flagged()))
-    figure = new_figure(height=430)
+    figure = fig.new_figure(height=430)
     figure.add_scatter(
         x=others[x].round(4).to_list(),
         y=others[y].round(4).to_list(),
-        customdata=[label(token) for token in others["token"]],
+        customdata=[fig.label(token) for token in others["token"]],
         mode="markers",
-        marker={"color": ORDINARY, "size": 4, "opacity": 0.45},
+        marker={"color": fig.ORDINARY, "size": 4, "opacity": 0.45},
         hovertemplate="%{customdata}<br>%{x:.4f}, %{y:.4f}<extra></extra>",
         name=f"other tokens ({len(others):,} of {in_all:,} drawn)",
     )
@@ -201,8 +178,6 @@ _SIDES = ("below", "above")
 
 @dataclass(frozen=True)
 class Curve:
-    """The mean similarity of pairs by number of copies."""
-
     token: str  # the vocabulary string
     verdict: str | None  # of the token
     copies: list[int]  # numbers of copies, 0 first
@@ -210,7 +185,6 @@ class Curve:
     above: list[float]  # values of pairs above it
 
     def on(self, side: str) -> list[float]:
-        """Return the values of one side."""
         return self.above if side == "above" else self.below
 
 
@@ -244,7 +218,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
         table = DataTable(("token", "pairs", *(f"{n} copies" for n in either[0].copies)), rows)
         plot = _curves(curves[:_DRAWN_CURVES], ordinary, either[0].copies, u)
     else:
-        plot = empty_figure("this run has no symptom curves")
+        plot = fig.empty_figure("this run has no symptom curves")
     return ReportFigure(
         "symptom-curves",
         "Symptom curves",
@@ -255,7 +229,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
         "is their range). Related pairs lie above u: a few copies may raise these as well; many copies "
         "of any token lower them, because less and less of the text is left in the vector.",
         table,
-        stacked(plot, 2, 820) if curves else {},
+        fig.stacked(plot, 2, 820) if curves else {},
     )
 
 
@@ -263,8 +237,8 @@ def _curves(
     curves: list[Curve], ordinary: Mapping[str, list[list[float]]], copies: list[int], u: float
 ) -> go.Figure:
     titles = ("unrelated pairs (below u)", "related pairs (above u)")
-    figure = new_panels(titles, 430, 0.04, same_scale=True)
-    places = spread_out(copies)
+    figure = fig.new_panels(titles, 430, 0.04, same_scale=True)
+    places = fig.spread_out(copies)
     for column, side in enumerate(_SIDES, start=1):
         if side in ordinary:
             values = np.array(ordinary[side])
@@ -272,7 +246,7 @@ def _curves(
                 found.round(5).tolist()
                 for found in (values.min(axis=0), values.mean(axis=0), values.max(axis=0))
             )
-            draw_ordinary(
+            fig.draw_ordinary(
                 figure,
                 places,
                 (low, mean, high),
@@ -286,22 +260,23 @@ def _curves(
         for place, curve in enumerate(curves):
             if not curve.on(side):
                 continue
+            name = fig.label(curve.token)
             verdict = "" if curve.verdict in (None, "sticky") else f" ({curve.verdict})"
             figure.add_scatter(
-                x=spread_out(curve.copies),
+                x=fig.spread_out(curve.copies),
                 y=[round(value, 5) for value in curve.on(side)],
                 customdata=curve.copies,
                 mode="lines+markers",
-                line={"color": SERIES[place], "width": 2.5, "dash": DASHES[place]},
+                line={"color": fig.SERIES[place], "width": 2.5, "dash": fig.DASHES[place]},
                 marker={"size": 7},
-                name=f"{label(curve.token)}{verdict}",
+                name=f"{name}{verdict}",
                 legendgroup=str(place),
                 showlegend=column == 1 or not curve.below,
-                hovertemplate=f"{label(curve.token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+                hovertemplate=f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
                 row=1,
                 col=column,
             )
-        figure.add_hline(y=u, line=DOTTED_LINE, col=column)
+        figure.add_hline(y=u, line=fig.DOTTED_LINE, col=column)
     figure.update_xaxes(
         title_text="copies", tickvals=places, ticktext=[str(n) for n in copies], zeroline=False
     )
@@ -312,7 +287,7 @@ def _curves(
     return figure
 
 
-_GRADES = {"severe": STICKY, "serious": SERIES[4], "mild": TOPICAL, "negligible": ORDINARY}
+_GRADES = {"severe": fig.STICKY, "serious": fig.SERIES[4], "mild": fig.TOPICAL, "negligible": fig.ORDINARY}
 _DIMENSION_COLUMNS = {
     "layer": "layer",
     "dimension": "dimension",
@@ -347,7 +322,7 @@ def by_dimension(rows: Sequence[Mapping[str, Any]]) -> ReportFigure:
         "an earlier layer; the model as it is comes first. Left, flagged tokens by severity. The spread "
         "of the similarities (right) is what one SD is worth: where it grows, one lift matters less.",
         DataTable.of(_DIMENSION_COLUMNS, rows),
-        stacked(plot, 3, 980),
+        fig.stacked(plot, 3, 980),
         in_markdown=True,
     )
 
@@ -358,7 +333,7 @@ def _by_dimension(rows: Sequence[Mapping[str, Any]], names: list[str]) -> go.Fig
         subplot_titles=("flagged tokens", "largest lift (SD)", "spread of similarities"),
         horizontal_spacing=0.09,
     )
-    figure.update_layout(new_figure(height=360).layout)
+    figure.update_layout(fig.new_figure(height=360).layout)
     for grade, color in _GRADES.items():
         figure.add_bar(
             x=names,
@@ -369,7 +344,9 @@ def _by_dimension(rows: Sequence[Mapping[str, Any]], names: list[str]) -> go.Fig
             row=1,
             col=1,
         )
-    for column, (key, color) in enumerate((("largest_sd", STICKY), ("similarity_spread", CONTROL)), start=2):
+    for column, (key, color) in enumerate(
+        (("largest_sd", fig.STICKY), ("similarity_spread", fig.CONTROL)), start=2
+    ):
         figure.add_scatter(
             x=names,
             y=[row[key] for row in rows],
@@ -394,8 +371,6 @@ _DECILES = 10
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Numbers of tokens by one property."""
-
     name: str  # of the property
     groups: list[str]  # its values, in order
     tokens: list[int]  # tokens that were looked at, by group
@@ -444,7 +419,7 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
     )
     total, sticky = sum(parts[0].tokens), sum(parts[0].sticky)
     if not total:
-        return figure_of_nothing(*about, reading, "this run examined no tokens")
+        return fig.figure_of_nothing(*about, reading, "this run examined no tokens")
     if sticky:
         said = f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."
         for part in parts:
@@ -466,7 +441,7 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
     ]
     plot = _shares(parts)
     table = DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows)
-    return ReportFigure(*about, plot, said, reading, table, stacked(plot, len(parts), 1180))
+    return ReportFigure(*about, plot, said, reading, table, fig.stacked(plot, len(parts), 1180))
 
 
 def _largest(groups: Sequence[str], counts: Sequence[int]) -> list[tuple[str, int]]:
@@ -481,13 +456,13 @@ def _shares(parts: Sequence[Breakdown]) -> go.Figure:
         subplot_titles=[part.name for part in parts],
         vertical_spacing=0.22,
         horizontal_spacing=0.1,
-        figure=new_figure(height=560),
+        figure=fig.new_figure(height=560),
     )
     for place, part in enumerate(parts):
         where = {"row": place // 2 + 1, "col": place % 2 + 1}
         for name, counts, color in (
-            ("all tokens examined", part.tokens, ORDINARY),
-            ("sticky tokens", part.sticky, STICKY),
+            ("all tokens examined", part.tokens, fig.ORDINARY),
+            ("sticky tokens", part.sticky, fig.STICKY),
         ):
             total = sum(counts)
             if not total:
@@ -501,8 +476,8 @@ def _shares(parts: Sequence[Breakdown]) -> go.Figure:
                 showlegend=place == 0,
                 marker={
                     "color": color,
-                    "opacity": 0.65 if color == ORDINARY else 1,
-                    "pattern": {"shape": "" if color == ORDINARY else "/", "size": 5, "solidity": 0.25},
+                    "opacity": 0.65 if color == fig.ORDINARY else 1,
+                    "pattern": {"shape": "" if color == fig.ORDINARY else "/", "size": 5, "solidity": 0.25},
                 },
                 hovertemplate=f"%{{x}}: %{{y:.1f}} % (%{{customdata:,}})<extra>{name}</extra>",
                 **where,
