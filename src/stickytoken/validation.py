@@ -97,8 +97,10 @@ def file_path(name: str, value: object) -> Path:
     if not text.strip() or "\0" in text:
         raise InputError(f"{name} is {text!r}, which is not a path: pass the name of a file or folder")
     try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # ~nobody
+        path = Path(text).expanduser()
+        path.resolve()
+        return path
+    except RuntimeError as error:  # ~nobody, or links in a circle
         raise InputError(f"{name} is {text!r}: {error}") from error
 
 
