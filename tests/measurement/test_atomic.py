@@ -46,6 +46,15 @@ def test_a_pipe_stays_a_pipe_and_a_link_a_link(tmp_path):
     assert names(tmp_path) == ["file.bin", "link", "pipe"]
 
 
+def test_links_in_a_circle_and_names_too_long_are_refused(tmp_path):
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    for path in (tmp_path / "one", tmp_path / ("x" * 300)):
+        with pytest.raises(RunError, match=f"{path} cannot be written"):
+            write_atomically(path, b"content")
+    assert names(tmp_path) == ["one", "two"]
+
+
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
 def test_whatever_interrupts_the_writer_the_old_file_survives_and_no_temporary_one_remains(tmp_path, error):
     path = tmp_path / "file.bin"

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -33,11 +34,13 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     after a kill, `remove_leftovers` removes it. A device or a pipe, such as /dev/stdout, is written to as it
     is, and what a link points to is replaced, not the link.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
+    place = Path(os.path.realpath(path))
+    if _is_stream(path):
         return _write_stream(path, content)
-    path = path.resolve()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}.tmp")
     try:
+        if place.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         with temporary.open("xb") as stream:
             if isinstance(content, bytes):
                 stream.write(content)
@@ -45,13 +48,21 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
                 content(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+        temporary.replace(place)
+        sync_folder(place.parent)
     except OSError as error:
         raise RunError(_reason(path, error)) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _is_stream(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # writing will say why
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _write_stream(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
