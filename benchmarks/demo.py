@@ -19,9 +19,7 @@ import numpy as np
 import polars as pl
 
 from bench import IMAGES, MINILM, ROOT, Results, chromium, commands, refuse, save_picture
-from stickytoken.data import load_sentences
 from stickytoken.detection import open_run
-from stickytoken.encoders import load_encoder
 
 TOKENS = ("river", "trajectory", "saddam", "the", "house")
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
@@ -29,14 +27,14 @@ PAINTED = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
 @contextmanager
-def serving() -> Iterator[tuple[str, float]]:
+def serving(*options: str) -> Iterator[tuple[str, float]]:
     """The app in a process of its own: its address, and when the process was started."""
     with tempfile.TemporaryDirectory() as empty:
         started = time.perf_counter()
         command = [sys.executable, "-m", "stickytoken", "demo", "--port", "0", "--format", "json"]
         environment = os.environ | {"HF_HUB_OFFLINE": "1"}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        process = subprocess.Popen([*command, "--folder", empty], env=environment, **pipes)
+        process = subprocess.Popen([*command, "--folder", empty, *options], env=environment, **pipes)
         try:
             text = ""
             for line in process.stdout or ():
@@ -130,35 +128,25 @@ LONGEST, SETTLED = 180_000, 1500  # milliseconds: an answer on a busy machine; p
 
 def screenshots(run: list[Path] | None = None, folder: Path = IMAGES) -> None:
     """Every tab at 1,400 px on light ground, and Try as on a phone in the dark, with each --run."""
-    from stickytoken.demo.context import SharedModel, Startup, find_runs, make_context
-    from stickytoken.demo.server import make_app, serve
-
-    library = find_runs(run or [], Path("no-runs"))
-    context = make_context(SharedModel(load_encoder(MINILM)), library, load_sentences(None))
-    startup = Startup(context.model.name, library)
-    startup.finish(lambda: context)
-    served = serve(make_app(startup), 0, share=False)
-    try:
-        with chromium() as browser:
-            for width, height, scheme, tabs, suffix in (
-                (1400, 1640, "light", tuple(TABS), ""),
-                (390, 844, "dark", ("Try",), "-phone"),
-            ):
-                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-                page.goto(served.url)
-                page.wait_for_selector("#try-answer .headline", timeout=LONGEST)
+    options = [option for each in run or () for option in ("--run", str(each))]
+    with serving("--model", MINILM, *options) as (url, _), chromium() as browser:
+        for width, height, scheme, tabs, suffix in (
+            (1400, 1640, "light", tuple(TABS), ""),
+            (390, 844, "dark", ("Try",), "-phone"),
+        ):
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page.goto(url)
+            page.wait_for_selector("#try-answer .headline", timeout=LONGEST)
+            page.wait_for_timeout(SETTLED)
+            for tab in tabs:
+                page.get_by_role("tab", name=tab, exact=True).click()
+                if TABS[tab]:
+                    page.wait_for_selector(TABS[tab], timeout=LONGEST)
                 page.wait_for_timeout(SETTLED)
-                for tab in tabs:
-                    page.get_by_role("tab", name=tab, exact=True).click()
-                    if TABS[tab]:
-                        page.wait_for_selector(TABS[tab], timeout=LONGEST)
-                    page.wait_for_timeout(SETTLED)
-                    path = folder / f"demo-{tab.lower()}{suffix}.png"
-                    save_picture(page.screenshot(), path)
-                    if (size := path.stat().st_size) > 200_000:
-                        refuse(f"{path} has {size} bytes, 200,000 are the most: make the picture smaller")
-    finally:
-        served.close()
+                path = folder / f"demo-{tab.lower()}{suffix}.png"
+                save_picture(page.screenshot(), path)
+                if (size := path.stat().st_size) > 200_000:
+                    refuse(f"{path} has {size} bytes, 200,000 are the most: make the picture smaller")
 
 
 def example(run: Path) -> None:
