@@ -20,17 +20,7 @@ import torch
 import typer
 from numpy.typing import NDArray
 
-from bench import (
-    MINILM,
-    RESULTS,
-    SHARED,
-    Results,
-    commands,
-    json_lines,
-    retrieval_set,
-    watched,
-    write_json,
-)
+from bench import MINILM, RESULTS, SHARED, Results, commands, json_lines, retrieval_set, watched, write_json
 from models import plain_model, planted_rows
 from stickytoken import Run, load_encoder, open_run
 from stickytoken.cleaning import Cleaner, CleaningRules, SpanKind, find_spans

@@ -30,12 +30,7 @@ from stickytoken.methods.profile.anchors import ProfileSettings
 
 SUPPORT = ROOT / "tests" / "support"
 sys.path.append(str(SUPPORT))
-from fault_proxy import (  # type: ignore[import-not-found]  # noqa: E402
-    DAMAGED,
-    HARMLESS,
-    UNANSWERED,
-    FaultProxy,
-)
+from fault_proxy import DAMAGED, HARMLESS, UNANSWERED, FaultProxy  # type: ignore[import-not-found]  # noqa: E402
 
 KEY = "sk-planted-benchmark-0123456789"
 PORT, KILLED_AT = 8433, 0.3

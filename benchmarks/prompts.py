@@ -35,15 +35,7 @@ from stickytoken.encoders.prompted.prompts import (
 )
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import StickyTokenError
-from stickytoken.evaluation import (
-    Score,
-    Tried,
-    Tuning,
-    compare,
-    read_similarity,
-    tune,
-    tune_contrast,
-)
+from stickytoken.evaluation import Score, Tried, Tuning, compare, read_similarity, tune, tune_contrast
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, resampled
 
 WORDS = [f"w{place}" for place in range(2000)]

@@ -18,15 +18,7 @@ import typer
 from numpy.typing import NDArray
 
 import stickytoken
-from bench import (
-    Results,
-    commands,
-    json_lines,
-    refuse,
-    spearman,
-    units,
-    write_json,
-)
+from bench import Results, commands, json_lines, refuse, spearman, units, write_json
 from models import plain_model, planted_ids
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import load_sentences, text_kinds

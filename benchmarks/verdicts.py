@@ -13,17 +13,7 @@ import polars as pl
 import typer
 from numpy.typing import NDArray
 
-from bench import (
-    MINILM,
-    PLANTED,
-    PUBLISHED,
-    Results,
-    commands,
-    detected,
-    published_table,
-    refuse,
-    spearman,
-)
+from bench import MINILM, PLANTED, PUBLISHED, Results, commands, detected, published_table, refuse, spearman
 from models import planted_encoder, planted_ids
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import Sentences, bundled_frame, load_sentences
