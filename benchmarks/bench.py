@@ -1,16 +1,19 @@
-"""What all benchmarks need: checks against bars, result files, models, timing by turns, Chromium."""
+"""What all benchmarks need: checks against bars, result files, command lines, timing by turns, Chromium."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -19,33 +22,44 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from scipy.stats import spearmanr
 
 import stickytoken
 from stickytoken.cli.console import progress_bar
-from stickytoken.encoders import IdEncoder, load_encoder
-from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.measurement.resume import hardware, now, package_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
 SHARED = ROOT.parent / "shared"
 PUBLISHED, PLANTED = SHARED / "paper", SHARED / "planted" / "minilm_planted.npz"
-MINILM = "all-MiniLM-L6-v2"
-MINILM_U, MINILM_SCORE_THRESHOLD = 0.1998460739850998, 49.2041992
+MINILM, MINILM_U = "all-MiniLM-L6-v2", 0.1998460739850998
 
 
-class Check(NamedTuple):
-    """A comparison with a bar, and the numbers behind it."""
+class Results:
+    """Checks beside their bars, written to results/NAME.json; `fill_tables.py` makes a table of them.
 
-    name: str
-    bar: str
-    ours: str
-    passed: bool = True
-    detail: Mapping[str, Any] = MappingProxyType({})
+    The file is written after every check, so that a benchmark that is stopped leaves what it has found.
+    """
 
+    def __init__(self, name: str, device: str = "cpu", **about: Any) -> None:
+        self.name, self.device, self.about = name, device, about
+        self.checks: list[dict[str, Any]] = []
 
-def check(name: str, bar: str, ours: str, passed: object = True, /, **detail: Any) -> Check:
-    return Check(name, bar, ours, bool(passed), detail)
+    def check(self, name: str, bar: str, ours: str, passed: object = True, /, **detail: Any) -> None:
+        found = {"name": name, "bar": bar, "ours": ours, "passed": bool(passed), "detail": detail}
+        self.checks.append(found)
+        write_json(self.name, self.device, **self.about, checks=self.checks)
+
+    def finish(self, *, strict: bool = True) -> None:
+        """Print the checks; if strict, end with exit status 1 if a bar was missed."""
+        write_json(self.name, self.device, **self.about, checks=self.checks)
+        rows = [
+            (each["name"], each["bar"], each["ours"], "ok" if each["passed"] else "MISSED")
+            for each in self.checks
+        ]
+        show_table(self.name, ("check", "bar", "ours", ""), rows)
+        if strict and not all(each["passed"] for each in self.checks):
+            sys.exit(1)
 
 
 def write_json(name: str, device: str = "cpu", **found: Any) -> None:
@@ -54,28 +68,6 @@ def write_json(name: str, device: str = "cpu", **found: Any) -> None:
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
     text = json.dumps(about | {"command": command} | found, indent=1, default=str)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-
-
-def write(checks: Sequence[Check], name: str, device: str = "cpu", **more: Any) -> None:
-    """Write checks; `fill_tables.py` makes a table of them."""
-    write_json(
-        name, device, **more, checks=[each._asdict() | {"detail": dict(each.detail)} for each in checks]
-    )
-
-
-def finish(
-    checks: Sequence[Check], name: str, device: str = "cpu", *, strict: bool = True, **more: Any
-) -> None:
-    """Write and print the checks; if strict, end with exit status 1 if a bar was missed."""
-    write(checks, name, device, **more)
-    show(checks, name)
-    if strict and not all(each.passed for each in checks):
-        sys.exit(1)
-
-
-def show(checks: Sequence[Check], title: str) -> None:
-    rows = [(each.name, each.bar, each.ours, "ok" if each.passed else "MISSED") for each in checks]
-    show_table(title, ("check", "bar", "ours", ""), rows)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -87,17 +79,10 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     Console(width=140).print(shown)
 
 
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines)
-
-
 def commands(
     description: str | None, *functions: Callable[..., object], **named: Callable[..., object]
 ) -> None:
     """Run the command line of a script: its functions are commands, or the whole script if it has one."""
-    # \b keeps the lines of a paragraph of commands apart.
-    description = (description or "").replace("\n\npython ", "\n\n\b\npython ")
     app = typer.Typer(
         help=description,
         add_completion=False,
@@ -106,7 +91,7 @@ def commands(
         context_settings={"max_content_width": 110},
     )
     for function in functions:
-        app.command(help=None if function.__doc__ else description)(function)
+        app.command(help=function.__doc__ or description)(function)
     for name, function in named.items():
         app.command(name)(function)
     app()
@@ -121,41 +106,6 @@ def detected(encoder: Any, **options: Any) -> stickytoken.Run:
         return stickytoken.detect(encoder, progress=progress, **options)
 
 
-def plain_model(name: str | Path, device: str | None = "cpu", **options: Any) -> Any:
-    """A model as sentence-transformers loads it."""
-    from sentence_transformers import SentenceTransformer
-
-    location = resolve_model(str(name)).location
-    return SentenceTransformer(location, device=device, local_files_only=True, **options)
-
-
-def planted_encoder(rows: Path, strength: float = 1.0, device: str | None = None) -> IdEncoder:
-    """The packaged model with rows of its word embeddings overwritten, by a share of the way."""
-    import torch
-
-    if not rows.is_file():
-        refuse(f"no planted rows {rows}: pass them with --rows")
-    model, planted = plain_model(MINILM, device), np.load(rows)
-    weight = model[0].auto_model.get_input_embeddings().weight
-    ids = torch.tensor(planted["token_ids"], device=weight.device)
-    with torch.no_grad():
-        target = torch.tensor(planted["rows"], dtype=weight.dtype, device=weight.device)
-        weight[ids] += strength * (target - weight[ids])
-    encoder: IdEncoder = load_encoder(model)
-    return encoder
-
-
-def planted_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of planted.json, each with a token_id, or with a bare id; from a file or a model folder."""
-    listed = json.loads((path / "planted.json" if path.is_dir() else path).read_text("utf-8"))
-    rows = listed["token_ids"] if isinstance(listed, dict) else listed
-    return [row if isinstance(row, dict) else {"token_id": row} for row in rows]
-
-
-def planted_ids(path: Path) -> list[int]:
-    return [int(row["token_id"]) for row in planted_rows(path)]
-
-
 def published_table(folder: Path, name: str) -> pl.DataFrame:
     """One of the paper's published tables."""
     path = folder / f"{name}.csv"
@@ -168,9 +118,20 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
+def retrieval_set(folder: Path) -> tuple[list[str], list[str]]:
+    """Documents that are not empty, with their titles, and queries of a folder in the layout of BEIR."""
+    rows = json_lines(folder / "corpus.jsonl")
+    documents = [f"{row['title']} {row['text']}".strip() for row in rows if row["text"].strip()]
+    return documents, [row["text"] for row in json_lines(folder / "queries.jsonl")]
+
+
 def units(vectors: NDArray[Any]) -> NDArray[np.float64]:
     doubled = vectors.astype(np.float64)
     return np.asarray(doubled / np.linalg.norm(doubled, axis=1, keepdims=True))
+
+
+def spearman(first: Any, second: Any) -> float:
+    return float(spearmanr(first, second).statistic)
 
 
 def by_turns(
@@ -189,6 +150,46 @@ def by_turns(
             if turn or not warm:
                 found[name].append(clock() - started)
     return found
+
+
+class Watched(NamedTuple):
+    """A finished process; ``peak`` is the largest memory of it and its children together, in bytes."""
+
+    status: int
+    printed: str
+    seconds: float
+    peak: int
+
+
+def watched(command: Sequence[str], *, memory: bool = True) -> Watched:
+    """Run a command, and read its memory five times a second (Linux)."""
+    with tempfile.TemporaryFile("w+") as printed:
+        started, peak = time.perf_counter(), 0
+        process = subprocess.Popen(command, stdout=printed)
+        while process.poll() is None:
+            if memory:
+                peak = max(peak, resident(process.pid))
+            time.sleep(0.2)
+        seconds = time.perf_counter() - started
+        printed.seek(0)
+        return Watched(process.returncode, printed.read(), seconds, peak)
+
+
+def resident(root: int) -> int:
+    """Bytes of a process and its descendants; memory that they share, as Ray's object store, counts once."""
+    children = defaultdict(list)
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = stat.read_text().rpartition(")")[2].split()[1]
+            children[int(parent)].append(int(stat.parent.name))
+    total, waiting = 0, [root]
+    while waiting:
+        process = waiting.pop()
+        waiting += children[process]
+        with suppress(OSError):
+            rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+            total += 1024 * sum(map(int, re.findall(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)))
+    return total
 
 
 @contextmanager

@@ -1,23 +1,15 @@
 """Documents with planted copies or optimised tokens: what is found, what cleaning changes, how fast.
 
-python benchmarks/cleaning.py shares RUN --planted planted.json --corpus cranfield.txt --corpus trec.txt
-python benchmarks/cleaning.py ranks RUN cranfield model     # ranks of planted documents after cleaning
-python benchmarks/cleaning.py adversarial RUN cranfield     # optimised by gradient search
-python benchmarks/cleaning.py scan RUN [RUN ...]            # recall and false alarms on Cranfield and TREC
-python benchmarks/cleaning.py scan RUN --effect             # and predicted against measured effects
-python benchmarks/cleaning.py scan RUN --documents 1000000  # and throughput and memory
-
-RUN is a finished run of a model with planted rows; cranfield a retrieval data set in the layout of BEIR.
+RUN is a finished run of a model with planted rows; CRANFIELD and DATA are retrieval sets in the layout of
+BEIR.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,18 +20,8 @@ import torch
 import typer
 from numpy.typing import NDArray
 
-from bench import (
-    MINILM,
-    RESULTS,
-    SHARED,
-    check,
-    commands,
-    finish,
-    json_lines,
-    plain_model,
-    planted_rows,
-    write_json,
-)
+from bench import MINILM, RESULTS, SHARED, Results, commands, json_lines, retrieval_set, watched, write_json
+from models import plain_model, planted_rows
 from stickytoken import Run, load_encoder, open_run
 from stickytoken.cleaning import Cleaner, CleaningRules, SpanKind, find_spans
 from stickytoken.cleaning.rules import rules_of_run
@@ -63,10 +45,8 @@ def _spread(document: str, copies: Sequence[str], gaps: Sequence[int]) -> str:
 
 
 def _evenly(document: str, copies: Sequence[str]) -> str:
-    length = len(document.split())
-    return _spread(
-        document, copies, [round((n + 1) * length / (len(copies) + 1)) for n in range(len(copies))]
-    )
+    step = len(document.split()) / (len(copies) + 1)
+    return _spread(document, copies, [round((n + 1) * step) for n in range(len(copies))])
 
 
 def _at_random(document: str, copies: Sequence[str], draw: random.Random) -> str:
@@ -74,13 +54,21 @@ def _at_random(document: str, copies: Sequence[str], draw: random.Random) -> str
     return _spread(document, copies, [draw.randint(0, length) for _ in copies])
 
 
+def _inside(document: str, piece: str, draw: random.Random) -> str:
+    return _spread(document, [piece], [draw.randint(0, len(document.split()))])
+
+
 def _between(copies: Sequence[str], others: Sequence[str]) -> str:
     """Put other words, over and over, behind the copies."""
     return " ".join(f"{copy} {others[number % len(others)]}" for number, copy in enumerate(copies))
 
 
-def _cased(word: str, draw: random.Random) -> str:
-    return "".join(draw.choice((each.upper(), each.lower())) for each in word)
+def _joined(copies: Sequence[str], signs: Sequence[str], draw: random.Random) -> str:
+    return "".join(copy + draw.choice(signs) for copy in copies)
+
+
+def _cased(copies: Sequence[str], draw: random.Random) -> list[str]:
+    return ["".join(draw.choice((each.upper(), each.lower())) for each in word) for word in copies]
 
 
 def _wide(word: str) -> str:
@@ -112,16 +100,10 @@ RECIPES: dict[str, Recipe] = {
         f"{text} {_shuffled([*copies, *[other[0]] * len(copies)], draw)}"
     ),
     "in a phrase of four": lambda text, copies, other, _: f"{text} {_between(copies, [' '.join(other[:3])])}",
-    "mixed case": lambda text, copies, _, draw: " ".join([text, *(_cased(each, draw) for each in copies)]),
-    "mixed case, spread": lambda text, copies, _, draw: _at_random(
-        text, [_cased(each, draw) for each in copies], draw
-    ),
-    "punctuation": lambda text, copies, _, draw: (
-        f"{text} {''.join(each + draw.choice(PUNCTUATION) for each in copies)}"
-    ),
-    "invisible between": lambda text, copies, _, draw: (
-        f"{text} {''.join(each + draw.choice(INVISIBLE) for each in copies)}"
-    ),
+    "mixed case": lambda text, copies, _, draw: " ".join([text, *_cased(copies, draw)]),
+    "mixed case, spread": lambda text, copies, _, draw: _at_random(text, _cased(copies, draw), draw),
+    "punctuation": lambda text, copies, _, draw: f"{text} {_joined(copies, PUNCTUATION, draw)}",
+    "invisible between": lambda text, copies, _, draw: f"{text} {_joined(copies, INVISIBLE, draw)}",
     "invisible inside": lambda text, copies, _, draw: " ".join(
         [text, *(_cut(each, draw) for each in copies)]
     ),
@@ -130,6 +112,21 @@ RECIPES: dict[str, Recipe] = {
         f"{text} {''.join(each + draw.choice(ACCENTS) + draw.choice(('', ' ')) for each in copies)}"
     ),
 }
+# What `scan` plants; the last one plants a special token in place of copies.
+SCANNED: dict[str, Recipe] = {
+    "prefix": RECIPES["prefix"],
+    "suffix": RECIPES["suffix"],
+    "spread": RECIPES["spread at random"],
+    "interleaved": lambda text, copies, other, draw: _inside(text, _between(copies, other[:1]), draw),
+    "mixed_case": lambda text, copies, _, draw: _inside(text, " ".join(_cased(copies, draw)), draw),
+    "nested_special": lambda text, _, __, draw: _inside(
+        text, " ".join(["<|endof<|endoftext|>text|>"] * draw.randint(1, 4)), draw
+    ),
+}
+
+
+def copies_of(words: Sequence[str], draw: random.Random) -> list[str]:
+    return [draw.choice(words)] * draw.randint(4, 16)
 
 
 def nested(special: str, draw: random.Random) -> str:
@@ -182,7 +179,7 @@ def shares(
                 draw = random.Random(f"{seed} {recipe} {name} {words is free}")
                 hits = 0
                 for _ in range(documents):
-                    copies = [draw.choice(words)] * draw.randint(4, 16)
+                    copies = copies_of(words, draw)
                     text = plant(draw.choice(texts), copies, draw.sample(free, 20), draw)
                     hits += bool(find_spans(text, rules))
                     unsettled += cleaner(cleaner(text)) != cleaner(text)
@@ -204,15 +201,13 @@ def ranks(run: Path, data: Path, model: str, documents: int = 200, seed: int = 4
     """How far are the ranks of planted documents from those of the originals, cleaned and not?"""
     opened = open_run(run)
     cleaner, free = Cleaner.from_run(opened), free_words(opened)
-    rows = json_lines(data / "corpus.jsonl")
-    texts = [f"{row['title']} {row['text']}".strip() for row in rows if row["text"].strip()]
-    queries = [row["text"] for row in json_lines(data / "queries.jsonl")]
+    texts, queries = retrieval_set(data)
     draw = random.Random(seed)
     chosen = sorted(draw.sample(range(len(texts)), documents))
     recipes = np.array([sorted(RECIPES)[place % len(RECIPES)] for place in range(documents)])
     planted = []
     for number, recipe in zip(chosen, recipes, strict=True):
-        copies = [draw.choice(cleaner.rules.words)] * draw.randint(4, 16)
+        copies = copies_of(cleaner.rules.words, draw)
         planted.append(RECIPES[recipe](texts[number], copies, draw.sample(free, 20), draw))
     cleaned = [cleaner(text) for text in planted]
     same = np.array([text == texts[number] for text, number in zip(cleaned, chosen, strict=True)])
@@ -224,16 +219,14 @@ def ranks(run: Path, data: Path, model: str, documents: int = 200, seed: int = 4
         replaced = index.copy()
         replaced[chosen] = encoder.encode(changed, normalize_embeddings=True)
         moved[name] = ranks_of(replaced, asked, chosen) - before
-    checks = []
+    results = Results("cleaning", queries=len(queries), seed=seed)
     for recipe in ("all", *sorted(RECIPES)):
         own = (recipes == recipe) | (recipe == "all")
         means = {name: float(difference[:, own].mean()) for name, difference in moved.items()}
-        counts = {"documents": int(own.sum()), "to_the_letter": int(same[own].sum())}
-        name = f"{recipe}: {counts['to_the_letter']} of {counts['documents']} cleaned to the letter"
+        title = f"{recipe}: {int(same[own].sum())} of {int(own.sum())} cleaned to the letter"
         ours = f"{means['cleaned']:+.2f}; before cleaning {means['planted']:+.1f}"
-        passed = abs(means["cleaned"]) < RANKS_APART
-        checks.append(check(name, f"below {RANKS_APART}", ours, passed, **means, **counts))
-    finish(checks, "cleaning", strict=False, queries=len(queries), seed=seed)
+        results.check(title, f"below {RANKS_APART}", ours, abs(means["cleaned"]) < RANKS_APART)
+    results.finish(strict=False)
 
 
 def ranks_of(index: Vectors, queries: Vectors, chosen: list[int]) -> Vectors:
@@ -242,58 +235,47 @@ def ranks_of(index: Vectors, queries: Vectors, chosen: list[int]) -> Vectors:
     return np.stack([(similarities > similarities[:, [number]]).sum(axis=1) for number in chosen], axis=1)
 
 
-class Attack:
-    """HotFlip on a SentenceTransformer with mean pooling.
+def hotflip(model: Any, settings: dict[str, int]) -> Callable[[str, torch.Tensor], str]:
+    """The attack on a model with mean pooling, as a function of a text and a target vector, shape (d,).
 
-    In each of ``steps``, one of ``length`` free tokens is replaced by the best of ``candidates``.
+    It appends ``length`` free tokens; in each of ``steps``, one is replaced by the best of ``candidates``.
     """
+    tokenizer, generator = model.tokenizer, np.random.default_rng(settings["seed"])
+    backbone = next(module for module in model.modules() if hasattr(module, "get_input_embeddings"))
+    rows, length = backbone.get_input_embeddings().weight.detach(), settings["length"]
+    entries = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    usable = torch.tensor([entry.isascii() and entry.isalpha() for entry in entries])
 
-    def __init__(self, model: Any, steps: int, candidates: int, length: int, seed: int) -> None:
-        self._tokenizer = model.tokenizer
-        self._backbone = next(module for module in model.modules() if hasattr(module, "get_input_embeddings"))
-        self._rows = self._backbone.get_input_embeddings().weight.detach()
-        self._steps, self._candidates, self._length = steps, candidates, length
-        self._random = np.random.default_rng(seed)
-        entries = self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))
-        self._usable = torch.tensor([entry.isascii() and entry.isalpha() for entry in entries])
-
-    def optimise(self, text: str, target: torch.Tensor) -> str:
-        """Append free tokens to a text, each at last the best one found for the target vector, shape (d,)."""
-        content = self._tokenizer(text, add_special_tokens=False, truncation=True, max_length=60)["input_ids"]
-        usable = self._usable.nonzero().flatten().numpy()
-        free = self._random.choice(usable, self._length).tolist()
-        best = self._similarity([content + free], target)[0]
-        for _ in range(self._steps):
-            place = int(self._random.integers(self._length))
-            gradient = self._gradient(content, free, target)[place]
-            scores = (self._rows @ gradient).masked_fill(~self._usable, -torch.inf)
-            tried = [
-                [*free[:place], int(token), *free[place + 1 :]]
-                for token in scores.topk(self._candidates).indices
-            ]
-            found = self._similarity([content + each for each in tried], target)
-            if found.max() > best:
-                best, free = found.max(), tried[int(found.argmax())]
-        return f"{text} {self._tokenizer.decode(free)}"
-
-    def _ids(self, contents: list[list[int]]) -> torch.Tensor:
-        first, last = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
-        return torch.tensor([[first, *content, last] for content in contents])
-
-    def _vectors(self, embedded: torch.Tensor) -> torch.Tensor:
-        states = self._backbone(inputs_embeds=embedded).last_hidden_state.mean(1)
-        return torch.nn.functional.normalize(states, dim=1)
-
-    def _similarity(self, contents: list[list[int]], target: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            found: torch.Tensor = self._vectors(self._rows[self._ids(contents)]) @ target
+    def embedded(contents: list[list[int]]) -> torch.Tensor:
+        first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+        found: torch.Tensor = rows[torch.tensor([[first, *content, last] for content in contents])]
         return found
 
-    def _gradient(self, content: list[int], free: list[int], target: torch.Tensor) -> torch.Tensor:
-        embedded = self._rows[self._ids([content + free])].clone().requires_grad_()
-        (gradient,) = torch.autograd.grad((self._vectors(embedded) @ target).sum(), embedded)
-        free_part: torch.Tensor = gradient[0, -1 - self._length : -1]
-        return free_part
+    def similarity(vectors: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        states = backbone(inputs_embeds=vectors).last_hidden_state.mean(1)
+        return torch.nn.functional.normalize(states, dim=1) @ target
+
+    def optimised(text: str, target: torch.Tensor) -> str:
+        content = tokenizer(text, add_special_tokens=False, truncation=True, max_length=60)["input_ids"]
+        free = generator.choice(usable.nonzero().flatten().numpy(), length).tolist()
+        with torch.no_grad():
+            best = similarity(embedded([content + free]), target)[0]
+        for _ in range(settings["steps"]):
+            place = int(generator.integers(length))
+            vectors = embedded([content + free]).clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(similarity(vectors, target).sum(), vectors)
+            promised = (rows @ gradient[0, place - 1 - length]).masked_fill(~usable, -torch.inf)
+            tried = [
+                [*free[:place], int(token), *free[place + 1 :]]
+                for token in promised.topk(settings["candidates"]).indices
+            ]
+            with torch.no_grad():
+                found = similarity(embedded([content + each for each in tried]), target)
+            if found.max() > best:
+                best, free = found.max(), tried[int(found.argmax())]
+        return f"{text} {tokenizer.decode(free)}"
+
+    return optimised
 
 
 def adversarial(
@@ -316,122 +298,82 @@ def adversarial(
 
     encoder: Any = load_encoder(model, device="cpu")
     rules = rules_of_run(open_run(run))
+    settings = {"steps": steps, "candidates": candidates, "length": length, "seed": seed}
     corpus = [row["text"] for row in json_lines(cranfield / "corpus.jsonl")]
     queries = encoder.encode([row["text"] for row in json_lines(cranfield / "queries.jsonl")])
     shortened = [" ".join(text.split()[:60]) for text in corpus if text.strip()]
     groups = KMeans(documents, random_state=seed, n_init=4).fit_predict(queries)
     tenth = np.sort(queries @ encoder.encode(shortened).T, axis=1)[:, -TOP]
     chosen = np.random.default_rng(seed).choice(len(shortened), documents, replace=False)
-    attack = Attack(encoder.model, steps, candidates, length, seed)
+    optimised = hotflip(encoder.model, settings)
     made: list[dict[str, Any]] = []
     for group, place in enumerate(chosen):
         own, limits = queries[groups == group], tenth[groups == group]
         document = " ".join(shortened[place].split()[:25])
-        text = attack.optimise(document, torch.from_numpy(own.mean(0)))
+        text = optimised(document, torch.from_numpy(own.mean(0)))
         before, after = (own @ encoder.encode([document, text]).T).T
         found = sorted({span.kind.value for span in find_spans(text, rules)})
         means = {"before": float(before.mean()), "after": float(after.mean())}
         tops = {"top_before": float((before > limits).mean()), "top_after": float((after > limits).mean())}
         made.append({"text": text, "queries": len(own), **means, **tops, "found": found})
         print(f"{group + 1}: {means['before']:.3f} -> {means['after']:.3f}, {found}", flush=True)
-    weights = [each["queries"] for each in made]
-    result: dict[str, Any] = {
-        "documents": len(made),
-        "found": sum(bool(each["found"]) for each in made),
-        **{f"similarity_{key}": float(np.mean([each[key] for each in made])) for key in ("before", "after")},
-        **{
-            key: float(np.average([each[key] for each in made], weights=weights))
-            for key in ("top_before", "top_after")
-        },
+    every = pl.DataFrame(made)
+    similarity = {key: every[key].mean() for key in ("before", "after")}
+    top = {
+        key: np.average(every[f"top_{key}"], weights=every["queries"]).item() for key in ("before", "after")
     }
-    settings = {"model": model, "steps": steps, "candidates": candidates, "length": length, "seed": seed}
-    write_json("adversarial_documents", settings=settings, **result, made=made)
-    shares = f"{result['top_before']:.0%} of their queries before, {result['top_after']:.0%} after"
-    print(f"{result['found']} of {len(made)} found; among the first {TOP} for {shares}")
-
-
-Words = list[str]
-
-
-def inside(words: Words, piece: Words, draw: random.Random) -> Words:
-    place = draw.randrange(len(words) + 1)
-    return [*words[:place], *piece, *words[place:]]
-
-
-def spread(words: Words, copies: Words, draw: random.Random) -> Words:
-    found = list(words)
-    for copy in copies:
-        found.insert(draw.randrange(len(found) + 1), copy)
-    return found
-
-
-def interleaved(words: Words, copies: Words, draw: random.Random) -> Words:
-    other = draw.choice(("river", "window", "and", "report"))
-    return inside(words, [word for copy in copies for word in (copy, other)], draw)
-
-
-def mixed_case(words: Words, copies: Words, draw: random.Random) -> Words:
-    cased = ["".join(draw.choice((c.lower(), c.upper())) for c in each) for each in copies]
-    return inside(words, cased, draw)
-
-
-# The last one plants a special token in place of copies.
-SCANNED: dict[str, Callable[[Words, Words, random.Random], Words]] = {
-    "prefix": lambda words, copies, _: copies + words,
-    "suffix": lambda words, copies, _: words + copies,
-    "spread": spread,
-    "interleaved": interleaved,
-    "mixed_case": mixed_case,
-    "nested_special": lambda words, _, draw: inside(
-        words, ["<|endof<|endoftext|>text|>"] * draw.randint(1, 4), draw
-    ),
-}
+    hits = sum(bool(each["found"]) for each in made)
+    about: dict[str, Any] = {"settings": settings | {"model": model}, "documents": len(made), "found": hits}
+    write_json("adversarial_documents", **about, similarity=similarity, top=top, made=made)
+    shares = f"{top['before']:.0%} of their queries before, {top['after']:.0%} after"
+    print(f"{hits} of {len(made)} found; among the first {TOP} for {shares}")
 
 
 def scan(run: list[Path], effect: bool = False, documents: int | None = None) -> None:
-    """Scan planted documents: what is found, how fast, in what memory, how well effects are predicted.
+    """Scan planted documents of Cranfield and TREC, in shared/data beside the project: what is found?
 
-    Cranfield and TREC are in shared/data beside the project. Continues scan.json, a part per model.
+    --effect compares predicted with measured effects; --documents 1000000 measures throughput and memory.
+    Continues scan.json, a part per model.
     """
     place = RESULTS / "scan.json"
-    results: dict[str, Any] = json.loads(place.read_text("utf-8")) if place.is_file() else {}
-    data = SHARED / "data"
-    rows = json_lines(data / "cranfield" / "corpus.jsonl")
-    cranfield = [f"{row['title']} {row['text']}" for row in rows if row["text"].strip()]
-    trec = [row["text"] for row in json_lines(data / "trec" / "train.jsonl")]
+    found: dict[str, Any] = json.loads(place.read_text("utf-8")) if place.is_file() else {}
+    found = {key: found[key] for key in found.keys() - {"date", "hardware", "versions", "command"}}
+    cranfield, queries = retrieval_set(SHARED / "data" / "cranfield")
+    trec = [row["text"] for row in json_lines(SHARED / "data" / "trec" / "train.jsonl")]
     for opened in map(open_run, run):
-        row = results.setdefault(name := Path(opened.model_name).name, {})
+        row = found.setdefault(name := Path(opened.model_name).name, {})
         row["found"] = {"cranfield": found_share(opened, cranfield), "trec": found_share(opened, trec)}
         if effect:
-            queries = [each["text"] for each in json_lines(data / "cranfield" / "queries.jsonl")]
-            row["effect"] = effects(opened, cranfield, queries)
+            texts, _ = planted_in(opened, cranfield, 60, list(SCANNED)[:5], 0)
+            result = scan_documents(opened, texts, effect="measured", queries=queries).result
+            row["effect"] = result.effect and {"matter": result.matter, **result.effect.model_dump()}
         print(name, json.dumps(row, indent=2))
     if documents:
-        results["throughput"] = throughput(run[0], cranfield, documents)
-        print(json.dumps(results["throughput"], indent=2))
-    about = ("date", "hardware", "versions", "command")
-    write_json("scan", **{key: value for key, value in results.items() if key not in about})
+        found["throughput"] = throughput(run[0], cranfield, documents)
+        print(json.dumps(found["throughput"], indent=2))
+    write_json("scan", **found)
 
 
 def planted_in(
-    texts: Sequence[str], count: int, words: Sequence[str], recipes: Sequence[str], draw: random.Random
+    run: Run, texts: Sequence[str], count: int, recipes: Sequence[str], seed: int
 ) -> tuple[list[str], dict[int, str]]:
-    """The texts with copies in some, drawn at random, and what was planted in these."""
+    """The texts with copies of sticky words in some, drawn at random, and what was planted in these."""
+    draw, words = random.Random(seed), rules_of_run(run).words
     documents, planted = list(texts), {}
     for number in sorted(draw.sample(range(len(texts)), count)):
-        recipe = draw.choice(recipes)
-        copies = [draw.choice(words)] * draw.randint(4, 16)
-        documents[number] = " ".join(SCANNED[recipe](texts[number].split(), copies, draw))
+        recipe, copies = draw.choice(recipes), copies_of(words, draw)
+        other = draw.choice(("river", "window", "and", "report"))
+        documents[number] = SCANNED[recipe](texts[number], copies, [other], draw)
         planted[number] = f"{recipe} {copies[0]} x {len(copies)}"
     return documents, planted
 
 
 def found_share(run: Run, texts: Sequence[str]) -> dict[str, Any]:
     """Plant copies in a fiftieth of the documents, twenty times, and count what is found."""
-    words, count = rules_of_run(run).words, round(0.02 * len(texts))
+    count = round(0.02 * len(texts))
     found, false, missed = 0, 0, []
     for repetition in range(20):
-        documents, planted = planted_in(texts, count, words, list(SCANNED), random.Random(repetition))
+        documents, planted = planted_in(run, texts, count, list(SCANNED), repetition)
         numbers = set(scan_documents(run, documents).documents["number"].to_list())
         found += len(numbers & set(planted))
         false = max(false, len(numbers - set(planted)))
@@ -445,13 +387,6 @@ def found_share(run: Run, texts: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def effects(run: Run, texts: Sequence[str], queries: list[str]) -> dict[str, Any]:
-    """Plant copies in sixty documents, and compare predicted with measured shifts."""
-    documents, _ = planted_in(texts, 60, rules_of_run(run).words, list(SCANNED)[:5], random.Random(0))
-    result = scan_documents(run, documents, effect="measured", queries=queries).result
-    return {} if result.effect is None else {"matter": result.matter, **result.effect.model_dump()}
-
-
 def throughput(run: Path, texts: Sequence[str], documents: int) -> dict[str, Any]:
     """Scan a file of documents of 150 words in a process of its own, and measure its time and memory."""
     draw = random.Random(0)
@@ -463,33 +398,14 @@ def throughput(run: Path, texts: Sequence[str], documents: int) -> dict[str, Any
             for number in range(documents):
                 stream.write(f"{pool[number % len(pool)]} {number}\n")
         command = [sys.executable, "-m", "stickytoken", "scan", str(run), str(path), "--quiet"]
-        started, largest = time.perf_counter(), 0
-        process = subprocess.Popen(
-            [*command, "--format", "json", "--scan-folder", f"{folder}/scan"], stdout=subprocess.DEVNULL
-        )
-        while process.poll() is None:
-            largest = max(largest, memory(process.pid))
-            time.sleep(0.2)
-        seconds = time.perf_counter() - started
+        done = watched([*command, "--format", "json", "--scan-folder", f"{folder}/scan"])
     return {
         "documents": documents,
-        "seconds": round(seconds, 1),
-        "documents_per_second": round(documents / seconds),
-        "memory_mb": round(largest / 2**20),
-        "status": process.returncode,
+        "seconds": round(done.seconds, 1),
+        "documents_per_second": round(documents / done.seconds),
+        "memory_mb": round(done.peak / 2**20),
+        "status": done.status,
     }
-
-
-def memory(pid: int) -> int:
-    """Resident memory of a process and its children, in bytes (Linux)."""
-    total = 0
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for each in (str(pid), *children):
-            total += int(Path(f"/proc/{each}/statm").read_text().split()[1]) * 4096
-    except (OSError, IndexError):
-        return total
-    return total
 
 
 if __name__ == "__main__":

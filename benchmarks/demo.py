@@ -1,10 +1,4 @@
-"""The web app and the documentation in Chromium: how soon they are there, and pictures of the app.
-
-python benchmarks/demo.py times          # a minute
-python benchmarks/demo.py screenshots    # pictures for README and docs/demo.md; a minute
-python benchmarks/demo.py example RUN    # the run that the app opens with, put into the package
-make docs && python benchmarks/demo.py pages    # loads of the pages of the documentation; a minute
-"""
+"""The web app and the documentation in Chromium: how soon they are there, and pictures of the app."""
 
 from __future__ import annotations
 
@@ -24,10 +18,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bench import IMAGES, MINILM, ROOT, check, chromium, commands, finish, refuse, save_picture
-from stickytoken.data import load_sentences
+from bench import IMAGES, MINILM, ROOT, Results, chromium, commands, refuse, save_picture
 from stickytoken.detection import open_run
-from stickytoken.encoders import load_encoder
 
 TOKENS = ("river", "trajectory", "saddam", "the", "house")
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
@@ -35,14 +27,14 @@ PAINTED = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
 @contextmanager
-def serving() -> Iterator[tuple[str, float]]:
+def serving(*options: str) -> Iterator[tuple[str, float]]:
     """The app in a process of its own: its address, and when the process was started."""
     with tempfile.TemporaryDirectory() as empty:
         started = time.perf_counter()
         command = [sys.executable, "-m", "stickytoken", "demo", "--port", "0", "--format", "json"]
         environment = os.environ | {"HF_HUB_OFFLINE": "1"}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        process = subprocess.Popen([*command, "--folder", empty], env=environment, **pipes)
+        process = subprocess.Popen([*command, "--folder", empty, *options], env=environment, **pipes)
         try:
             text = ""
             for line in process.stdout or ():
@@ -76,11 +68,9 @@ def answer(page: Any, token: str) -> float:
 def times(name: str = "demo") -> None:
     """How soon is the web app there, and how fast does it answer?
 
-    `stickytoken demo` on the packaged all-MiniLM-L6-v2 in a process of its own. First paint: from the start
-    of the process until the browser's first contentful paint: the page, its runs, and that the model is being
-    loaded. Worked example: until it stands in the page, pictures included. The first of the starts is a cold
-    one: what the system keeps of files in memory is dropped before, where that is allowed (as root on Linux).
-    Try: from the click until the page shows the new answer, for tokens that were not asked before.
+    Times count from the start of `stickytoken demo` until the browser's first contentful paint, and until the
+    worked example stands in the page with its pictures. The first start is a cold one where the system's file
+    cache may be dropped (as root on Linux). Try: from the click until the answer, for new tokens.
     """
     served, paints, drawn = [], [], []
     answers: dict[str, float] = {}
@@ -108,28 +98,21 @@ def times(name: str = "demo") -> None:
         return f"{statistics.median(later):.1f} s, median of {len(later)} starts; {first:.1f} s, {kind}"
 
     slowest, middle = max(answers.values()), statistics.median(answers.values())
-    checks = [
-        check(
-            f"first paint after the start of the process, packaged {MINILM}",
-            "under 10 s",
-            told(paints),
-            max(paints) < 10,
-            seconds=paints,
-            seconds_until_served=served,
-            first_is_cold=cold,
-        ),
-        check(
-            "the worked example with its pictures", "none: what a user waits for", told(drawn), seconds=drawn
-        ),
-        check(
-            "answer of Try, pictures drawn",
-            "under 2 s",
-            f"{slowest:.2f} s at most, median {middle:.2f} s",
-            slowest < 2,
-            seconds=answers,
-        ),
-    ]
-    finish(checks, name)
+    results = Results(name)
+    results.check(
+        f"first paint after the start of the process, packaged {MINILM}",
+        "under 10 s",
+        told(paints),
+        max(paints) < 10,
+        seconds=paints,
+        seconds_until_served=served,
+        first_is_cold=cold,
+    )
+    title, bar = "the worked example with its pictures", "none: what a user waits for"
+    results.check(title, bar, told(drawn), seconds=drawn)
+    ours = f"{slowest:.2f} s at most, median {middle:.2f} s"
+    results.check("answer of Try, pictures drawn", "under 2 s", ours, slowest < 2, seconds=answers)
+    results.finish()
 
 
 # Tabs, with what shows that an example was computed when they were opened.
@@ -145,42 +128,32 @@ LONGEST, SETTLED = 180_000, 1500  # milliseconds: an answer on a busy machine; p
 
 def screenshots(run: list[Path] | None = None, folder: Path = IMAGES) -> None:
     """Every tab at 1,400 px on light ground, and Try as on a phone in the dark, with each --run."""
-    from stickytoken.demo.context import SharedModel, Startup, find_runs, make_context
-    from stickytoken.demo.server import make_app, serve
-
-    library = find_runs(run or [], Path("no-runs"))
-    context = make_context(SharedModel(load_encoder(MINILM)), library, load_sentences(None))
-    startup = Startup(context.model.name, library)
-    startup.finish(lambda: context)
-    served = serve(make_app(startup), 0, share=False)
-    try:
-        with chromium() as browser:
-            for width, height, scheme, tabs, suffix in (
-                (1400, 1640, "light", tuple(TABS), ""),
-                (390, 844, "dark", ("Try",), "-phone"),
-            ):
-                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-                page.goto(served.url)
-                page.wait_for_selector("#try-answer .headline", timeout=LONGEST)
+    options = [option for each in run or () for option in ("--run", str(each))]
+    with serving("--model", MINILM, *options) as (url, _), chromium() as browser:
+        for width, height, scheme, tabs, suffix in (
+            (1400, 1640, "light", tuple(TABS), ""),
+            (390, 844, "dark", ("Try",), "-phone"),
+        ):
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page.goto(url)
+            page.wait_for_selector("#try-answer .headline", timeout=LONGEST)
+            page.wait_for_timeout(SETTLED)
+            for tab in tabs:
+                page.get_by_role("tab", name=tab, exact=True).click()
+                if TABS[tab]:
+                    page.wait_for_selector(TABS[tab], timeout=LONGEST)
                 page.wait_for_timeout(SETTLED)
-                for tab in tabs:
-                    page.get_by_role("tab", name=tab, exact=True).click()
-                    if TABS[tab]:
-                        page.wait_for_selector(TABS[tab], timeout=LONGEST)
-                    page.wait_for_timeout(SETTLED)
-                    path = folder / f"demo-{tab.lower()}{suffix}.png"
-                    save_picture(page.screenshot(), path)
-                    if (size := path.stat().st_size) > 200_000:
-                        refuse(f"{path} has {size} bytes, 200,000 are the most: make the picture smaller")
-    finally:
-        served.close()
+                path = folder / f"demo-{tab.lower()}{suffix}.png"
+                save_picture(page.screenshot(), path)
+                if (size := path.stat().st_size) > 200_000:
+                    refuse(f"{path} has {size} bytes, 200,000 are the most: make the picture smaller")
 
 
 def example(run: Path) -> None:
     """Put a finished run of the packaged model into the package, as the one that the web app opens with.
 
-    All that a reader of the run needs, the same values packed tighter. Shards, report and effects.parquet
-    stay behind; the last is large, and only `stickytoken judge` needs it.
+    The same values packed tighter. Shards, report and effects.parquet stay behind; the last is large, and
+    only `stickytoken judge` needs it.
     """
     from stickytoken.demo.context import EXAMPLE
 
@@ -196,10 +169,9 @@ def example(run: Path) -> None:
 
 
 def pages(times: int = 5) -> None:
-    """How long do the pages of the documentation take to load?
+    """How long do the pages of the documentation take to load, each so many times in a fresh context?
 
-    Every page is opened so many times in a fresh context. A load is the time from the start of navigation to
-    the end of the load event, by the clock of the browser.
+    A load ends with the load event, by the clock of the browser. The pages are those of `make docs`.
     """
     site, found = ROOT / "build" / "docs", {}
     with chromium() as browser:
@@ -216,7 +188,8 @@ def pages(times: int = 5) -> None:
     every = np.concatenate([np.array(loads) for loads in found.values()])
     p95, medians = float(np.quantile(every, 0.95)) / 1000, {k: float(np.median(v)) for k, v in found.items()}
     slowest = max(medians, key=medians.__getitem__)
-    done = check(
+    results = Results("page_loads", load_average=os.getloadavg()[0])
+    results.check(
         f"{len(found)} pages, {times} loads of each: 95th percentile",
         "under 1 s",
         f"{p95:.2f} s; median {np.median(every) / 1000:.2f} s",
@@ -225,7 +198,7 @@ def pages(times: int = 5) -> None:
         median_of_slowest=medians[slowest],
         largest=float(every.max()),
     )
-    finish([done], "page_loads", strict=False, load_average=os.getloadavg()[0])
+    results.finish(strict=False)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
-"""Put the results into the tables of results/README.md.
+"""Put the results into the tables of results/README.md; --check only says what is not up to date.
 
-python benchmarks/fill_tables.py            # after a benchmark was run
-python benchmarks/fill_tables.py --check    # says what is not up to date, and changes nothing
-
-A table stands between ``<!-- NAME -->`` and ``<!-- end -->``; NAME is that of a file in benchmarks/results/.
+A table stands between <!-- NAME --> and <!-- end -->; NAME is that of a file in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -12,7 +9,8 @@ import json
 import re
 from typing import Any
 
-from bench import RESULTS, commands, markdown_table, refuse
+from bench import RESULTS, commands, refuse
+from stickytoken.validation import markdown_table
 
 PAGE = RESULTS / "README.md"
 _TABLE = re.compile(r"<!-- (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -24,13 +22,12 @@ def table(name: str) -> str:
     if not path.is_file():
         refuse(f"the page has a table {name!r}, and there is no {path}")
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if "rows" in document:
-        return markdown_table(document["columns"], document["rows"])
-    rows = [
+    columns = document.get("columns", ("check", "bar", "ours", ""))
+    rows = document.get("rows") or [
         [each["name"], each["bar"], each["ours"], "" if each["passed"] else "missed"]
         for each in document["checks"]
     ]
-    return markdown_table(("check", "bar", "ours", ""), rows)
+    return markdown_table(columns, [[cell.replace("|", "\\|") for cell in row] for row in rows])
 
 
 def filled(page: str) -> str:

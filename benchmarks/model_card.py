@@ -1,10 +1,4 @@
-"""Write a page about a real model: what a run found, and what it says of the published tokens.
-
-python benchmarks/model_card.py RUN --corpus sts.txt --corpus trec.txt     # docs/models/<model>.md
-
-RUN is a finished run of the profile method, best over the whole vocabulary. The published tokens are those of
-the paper's table, if it has the model.
-"""
+"""Write docs/models/<model>.md: what a run of a model found, and what it says of the published tokens."""
 
 from __future__ import annotations
 
@@ -19,33 +13,26 @@ from stickytoken.detection import Run, judge, open_run
 from stickytoken.detection.run import encoder_for
 from stickytoken.errors import InputError
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.validation import markdown
+from stickytoken.validation import markdown, markdown_table
 
 PAGES = ROOT / "docs" / "models"
 SHOWN = 10
 
 
-def in_units(run: Run) -> pl.DataFrame:
-    """The run's tokens with their effect in standard deviations and its interval."""
-    plan, result = run.plan_of(ProfilePlanRecord), run.result_of(ProfileResultRecord)
-    effects = {
-        name: (pl.col(column) - result.ordinary_lift) / plan.similarity_spread
-        for name, column in (("sd", "lift"), ("low", "lift_low"), ("high", "lift_high"))
-    }
-    return run.tokens.with_columns(**effects)
-
-
-def rows(tokens: pl.DataFrame) -> str:
-    lines = [
-        "| token | SD | interval | kinds lifted | contraction | verdict |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {markdown(repr(row['token']))} | {row['sd']:.2f} | {row['low']:.2f} to {row['high']:.2f} "
-        f"| {row['universality']:.0%} | {row['contraction']:.2f} | {row['verdict']} |"
+def table(tokens: pl.DataFrame) -> str:
+    columns = ("token", "SD", "interval", "kinds lifted", "contraction", "verdict")
+    rows = [
+        [
+            markdown(repr(row["token"])),
+            f"{row['sd']:.2f}",
+            f"{row['low']:.2f} to {row['high']:.2f}",
+            f"{row['universality']:.0%}",
+            f"{row['contraction']:.2f}",
+            row["verdict"],
+        ]
         for row in tokens.iter_rows(named=True)
     ]
-    return "\n".join(lines)
+    return markdown_table(columns, rows)
 
 
 def published_section(run: Run, name: str) -> str:
@@ -64,21 +51,19 @@ def published_section(run: Run, name: str) -> str:
 
 
 def judged_section(run: Run, corpora: list[str]) -> str:
-    encoder = encoder_for(None, run, "the page")
-    lines = [
-        "| corpus | texts | sticky | topical | the strongest flagged |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    if not corpora:
+        return "No other corpus was judged."
+    encoder, rows = encoder_for(None, run, "the page"), []
     for source in corpora:
         with progress_bar() as progress:
             found = judge(run, source, encoder=encoder, progress=progress)
         first = ", ".join(markdown(repr(token)) for token in found.flagged["token"].head(5)) or "-"
         topical = len(found.flagged) - len(found.sticky)
-        lines.append(f"| {Path(source).stem} | {found.texts:,} | {len(found.sticky)} | {topical} | {first} |")
-    return "\n".join(lines)
+        rows.append([Path(source).stem, f"{found.texts:,}", str(len(found.sticky)), str(topical), first])
+    return markdown_table(("corpus", "texts", "sticky", "topical", "the strongest flagged"), rows)
 
 
-def behind(run: Run, plan: ProfilePlanRecord) -> list[str]:
+def how_read(run: Run, plan: ProfilePlanRecord) -> list[str]:
     """What a page says about how the model was read, and about how much of it."""
     loading = run.record.model.loading
     said = []
@@ -97,41 +82,46 @@ def behind(run: Run, plan: ProfilePlanRecord) -> list[str]:
     return [" ".join(said)] if said else []
 
 
-def page(run: Run, corpora: list[str], title: str | None) -> str:
-    tokens, plan, result = in_units(run), run.plan_of(ProfilePlanRecord), run.result_of(ProfileResultRecord)
+def main(run: Path, corpus: list[str] | None = None, name: str | None = None) -> None:
+    """RUN is a finished run of the profile method, best over the whole vocabulary. Each --corpus is judged.
+
+    --name is that of the model, where the run does not have a fitting one.
+    """
+    opened = open_run(run)
+    plan, result = opened.plan_of(ProfilePlanRecord), opened.result_of(ProfileResultRecord)
+    # Effects in standard deviations of the similarities, with intervals.
+    effects = {
+        title: (pl.col(column) - result.ordinary_lift) / plan.similarity_spread
+        for title, column in (("sd", "lift"), ("low", "lift_low"), ("high", "lift_high"))
+    }
+    tokens = opened.tokens.with_columns(**effects)
     named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
     special = tokens.filter((pl.col("category") == "OK_SPECIAL") | named).sort("sd", descending=True)
-    name = title or Path(run.model_name).name
+    title = name or Path(opened.model_name).name
     parts = [
-        f"# {name}",
-        run.method.headline(run).replace(run.model_name, name),
-        f"{run.record.model.vocabulary:,} vocabulary entries, {run.available:,} of which can appear in text; "
-        f"mean similarity u = {plan.mean_similarity:.5f}. An ordinary token lifts texts by "
+        f"# {title}",
+        opened.method.headline(opened).replace(opened.model_name, title),
+        f"{opened.record.model.vocabulary:,} vocabulary entries, {opened.available:,} of which can appear in "
+        f"text; mean similarity u = {plan.mean_similarity:.5f}. An ordinary token lifts texts by "
         f"{result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); similarities of texts spread by "
         f"{plan.similarity_spread:.4f}. {result.sticky} tokens are sticky, {result.topical} topical; "
         f"{result.sequences:,} texts, {result.texts_per_token:g} per token.",
-        *behind(run, plan),
+        *how_read(opened, plan),
         f"## The {SHOWN} tokens that lift texts most",
         "SD is the lift beyond an ordinary token's, in standard deviations of the similarities of texts.",
-        rows(tokens.sort("lift", descending=True).head(SHOWN)),
+        table(tokens.sort("lift", descending=True).head(SHOWN)),
         "## Special tokens that text can contain",
-        rows(special.head(SHOWN)) if len(special) else "None.",
+        table(special.head(SHOWN)) if len(special) else "None.",
         *([f"{len(special) - SHOWN} more lift less."] if len(special) > SHOWN else []),
         "## The published tokens",
-        published_section(run, name),
+        published_section(opened, title),
         "## On other corpora",
-        judged_section(run, corpora) if corpora else "No other corpus was judged.",
+        judged_section(opened, corpus or []),
         "Written by `benchmarks/model_card.py` from a run of the default settings.",
     ]
-    return "\n\n".join(parts) + "\n"
-
-
-def main(run: Path, corpus: list[str] | None = None, name: str | None = None) -> None:
-    """Judge each --corpus too; --name is that of the model, where the run does not have a fitting one."""
-    opened = open_run(run)
     PAGES.mkdir(exist_ok=True)
-    path = PAGES / f"{name or Path(opened.model_name).name}.md"
-    path.write_text(page(opened, corpus or [], name), encoding="utf-8")
+    path = PAGES / f"{title}.md"
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(path)
 
 

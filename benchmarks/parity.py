@@ -1,11 +1,4 @@
-"""Compare the paper's method, as implemented here, with its published numbers.
-
-python benchmarks/parity.py minilm                        # about 45 minutes on 2 CPU cores
-python benchmarks/parity.py minilm --full --device cuda   # every token, every candidate
-python benchmarks/parity.py model models/all-mpnet-base-v2 mpnet_pairs.csv    # about 20 minutes
-python benchmarks/parity.py forty --device cuda           # the paper's forty models, from the hub
-python benchmarks/parity.py forty --model all-MiniLM-L6-v2 --sample 300
-"""
+"""Compare the paper's method, as implemented here, with its published numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +18,15 @@ from numpy.typing import NDArray
 
 from bench import (
     MINILM,
-    MINILM_SCORE_THRESHOLD,
     MINILM_U,
     PUBLISHED,
-    Check,
-    check,
+    Results,
     commands,
     detected,
-    finish,
     published_table,
     refuse,
     show_table,
-    write,
+    watched,
     write_json,
 )
 from stickytoken.cli.console import progress_bar
@@ -50,85 +38,65 @@ from stickytoken.methods.std.plan import StdEvidence, StdResultRecord, StdSettin
 from stickytoken.unit_vectors import unit_vectors
 
 MODELS = Path(__file__).with_name("paper_models.csv")
+MINILM_SCORE_THRESHOLD = 49.2041992
+NUMBERS = ("available", "candidates", "sticky", "mean_similarity", "score_threshold")
 
 
 def minilm(
     published: Path = PUBLISHED,
-    model: str = MINILM,
     device: str | None = None,
     candidates: int = 48,
     scores: int = 120,
     kills: int = 10,
-    full: bool = False,
-    run: Path = Path("runs/parity-full"),
-    only: list[str] | None = None,
     name: str = "parity",
 ) -> None:
     """Vocabularies, u, scores, validation rates and the final rule, with the published tables in --published.
 
-    --candidates are validated, --scores of them and of other tokens are scored; with --full, all are, in the
-    folder --run. --only names a part: vocabulary, "mean similarity", "final rule", full, scores, validation,
-    memory, kill.
+    --candidates are validated, --scores of them and of other tokens are scored. 45 minutes on two cores.
     """
-    encoder = load_encoder(model, device=device)
-    parts: dict[str, Callable[[], list[Check]]] = {
-        "vocabulary": lambda: vocabularies(model, published),
-        "mean similarity": lambda: [u_check(encoder, MINILM_U)],
-        "final rule": lambda: [final_rule(published)],
-    }
-    if full:
-        parts["full"] = lambda: full_run(encoder, published, run)
-    else:
-        parts["scores"] = lambda: scores_of_some(encoder, published, scores)
-        parts["validation"] = lambda: [validation_rates(encoder, published, candidates)]
-    parts |= {"memory": lambda: [peak_memory(model)], "kill": lambda: [kill_and_resume(model, kills)]}
-    checks: list[Check] = []
-    seconds: dict[str, float] = {}
-    for part, work in parts.items():
-        if not only or part in only:
-            started = time.perf_counter()
-            checks += work()
-            seconds[part] = round(time.perf_counter() - started, 1)
-            # After every part, so that hours of work are not lost with the last one.
-            write(checks, name, encoder.device, seconds=seconds, model=Path(model).name)
-    finish(checks, name, encoder.device, seconds=seconds, model=Path(model).name)
-
-
-def vocabularies(model: str, folder: Path) -> list[Check]:
-    tokenizers, checks = folder.parent / "tokenizers", []
-    for name, place, available, most in (
-        ("MiniLM", model, 23_699, 0),
-        ("T5", tokenizers / "t5", 32_097, 1),
-        ("RoBERTa", tokenizers / "roberta-base", 49_894, None),
-    ):
-        ours = analyze_vocabulary(load_tokenizer(place))
-        count = len(ours.available)
-        checks.append(check(f"{name}: available tokens", f"{available:,}", f"{count:,}", count == available))
-        if most is not None:
-            theirs = published_table(folder, f"{name.lower()}_categories")["category"].to_list()
-            different = sum(a.value != b for a, b in zip(ours.categories, theirs, strict=True))
-            bar = f"at most {most}" if most else "0 of 30,522"
-            checks.append(check(f"{name}: categories that differ", bar, str(different), different <= most))
-    return checks
-
-
-def u_check(encoder: Encoder, theirs: float) -> Check:
-    u = mean_similarity(encoder).value
-    return check("mean similarity u", f"{theirs:.5f} to 1e-4", f"{u:.6f}", abs(u - theirs) <= 1e-4, u=u)
-
-
-def final_rule(folder: Path) -> Check:
-    rows = published_table(folder, "minilm_candidates")
+    encoder = load_encoder(MINILM, device=device)
+    results = Results(name, encoder.device, model=MINILM)
+    vocabularies(results, published)
+    check_u(results, encoder, MINILM_U)
+    rows = published_table(published, "minilm_candidates")
     threshold = outlier_threshold(rows["validation_rate_cosine"].to_list(), 0.7)
     ours = set(rows.filter(pl.col("validation_rate_cosine") > threshold)["token_id"])
     theirs = set(rows.filter("sticky")["token_id"])
-    return check(
+    results.check(
         "final rule on the published rates",
         "exactly the 21 published tokens",
         f"{len(ours & theirs)} of them, {len(ours - theirs)} others",
         ours == theirs and len(theirs) == 21,
         threshold=threshold,
     )
+    pairs = published / "minilm_pairs.csv"
+    compare_scores(results, encoder, rows, pairs, scores)
+    compare_rates(results, encoder, spread_over(rows, candidates), pairs)
+    peak_memory(results)
+    kill_and_resume(results, kills)
+    results.finish()
+
+
+def vocabularies(results: Results, folder: Path) -> None:
+    tokenizers = folder.parent / "tokenizers"
+    for name, place, available, most in (
+        ("MiniLM", MINILM, 23_699, 0),
+        ("T5", tokenizers / "t5", 32_097, 1),
+        ("RoBERTa", tokenizers / "roberta-base", 49_894, None),
+    ):
+        ours = analyze_vocabulary(load_tokenizer(place))
+        count = len(ours.available)
+        results.check(f"{name}: available tokens", f"{available:,}", f"{count:,}", count == available)
+        if most is not None:
+            theirs = published_table(folder, f"{name.lower()}_categories")["category"].to_list()
+            different = sum(a.value != b for a, b in zip(ours.categories, theirs, strict=True))
+            bar = f"at most {most}" if most else "0 of 30,522"
+            results.check(f"{name}: categories that differ", bar, str(different), different <= most)
+
+
+def check_u(results: Results, encoder: Encoder, theirs: float) -> None:
+    u = mean_similarity(encoder).value
+    results.check("mean similarity u", f"{theirs:.5f} to 1e-4", f"{u:.6f}", abs(u - theirs) <= 1e-4, u=u)
 
 
 def spread_over(rows: pl.DataFrame, count: int) -> pl.DataFrame:
@@ -143,123 +111,73 @@ def rates(encoder: Encoder, tokens: pl.DataFrame, pairs: Path) -> NDArray[np.flo
     return np.array([each.validation_rate["cosine"] for each in evidence if isinstance(each, StdEvidence)])
 
 
-def validation_rates(encoder: Encoder, folder: Path, count: int) -> Check:
-    chosen = spread_over(published_table(folder, "minilm_candidates"), count)
-    ours = rates(encoder, chosen, folder / "minilm_pairs.csv")
-    return compare_rates(ours, chosen["validation_rate_cosine"].to_numpy())
-
-
-def compare_rates(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Check:
-    off = np.abs(ours - theirs)
-    pearson = float(np.corrcoef(ours, theirs)[0, 1])
-    return check(
-        f"validation rates of {len(ours)} candidates",
-        "each within 0.02, Pearson >= 0.97",
-        f"largest difference {off.max():.4f}, Pearson {pearson:.4f}",
-        off.max() <= 0.02 and pearson >= 0.97,
-        largest=float(off.max()),
-        median=float(np.median(off)),
-        mean_signed=float((ours - theirs).mean()),
-        pearson=pearson,
-    )
-
-
-def scores_of_some(encoder: Encoder, folder: Path, count: int) -> list[Check]:
-    rows = published_table(folder, "minilm_candidates")
+def compare_scores(results: Results, encoder: Encoder, rows: pl.DataFrame, pairs: Path, count: int) -> None:
+    """Scores of so many candidates, and of so many other tokens."""
     known = set(rows["token_id"])
     rest = [token.id for token in analyze_vocabulary(encoder).available if token.id not in known]
     others = np.random.default_rng(0).choice(rest, size=count, replace=False).tolist()
     with tempfile.TemporaryDirectory() as work:
-        run = detected(
+        tokens = detected(
             encoder,
-            pairs=folder / "minilm_pairs.csv",
+            pairs=pairs,
             tokens=[*spread_over(rows, count)["token_id"], *others],
             settings=StdSettings(candidate_share=1 / (2 * count), validation_pairs=2),
             out=Path(work) / "run",
-        )
-        return compare_scores(run.tokens, rows, others)
-
-
-def compare_scores(tokens: pl.DataFrame, theirs: pl.DataFrame, others: list[int]) -> list[Check]:
-    joined = theirs.select("token_id", theirs="sticky_score").join(tokens, on="token_id")
+        ).tokens
+    joined = rows.select("token_id", theirs="sticky_score").join(tokens, on="token_id")
     off = (joined["sticky_score"] - joined["theirs"]).abs().to_numpy()
-    median, largest = float(np.median(off)), float(off.max())
-    above = tokens.filter(pl.col("token_id").is_in(others), pl.col("sticky_score") >= MINILM_SCORE_THRESHOLD)[
-        "token_id"
-    ].to_list()
-    return [
-        check(
-            f"scores of {len(joined)} candidates",
-            "median difference <= 1.0",
-            f"median {median:.7f}, largest {largest:.7f}",
-            median <= 1.0,
-            median=median,
-            largest=largest,
-        ),
-        check(
-            f"scores of {len(others)} other tokens",
-            "at most 2 % above the published threshold",
-            f"{len(above)} above {MINILM_SCORE_THRESHOLD:.4f}",
-            len(above) <= 0.02 * len(others),
-            above=above,
-        ),
-    ]
+    median = float(np.median(off))
+    results.check(
+        f"scores of {len(joined)} candidates",
+        "median difference <= 1.0",
+        f"median {median:.7f}, largest {off.max():.7f}",
+        median <= 1.0,
+    )
+    above = tokens.filter(pl.col("token_id").is_in(others), pl.col("sticky_score") >= MINILM_SCORE_THRESHOLD)
+    results.check(
+        f"scores of {len(others)} other tokens",
+        "at most 2 % above the published threshold",
+        f"{len(above)} above {MINILM_SCORE_THRESHOLD:.4f}",
+        len(above) <= 0.02 * len(others),
+        above=above["token_id"].to_list(),
+    )
 
 
-def full_run(encoder: Encoder, folder: Path, out: Path) -> list[Check]:
-    """The whole vocabulary: the published shortlist, its rates, the published sticky tokens."""
-    rows = published_table(folder, "minilm_candidates")
-    run = detected(encoder, method="std", pairs=folder / "minilm_pairs.csv", out=out)
-    tokens, result, sticky = run.tokens, run.result_of(StdResultRecord), set(run.sticky["token_id"])
-    known = set(rows["token_id"])
-    shortlist = set(tokens.filter(pl.col("verdict").is_not_null())["token_id"])
-    joined = rows.join(tokens, on="token_id").filter(pl.col("validation_rate").is_not_null())
-    theirs = set(rows.filter("sticky")["token_id"])
-    return [
-        *compare_scores(tokens, rows, sorted(set(tokens["token_id"]) - known)),
-        check(
-            "shortlist of the whole vocabulary",
-            "the 474 published candidates",
-            f"{len(shortlist & known)} of them, {len(shortlist - known)} others",
-            len(shortlist & known) >= 0.98 * len(known),
-            seconds=result.seconds,
-            sequences=result.sequences,
-        ),
-        compare_rates(joined["validation_rate"].to_numpy(), joined["validation_rate_cosine"].to_numpy()),
-        check(
-            "sticky tokens of the whole vocabulary",
-            "mostly the 21 published ones (random placement is redrawn)",
-            f"{len(sticky & theirs)} of them, {len(sticky - theirs)} others",
-            len(sticky & theirs) >= 11,
-            ours=sorted(sticky),
-            threshold=result.rate_threshold,
-        ),
-    ]
+def compare_rates(results: Results, encoder: Encoder, chosen: pl.DataFrame, pairs: Path) -> None:
+    validated, published_rates = rates(encoder, chosen, pairs), chosen["validation_rate_cosine"].to_numpy()
+    off, pearson = np.abs(validated - published_rates), np.corrcoef(validated, published_rates)[0, 1]
+    results.check(
+        f"validation rates of {len(validated)} candidates",
+        "each within 0.02, Pearson >= 0.97",
+        f"largest difference {off.max():.4f}, Pearson {pearson:.4f}",
+        off.max() <= 0.02 and pearson >= 0.97,
+        median=float(np.median(off)),
+    )
 
 
-def quiet_detection(model: str, out: Path, *options: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "stickytoken", "detect", model, "--device", "cpu", *options]
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([*command, "--out", str(out)], **quiet)
+def detection(out: Path, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "stickytoken", "detect", MINILM, "--device", "cpu", "--quiet"]
+    return [*command, *options, "--out", str(out)]
 
 
-def kill_and_resume(model: str, kills: int) -> Check:
+def peak_memory(results: Results) -> None:
+    """Peak memory of a process that computes u and samples the pairs."""
+    with tempfile.TemporaryDirectory() as work:
+        options = ("--method", "std", "--sample", "2", "--set", "validation-pairs=2")
+        done = watched(detection(Path(work) / "run", *options))
+    peak = done.peak / 1e9
+    ours, passed = f"{peak:.2f} GB", done.status == 0 and peak < 2
+    results.check("peak memory: u and pairs", "under 2 GB", ours, passed, bytes=done.peak)
+
+
+def kill_and_resume(results: Results, kills: int) -> None:
     """Kill -9 at random moments of a short run on the CPU, resume, compare bytes."""
     generator = random.Random(0)
-    options = [
-        "--method",
-        "std",
-        "--sample",
-        "30",
-        "--set",
-        "validation-pairs=8",
-        "--set",
-        "candidate-share=0.5",
-    ]
+    options = ["--method", "std", "--sample", "30"]
+    options += ["--set", "validation-pairs=8", "--set", "candidate-share=0.5"]
 
     def finished(out: Path) -> bytes:
-        if quiet_detection(model, out, *options).wait():
-            refuse(f"the detection in {out} failed")
+        subprocess.run(detection(out, *options), check=True, stdout=subprocess.DEVNULL)
         return (out / "tokens.parquet").read_bytes()
 
     with tempfile.TemporaryDirectory() as work:
@@ -269,13 +187,13 @@ def kill_and_resume(model: str, kills: int) -> Check:
         equal, moments = 0, []
         for attempt in range(kills):
             folder = Path(work) / f"killed-{attempt}"
-            process = quiet_detection(model, folder, *options)
+            process = subprocess.Popen(detection(folder, *options), stdout=subprocess.DEVNULL)
             moments.append(round(generator.uniform(0.05, 0.95) * duration, 2))
             time.sleep(moments[-1])
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             equal += finished(folder) == expected
-    return check(
+    results.check(
         f"kill -9 at {kills} random moments, then resume",
         "identical bytes each time",
         f"{equal} of {kills} identical",
@@ -285,24 +203,11 @@ def kill_and_resume(model: str, kills: int) -> Check:
     )
 
 
-def peak_memory(model: str) -> Check:
-    """Peak resident memory of a process that computes u and samples the pairs."""
-    with tempfile.TemporaryDirectory() as work:
-        options = ("--sample", "2", "--set", "validation-pairs=2")
-        process = quiet_detection(model, Path(work) / "run", *options)
-        _, exit_status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(exit_status)
-    scale = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes
-    peak = usage.ru_maxrss * scale / 1e9
-    passed = process.returncode == 0 and peak < 2
-    return check("peak memory: u and pairs", "under 2 GB", f"{peak:.2f} GB", passed, bytes=peak * 1e9)
-
-
 def of_model(model: Path, pairs: Path, published: Path = PUBLISHED, tokens: int = 12) -> None:
     """u, similarities of the published pairs, and rates of published sticky tokens, of another model.
 
     MODEL is a folder whose name is that of the model in the published tables. The similarities tell at once
-    whether the model is the published one.
+    whether the model is the published one. 20 minutes.
     """
     encoder, name = load_encoder(model), model.name
     facts = published_table(published, "models").filter(model_name=name)
@@ -314,65 +219,36 @@ def of_model(model: Path, pairs: Path, published: Path = PUBLISHED, tokens: int 
         for pair in zip(rows["sentence1"], rows["sentence2"], strict=True)
     ]
     rows = rows.filter(pl.Series(whole))  # the published similarities of the others are of cut texts
-    first, second = (
-        unit_vectors(encoder.encode(rows[column].to_list())) for column in ("sentence1", "sentence2")
-    )
+    first, second = (unit_vectors(encoder.encode(rows[f"sentence{side}"].to_list())) for side in (1, 2))
     worst = float(np.abs((first * second).sum(axis=1) - rows["similarity"].to_numpy()).max())
+    results = Results(f"parity-{name}", encoder.device, model=name)
     title = f"similarities of {len(rows):,} pairs"
-    checks = [
-        check(title, "within 1e-5", f"{worst:.1e}", worst <= 1e-5, worst=worst),
-        u_check(encoder, facts["vocabulary_mean_cosine"].item()),
-    ]
-    write(checks, f"parity-{name}", encoder.device, model=name)
+    results.check(title, "within 1e-5", f"{worst:.1e}", worst <= 1e-5, worst=worst)
+    check_u(results, encoder, facts["vocabulary_mean_cosine"].item())
     chosen = spread_over(published_table(published, "sticky_tokens").filter(model=name), tokens)
     ours = rates(encoder, chosen, pairs)
     largest = float(np.abs(ours - chosen["validation_rate"].to_numpy()).max())
-    checks.append(
-        check(
-            f"validation rates of {len(ours)} published tokens",
-            "each within 0.02",
-            f"largest difference {largest:.4f}",
-            largest <= 0.02,
-            tokens=chosen["token"].to_list(),
-            ours=ours.tolist(),
-            largest=largest,
-        )
+    results.check(
+        f"validation rates of {len(ours)} published tokens",
+        "each within 0.02",
+        f"largest difference {largest:.4f}",
+        largest <= 0.02,
+        tokens=chosen["token"].to_list(),
+        ours=ours.tolist(),
     )
-    finish(checks, f"parity-{name}", encoder.device, model=name)
+    results.finish()
 
 
-@dataclass(frozen=True)
-class PaperModel:
-    """A model of the paper, how it is loaded here, and what was published about it.
+def paper_models() -> dict[str, dict[str, Any]]:
+    """The models of the paper, how each is loaded here, and what was published about it.
 
     The published runs used no prompt; the largest models ran in bfloat16, to fit one GPU. The padding side is
     as published and without effect here, where no batch is padded.
     """
-
-    model: str
-    hub_name: str
-    prompt: str
-    dtype: str
-    padding_side: str
-    max_length: int | None
-    trust_remote_code: bool
-    available: int
-    candidates: int
-    sticky: int
-    mean_similarity: float
-    score_threshold: float
-
-
-NUMBERS = ("available", "candidates", "sticky", "mean_similarity", "score_threshold")
-
-
-def paper_models() -> dict[str, PaperModel]:
-    loading = pl.read_csv(MODELS, schema_overrides={"prompt": pl.String}).with_columns(
-        pl.col("prompt").fill_null("")
-    )
+    loading = pl.read_csv(MODELS, schema_overrides={"prompt": pl.String})
     known = published_models().drop("parameters", "vocabulary")
-    rows = known.join(loading, on="model", validate="1:1", maintain_order="left").to_dicts()
-    return {row["model"]: PaperModel(**row) for row in rows}
+    rows = known.join(loading, on="model", validate="1:1", maintain_order="left")
+    return {row["model"]: row for row in rows.with_columns(pl.col("prompt").fill_null("")).to_dicts()}
 
 
 def forty(
@@ -402,30 +278,21 @@ def run_models(
 ) -> list[dict[str, Any]]:
     """Run the models and print what they gave, or why there is nothing."""
     known = paper_models()
-    found: list[dict[str, Any]] = []
     if unknown := [name for name in names or () if name not in known]:
         refuse(f"not among the paper's models: {', '.join(unknown)}")
-    for model in [known[name] for name in names or known]:
-        theirs = {name: getattr(model, name) for name in NUMBERS}
-        ours, failure = None, None
+    found: list[dict[str, Any]] = []
+    shown = []
+    for name in names or known:
+        theirs, ours, failure = {number: known[name][number] for number in NUMBERS}, None, None
         try:
-            ours = run_model(model, root, device, out, options)
+            ours = run_model(known[name], root, device, out / name, options)
+            forms = zip(NUMBERS, (",", "", "", ".4f", ".1f"), strict=True)
+            shown.append([name, *(f"{ours[key]:{form}} / {theirs[key]:{form}}" for key, form in forms)])
         # torch raises RuntimeError when the device's memory ends.
         except (StickyTokenError, MemoryError, RuntimeError) as error:
             failure = " ".join(str(error).split()) or type(error).__name__
-        found.append({"model": model.model, "published": theirs, "ours": ours, "failure": failure})
-    rows = [
-        [
-            each["model"],
-            *(
-                f"{each['ours'][name]:{form}} / {each['published'][name]:{form}}"
-                for name, form in zip(NUMBERS, (",", "", "", ".4f", ".1f"), strict=True)
-            ),
-        ]
-        for each in found
-        if each["ours"]
-    ]
-    show_table("ours / published", ("model", *(name.replace("_", " ") for name in NUMBERS)), rows)
+        found.append({"model": name, "published": theirs, "ours": ours, "failure": failure})
+    show_table("ours / published", ("model", *(key.replace("_", " ") for key in NUMBERS)), shown)
     for each in found:
         if each["failure"]:
             print(f"not run: {each['model']}: {each['failure']}")
@@ -433,18 +300,15 @@ def run_models(
 
 
 def run_model(
-    model: PaperModel, root: Path | None, device: str | None, out: Path, options: dict[str, Any]
+    model: dict[str, Any], root: Path | None, device: str | None, out: Path, options: dict[str, Any]
 ) -> dict[str, Any]:
-    local = root / model.model if root else None
+    local = root / model["model"] if root else None
     encoder = load_encoder(
-        local if local and local.is_dir() else model.hub_name,
+        local if local and local.is_dir() else model["hub_name"],
         device=device,
-        prompt=model.prompt,
-        dtype=model.dtype,
-        max_length=model.max_length,
-        trust_remote_code=model.trust_remote_code,
+        **{key: model[key] for key in ("prompt", "dtype", "max_length", "trust_remote_code")},
     )
-    run = detected(encoder, out=out / model.model, **options)
+    run = detected(encoder, out=out, **options)
     result = run.result_of(StdResultRecord)
     return {
         "available": run.record.model.available,

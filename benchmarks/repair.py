@@ -1,13 +1,7 @@
 """Does a repair keep its promises? The unplanted model is the truth that planted tokens are judged by.
 
-python benchmarks/repair.py promises RUN --truth MODEL --planted planted.json --task sts.jsonl
-python benchmarks/repair.py promises RUN --tokens '[CLS]' --task sts.jsonl    # of a real model
-python benchmarks/repair.py rows PLANTED ORIGINAL --count 10          # one minute of CPU for MiniLM
-python benchmarks/repair.py rows ORIGINAL ORIGINAL --tokens about,its
-python benchmarks/repair.py scores PLANTED ORIGINAL --pairs sts.jsonl --run RUN
-
-RUN is a finished run of the planted (or real) model, PLANTED a model folder with a planted.json, ORIGINAL and
---truth the model before planting.
+RUN is a finished run of the planted (or a real) model, PLANTED a model folder with a planted.json, ORIGINAL
+and --truth the model before planting.
 """
 
 from __future__ import annotations
@@ -22,23 +16,10 @@ import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 import stickytoken
-from bench import (
-    Check,
-    check,
-    commands,
-    finish,
-    json_lines,
-    markdown_table,
-    plain_model,
-    planted_ids,
-    refuse,
-    show,
-    units,
-    write_json,
-)
+from bench import Results, commands, json_lines, refuse, spearman, units, write_json
+from models import plain_model, planted_ids
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import load_sentences, text_kinds
 from stickytoken.data.sentences import bundled_sentences
@@ -58,6 +39,7 @@ from stickytoken.repairs.result import ROWS, Strategy
 from stickytoken.repairs.rows import RowContext, new_rows, pieces_of
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, splittable
 from stickytoken.unit_vectors import unit_vectors
+from stickytoken.validation import markdown_table
 from stickytoken.vocabulary import categorize
 
 CLOSE, AGREEMENT, CLS, MINUTES, POINTS = 0.15, 0.85, 0.45, 5.0, 0.05
@@ -70,76 +52,58 @@ def promises(
     tokens: list[str] | None = None,
     strategy: str = "auto",
     task: str | None = None,
-    out: Path | None = None,
-    name: str | None = None,
+    name: str = "repair",
 ) -> None:
     """Repair --tokens, those of --planted, or the sticky ones, and check on texts the run has not used.
 
     Measured with another seed: the verdicts of the second detection, and the lifts of the repaired tokens
     against the true rows'; rank agreement, the Spearman correlation between similarities to a panel of texts
     of a text with the word in the repaired model and in the true one, median over texts, then over tokens;
-    the vectors of texts without a repaired token; the score of the task; the time. Writes NAME.json.
+    the vectors of texts without a repaired token; the score of the task; the time.
     """
     opened, chosen = open_run(run), planted_ids(planted) if planted else tokens
+    results = Results(name)
     with tempfile.TemporaryDirectory() as place, progress_bar() as progress:
         started, processor = time.perf_counter(), sum(os.times()[:4])
-        repair = stickytoken.repair(
-            opened,
-            chosen,
-            out=out or Path(place) / "repaired",
-            strategy=strategy,
-            task=task,
-            progress=progress,
-        )
+        out = Path(place) / "repaired"
+        repair = stickytoken.repair(opened, chosen, out=out, strategy=strategy, task=task, progress=progress)
         computing = sum(os.times()[:4]) - processor
-        checks = checks_of(repair, max(repair.record.seconds, time.perf_counter() - started), computing)
+        seconds = max(repair.record.seconds, time.perf_counter() - started)
+        check_repair(results, repair, seconds, computing)
         if truth is not None:
-            checks += truth_checks(repair, opened, load_encoder(truth))
-    if name:
-        finish(checks, name, strict=False)
-    else:
-        show(checks, f"{Path(opened.record.model.name).name}, {strategy}")
+            check_truth(results, repair, opened, load_encoder(truth))
+    results.finish(strict=False)
 
 
-def checks_of(repair: Repair, seconds: float, computing: float) -> list[Check]:
+def check_repair(results: Results, repair: Repair, seconds: float, computing: float) -> None:
     verification = repair.record.verification
     if verification is None:
         refuse("the repair was not verified")
     rows = repair.tokens.to_dicts()
     sticky = [row["token"] for row in rows if row["verdict_after"] == "sticky"]
+    results.check("tokens still sticky", "0", f"{len(sticky)} of {len(rows)}", not sticky, sticky=sticky)
     before, after = ([row[f"deviations_{side}"] for row in rows] for side in ("before", "after"))
-    score = verification.scores[0]
-    change = 100 * (score.after - score.before)
-    checks = [
-        check("tokens still sticky", "0", f"{len(sticky)} of {len(rows)}", not sticky, sticky=sticky),
-        check(
-            "lift after, beyond an ordinary token's",
-            "-",
-            f"median {np.median(after):.2f}, at most {max(after):.2f} SD (before: at most {max(before):.2f})",
-            tokens=rows,
-        ),
-        check(
+    ours = f"median {np.median(after):.2f}, at most {max(after):.2f} SD (before: at most {max(before):.2f})"
+    results.check("lift after, beyond an ordinary token's", "-", ours, tokens=rows)
+    for score in verification.scores[:1]:
+        change = 100 * (score.after - score.before)
+        results.check(
             f"{score.task}, {score.metric}",
             f"change at most {POINTS} points",
             f"{100 * score.before:.2f} before, {100 * score.after:.2f} after",
             abs(change) <= POINTS,
             change=change,
-        ),
-        check(
-            "time",
-            f"{MINUTES:g} minutes for 20 tokens",
-            f"{seconds:.0f} s for {len(rows)}, {computing:.0f} s of them on a processor",
-            seconds <= 60 * MINUTES,
-        ),
-        *(check(each.name, "holds", each.finding, each.passed) for each in verification.checks),
-    ]
+        )
+    ours = f"{seconds:.0f} s for {len(rows)}, {computing:.0f} s of them on a processor"
+    results.check("time", f"{MINUTES:g} minutes for 20 tokens", ours, seconds <= 60 * MINUTES)
+    for each in verification.checks:
+        results.check(each.name, "holds", each.finding, each.passed)
     if [row["token"] for row in rows] == ["[CLS]"]:
         lift = rows[0]["lift_after"] / verification.similarity_spread
-        checks.append(check("[CLS] through text", f"at most {CLS} SD", f"{lift:.2f} SD", lift <= CLS))
-    return checks
+        results.check("[CLS] through text", f"at most {CLS} SD", f"{lift:.2f} SD", lift <= CLS)
 
 
-def truth_checks(repair: Repair, run: Run, truth: Encoder) -> list[Check]:
+def check_truth(results: Results, repair: Repair, run: Run, truth: Encoder) -> None:
     # Lifts of the tokens in the true model, on the texts of the verification, in its deviations.
     plan, settings = run.plan_of(ProfilePlanRecord), restored_settings(run)
     if not isinstance(settings, ProfileSettings):
@@ -158,27 +122,25 @@ def truth_checks(repair: Repair, run: Run, truth: Encoder) -> list[Check]:
     }
     away = [abs(row["deviations_after"] - true[row["token_id"]]) for row in repair.tokens.to_dicts()]
     close = sum(each <= CLOSE for each in away)
+    results.check(
+        "lift against the true row's",
+        f"each within {CLOSE} SD",
+        f"median {np.median(away):.2f}, at most {max(away):.2f}; {close} of {len(away)} within",
+        max(away) <= CLOSE,
+        away=away,
+    )
     words = [token.text.strip() for token in repair.record.tokens]
     before, after = (
         agreements(truth, load_encoder(place), words) for place in (run.record.model.name, repair.path)
     )
-    return [
-        check(
-            "lift against the true row's",
-            f"each within {CLOSE} SD",
-            f"median {np.median(away):.2f}, at most {max(away):.2f}; {close} of {len(away)} within",
-            max(away) <= CLOSE,
-            away=away,
-        ),
-        check(
-            "rank agreement with the true word",
-            f"median at least {AGREEMENT}",
-            f"{np.median(after):.2f} (before the repair: {np.median(before):.2f})",
-            np.median(after) >= AGREEMENT,
-            after=after,
-            before=before,
-        ),
-    ]
+    results.check(
+        "rank agreement with the true word",
+        f"median at least {AGREEMENT}",
+        f"{np.median(after):.2f} (before the repair: {np.median(before):.2f})",
+        np.median(after) >= AGREEMENT,
+        after=after,
+        before=before,
+    )
 
 
 def agreements(truth: Encoder, other: Encoder, words: list[str]) -> list[float]:
@@ -192,18 +154,26 @@ def agreements(truth: Encoder, other: Encoder, words: list[str]) -> list[float]:
         for parts in contexts
     ]
     true, found = (units(each.encode(placed)) @ units(each.encode(panel)).T for each in (truth, other))
-    ranks = [spearmanr(a, b).statistic for a, b in zip(true, found, strict=True)]
+    ranks = [spearman(a, b) for a, b in zip(true, found, strict=True)]
     return list(np.median(np.reshape(ranks, (len(words), len(contexts))), axis=1).tolist())
 
 
 CARRIERS, CONTEXTS, PANEL, COPIES, LONGEST = 10, 8, 300, 8, 24
+COLUMNS = (
+    "row",
+    "lift, sd",
+    "largest difference from the true row's",
+    "within 0.15 sd",
+    "agreement in a text",
+    "agreement of the word alone",
+    "CPU s a token",
+)
 
 
 def rows(
     planted: Path,
     original: str,
     tokens: str | None = None,
-    sample: int | None = None,
     count: int = 10,
     strategies: str = ",".join(ROWS),
     seed: int = 7,
@@ -215,18 +185,11 @@ def rows(
     the lift of 8 copies behind carriers, in standard deviations of the similarities; and the Spearman
     correlation between similarities to a panel of texts of a text with the word, and of the same text with
     the true row. Two rows of the table are no repair: the planted row, and the word left out. "unreachable"
-    is no row: the pieces of the word stand in its place. With --tokens (separated by commas) or --sample (so
-    many random words), words of ORIGINAL are repaired, and the true rows are the rows that they have: the
-    table shows what a repair takes from a natural word. Writes NAME.json.
+    is no row: the pieces of the word stand in its place. With --tokens (separated by commas), words of
+    ORIGINAL are repaired, and the true rows are the rows that they have. Writes NAME.json.
     """
-    model = plain_model(planted)
-    generator = np.random.default_rng(seed)
-    if sample:  # whole words that fall into pieces
-        vocabulary = model.tokenizer.get_vocab().items()
-        words = sorted(k for word, k in vocabulary if word.isascii() and word.isalpha() and len(word) > 2)
-        drawn = generator.permutation(words)[:sample].tolist()
-        ids = [k for k, own in pieces_of(model.tokenizer.backend_tokenizer, drawn).items() if own]
-    elif tokens:
+    model, generator = plain_model(planted), np.random.default_rng(seed)
+    if tokens:
         ids = model.tokenizer.convert_tokens_to_ids(tokens.split(","))
     else:
         ids = generator.permutation(planted_ids(planted))[:count].tolist()
@@ -238,24 +201,13 @@ def rows(
         made[strategy.value] = new_rows(strategy, ids, RowContext(model, texts, seed))
         seconds[strategy.value] = time.process_time() - begun
     results = judged_rows(plain_model(original), ids, made, seed)
-    for strategy_name, result in results.items():
-        spent = seconds.get(strategy_name)
-        result["cpu_seconds_per_token"] = None if spent is None else spent / len(ids)
-    columns = [
-        "row",
-        "lift, sd",
-        "largest difference from the true row's",
-        "within 0.15 sd",
-        "agreement in a text",
-        "agreement of the word alone",
-        "CPU s a token",
-    ]
     lines = []
     for row, each in results.items():
         if "lift" not in each:
             lines.append([row, "-", "-", "-", f"{each['agreement']:.3f}", "-", "-"])
             continue
-        cost = each["cpu_seconds_per_token"]
+        spent = seconds[row] / len(ids) if row in seconds else None
+        each["cpu_seconds_per_token"] = spent
         lines.append(
             [
                 row,
@@ -264,10 +216,10 @@ def rows(
                 f"{each['close']} of {each['tokens']}",
                 f"{each['agreement']:.3f}",
                 f"{each['agreement_alone']:.2f}",
-                "-" if cost is None else f"{cost:.1f}",
+                "-" if spent is None else f"{spent:.1f}",
             ]
         )
-    print(markdown_table(columns, lines))
+    print(markdown_table(COLUMNS, lines))
     print(f"\nMedian lift of the true rows: {results['planted']['true_lift']:.2f} sd.")
     if name:
         write_json(name, planted=planted.name, tokens=len(ids), seed=seed, results=results)
@@ -310,10 +262,9 @@ def judged_rows(model: Any, ids: list[int], rows: dict[str, Any], seed: int) -> 
     def medians(found: NDArray[Any], true: NDArray[Any]) -> float:
         """Median agreement over contexts and words."""
         pairs = zip(found.reshape(-1, found.shape[-1]), true.reshape(-1, true.shape[-1]), strict=True)
-        return float(np.median([spearmanr(one, other).statistic for one, other in pairs]))
+        return float(np.median([spearman(one, other) for one, other in pairs]))
 
-    own: list[tuple[int, ...]] = [(token_id,) for token_id in ids]
-    true_lifts, true = read(own)
+    true_lifts, true = read([(token_id,) for token_id in ids])
     plain = np.repeat(similarities(contexts)[:, None], len(ids), axis=1)
     results: dict[str, Any] = {"word left out": {"agreement": medians(plain, true[:-1])}}
     pieces = pieces_of(model.tokenizer.backend_tokenizer, ids)
@@ -321,7 +272,7 @@ def judged_rows(model: Any, ids: list[int], rows: dict[str, Any], seed: int) -> 
     for name in (*rows, Strategy.UNREACHABLE.value):
         if name in rows:
             table[ids] = torch.from_numpy(np.stack([rows[name][token_id] for token_id in ids]))
-            lifts, found = read(own)
+            lifts, found = read([(token_id,) for token_id in ids])
             table[ids] = kept
         else:
             lifts, found = read([pieces[token_id] or (token_id,) for token_id in ids])
@@ -329,7 +280,6 @@ def judged_rows(model: Any, ids: list[int], rows: dict[str, Any], seed: int) -> 
         results[name] = {
             "lift": float(np.median(lifts)),
             "true_lift": float(np.median(true_lifts)),
-            "median_difference": float(np.median(off)),
             "largest_difference": float(off.max()),
             "close": int((off <= CLOSE).sum()),
             "tokens": len(ids),
@@ -364,14 +314,11 @@ def scores(
         own = vectors.copy()
         own[held] = changed.encode([texts[k] for k in held])
         own = units(own)
-        cosines = (own[firsts] * own[seconds]).sum(axis=1)
-        return float(100 * spearmanr(cosines, [row["score"] for row in lines]).statistic)
+        return 100 * spearman((own[firsts] * own[seconds]).sum(axis=1), [row["score"] for row in lines])
 
-    before, present = score_of(before_planting), score_of(model)
-    checks = [
-        check("before planting", "-", f"{before:.2f}", score=before),
-        check("planted", "-", f"{present:.2f}", score=present, texts=len(held)),
-    ]
+    before, present, results = score_of(before_planting), score_of(model), Results(name)
+    results.check("before planting", "-", f"{before:.2f}", score=before)
+    results.check("planted", "-", f"{present:.2f}", score=present, texts=len(held))
     true = input_embeddings(before_planting.model).weight.detach().float().numpy()  # type: ignore[attr-defined]
     used = opened.method.texts(opened.plan)
     context = RowContext(model.model, [*used.carriers, *used.anchors], 4242)  # type: ignore[attr-defined]
@@ -389,8 +336,8 @@ def scores(
                 write_model(planted, folder, edit)
                 score = score_of(load_encoder(folder))
                 told = f"{score:.2f} ({score - present:+.2f}; from before planting {score - before:+.2f})"
-                checks.append(check(f"{which} ({len(ids)}), {edit_name}", "-", told, score=score))
-    finish(checks, name)
+                results.check(f"{which} ({len(ids)}), {edit_name}", "-", told, score=score)
+    results.finish()
 
 
 if __name__ == "__main__":

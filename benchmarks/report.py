@@ -1,12 +1,4 @@
-"""Reports and the README: size, time and pictures of reports, and what the commands of the README print.
-
-python benchmarks/report.py run RUN             # a minute on 2 CPU cores; needs Chromium
-python benchmarks/report.py run RUN --picture   # writes docs/images/report.png too
-python benchmarks/report.py large               # a tiny BERT with 250,000 entries; two minutes
-python benchmarks/report.py gallery clean=RUN tampered=RUN endpoint=RUN    # docs/images/gallery-NAME.png
-python benchmarks/report.py figure TAMPERED REPAIRED    # docs/lift.svg, results/readme_figure.json
-python benchmarks/report.py outputs FOLDER              # results/readme.json
-"""
+"""Reports and the README: size, time and pictures of reports, and what the commands of the README print."""
 
 from __future__ import annotations
 
@@ -24,20 +16,8 @@ import numpy as np
 import polars as pl
 
 import stickytoken
-from bench import (
-    IMAGES,
-    RESULTS,
-    ROOT,
-    Check,
-    check,
-    chromium,
-    commands,
-    finish,
-    refuse,
-    save_picture,
-    write_json,
-)
-from scaling import large_vocabulary
+from bench import IMAGES, RESULTS, ROOT, Results, chromium, commands, refuse, save_picture, write_json
+from models import large_vocabulary
 
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 DRAWN = "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))"
@@ -54,25 +34,23 @@ def opened(page: Any, path: Path) -> None:
     refuse("the figures of the report were not drawn within a minute")
 
 
-def written(run: Path, path: Path, name: str = "report") -> list[Check]:
+def check_written(results: Results, run: Path, path: Path, name: str = "report") -> None:
     started = time.perf_counter()
     stickytoken.report(run, out=path)
     seconds, size = time.perf_counter() - started, path.stat().st_size / 1e6
-    return [
-        check(f"{name}: written", "under 20 s", f"{seconds:.1f} s", seconds < 20, seconds=seconds),
-        check(f"{name}: size of the file", "under 5 MB", f"{size:.2f} MB", size < 5, megabytes=size),
-    ]
+    results.check(f"{name}: written", "under 20 s", f"{seconds:.1f} s", seconds < 20, seconds=seconds)
+    results.check(f"{name}: size of the file", "under 5 MB", f"{size:.2f} MB", size < 5, megabytes=size)
 
 
-def of_run(run: Path, picture: bool = False, screenshots: Path | None = None) -> None:
+def of_run(run: Path, picture: bool = False) -> None:
     """Is the report of a run small, quiet and readable, and how long does it take?
 
-    The run is left as it is: the page goes to a temporary folder. --screenshots is a folder for pictures of
-    the whole page.
+    The page goes to a temporary folder. --picture writes docs/images/report.png too.
     """
+    results = Results("report", run=run.name)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         path = Path(folder).resolve() / "report.html"
-        checks = written(run, path)
+        check_written(results, run, path)
         for width in (390, 1400):
             page = browser.new_page(viewport={"width": width, "height": 900})
             heard: list[str] = []
@@ -81,31 +59,27 @@ def of_run(run: Path, picture: bool = False, screenshots: Path | None = None) ->
             page.on("request", lambda found, heard=heard: heard.append(f"request: {found.url}"))
             opened(page, path)
             wide = page.evaluate("document.documentElement.scrollWidth")
-            checks.append(
-                check(
-                    f"at {width} px: requests and messages, width",
-                    f"0 and {width} px",
-                    f"{len(heard) - 1} and {wide} px",
-                    len(heard) == 1 and wide == width,
-                    heard=heard[1:],
-                )
+            results.check(
+                f"at {width} px: requests and messages, width",
+                f"0 and {width} px",
+                f"{len(heard) - 1} and {wide} px",
+                len(heard) == 1 and wide == width,
+                heard=heard[1:],
             )
-            if screenshots is not None:
-                page.screenshot(path=screenshots / f"report-{width}.png", full_page=True)
         if picture:  # the top of the page, as a reader first sees it on a wide screen
             page = browser.new_page(viewport={"width": 1200, "height": 1430})
             opened(page, path)
             save_picture(page.screenshot(), IMAGES / "report.png")
-    finish(checks, "report", run=run.name)
+    results.finish()
 
 
 def large(entries: int = 250_000, times: int = 20) -> None:
-    """The report of a vocabulary of so many entries, loaded so many times.
+    """The report of a tiny BERT with so many entries, loaded so many times; two minutes.
 
     2,000 tokens are measured, and every other available token gets the numbers of one of them, since a report
     depends on the size of its tables. A model in ruins is loaded too: every hundredth token sticky.
     """
-    checks = []
+    results = Results("report_large", load=os.getloadavg())
     with tempfile.TemporaryDirectory() as place, chromium() as browser:
         folder = Path(place).resolve()
         run = stickytoken.detect(large_vocabulary(folder, entries), sample=2000, out=folder / "run")
@@ -121,13 +95,11 @@ def large(entries: int = 250_000, times: int = 20) -> None:
             for key, value in {"verdict": "sticky", "severity": "severe"}.items()
         }
         name = f"{entries:,} entries"
-        for title, table in (
-            (name, tokens),
-            (f"{name}, every hundredth sticky", tokens.with_columns(**ruined)),
-        ):
+        ruins = {name: tokens, f"{name}, every hundredth sticky": tokens.with_columns(**ruined)}
+        for title, table in ruins.items():
             table.write_parquet(folder / "run" / "tokens.parquet")
             path = folder / "report.html"
-            checks += written(folder / "run", path, title)[::-1]
+            check_written(results, folder / "run", path, title)
             loads, drawings = [], []
             for _ in range(times):
                 context = browser.new_context(viewport={"width": 1400, "height": 900})
@@ -137,17 +109,15 @@ def large(entries: int = 250_000, times: int = 20) -> None:
                 loads.append(page.evaluate(LOADED) / 1000)
                 context.close()
             p95, last = (float(np.quantile(each, 0.95)) for each in (loads, drawings))
-            checks.append(
-                check(
-                    f"{title}, {times} loads: 95th percentile",
-                    "under 3 s",
-                    f"{p95:.2f} s; {last:.2f} s until the last figure is drawn",
-                    p95 < 3,
-                    loads=loads,
-                    drawings=drawings,
-                )
+            results.check(
+                f"{title}, {times} loads: 95th percentile",
+                "under 3 s",
+                f"{p95:.2f} s; {last:.2f} s until the last figure is drawn",
+                p95 < 3,
+                loads=loads,
+                drawings=drawings,
             )
-    finish(checks, "report_large", strict=False, load=os.getloadavg())
+    results.finish(strict=False)
 
 
 def gallery(runs: list[str]) -> None:

@@ -1,10 +1,5 @@
 """Texts a second of the engine, beside SentenceTransformer.encode, the paper's loops and OpenVINO.
 
-python benchmarks/throughput.py scoring    # alone and beside another job; 12 minutes on 2 CPU cores
-python benchmarks/throughput.py loops      # std scoring by the paper's loops, 10 minutes
-python benchmarks/throughput.py sets       # sets of texts of known lengths, also beside a job, five minutes
-python benchmarks/throughput.py openvino   # against packed layers, three minutes
-
 Everything is measured in one run on one machine, turn by turn: on a shared machine only ratios within a run
 mean something. --quick takes few texts.
 """
@@ -25,7 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench import MINILM, Check, by_turns, check, commands, finish, plain_model
+from bench import MINILM, Results, by_turns, commands
+from models import plain_model
 from stickytoken.data.corpora import choose_corpus
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.insertion import Token
@@ -36,6 +32,15 @@ from stickytoken.vocabulary import categorize
 # Rows, columns in and out of the matrix products whose rate counts as the machine's.
 MATRIX = (4096, 384, 1536)
 OTHER_JOB = "import torch; torch.set_num_threads(2); x = torch.rand(1500, 1500)\nwhile True: x @ x"
+BESIDE = "beside a job of two threads"
+# Content tokens of each text, and how much faster than the library the engine must be alone and beside a job.
+LENGTHS = np.resize(np.arange(4, 60), 720)  # 56 lengths
+SMALL = {
+    "720 texts of one length": ([round(float(LENGTHS.mean()))] * 720, 1.8, 1.2),
+    "720 texts of 56 lengths": (LENGTHS.tolist(), 1.8, 1.2),
+    "200 documents of 20 to 250 tokens": (np.linspace(20, 250, 200).astype(int).tolist(), 1.3, 1.0),
+}
+LARGE = {"500 texts of 24 tokens": ([24] * 500, 1.5, 1.1)}
 
 
 @contextmanager
@@ -64,62 +69,57 @@ def texts_of(stage: ScoringStage, tokens: Sequence[Token]) -> list[str]:
     return [probe for token in tokens for probe in stage.probes(token) if isinstance(probe, str)]
 
 
-def scoring(model: str = MINILM, device: str = "cpu", quick: bool = False, name: str = "throughput") -> None:
+def library(plain: Any, texts: list[str], *sizes: int) -> dict[str, Callable[[], object]]:
+    """SentenceTransformer.encode with batches of these sizes."""
+    return {
+        str(size): partial(plain.encode, texts, batch_size=size, show_progress_bar=False) for size in sizes
+    }
+
+
+def check_rates(
+    results: Results, name: str, bar: float, count: int, seconds: dict[str, list[float]], typical: Any
+) -> None:
+    """The engine against the library's best batch size, by its least or middle seconds."""
+    rates = {way: count / typical(spent) for way, spent in seconds.items()}
+    ours = rates.pop("engine")
+    batch, theirs = max(rates.items(), key=lambda item: item[1])
+    told = f"{ours / theirs:.2f} times ({ours:.0f} to {theirs:.0f} texts a second, with batches of {batch})"
+    passed = ours / theirs >= bar
+    results.check(name, f"at least {bar} times SentenceTransformer.encode", told, passed, seconds=seconds)
+
+
+def scoring(device: str = "cpu", quick: bool = False, name: str = "throughput") -> None:
     """The texts of std scoring, whole shards, and the arithmetic rate beside that of matrix products."""
-    plain = plain_model(model, device)
+    plain = plain_model(MINILM, device)
     encoder = load_encoder(plain)
     stage, tokens, _ = prepared(encoder, 8 if quick else 34)
     texts, shard = texts_of(stage, tokens), Shard(0, tuple(tokens))
-    ways: dict[str, Callable[[], object]] = {"engine": lambda: compute_shard(stage, shard, encoder)}
-    for size in (32, 64, 128):
-        ways[str(size)] = partial(plain.encode, texts, batch_size=size, show_progress_bar=False)
-    turns = 1 if quick else 3
-
-    def measured() -> tuple[dict[str, list[float]], dict[str, float]]:
-        peaks, found = [], []
-        for _ in range(turns):
-            peaks.append(matrix_peak(device))
-            found.append(by_turns(ways, 1))
-        seconds = {way: [each[way][0] for each in found] for way in ways}
-        return seconds, {product: max(each[product] for each in peaks) for product in peaks[0]}
-
-    alone, peak = measured()
+    ways = library(plain, texts, 32, 64, 128) | {"engine": partial(compute_shard, stage, shard, encoder)}
+    turns, peaks = 1 if quick else 3, [matrix_peak(device)]
+    alone = by_turns(ways, turns)
+    peaks.append(matrix_peak(device))
     with other_job():
-        beside, _ = measured()
-    checks = []
-    for condition, found, bar in (("alone", alone, 2.0), ("beside a job of two threads", beside, 1.2)):
-        rates = {way: len(texts) / min(seconds) for way, seconds in found.items()}
-        ours = rates.pop("engine")
-        batch, theirs = max(rates.items(), key=lambda item: item[1])
-        checks.append(
-            check(
-                f"engine against SentenceTransformer.encode, {len(texts):,} texts of scoring, {condition}",
-                f"at least {bar} times the texts a second",
-                f"{ours / theirs:.2f} times ({ours:.0f} to {theirs:.0f} with batches of {batch})",
-                ours / theirs >= bar,
-                seconds=found,
-            )
-        )
+        beside = by_turns(ways, turns)
+    results = Results(name, device)
+    for condition, found, bar in (("alone", alone, 2.0), (BESIDE, beside, 1.2)):
+        title = f"engine, {len(texts):,} texts of std scoring, {condition}"
+        check_rates(results, title, bar, len(texts), found, min)
     # Equal texts are computed once; [CLS] and [SEP] stand around each.
     lengths = [len(own.ids) + 2 for own in encoder.tokenize(list(dict.fromkeys(texts)))]
-    rate, best = operations(plain, lengths) / min(alone["engine"]) / 1e9, max(peak.values())
-    mm = peak["torch.mm"]
-    checks += [
-        check(
-            "arithmetic rate, of a float32 matrix product by torch.mm in this run",
-            "at least 85 %",
-            f"{rate / mm:.0%} ({rate:.0f} of {mm:.0f} GFLOP/s)",
-            rate / mm >= 0.85,
-            rate=rate,
+    rate = operations(plain, lengths) / min(alone["engine"]) / 1e9
+    peak = {product: max(each[product] for each in peaks) for product in peaks[0]}
+    for product, most, bar in (
+        ("a float32 matrix product by torch.mm", peak["torch.mm"], 0.85),
+        ("the fastest matrix product", max(peak.values()), 0.0),
+    ):
+        results.check(
+            f"arithmetic rate, of {product} in this run",
+            f"at least {bar:.0%}" if bar else "none: what is still to be had",
+            f"{rate / most:.0%} ({rate:.0f} of {most:.0f} GFLOP/s)",
+            rate / most >= bar,
             peaks=peak,
-        ),
-        check(
-            "arithmetic rate, of the fastest matrix product in this run",
-            "none: what is still to be had",
-            f"{rate / best:.0%} ({rate:.0f} of {best:.0f} GFLOP/s)",
-        ),
-    ]
-    finish(checks, name, device)
+        )
+    results.finish()
 
 
 def matrix_peak(device: str) -> dict[str, float]:
@@ -155,14 +155,12 @@ def operations(model: Any, lengths: Sequence[int]) -> float:
     return float((2 * linear * sizes + 2 * attention * sizes**2).sum())
 
 
-def loops(
-    model: str = MINILM, device: str = "cpu", quick: bool = False, name: str = "throughput_loops"
-) -> None:
+def loops(device: str = "cpu", quick: bool = False, name: str = "throughput_loops") -> None:
     """std scoring of the whole vocabulary by the paper's loops, judged by slices as large as a run's shards.
 
     The loops encode every pair, placement and number of copies by itself, eight texts at a time.
     """
-    plain = plain_model(model, device)
+    plain = plain_model(MINILM, device)
     encoder = load_encoder(plain)
     stage, tokens, available = prepared(encoder, 4 if quick else 500)
 
@@ -182,7 +180,8 @@ def loops(
     count = int(sum(found["tokens"]))
     ours, theirs = (sum(found[way]) * available / count / 3600 for way in ("engine", "loops"))
     ratios = np.divide(found["loops"], found["engine"])
-    done = check(
+    results = Results(name, device)
+    results.check(
         f"std scoring of {available:,} tokens, judged by {count}: paper's loops against engine",
         "at least 3 times as long",
         f"{theirs / ours:.2f} times ({theirs:.1f} to {ours:.1f} hours; "
@@ -190,17 +189,7 @@ def loops(
         theirs / ours >= 3,
         **found,
     )
-    finish([done], name, device)
-
-
-# Content tokens of each text, and how much faster than the library the engine must be alone and beside a job.
-LENGTHS = np.resize(np.arange(4, 60), 720)  # 56 lengths
-SMALL = {
-    "720 texts of one length": ([round(float(LENGTHS.mean()))] * 720, 1.8, 1.2),
-    "720 texts of 56 lengths": (LENGTHS.tolist(), 1.8, 1.2),
-    "200 documents of 20 to 250 tokens": (np.linspace(20, 250, 200).astype(int).tolist(), 1.3, 1.0),
-}
-LARGE = {"500 texts of 24 tokens": ([24] * 500, 1.5, 1.1)}
+    results.finish()
 
 
 def texts_of_lengths(encoder: IdEncoder, lengths: Sequence[int]) -> list[str]:
@@ -218,64 +207,49 @@ def sets(
 ) -> None:
     """Whole calls of encode on sets of texts; the better batch size of the library counts."""
     plain, title = plain_model(model, device), Path(model).name
-    encoder = load_encoder(plain)
+    encoder, results = load_encoder(plain), Results(name, device)
     chosen = SMALL if encoder.dimension < 512 else LARGE
-    texts = {own: texts_of_lengths(encoder, lengths) for own, (lengths, _, _) in chosen.items()}
+    texts = {kind: texts_of_lengths(encoder, lengths) for kind, (lengths, _, _) in chosen.items()}
     first = next(iter(texts.values()))
     expected = np.asarray(plain.encode(first, show_progress_bar=False))
     off = np.abs(encoder.encode(first) - expected).max(axis=1) / np.linalg.norm(expected, axis=1)
-    checks = [
-        check(
-            f"{title}, vectors against SentenceTransformer.encode in float32",
-            "components within 1e-6 of the vector's length",
-            f"{off.max():.1e}",
-            off.max() <= 1e-6,
-        )
-    ]
+    results.check(
+        f"{title}, vectors against SentenceTransformer.encode in float32",
+        "components within 1e-6 of the vector's length",
+        f"{off.max():.1e}",
+        off.max() <= 1e-6,
+    )
+
+    def timed() -> dict[str, dict[str, list[float]]]:
+        return {
+            kind: by_turns(
+                {"engine": partial(encoder.encode, own), **library(plain, own, 32, 128)}, 2 if quick else 5
+            )
+            for kind, own in texts.items()
+        }
+
     for own in texts.values():
         encoder.encode(own)  # builds kernels
-
-    def timed(own: list[str]) -> dict[str, list[float]]:
-        ways: dict[str, Callable[[], object]] = {"engine": partial(encoder.encode, own)}
-        for size in (32, 128):
-            ways[str(size)] = partial(plain.encode, own, batch_size=size, show_progress_bar=False)
-        return by_turns(ways, 2 if quick else 5)
-
-    alone = {own: timed(listed) for own, listed in texts.items()}
+    alone = timed()
     with other_job():
-        beside = {own: timed(listed) for own, listed in texts.items()}
-    for place, (condition, found) in enumerate((("alone", alone), ("beside a job of two threads", beside))):
+        beside = timed()
+    for place, (condition, found) in enumerate((("alone", alone), (BESIDE, beside))):
         for kind, seconds in found.items():
-            bar = chosen[kind][1:][place]
-            checks.append(ratio_check(f"{title}, {kind}, {condition}", bar, texts[kind], seconds))
+            bar, count = chosen[kind][1:][place], len(texts[kind])
+            check_rates(results, f"{title}, {kind}, {condition}", bar, count, seconds, statistics.median)
     if len(chosen) > 1:
         one, many = (
-            sum(chosen[own][0]) / statistics.median(alone[own]["engine"]) for own in list(chosen)[:2]
+            sum(chosen[kind][0]) / statistics.median(alone[kind]["engine"]) for kind in list(chosen)[:2]
         )
         prefix = f"{title}, tokens a second: 56 lengths against one length"
-        rates = {"one length": one, "56 lengths": many}
-        checks.append(check(prefix, "at least 0.85", f"{many / one:.2f}", many / one >= 0.85, **rates))
-    finish(checks, name, device)
-
-
-def ratio_check(name: str, bar: float, texts: list[str], seconds: dict[str, list[float]]) -> Check:
-    typical = {way: statistics.median(times) for way, times in seconds.items()}
-    ours = typical.pop("engine")
-    batch, theirs = min(typical.items(), key=lambda item: item[1])
-    rates = f"{len(texts) / ours:.0f} to {len(texts) / theirs:.0f} texts a second"
-    return check(
-        name,
-        f"at least {bar} times SentenceTransformer.encode",
-        f"{theirs / ours:.2f} times ({rates}, with batches of {batch})",
-        theirs / ours >= bar,
-        seconds=seconds,
-    )
+        results.check(prefix, "at least 0.85", f"{many / one:.2f}", many / one >= 0.85, rates=[one, many])
+    results.finish()
 
 
 def openvino(name: str = "openvino") -> None:
     """How much faster is OpenVINO than packed layers? Needs pip install "stickytoken[openvino]"."""
     os.environ.pop("STICKYTOKEN_PACKED_LAYERS", None)
-    plain, count, checks = plain_model(MINILM), 2160, []  # as many texts as a call must have to go through it
+    plain, count, results = plain_model(MINILM), 2160, Results(name)  # texts that a call must have for it
     packed, chosen = load_encoder(plain, packed_layers=True), load_encoder(plain)
     for own, (lengths, _, _) in list(SMALL.items())[:2]:
         contents = packed.content_ids(texts_of_lengths(packed, np.resize(lengths, count).tolist()))
@@ -284,9 +258,8 @@ def openvino(name: str = "openvino") -> None:
         seconds = by_turns({way: partial(encode, contents) for way, encode in ways.items()}, 3)
         ratio = statistics.median(seconds["packed"]) / statistics.median(seconds["openvino"])
         title = f"{count:,} texts, {own.partition('of ')[2]}: OpenVINO against packed layers"
-        told = f"{ratio:.2f} times (components within {off:.1e})"
-        checks.append(check(title, "none", told, seconds=seconds))
-    finish(checks, name)
+        results.check(title, "none", f"{ratio:.2f} times (components within {off:.1e})", seconds=seconds)
+    results.finish()
 
 
 if __name__ == "__main__":

@@ -1,45 +1,20 @@
-"""Are the verdicts right: on planted tokens, on other corpora, by another run, in a lower precision?
-
-python benchmarks/verdicts.py planted                      # about 4 minutes on 2 CPU cores
-python benchmarks/verdicts.py judge RUN --corpus sts.txt --corpus trec.txt --planted planted.json
-python benchmarks/verdicts.py judge RUN --corpus sts.txt --truth-tokens 0   # the whole vocabulary
-python benchmarks/verdicts.py reliability                  # about 15 minutes
-python benchmarks/verdicts.py screening                    # about 15 minutes
-
-A planted model is all-MiniLM-L6-v2 with rows of its word embeddings overwritten, toward the sentences of the
-published pairs. Other rows: pass an .npz with token_ids (n,) and rows (n, 384), and beside it a .csv with
-token_id and planted_lift. --quick measures few tokens.
-"""
+"""Are the verdicts right: on planted tokens, on other corpora, by another run, in a lower precision?"""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import typer
-from scipy.stats import spearmanr
+from numpy.typing import NDArray
 
-from bench import (
-    MINILM,
-    PLANTED,
-    PUBLISHED,
-    Check,
-    check,
-    commands,
-    detected,
-    finish,
-    planted_encoder,
-    planted_ids,
-    published_table,
-    refuse,
-    write,
-)
+from bench import MINILM, PLANTED, PUBLISHED, Results, commands, detected, published_table, refuse, spearman
+from models import planted_encoder, planted_ids
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import Sentences, bundled_frame, load_sentences
 from stickytoken.data.sentences import collect_sentences, open_ended
@@ -47,7 +22,7 @@ from stickytoken.detection import Run, open_run
 from stickytoken.detection import judge as judged_by
 from stickytoken.detection.run import encoder_for, restored_settings
 from stickytoken.encoders import Encoder, IdEncoder, analyze_vocabulary, load_encoder
-from stickytoken.insertion import Placement
+from stickytoken.insertion import Placement, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Shard, compute_shard
 from stickytoken.methods.job import MemoryRunner
@@ -61,30 +36,19 @@ from stickytoken.methods.profile.anchors import (
 )
 from stickytoken.methods.profile.estimates import measurements
 from stickytoken.methods.profile.plan import Cell, ProfileStage, Round, round_stage, spread_of
-from stickytoken.methods.protocol import Judgement
 from stickytoken.methods.statistics import mean_with_interval
 from stickytoken.methods.std.plan import StdSettings
 from stickytoken.unit_vectors import unit_vectors
-from stickytoken.vocabulary import Vocabulary, categorize
+from stickytoken.vocabulary import categorize
 
 TOPICAL = ("terrorist", "terrorism", "saddam", "politician", "bush", "qaeda", "jihad", "putin")
 FRESH_CARRIERS, COPIES = 60, 8
 CARRIERS, MOST_ANCHORS, STRONGEST = 24, 10_000, 50
 
 
-def spearman(first: Any, second: Any) -> float:
-    return float(spearmanr(first, second).statistic)
-
-
 def jaccard(first: set[int], second: set[int]) -> tuple[float, str]:
     common, union = len(first & second), len(first | second)
     return (common / union if union else 1.0), f"{common} of {union}"
-
-
-def paper_sentences(folder: Path) -> Sentences:
-    pairs = published_table(folder, "minilm_pairs")
-    texts = [*pairs["sentence1"].to_list(), *pairs["sentence2"].to_list()]
-    return collect_sentences(texts, "sentences of the published pairs")
 
 
 def planted(
@@ -93,13 +57,12 @@ def planted(
     published: Path = PUBLISHED,
     device: str | None = None,
     quick: bool = False,
-    out: Path | None = None,
     name: str = "planted",
 ) -> None:
-    """Are planted tokens found, and are the others that are flagged sticky too?
+    """Are planted tokens found, and are the others that are flagged sticky too? Four minutes.
 
-    --strength is the share of the way to the planted rows; --out keeps the run. What planted rows do to other
-    corpora is measured by judge.
+    --rows is an .npz with token_ids (n,) and rows (n, 384), beside a .csv with token_id and planted_lift; the
+    default ones lift the sentences of the published pairs. --strength is the share of the way to the rows.
     """
     encoder, truth = planted_encoder(rows, strength, device), pl.read_csv(rows.with_suffix(".csv"))
     ids = truth["token_id"].to_list()
@@ -109,46 +72,43 @@ def planted(
         drawn = np.random.default_rng(0).permutation([token.id for token in vocabulary.available])[:300]
         topical = [k for k, name in zip(vocabulary.ids, vocabulary.tokens, strict=True) if name in TOPICAL]
         tokens = sorted({*drawn.tolist(), *topical, *ids})
+    pairs = published_table(published, "minilm_pairs")
+    texts = [*pairs["sentence1"].to_list(), *pairs["sentence2"].to_list()]
+    corpus = collect_sentences(texts, "sentences of the published pairs")
     with tempfile.TemporaryDirectory() as work:
-        corpus = paper_sentences(published)
-        run = detected(encoder, method="profile", sentences=corpus, tokens=tokens, out=out or Path(work))
+        run = detected(encoder, method="profile", sentences=corpus, tokens=tokens, out=work)
+        results = Results(name, encoder.device, seconds=run.result.seconds, strength=strength)
         joined = truth.join(run.tokens.drop("token"), on="token_id")
-        checks = []
         for bound, needed, bar in ((0.045, 0.95, "at least 95 % flagged"), (0.06, 1.0, "all flagged")):
             strong = joined.filter(pl.col("planted_lift") >= bound)
             found = strong.filter(pl.col("verdict") != "benign")
             sticky = len(found.filter(verdict="sticky"))
             others = strong.filter(pl.col("verdict") != "sticky")
-            columns = ("token", "planted_lift", "lift", "q_value", "verdict")
-            checks.append(
-                check(
-                    f"planted tokens of lift {bound} and more",
-                    bar,
-                    f"{len(found)} of {len(strong)}; {sticky} sticky, {len(found) - sticky} topical",
-                    len(found) >= needed * len(strong),
-                    not_sticky=others.select(columns).to_dicts(),
-                )
+            results.check(
+                f"planted tokens of lift {bound} and more",
+                bar,
+                f"{len(found)} of {len(strong)}; {sticky} sticky, {len(found) - sticky} topical",
+                len(found) >= needed * len(strong),
+                not_sticky=others.select("token", "planted_lift", "lift", "q_value", "verdict").to_dicts(),
             )
         # Words that the sentences are about must not be called sticky.
         words = run.tokens.filter(pl.col("token").is_in(TOPICAL))
         wrong = len(words.filter(verdict="sticky"))
         verdicts = dict(words.select("token", "verdict").iter_rows())
         ours = f"{wrong} of {len(words)} sticky"
-        checks.append(check(", ".join(TOPICAL), "none sticky", ours, not wrong, verdicts=verdicts))
+        results.check(", ".join(TOPICAL), "none sticky", ours, not wrong, verdicts=verdicts)
         flagged = run.sticky.filter(~pl.col("token_id").is_in(ids))
         low = fresh_lower_bounds(run, encoder, flagged["token_id"].to_list())
         above = sum(bound > 0 for bound in low.values())
-        checks.append(
-            check(
-                f"sticky, not planted, on {FRESH_CARRIERS} fresh carriers",
-                "at least 90 % above the ordinary token",
-                f"{above} of {len(flagged)}",
-                above >= 0.9 * len(flagged),
-                tokens=flagged.select("token_id", "token", "lift").to_dicts(),
-                lower_bounds=low,
-            )
+        results.check(
+            f"sticky, not planted, on {FRESH_CARRIERS} fresh carriers",
+            "at least 90 % above the ordinary token",
+            f"{above} of {len(flagged)}",
+            above >= 0.9 * len(flagged),
+            tokens=flagged.select("token_id", "token", "lift").to_dicts(),
+            lower_bounds=low,
         )
-    finish(checks, name, encoder.device, seconds=run.result.seconds, strength=strength)
+    results.finish()
 
 
 def fresh_lower_bounds(run: Run, encoder: IdEncoder, token_ids: list[int]) -> dict[int, float]:
@@ -178,16 +138,12 @@ def fresh_lower_bounds(run: Run, encoder: IdEncoder, token_ids: list[int]) -> di
 
 
 def screening(
-    device: str = "cpu",
-    rows: Path = PLANTED,
-    model: list[str] | None = None,
-    quick: bool = False,
-    name: str = "screening",
+    device: str = "cpu", rows: Path = PLANTED, quick: bool = False, name: str = "screening"
 ) -> None:
-    """Does screening in a lower precision find the same tokens, and how much sooner?
+    """Does screening in a lower precision find the same tokens, and how much sooner? 15 minutes.
 
-    Default settings on the packaged all-MiniLM-L6-v2, on the same model with planted tokens where the rows
-    are there, and on each --model: throughout in float32, then screened in each precision of the device.
+    The packaged model, also with planted tokens where the rows are there: throughout in float32, then
+    screened in each precision of the device.
     """
     precisions = [Precision.BFLOAT16]
     if device != "cpu":
@@ -195,143 +151,146 @@ def screening(
     encoders = {MINILM: load_encoder(MINILM, device=device)}
     if rows.is_file():
         encoders["planted tokens"] = planted_encoder(rows, 1.0, device)
-    encoders |= {Path(each).name: load_encoder(each, device=device) for each in model or ()}
-    checks = []
+    results = Results(name, device)
     for title, encoder in encoders.items():
         with tempfile.TemporaryDirectory() as folder:
-
-            def timed(precision: Precision | None, out: Path, encoder: Any = encoder) -> tuple[Run, float]:
+            runs = {}
+            for precision in (None, *precisions):
                 settings, started = ProfileSettings(screen_precision=precision), time.perf_counter()
-                run = detected(encoder, settings=settings, sample=400 if quick else None, out=out)
-                return run, time.perf_counter() - started
-
-            own, own_seconds = timed(None, Path(folder) / "own")
-            for precision in precisions:
-                lower, seconds = timed(precision, Path(folder) / precision)
+                sample, out = 400 if quick else None, Path(folder) / str(precision)
+                run = detected(encoder, settings=settings, sample=sample, out=out)
+                runs[precision] = (run, time.perf_counter() - started)
+            own, own_seconds = runs.pop(None)
+            for precision, (lower, seconds) in runs.items():
                 ours, theirs = (set(run.sticky["token_id"]) for run in (lower, own))
                 share, counts = jaccard(ours, theirs)
                 joined = own.tokens.join(lower.tokens, on="token_id", suffix="_lower")
-                agreement = spearman(joined["lift"], joined["lift_lower"])
-                prefix = f"{title}, screened in {precision}"
-                checks += [
-                    check(
-                        f"{prefix}: the tokens called sticky in float32",
-                        "Jaccard at least 0.95",
-                        f"{share:.3f} ({counts}); all lifts: Spearman {agreement:.4f}",
-                        share >= 0.95,
-                        only_float32=sorted(theirs - ours),
-                        only_lower=sorted(ours - theirs),
-                        largest=float(np.abs(joined["lift"] - joined["lift_lower"]).max() or 0.0),
-                    ),
-                    check(
-                        f"{prefix}: time",
-                        "under 6 minutes",
-                        f"{seconds / 60:.1f} minutes; float32 throughout {own_seconds / 60:.1f}",
-                        seconds < 360,
-                        seconds=seconds,
-                        seconds_float32=own_seconds,
-                    ),
-                ]
-    finish(checks, name, device)
+                results.check(
+                    f"{title}, screened in {precision}: the tokens called sticky in float32",
+                    "Jaccard at least 0.95",
+                    f"{share:.3f} ({counts}); all lifts: "
+                    f"Spearman {spearman(joined['lift'], joined['lift_lower']):.4f}",
+                    share >= 0.95,
+                    only_float32=sorted(theirs - ours),
+                    only_lower=sorted(ours - theirs),
+                    largest=float(np.abs(joined["lift"] - joined["lift_lower"]).max() or 0.0),
+                )
+                results.check(
+                    f"{title}, screened in {precision}: time",
+                    "under 6 minutes",
+                    f"{seconds / 60:.1f} minutes; float32 throughout {own_seconds / 60:.1f}",
+                    seconds < 360,
+                    seconds=seconds,
+                    seconds_float32=own_seconds,
+                )
+    results.finish()
 
 
 def reliability(
-    model: str = MINILM,
     device: str | None = None,
-    published: Path = PUBLISHED,
     out: Path = Path("runs/reliability"),
     quick: bool = False,
-    only: list[str] | None = None,
     name: str = "reliability",
 ) -> None:
-    """Does another run say the same? Disjoint sentences, other seeds, another corpus.
+    """Does another run say the same, with default settings and by the method std? 15 minutes.
 
     Two runs share no carrier, and no anchor that the lift is measured on: each gets one half of the bundled
-    sentences as a corpus of its own (a sentence and its paraphrase stay together). --only names a part: ten,
-    twenty, default, std, corpora. Runs that lie in --out already are opened.
+    sentences as a corpus of its own (a sentence and its paraphrase stay together). Runs that lie in --out
+    already are opened.
     """
-    encoder = load_encoder(model, device=device)
+    encoder = load_encoder(MINILM, device=device)
+    results = Results(name, encoder.device, model=MINILM)
     order = np.random.default_rng(0).permutation([t.id for t in analyze_vocabulary(encoder).available])
-    many, few = (300, 30) if quick else (2000, 80)
-    some, out = order[:many].tolist(), out / ("quick" if quick else "full")
     frame = bundled_frame().with_columns(half=pl.col("pair_id").rank("dense").over("topic") % 2)
-    halves = []
-    for number in (1, 2):
-        half, source = frame.filter(half=number - 1), f"half {number} of the bundled corpus"
-        halves.append(collect_sentences(half["sentence"].to_list(), source, half["topic"].to_list()))
 
-    def two_runs(part: str, settings: Any, tokens: Any, second: Sentences = halves[1]) -> list[Run]:
-        return [
-            detected(
-                encoder,
-                sentences=corpus,
-                settings=replace(settings, seed=seed),
-                out=out / f"{part}-{seed}",
-                tokens=tokens,
-            )
-            for seed, corpus in ((1, halves[0]), (2, second))
-        ]
+    def two_runs(part: str, settings: Any, count: int | None) -> list[Run]:
+        runs = []
+        for number in (1, 2):
+            half, source = frame.filter(half=number - 1), f"half {number} of the bundled corpus"
+            corpus = collect_sentences(half["sentence"].to_list(), source, half["topic"].to_list())
+            tokens = order[:count].tolist() if count else None
+            place = out / ("quick" if quick else "full") / f"{part}-{number}"
+            own = replace(settings, seed=number)
+            runs.append(detected(encoder, sentences=corpus, settings=own, out=place, tokens=tokens))
+        return runs
 
-    def agreement(runs: list[Run], column: str = "lift") -> float:
+    def agreement(runs: list[Run], column: str) -> float:
         """Spearman correlation of a column over the tokens that have it in both runs."""
         first, second = (run.tokens.select("token_id", column).drop_nulls() for run in runs)
         joined = first.join(second, on="token_id", suffix="_again")
         return spearman(joined[column], joined[f"{column}_again"])
 
-    def fixed(part: str, texts: int, title: str, bar: str, least: float, *second: Sentences) -> list[Check]:
-        runs = two_runs(part, ProfileSettings(budget=texts, adaptive=False), some, *second)
-        name, found = f"profile, {texts} texts a token, {len(some):,} tokens: {title}", agreement(runs)
-        return [check(name, bar, f"{found:.3f}", found >= least, contraction=agreement(runs, "contraction"))]
+    runs = two_runs("default", ProfileSettings(), 300 if quick else None)
+    share, counts = jaccard(*(set(run.sticky["token_id"]) for run in runs))
+    found, prefix = agreement(runs, "lift"), f"profile, default settings, {len(runs[0].tokens):,} tokens"
+    results.check(
+        f"{prefix}: sticky in both of either",
+        "Jaccard at least 0.8",
+        f"{share:.2f} ({counts})",
+        share >= 0.8,
+        sticky=[run.sticky["token"].to_list() for run in runs],
+        seconds=[run.result.seconds for run in runs],
+        sequences=[run.result.sequences for run in runs],
+    )
+    results.check(f"{prefix}: Spearman of lifts", "at least 0.93", f"{found:.3f}", found >= 0.93)
+    few = 30 if quick else 80
+    runs = two_runs("std", StdSettings(sentences=500, candidate_share=0.1, validation_pairs=60), few)
+    share, counts = jaccard(*(set(run.sticky["token_id"]) for run in runs))
+    lists = [set(run.tokens.filter(pl.col("verdict").is_not_null())["token_id"]) for run in runs]
+    ours = f"{agreement(runs, 'sticky_score'):.3f}; shortlists {jaccard(*lists)[0]:.2f}"
+    results.check(
+        f"std, 120 texts a token to score, {few} tokens: Spearman of scores",
+        "beside it",
+        f"{ours}, sticky {share:.2f} ({counts})",
+        sequences=[run.result.sequences for run in runs],
+    )
+    results.finish()
 
-    def default() -> list[Check]:
-        runs = two_runs("default", ProfileSettings(), some if quick else None)
-        share, counts = jaccard(*(set(run.sticky["token_id"]) for run in runs))
-        found, prefix = agreement(runs), f"profile, default settings, {len(runs[0].tokens):,} tokens"
-        return [
-            check(
-                f"{prefix}: sticky in both of either",
-                "Jaccard at least 0.8",
-                f"{share:.2f} ({counts})",
-                share >= 0.8,
-                sticky=[run.sticky["token"].to_list() for run in runs],
-                seconds=[run.result.seconds for run in runs],
-                sequences=[run.result.sequences for run in runs],
-            ),
-            check(f"{prefix}: Spearman of lifts", "at least 0.93", f"{found:.3f}", found >= 0.93),
-        ]
 
-    def std() -> list[Check]:
-        settings = StdSettings(sentences=500, candidate_share=0.1, validation_pairs=60)
-        runs = two_runs("std", settings, order[:few].tolist())
-        share, counts = jaccard(*(set(run.sticky["token_id"]) for run in runs))
-        lists = [set(run.tokens.filter(pl.col("verdict").is_not_null())["token_id"]) for run in runs]
-        ours = f"{agreement(runs, 'sticky_score'):.3f}; shortlists {jaccard(*lists)[0]:.2f}"
-        return [
-            check(
-                f"std, 120 texts a token to score, {few} tokens: Spearman of scores",
-                "beside it",
-                f"{ours}, sticky {share:.2f} ({counts})",
-                sequences=[run.result.sequences for run in runs],
-            )
-        ]
+class Truth(NamedTuple):
+    """Lifts of T tokens above the typical one's, measured directly by putting each into fresh carriers.
 
-    lifts, other = "Spearman of lifts", "bundled against the paper's sentences"
-    parts: dict[str, Callable[[], list[Check]]] = {
-        "ten": lambda: fixed("alike-10", 10, lifts, "at least 0.87", 0.87),
-        "twenty": lambda: fixed("alike-20", 20, lifts, "at least 0.93", 0.93),
-        "default": default,
-        "std": std,
-    }
-    if published.is_dir():
-        others = paper_sentences(published)
-        parts["corpora"] = lambda: fixed("corpora", 20, other, "Spearman at least 0.85", 0.85, others)
-    checks: list[Check] = []
-    for part, work in parts.items():
-        if not only or part in only:
-            checks += work()
-            # After every part, so that hours of work are not lost with the last one.
-            write(checks, name, encoder.device, model=Path(model).name)
-    finish(checks, name, encoder.device, model=Path(model).name)
+    The ids ascend; effects are in standard deviations of the similarities, shape (T,); halves are the same
+    from every other sentence, shape (2, T); random says which tokens were drawn at random.
+    """
+
+    ids: NDArray[np.int64]
+    effects: NDArray[np.float64]
+    halves: NDArray[np.float64]
+    random: NDArray[np.bool_]
+
+    def of(self, tokens: pl.DataFrame) -> pl.DataFrame:
+        """The rows of these tokens, in their order."""
+        places: list[int] = np.searchsorted(tokens["token_id"].to_numpy(), self.ids).tolist()
+        return tokens[places]
+
+
+def measured(run: Run, encoder: Encoder, tokens: list[Token], planted: set[int], corpus: Sentences) -> Truth:
+    settings = restored_settings(run)
+    if not isinstance(settings, ProfileSettings):
+        refuse(f"{run.path} is no run of the profile method")
+    settings = replace(settings, seed=settings.seed + 1000)
+    group = TextGroup("corpus", list(corpus.texts), 1.0, False)
+    carriers = short_texts(encoder, settings, [group], CARRIERS, corpus.source)
+    chosen = dict(list(carriers.items())[:CARRIERS])
+    rest = [text for text in corpus.texts if text not in set(chosen.values())][:MOST_ANCHORS]
+    anchors = [text for text, own in zip(rest, encoder.content_ids(rest), strict=True) if encoder.fits(own)]
+    groups = np.zeros(len(anchors), dtype=np.intp)
+    panel = AnchorPanel(unit_vectors(encoder.encode(anchors)), groups, np.ones(1))
+    plan = run.plan_of(ProfilePlanRecord).model_copy(update={"carriers": list(chosen)})
+    stage = round_stage(encoder, settings, plan, panel, Round.CONFIRM, range(CARRIERS), "truth")
+    with progress_bar() as progress:
+        found = measurements(MemoryRunner(encoder, progress)(stage, tokens), CARRIERS)
+    spread = spread_of(stage.panel.before.astype(np.float32), panel.weights)
+    random = ~np.isin(found.ids, sorted(planted))
+    parts = (slice(None), slice(0, None, 2), slice(1, None, 2))
+    means = [found.lifts[:, part].mean(axis=1) for part in parts]
+    effects, *halves = ((lifts - np.median(lifts[random])) / spread for lifts in means)
+    return Truth(found.ids, effects, np.array(halves), random)
+
+
+def strongest_of_both(first: Any, second: Any) -> int:
+    return len(set(np.argsort(-first)[:STRONGEST]) & set(np.argsort(-second)[:STRONGEST]))
 
 
 def judge(
@@ -350,140 +309,87 @@ def judge(
     """
     opened = open_run(run)
     encoder = encoder_for(None, opened, "the benchmark")
-    vocabulary = categorize(encoder.tokenizer)
-    ids = [token.id for token in vocabulary.available]
+    available = categorize(encoder.tokenizer).available
+    ids = [token.id for token in available]
     count = truth_tokens or len(ids)
-    wanted = set(np.random.default_rng(7).permutation(ids)[:count].tolist())
-    rows = set(planted_ids(planted) if planted else ()) & set(ids)
+    rows = set(planted_ids(planted) if planted else ())
+    wanted = rows | set(np.random.default_rng(7).permutation(ids)[:count].tolist())
+    tokens = [token for token in available if token.id in wanted]
     smallest = opened.settings.number("smallest_effect")
-    checks: list[Check] = []
     seconds: dict[str, Any] = {}
-    more: dict[str, Any] = {"model": Path(opened.model_name).name, "seconds_to_judge": seconds}
+    model = Path(opened.model_name).name
+    results = Results(name, encoder.device, model=model, seconds_to_judge=seconds)
     for source in corpus:
         title, sentences, begun = Path(source).stem, load_sentences(source), time.perf_counter()
         with progress_bar() as progress:
-            found = judged_by(opened, sentences, encoder=encoder, progress=progress)
+            found = judged_by(opened, sentences, encoder=encoder, progress=progress).tokens
         seconds[title] = round(time.perf_counter() - begun, 1)
-        truth = Truth(opened, encoder, vocabulary, sentences, wanted, rows)
-        checks += truth.compared(title, found, smallest)
+        truth = measured(opened, encoder, tokens, rows, sentences)
+        compare(results, title, truth, truth.of(found), smallest)
         if count == len(ids):
-            checks.append(truth.strongest(title, found))
+            # Of the strongest tokens of the truth, those among ours, and what two halves of it share.
+            ours = strongest_of_both(truth.of(found)["lift"].to_numpy(), truth.effects)
+            halves = strongest_of_both(*truth.halves)
+            results.check(
+                f"{title}: the {STRONGEST} strongest",
+                "45 in ours",
+                f"{ours}; between halves of the truth {halves}",
+                ours >= 45,
+                spearman_between_halves=spearman(*truth.halves),
+            )
         if own:
-            checks.append(truth.beside_own_run(title, sentences, encoder, found))
-        # After every corpus, so that work is not lost with the next one.
-        write(checks, name, encoder.device, **more)
-    finish(checks, name, encoder.device, **more)
+            compare_own_run(results, title, truth, found.sort("token_id"), encoder, sentences)
+    results.finish()
 
 
-class Truth:
-    """Lifts of T tokens above the typical token's, measured directly by putting each into fresh carriers.
+def compare(results: Results, title: str, truth: Truth, judged: pl.DataFrame, smallest: float) -> None:
+    verdicts, lifts = judged["verdict"].to_numpy(), judged["lift"].to_numpy()
+    large = truth.effects >= smallest
+    missed = judged.with_columns(true_effect=pl.Series(truth.effects)).filter(
+        pl.Series(large & (verdicts == "benign"))
+    )
+    flagged = int(large.sum()) - len(missed)
+    results.check(
+        f"{title}: true lift of the smallest effect and more",
+        "95 % flagged",
+        f"{flagged} of {int(large.sum())}",
+        flagged >= 0.95 * int(large.sum()),
+        missed=missed.select("token", "true_effect", "lift", "lift_high", "texts").to_dicts(),
+    )
+    wrong = judged.filter(pl.Series((verdicts == "sticky") & (truth.effects < smallest / 2)))
+    results.check(
+        f"{title}: sticky, with a true lift below half the smallest effect",
+        "none",
+        str(len(wrong)),
+        not len(wrong),
+        tokens=wrong["token"].to_list(),
+    )
+    rho = spearman(lifts, truth.effects)
+    results.check(
+        f"{title}: lifts against the truth, {len(truth.ids):,} tokens",
+        "Spearman 0.9",
+        f"{rho:.3f}",
+        rho >= 0.9,
+        random_tokens_alone=spearman(lifts[truth.random], truth.effects[truth.random]),
+    )
 
-    The ids ascend, shape (T,); effects are in standard deviations of the similarities, shape (T,); halves are
-    the same from every other sentence, shape (2, T); random says which tokens were drawn at random.
-    """
 
-    def __init__(
-        self,
-        run: Run,
-        encoder: Encoder,
-        vocabulary: Vocabulary,
-        corpus: Sentences,
-        wanted: set[int],
-        planted: set[int],
-    ) -> None:
-        settings = restored_settings(run)
-        if not isinstance(settings, ProfileSettings):
-            refuse(f"{run.path} is no run of the profile method")
-        settings = replace(settings, seed=settings.seed + 1000)
-        group = TextGroup("corpus", list(corpus.texts), 1.0, False)
-        carriers = short_texts(encoder, settings, [group], CARRIERS, corpus.source)
-        chosen = dict(list(carriers.items())[:CARRIERS])
-        rest = [text for text in corpus.texts if text not in set(chosen.values())][:MOST_ANCHORS]
-        anchors = [
-            text for text, own in zip(rest, encoder.content_ids(rest), strict=True) if encoder.fits(own)
-        ]
-        groups = np.zeros(len(anchors), dtype=np.intp)
-        panel = AnchorPanel(unit_vectors(encoder.encode(anchors)), groups, np.ones(1))
-        plan = run.plan_of(ProfilePlanRecord).model_copy(update={"carriers": list(chosen)})
-        stage = round_stage(encoder, settings, plan, panel, Round.CONFIRM, range(CARRIERS), "truth")
-        tokens = [token for token in vocabulary.available if token.id in wanted | planted]
-        with progress_bar() as progress:
-            found = measurements(MemoryRunner(encoder, progress)(stage, tokens), CARRIERS)
-        spread = spread_of(stage.panel.before.astype(np.float32), panel.weights)
-        self.ids, self.random = found.ids, ~np.isin(found.ids, sorted(planted))
-        parts = (
-            found.lifts[:, part].mean(axis=1) for part in (slice(None), slice(0, None, 2), slice(1, None, 2))
-        )
-        self.effects, *halves = ((lifts - np.median(lifts[self.random])) / spread for lifts in parts)
-        self.halves = np.array(halves)
-
-    def places_in(self, tokens: pl.DataFrame) -> list[int]:
-        return list(np.searchsorted(tokens["token_id"].to_numpy(), self.ids).tolist())
-
-    def compared(self, name: str, found: Judgement, smallest: float) -> list[Check]:
-        judged = found.tokens[self.places_in(found.tokens)]
-        verdicts, lifts = judged["verdict"].to_numpy(), judged["lift"].to_numpy()
-        large = self.effects >= smallest
-        flagged = int((verdicts[large] != "benign").sum())
-        wrong = (verdicts == "sticky") & (self.effects < smallest / 2)
-        rho = spearman(lifts, self.effects)
-        missed = judged.with_columns(true_effect=pl.Series(self.effects)).filter(
-            pl.Series(large & (verdicts == "benign"))
-        )
-        return [
-            check(
-                f"{name}: true lift of the smallest effect and more",
-                "95 % flagged",
-                f"{flagged} of {int(large.sum())}",
-                flagged >= 0.95 * int(large.sum()),
-                missed=missed.select("token", "true_effect", "lift", "lift_high", "texts").to_dicts(),
-            ),
-            check(
-                f"{name}: sticky, with a true lift below half the smallest effect",
-                "none",
-                str(int(wrong.sum())),
-                not wrong.any(),
-                tokens=judged.filter(pl.Series(wrong))["token"].to_list(),
-            ),
-            check(
-                f"{name}: lifts against the truth, {len(self.ids):,} tokens",
-                "Spearman 0.9",
-                f"{rho:.3f}",
-                rho >= 0.9,
-                random_tokens_alone=spearman(lifts[self.random], self.effects[self.random]),
-            ),
-        ]
-
-    def strongest(self, name: str, found: Judgement) -> Check:
-        """Of the 50 strongest tokens of the truth, those among our 50, and what two halves of it share."""
-
-        def shared(first: Any, second: Any) -> int:
-            return len(set(np.argsort(-first)[:STRONGEST]) & set(np.argsort(-second)[:STRONGEST]))
-
-        ours = shared(found.tokens["lift"].to_numpy()[self.places_in(found.tokens)], self.effects)
-        return check(
-            f"{name}: the {STRONGEST} strongest",
-            "45 in ours",
-            f"{ours}; between halves of the truth {shared(*self.halves)}",
-            ours >= 45,
-            spearman_between_halves=spearman(*self.halves),
-        )
-
-    def beside_own_run(self, name: str, corpus: Sentences, encoder: Encoder, found: Judgement) -> Check:
-        """Compare with a run made on the corpus, and that run with the truth."""
-        with tempfile.TemporaryDirectory() as folder:
-            run = detected(encoder, sentences=corpus, out=folder, evidence=False)
-            theirs = run.tokens.sort("token_id")
-        ours = found.tokens.sort("token_id")
-        rho = spearman(ours["lift"], theirs["lift"])
-        against = spearman(theirs["lift"].to_numpy()[self.places_in(theirs)], self.effects)
-        _, counts = jaccard(*(set(each.filter(verdict="sticky")["token_id"]) for each in (ours, theirs)))
-        return check(
-            f"{name}: against a run made on it, {len(ours):,} tokens",
-            "Spearman 0.9",
-            f"{rho:.3f}; sticky in both {counts}; that run against the truth {against:.3f}",
-            rho >= 0.9,
-        )
+def compare_own_run(
+    results: Results, title: str, truth: Truth, ours: pl.DataFrame, encoder: Encoder, corpus: Sentences
+) -> None:
+    """Compare with a run made on the corpus, and that run with the truth."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = detected(encoder, sentences=corpus, out=folder, evidence=False)
+        theirs = run.tokens.sort("token_id")
+    rho = spearman(ours["lift"], theirs["lift"])
+    against = spearman(truth.of(theirs)["lift"], truth.effects)
+    _, counts = jaccard(*(set(each.filter(verdict="sticky")["token_id"]) for each in (ours, theirs)))
+    results.check(
+        f"{title}: against a run made on it, {len(ours):,} tokens",
+        "Spearman 0.9",
+        f"{rho:.3f}; sticky in both {counts}; that run against the truth {against:.3f}",
+        rho >= 0.9,
+    )
 
 
 if __name__ == "__main__":

@@ -34,10 +34,10 @@ def root(tmp_path_factory) -> Path:
     published = parity.paper_models()
     for name, (save, pooling) in LOCAL.items():
         backbone = save(tmp_path_factory.mktemp("backbone"))
-        side = published[name].padding_side
+        side = published[name]["padding_side"]
         model = architectures.stacked(backbone, pooling=pooling, padding_side=side, normalize=True)
         architectures.saved(model, folder / name)
-        if published[name].max_length:  # the published models have positions for it
+        if published[name]["max_length"]:  # the published models have positions for it
             saved_models.edit(folder / name / "config.json", reach_far)
     broken = folder / "gte-small"
     architectures.saved(tiny.sentence_transformer(architectures.bert(tmp_path_factory.mktemp("b"))), broken)
@@ -47,9 +47,9 @@ def root(tmp_path_factory) -> Path:
 
 def test_the_forty_published_models_are_there_with_their_numbers():
     models = parity.paper_models().values()
-    assert len({model.model for model in models}) == 40
-    assert sum(model.sticky for model in models) == 868
-    assert all(model.hub_name.endswith("/" + model.model) for model in models)
+    assert len({model["model"] for model in models}) == 40
+    assert sum(model["sticky"] for model in models) == 868
+    assert all(model["hub_name"].endswith("/" + model["model"]) for model in models)
 
 
 @pytest.mark.slow
