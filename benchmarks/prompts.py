@@ -161,7 +161,7 @@ class Bench:
         difference = float(np.abs(plain.encode(self.sentences) - reusing.encode(self.sentences)).max())
         own, reused = (partial(each.encode, self.sentences) for each in (plain, reusing))
         slow, fast, library = self.least(own, reused, self.plainly(prompt))
-        prompts = plain._prompted.prompts[0]
+        prompts = plain.prompted.prompts[0]
         tokens = prompts.length(SENTENCE_WORDS)
         saved = f"{tokens} tokens, {tokens - prompts.fixed} with the beginning reused"
         times, gain = library / fast, slow / fast

@@ -377,7 +377,7 @@ def test_contributions_are_integrals_of_finite_differences():
     whole = torch.tensor([prompt.fill(ids)])
     with torch.no_grad():
         rows = prompted.embed(whole).double()
-        filler = model.get_input_embeddings()(torch.tensor([encoder._user_tokenizer.pad_token_id])).double()
+        filler = model.get_input_embeddings()(torch.tensor([encoder.user_tokenizer.pad_token_id])).double()
     model.double()
     inside = slice(len(prompt.before), len(prompt.before) + len(ids))
     reference = rows.clone()

@@ -44,7 +44,6 @@ class Inside:
 
 
 def as_numbers(values: torch.Tensor) -> NDArray[np.float64]:
-    """Convert a tensor of any device and precision to an array."""
     found: NDArray[np.float64] = values.double().cpu().numpy()
     return found
 
@@ -137,7 +136,6 @@ class AttentionCapture:
         self.layers: list[torch.Tensor] = []
 
     def hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        """Forward hook; see `torch.nn.Module.register_forward_hook`."""
         del inputs
         weights = output[self.sources[module]]
         members = self._members.to(weights.device)
@@ -192,7 +190,6 @@ def plain_attention(backbone: Any) -> Iterator[None]:
 
 @contextmanager
 def switched_on(config: Any, name: str) -> Iterator[None]:
-    """Temporarily switch a setting of a configuration on."""
     before = getattr(config, name)
     setattr(config, name, True)
     try:

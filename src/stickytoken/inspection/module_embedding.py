@@ -56,8 +56,6 @@ _HEADS_IF_UNKNOWN = 32
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of one batch."""
-
     weights: int = 2**25  # attention weights in one layer
     states: int = 2**26  # components in the hidden states of all layers
     tokens: int = 2048
@@ -98,14 +96,12 @@ class Inspector(ABC):
         """Return a text as embeddings, which the caller may change."""
 
     @abstractmethod
-    def _length(self, content: int) -> int:
-        """Return the length of an input with ``content`` content ids."""
+    def _length(self, content: int) -> int: ...
 
     @abstractmethod
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
-    ) -> list[Inside]:
-        """Look at texts of one length."""
+    ) -> list[Inside]: ...
 
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
@@ -192,8 +188,6 @@ _PARTS_TOLERANCE = 1e-2
 
 
 class ModuleInspector(Inspector):
-    """Look into the modules of a SentenceTransformer."""
-
     encoder: SentenceTransformerEncoder
 
     def __init__(self, encoder: SentenceTransformerEncoder) -> None:
@@ -430,7 +424,6 @@ class PromptInspector(Inspector):
     def _look_in(
         self, prompt: int, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Look at texts of one length in one prompt."""
         prompted, decoder = self._prompted, self._decoder
         rows = [PromptRow(prompt, content) for content in contents]
         places = torch.stack(

@@ -112,7 +112,7 @@ def test_vectors_equal_those_of_every_input_by_itself(name, tmp_path, monkeypatc
     used.clear()
     encoder.encode(["the river sings", "a bird", "stone under water"])
     # They have little in common, except for a chat template before all of them.
-    assert bool(used) is (len(encoder._template.before) > 1)
+    assert bool(used) is (len(encoder.template.before) > 1)
 
 
 def test_a_model_that_is_not_causal_takes_the_plain_path_although_its_name_says_so(tmp_path, monkeypatch):
@@ -150,7 +150,7 @@ def test_suffix_copies_cost_a_small_part_of_the_tokens(tmp_path):
     )
     encoder.encode_ids(contents)
     hook.remove()
-    closing = encoder._template.overhead
+    closing = encoder.template.overhead
     carriers = sum(len(carrier.ids) for carrier in encoder.tokenize(CARRIERS))
     assert sum(seen) <= len(contents) * (1 + closing) + carriers
 

@@ -223,7 +223,7 @@ def test_without_memory_for_a_batch_smaller_ones_are_taken(most, monkeypatch, ca
             encoder.encode(SENTENCES)
         return
     assert difference(encoder.encode(SENTENCES * 3), expected) < 1e-5
-    assert "smaller batches" in caplog.text
+    assert "continuing with batches of at most" in caplog.text
 
 
 def hooks(model):

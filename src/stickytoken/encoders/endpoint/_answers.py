@@ -51,7 +51,6 @@ class Answers:
         self._connection: sqlite3.Connection | None = None
 
     def find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the vectors of texts that were answered before."""
         by_key = {_key(text): text for text in texts}
         keys = list(by_key)
         found = {}
@@ -69,12 +68,10 @@ class Answers:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
     def fact(self, name: str) -> str | None:
-        """Return a stored fact about the server by name."""
         rows = self._read("SELECT value FROM facts WHERE name = ?", [name])
         return str(rows[0][0]) if rows else None
 
     def note(self, name: str, value: str) -> None:
-        """Store a fact about the server."""
         with self._used() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 

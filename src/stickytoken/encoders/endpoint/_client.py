@@ -50,8 +50,6 @@ _POLL = 0.2
 
 
 class Failure(Enum):
-    """How a request failed."""
-
     REFUSED = auto()  # the server said that it cannot answer now
     WEB_PAGE = auto()  # of a server in maintenance, or of one that is no API
     UNREACHED = auto()  # nobody was there to take the request
@@ -97,7 +95,6 @@ class CostLimitError(RunError):
 
 
 def price(tokens: float, price_per_million: float | None) -> float | None:
-    """Price of a number of tokens; None without a price."""
     return None if price_per_million is None else tokens * price_per_million / 1e6
 
 
@@ -221,7 +218,6 @@ class Client:
         self._tokenizing = threading.Lock()  # tokenizers are for one thread at a time
 
     def send(self, texts: Sequence[str], encoding: Encoding) -> Reply:
-        """Send texts once."""
         dimensions = self.options.dimensions
         options: dict[str, Any] = {} if dimensions is None else {"dimensions": dimensions}
         started = time.perf_counter()
@@ -357,7 +353,6 @@ class Client:
         return ModelError(f"{self.address.name}: a web page answers there, not an API: {what}")
 
     def _explained(self, error: Any) -> Exception:
-        """Turn an error of the SDK into one that says whether to ask again."""
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
             if cause == "ConnectTimeout":

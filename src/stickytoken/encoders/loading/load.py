@@ -223,7 +223,6 @@ def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
 
 
 def _load_by_name(spec: EncoderSpec) -> IdEncoder:
-    """Check the options, find the model and load it."""
     if spec.dtype not in _DTYPES:
         raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
     if spec.device is not None:
@@ -259,7 +258,6 @@ def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
 
 
 def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
-    """Return an encoder of a model that the user loaded, and refuse what it would ignore."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     config = getattr(getattr(model[0], "config", None), "_name_or_path", None) if len(model) else None
@@ -345,7 +343,6 @@ def require_model(name: str, revision: str | None = None) -> str:
 
 
 def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
-    """Load the model in a folder as another model was loaded."""
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         raise ModelError(f"{encoder.name} was made from a model object: load it by name or from its folder")

@@ -42,8 +42,6 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A resolved name."""
-
     name: str  # as given by the user
     location: str  # a folder, or a hub repository
     origin: Origin
@@ -108,7 +106,6 @@ def _cached_folder(repository: str, revision: str | None) -> Path | None:
 
 
 def has_weights(folder: Path) -> bool:
-    """Check whether a folder, or a module folder in it, has a weight file."""
     places = [place for pattern in _WEIGHT_PATTERNS for place in (pattern, f"*/{pattern}")]
     return any(next(folder.glob(place), None) is not None for place in places)
 
@@ -230,7 +227,6 @@ def available_devices() -> list[str]:
 
 
 def best_device() -> str:
-    """Return the first accelerator of this machine, or else ``cpu``."""
     return available_devices()[:2][-1]
 
 
