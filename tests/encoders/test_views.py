@@ -201,20 +201,6 @@ def test_entries_with_a_zero_vector_are_left_out_and_a_vocabulary_of_them_is_ref
             mean_similarity(encoder, **options)
 
 
-def test_equal_vectors_have_the_mean_one_and_opposite_ones_the_square_of_their_balance():
-    model = architectures.static_model()
-    weights = model[0].embedding.weight
-    with torch.no_grad():
-        weights[:] = torch.linspace(0.1, 1, architectures.DIMENSION)
-    assert mean_similarity(load_encoder(model)).value == pytest.approx(1, abs=1e-6)
-    with torch.no_grad():
-        weights[::2] *= -np.e
-    encoder = load_encoder(model)
-    signs = np.sign(encoder.encode(list(encoder.tokenizer.entries.values()))[:, 0])
-    assert set(signs) == {-1, 1}
-    assert mean_similarity(encoder).value == pytest.approx(signs.mean() ** 2, abs=1e-6)
-
-
 @pytest.mark.parametrize("most", [None, 50])
 def test_u_of_several_views_is_that_of_each(backbone, most):
     encoder = load_encoder(architectures.stacked(backbone("bert")))

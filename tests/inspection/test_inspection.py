@@ -7,14 +7,12 @@ import pytest
 import torch
 
 import plain_decoder
+import prompted_loading
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
 from stickytoken import load_encoder
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layers import TokenPrepending
-from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import Contrast, Prompt, find_prompt
+from stickytoken.encoders.prompted.prompts import Contrast, Prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.attention import AttentionCapture
@@ -201,11 +199,7 @@ REFERENCED = [
 
 
 def encoder_of(name="qwen2", prompt="prompteol", span=None, layer=-1, **options):
-    model, tokenizer = tiny_decoders.decoder(name)
-    prepending = None if span is None else TokenPrepending(*span)
-    return CausalPromptEncoder(
-        model, tokenizer, "tiny", Reading(find_prompt(prompt), prepending, layer), **options
-    )
+    return prompted_loading.encoder_of(prompted_loading.read(prompt, span, layer), name, **options)
 
 
 @pytest.mark.parametrize("name", tiny_decoders.DECODERS)
@@ -269,10 +263,7 @@ def test_overwritten_states_are_those_of_layers_called_one_by_one(name, start):
 
 @pytest.mark.parametrize(("prompt", "span"), [("prompteol", (1, 3)), ("ck", None)])
 def test_with_contrast_the_look_and_the_attribution_give_the_encoder_s_vector(prompt, span):
-    model, tokenizer = tiny_decoders.decoder("qwen2")
-    prepending = None if span is None else TokenPrepending(*span)
-    reading = Reading(find_prompt(prompt), prepending, 3, Contrast(1))
-    encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading)
+    encoder = prompted_loading.encoder_of(prompted_loading.read(prompt, span, 3, Contrast(1)))
     content, _, inside = look(encoder)
     expected = encoder.encode_ids([content])[0]
     np.testing.assert_allclose(inside.vector, expected, atol=1e-5 * np.abs(expected).max())
