@@ -90,6 +90,15 @@ def test_an_object_that_encodes_nothing_is_told_what_it_lacks(model):
         load_encoder(model)
 
 
+def test_a_text_longer_than_the_class_says_is_refused_by_its_name():
+    own = bag()
+    own.max_length = 6
+    encoder = load_encoder(own)
+    assert encoder.encode(["the old river sings"]).shape == (1, 16)
+    with pytest.raises(EncodingError, match=r"'the old river sings on'.*7 tokens.*reads 6"):
+        encoder.encode(["the old river sings on"])
+
+
 def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path):
     encoder = load_encoder(WordBag())
     assert encoder.encode(["a bird"]).shape == (1, 16)

@@ -79,6 +79,12 @@ def test_whole_vectors_are_those_without_truncation_and_follow_the_model(backbon
     assert whole_vectors(encoder) is encoder
 
 
+def test_inputs_that_begin_alike_have_the_vectors_of_their_layers(backbone):
+    encoder = load_encoder(architectures.stacked(backbone("qwen2"), pooling="lasttoken"))
+    ids = [(5, 6, 7, *(8,) * count) for count in range(1, 9)]
+    assert np.allclose(encoder.whole((1, 2)).encode_ids(ids)[:, 64:], encoder.encode_ids(ids), atol=1e-5)
+
+
 def test_views_are_columns_of_what_is_side_by_side(model):
     encoder = load_encoder(model)
     views = views_of(encoder, [8, 32], [1, 2])

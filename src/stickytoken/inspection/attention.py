@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -124,21 +124,21 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one is other or (one.shape == other.shape and torch.equal(one, other.to(one.device)))
 
 
+@dataclass
 class AttentionCapture:
     """Sum attention weights between parts of the input.
 
     Only the sums are kept, so a long text needs memory for the weights of one layer.
     """
 
-    def __init__(self, members: torch.Tensor, sources: Sources) -> None:
-        self._members = members
-        self.sources = sources
-        self.layers: list[torch.Tensor] = []
+    members: torch.Tensor
+    sources: Sources
+    layers: list[torch.Tensor] = field(default_factory=list)
 
     def hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
         del inputs
         weights = output[self.sources[module]]
-        members = self._members.to(weights.device)
+        members = self.members.to(weights.device)
         sums = torch.einsum("tqg,thqk,tkj->thgj", members, weights.float(), members)
         self.layers.append(sums / members.sum(dim=1)[:, None, :, None])
 

@@ -83,9 +83,9 @@ class Inspector(ABC):
         """How hidden states are pooled, such as ``mean``; None if unknown."""
 
     @property
-    @abstractmethod
     def has_layers(self) -> bool:
         """Whether there are layers between embeddings and pooling; a static embedding model has none."""
+        return True
 
     @abstractmethod
     def embedding_matrix(self) -> NDArray[np.float32] | None:
@@ -366,10 +366,6 @@ class PromptInspector(Inspector):
         if self._prompted.reading.prompt.echoes:
             return "mean"
         return "lasttoken" if len(self._prompted.prompts) == 1 else "lasttoken of several prompts"
-
-    @property
-    def has_layers(self) -> bool:
-        return True
 
     def embedding_matrix(self) -> NDArray[np.float32]:
         weight: NDArray[np.float32] = self._decoder.embedding.weight.detach().float().cpu().numpy()

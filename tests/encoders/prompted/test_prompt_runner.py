@@ -16,6 +16,7 @@ from stickytoken.encoders.prompted import encoder as prompt_runner
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layers import TokenPrepending, prepended
 from stickytoken.encoders.prompted.prompts import Contrast
+from stickytoken.errors import EncodingError
 from stickytoken.insertion import Placement
 from stickytoken.machine import Precision
 
@@ -169,6 +170,17 @@ def test_in_a_lower_precision_vectors_do_not_depend_on_what_was_encoded_before(s
 
 
 # What goes wrong.
+
+
+def test_without_memory_for_one_prompt_its_length_is_told(monkeypatch):
+    encoder = encoder_of(read(span=(1, 3)))
+
+    def full(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(prompt_runner.PromptRunner, "forward", full)
+    with pytest.raises(EncodingError, match=r"tiny: cpu ran out of memory on a prompt of \d+ tokens"):
+        encoder.encode(SENTENCES)
 
 
 def hooks(model):

@@ -7,7 +7,6 @@ found out about the server; no text, and no key.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sqlite3
 import threading
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.endpoint.options import Address
 from stickytoken.errors import RunError
+from stickytoken.machine import cache_folder
 
 _FILE = "answers.sqlite"
 _KEY_BYTES = 16
@@ -34,9 +34,7 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 def answers_folder(address: Address, dimensions: int | None) -> Path:
     """Return the folder of a model's answers: below STICKYTOKEN_CACHE, or else the user's cache folder."""
-    own = os.environ.get("STICKYTOKEN_CACHE")
-    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    root = Path(own or shared).expanduser() / ("" if own else "stickytoken") / "endpoints"
+    root = cache_folder().expanduser() / "endpoints"
     whole = f"{address.base_url}\0{address.model}\0{dimensions}"
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:_NAME_SHOWN]
     return root / f"{stem or 'model'}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"

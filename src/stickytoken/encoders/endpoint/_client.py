@@ -8,7 +8,6 @@ import json
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -285,14 +284,8 @@ class Client:
         that the server refuses, and why; without it, such a text ends everything. `waits` is told the reason
         and the seconds of a long pause. The first failure ends the work of all threads.
         """
-        waiting = deque(batches)
+        waiting = iter(batches)
         over = threading.Event()
-
-        def take() -> Sequence[str] | None:
-            try:
-                return waiting.popleft()
-            except IndexError:
-                return None
 
         def pause(seconds: float) -> None:
             until = time.monotonic() + seconds
@@ -338,7 +331,7 @@ class Client:
                 without_vector(texts[0], reason)
 
         def work() -> None:
-            while (texts := take()) is not None and not over.is_set():
+            while (texts := next(waiting, None)) is not None and not over.is_set():
                 answer(texts, Attempts(self.options.patience))
 
         _in_threads(work, min(_AT_ONCE, len(batches)), over)

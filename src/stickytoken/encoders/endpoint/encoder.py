@@ -36,7 +36,6 @@ from stickytoken.vocabulary import RoundTripTokenizer
 
 # Requests after which the sentinel texts are sent again.
 _CHECKED_EVERY = 200
-_CHUNK = 4096
 
 
 class EndpointModel:
@@ -88,9 +87,7 @@ class EndpointModel:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of distinct texts, shape (n, d); see `TextModel`."""
         asked = [self.prompt + text for text in texts]
-        found = {}
-        for start in range(0, len(asked), _CHUNK):
-            found.update(self.answers.find(asked[start : start + _CHUNK]))
+        found = self.answers.find(asked)
         unanswered = ([text for text in batch if text not in found] for batch in self.batches(asked))
         batches = [batch for batch in unanswered if batch]
         if batches:
@@ -234,13 +231,8 @@ def load_endpoint(
     if all(source is None or isinstance(source, (str, Path)) for source in (tokenizer, candidates)):
         spec = EncoderSpec(
             model=name,
-            device=None,
             prompting=Prompting(prompt),
-            dtype="float32",
-            revision=None,
-            trust_remote_code=False,
             max_length=max_length,
-            token_budget=None,
             vocabulary=_absolute(tokenizer),
             candidates=_absolute(candidates),
             endpoint=options,

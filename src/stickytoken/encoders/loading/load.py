@@ -21,8 +21,7 @@ from stickytoken.encoders.loading.resolution import (
     has_weights,
     hub_repositories,
     load_tokenizer,
-    reported_missing,
-    require_all_weights,
+    loading_weights,
     require_cuda,
     require_device,
     resolve_model,
@@ -376,8 +375,7 @@ def _load_sentence_transformer(source: ModelSource, spec: EncoderSpec, dtype: st
             raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
         if not has_weights(folder):
             raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
-    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a missing, unused pooler is initialised the same every time
+    with loading_weights(source):
         loaded = SentenceTransformer(
             source.location,
             device=spec.device,
@@ -386,7 +384,6 @@ def _load_sentence_transformer(source: ModelSource, spec: EncoderSpec, dtype: st
             local_files_only=source.origin is not Origin.HUB,
             model_kwargs={"dtype": getattr(torch, dtype)},
         )
-    require_all_weights(missing, name)
     set_precision(loaded, dtype, name)
     if folder.is_dir() and not described:
         pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
