@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import plain_decoder
 import prompted_loading
 import tiny
 import tiny_architectures as architectures
@@ -186,18 +185,6 @@ def test_an_encoder_of_another_kind_is_refused():
 # Prompted models.
 
 
-REFERENCED = [
-    ("gemma2", 1),
-    ("llama", 0),
-    ("mistral", 1),
-    ("qwen2", 0),
-    ("qwen3", 1),
-    ("gemma3", 0),
-    ("phi3", 1),
-    ("gpt2", 1),
-]
-
-
 def encoder_of(name="qwen2", prompt="prompteol", span=None, layer=-1, **options):
     return prompted_loading.encoder_of(prompted_loading.read(prompt, span, layer), name, **options)
 
@@ -231,34 +218,6 @@ def test_attention_and_states_of_a_prompt_are_those_of_plain_transformers(name, 
         assert_attention(inside, out.attentions, [2] * first + labels + [2] * rest)
     else:
         assert inside.attention is None
-
-
-@pytest.mark.parametrize(("name", "start"), REFERENCED)
-def test_overwritten_states_are_those_of_layers_called_one_by_one(name, start):
-    encoder = encoder_of(name, span=(start, 3))
-    content, _, inside = look(encoder)
-    ids = encoder.prompted.prompts[0].fill(content)
-    place = encoder.prompted.prompts[0].place % len(ids)
-    # A row of its own, or a vector in place of a row: the reference is given the same.
-    model, placeholder = encoder.prompted.decoder.model, encoder.prompted.placeholder
-    rows = model.get_input_embeddings()
-    known = [min(each, rows.num_embeddings - 1) for each in ids]
-    handle = rows.register_forward_hook(
-        lambda _, __, found: (
-            found.index_copy(1, torch.tensor([place]), placeholder[None, None].to(found))
-            if placeholder is not None
-            else found
-        )
-    )
-    try:
-        with torch.no_grad():
-            states = plain_decoder.prompt_states(model, known, start=start, stop=3, place=place)
-    finally:
-        handle.remove()
-    expected = torch.stack(states).numpy()
-    others = np.arange(len(ids)) != place
-    np.testing.assert_allclose(inside.hidden[:, others], expected[:, others], atol=2e-4)
-    np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize(("prompt", "span"), [("prompteol", (1, 3)), ("ck", None)])
@@ -354,43 +313,6 @@ def test_contributions_sum_to_the_vector(name, prompt):
     np.testing.assert_allclose(found.vector, vector / np.linalg.norm(vector), atol=1e-5)
     assert found.error < 0.02
     assert np.linalg.norm(found.parts, axis=1).max() > 0.01
-
-
-@pytest.mark.slow
-def test_contributions_are_integrals_of_finite_differences():
-    """Every state in double precision, every layer wrapped by hand."""
-    encoder = encoder_of("llama", span=(1, 3))
-    ids = encoder.tokenize(["the river sings"])[0].ids
-    found = JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), 64)
-    prompted = encoder.prompted
-    model = prompted.decoder.model
-    prompt = prompted.prompts[0]
-    whole = torch.tensor([prompt.fill(ids)])
-    with torch.no_grad():
-        rows = prompted.embed(whole).double()
-        filler = model.get_input_embeddings()(torch.tensor([encoder.user_tokenizer.pad_token_id])).double()
-    model.double()
-    inside = slice(len(prompt.before), len(prompt.before) + len(ids))
-    reference = rows.clone()
-    reference[:, inside] = filler
-    place = prompt.place % whole.shape[1]
-
-    def unit_vector(embeddings):
-        state = tiny_decoders.plain_state(
-            model, prompted.decoder.layers, embeddings, start=1, stop=3, place=place
-        )
-        return (state / state.norm()).numpy()
-
-    points, step = 400, 1e-5
-    for token in (0, len(ids) - 1):
-        direction = torch.zeros_like(rows)
-        direction[:, len(prompt.before) + token] = (rows - reference)[:, len(prompt.before) + token]
-        total = 0
-        for along in (np.arange(points) + 0.5) / points:
-            here = reference + along * (rows - reference)
-            high, low = (unit_vector(here + side * step * direction) for side in (1, -1))
-            total = total + (high - low) / (2 * step) / points
-        np.testing.assert_allclose(found.parts[token], total, atol=2e-4)
 
 
 def state_of(model):

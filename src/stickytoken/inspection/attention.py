@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stickytoken.encoders.compute.model_state import switched_on
+
 
 @dataclass(frozen=True)
 class EmbeddedText:
@@ -186,13 +188,3 @@ def plain_attention(backbone: Any) -> Iterator[None]:
         yield
     finally:
         settable({"": before, **own} if own else before)
-
-
-@contextmanager
-def switched_on(config: Any, name: str) -> Iterator[None]:
-    before = getattr(config, name)
-    setattr(config, name, True)
-    try:
-        yield
-    finally:
-        setattr(config, name, before)

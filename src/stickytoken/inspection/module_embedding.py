@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute.model_state import computing
+from stickytoken.encoders.compute.model_state import computing, switched_on
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layers import PromptBatch, pooled_states, prompt_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
@@ -302,7 +302,7 @@ class ModuleInspector(Inspector):
             stack.enter_context(attention.attention_of(backbone, capture))
             if hasattr(getattr(backbone, "config", None), "output_hidden_states"):
                 # sentence-transformers returns the states if the configuration asks for them.
-                stack.enter_context(attention.switched_on(backbone.config, "output_hidden_states"))
+                stack.enter_context(switched_on(backbone.config, "output_hidden_states"))
             if pooling is not None:
                 handle = pooling.register_forward_pre_hook(lambda _, inputs: seen.append(dict(inputs[0])))
                 stack.callback(handle.remove)

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.compute.linear import BFloat16Linears, PackedLinears
+from stickytoken.encoders.compute.model_state import switched_on
 from stickytoken.encoders.compute.workers import compute_all, worker_count
 from stickytoken.encoders.protocol import equal_length_batches
 from stickytoken.encoders.text_encoder import InputTemplate
@@ -244,13 +245,18 @@ def _tf32() -> Iterator[None]:
 _PARTS = {"attention", "intermediate", "output"}
 
 
-def last_attention(model: SentenceTransformer) -> torch.nn.Module | None:
-    """Return the attention of the last layer if only its first token is read later, else None."""
+def pools_by(model: SentenceTransformer, mode: str) -> bool:
+    """Check that the model is a transformer, then a pooling of this mode alone, then whatever follows."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
-        return None
-    if model[1].pooling_mode not in ("cls", ("cls",), ["cls"]):
+        return False
+    return model[1].pooling_mode in (mode, (mode,), [mode])
+
+
+def last_attention(model: SentenceTransformer) -> torch.nn.Module | None:
+    """Return the attention of the last layer if only its first token is read later, else None."""
+    if not pools_by(model, "cls"):
         return None
     backbone: Any = model[0].model
     layers: Any = getattr(getattr(backbone, "encoder", None), "layer", None)
@@ -318,15 +324,9 @@ class LayerReader:
         )
         self._norm = next((norm for norm in norms if isinstance(norm, torch.nn.Module)), torch.nn.Identity())
 
-    @contextmanager
-    def keeping_states(self) -> Iterator[None]:
+    def keeping_states(self) -> AbstractContextManager[None]:
         """Let the model return the states of all layers; several threads may compute meanwhile."""
-        before = self._config.output_hidden_states
-        self._config.output_hidden_states = True
-        try:
-            yield
-        finally:
-            self._config.output_hidden_states = before
+        return switched_on(self._config, "output_hidden_states")
 
     def vectors(self, features: dict[str, Any]) -> torch.Tensor:
         """Return the model's own vectors and, behind each, those after the layers; (n, (1 + layers) x d).

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute.batches import BatchEngine
+from stickytoken.encoders.compute.batches import BatchEngine, pools_by
 from stickytoken.encoders.text_encoder import InputTemplate
 
 if TYPE_CHECKING:
@@ -332,19 +332,18 @@ def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def reads_last_token(model: SentenceTransformer, template: InputTemplate) -> bool:
     """Check that the model is a known causal one with last-token pooling."""
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
+    if not pools_by(model, "lasttoken"):
         return False
-    text = model[0].modality_config.get("text", {})
+    first: Any = model[0]
+    pooling: Any = model[1]
+    text = first.modality_config.get("text", {})
     return (
-        known_kind(model[0].model)
-        and model[1].pooling_mode in ("lasttoken", ("lasttoken",), ["lasttoken"])
+        known_kind(first.model)
         and text.get("method") == "forward"
         and text.get("method_output_name") in ("last_hidden_state", ["last_hidden_state"])
         and template.token_types is None
         and not template.flat
-        and (model[1].include_prompt or "prompt_length" not in dict(template.features))
+        and (pooling.include_prompt or "prompt_length" not in dict(template.features))
     )
 
 
