@@ -60,10 +60,11 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
     pooling = architecture.poolings[-1]
     model = architectures.stacked(backbones[architecture.name], pooling=pooling, normalize=True)
     encoder = load_encoder(model)
+    plain, template, own = backbone_of(model), encoder.template, settings_of(model)[0]
     content, labels, _ = look(encoder)  # transformers installs recorders of its own once, for good
-    plain, template = backbone_of(model), encoder.template
     model.train()
     before = settings_of(model)
+    assert before[0] == own
     inside = look(encoder)[2]
     assert settings_of(model) == before
 
