@@ -110,7 +110,7 @@ class Bench:
         plain, reusing = (self.encoder(prompt, reuse=reuse) for reuse in (None, REUSE))
         own, reused = (partial(each.encode, self.sentences) for each in (plain, reusing))
         slow, fast, library = self.least(own, reused, partial(self.plainly, prompt))
-        prompts = plain._prompted.prompts[0]
+        prompts = plain.prompted.prompts[0]
         tokens = prompts.length(SENTENCE_WORDS)
         saved = f"{tokens} tokens, {tokens - prompts.fixed} with the beginning reused"
         ours, passed = f"{library / fast:.2f} times", library / fast >= bar

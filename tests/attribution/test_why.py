@@ -11,15 +11,11 @@ import pytest
 import planted
 import tiny
 import tiny_architectures as architectures
-import tiny_decoders
-from captum_oracle import captum_attributions
 from hostile import HOSTILE, assert_harmless
+from prompted_loading import encoder_of, read
 from stickytoken import load_encoder, open_run, why
 from stickytoken.attribution import why as _why
 from stickytoken.attribution.result import sentences
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import find_prompt
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
 from stickytoken.reports.page import similarity_page
 
@@ -119,13 +115,6 @@ def test_deletions_are_cosines_of_texts_without_the_part(encoder, found):
 # Integrated Jacobians.
 
 
-def test_rows_sum_to_what_captum_attributes_to_the_tokens(encoder):
-    found = why(encoder, FIRST, SECOND, method="jacobians")
-    direction = unit_vector(encoder, ids_of(encoder, SECOND)).astype(np.float32)
-    expected = captum_attributions(encoder, ids_of(encoder, FIRST), direction)
-    np.testing.assert_allclose(found.matrix.sum(axis=1) + found.first_reference, expected, atol=5e-3)
-
-
 def test_words_are_sums_of_their_tokens(encoder):
     by_token = why(encoder, "doctors sing", SECOND, method="jacobians")
     by_word = why(encoder, "doctors sing", SECOND, method="jacobians", words=True)
@@ -139,20 +128,9 @@ def test_words_are_sums_of_their_tokens(encoder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mpnet", "distilbert", "xlm-roberta", "t5", "qwen3"])
-def test_other_architectures_are_attributed_completely(name, tmp_path):
-    architecture = next(each for each in architectures.ARCHITECTURES if each.name == name)
-    folder, pooling = architecture.save(tmp_path), architecture.poolings[-1]
-    encoder = load_encoder(architectures.stacked(folder, pooling=pooling, normalize=True))
-    found = why(encoder, "the river sings", "a bird walks", method="jacobians")
-    assert abs(found.completeness_error) < 0.005
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["deletion", "jacobians"])
 def test_a_prompted_language_model_is_attributed_without_its_prompt(method):
-    model, tokenizer = tiny_decoders.decoder("qwen2")
-    encoder = CausalPromptEncoder(model, tokenizer, "tiny", Reading(find_prompt("prompteol"), None, -1))
+    encoder = encoder_of(read())
     found = why(encoder, FIRST, SECOND, method=method)
     assert abs(found.completeness_error) < 0.005
     assert found.matrix.shape == tuple(len(each.ids) for each in encoder.tokenize([FIRST, SECOND]))

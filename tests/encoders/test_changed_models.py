@@ -10,28 +10,12 @@ from tokenizers import normalizers
 
 import tiny
 import tiny_architectures as architectures
-from stickytoken.data import Sentences
-from stickytoken.detection import detect
-from stickytoken.encoders import load_encoder, mean_similarity
+from stickytoken.encoders import load_encoder
 from stickytoken.encoders.compute.model_state import computing
-from stickytoken.errors import RunError
 from stickytoken.inspection import inspector_of
 from stickytoken.machine import Precision
-from stickytoken.methods.std.plan import StdSettings
 
 TEXTS = tiny.sentences(12)
-
-
-@pytest.mark.parametrize("name", ["bert", "qwen2"])
-def test_a_change_behind_torchs_back_reaches_the_vectors_without_asking_for_the_identity(name, backbone):
-    model = architectures.stacked(backbone(name), pooling="lasttoken")
-    encoder, inner = load_encoder(model), model[0].model
-    layer = inner.encoder.layer[0].attention.self.query if name == "bert" else inner.layers[0].mlp.gate_proj
-    before = encoder.encode(TEXTS)
-    layer.weight.data.mul_(-1)
-    after = encoder.encode(TEXTS)
-    assert np.abs(after - before).max() > 1e-3
-    np.testing.assert_allclose(after, load_encoder(model).encode(TEXTS), rtol=0, atol=1e-6)
 
 
 def test_a_pipeline_changed_in_place_is_read_with_the_next_identity(model):
@@ -61,21 +45,6 @@ def test_longest_input_prompt_and_width_are_followed(backbone):
     assert len(set(identities)) == 5
     assert (encoder.max_length, encoder.prompt, encoder.dimension) == (20, "a bird: ", 8)
     assert (fixed.identity.prompt, fixed.identity.dimension) == ("mend: ", 8)
-
-
-def test_a_changed_model_has_another_mean_similarity_and_another_run(tmp_path):
-    model = architectures.static_model()
-    encoder, weights = load_encoder(model), model[0].embedding.weight.data
-    settings = StdSettings(sentences=40, scoring_pairs=4, validation_pairs=4, copies=2)
-    options = {"sentences": Sentences(tuple(tiny.sentences(60)), "test"), "settings": settings, "sample": 12}
-    first = detect(encoder, out=tmp_path / "run", **options)
-    before = mean_similarity(encoder).value
-    weights[7:30] *= -2
-    assert abs(mean_similarity(encoder).value - before) > 1e-3
-    with pytest.raises(RunError, match="differs in encoder"):
-        detect(encoder, out=tmp_path / "run", **options)
-    second = detect(encoder, out=tmp_path / "other", **options)
-    assert second.record.identity != first.record.identity
 
 
 # --- one at a time
@@ -111,32 +80,6 @@ def test_everything_that_uses_a_model_waits_for_the_other_thread(use, model):
         assert not done.wait(0.3)
     thread.join(60)
     assert done.is_set()
-
-
-def test_threads_with_encoder_lower_precision_and_inspector_get_the_vectors_of_one(model):
-    encoder = load_encoder(model)
-    lower, inspector = encoder.at(Precision.BFLOAT16), inspector_of(encoder)
-    ids = [(5, 6, 7), (9, 8)]
-    jobs = [
-        lambda: encoder.encode_ids(ids),
-        lambda: lower.encode_ids(ids),
-        lambda: np.stack([each.vector for each in inspector.look(ids, [(0, 0, 0), (0, 0)], 1)]),
-    ]
-    expected = [job() for job in jobs]
-    model.train()
-    same = []
-
-    def work(number):
-        same.extend(np.array_equal(jobs[number](), expected[number]) for _ in range(15))
-
-    threads = [threading.Thread(target=work, args=(number % 3,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert same == [True] * 60
-    assert all(module.training for module in model.modules())
-    assert not any("forward" in vars(module) for module in model.modules())
 
 
 def test_torchs_flag_of_onednn_is_left_as_it_was_by_overlapping_computations(backbone):

@@ -88,22 +88,6 @@ def test_encode_equals_the_library(name, options, backbone, tmp_path):
         assert repr(text) in str(caught.value)
 
 
-def test_neither_order_nor_the_token_budget_changes_a_vector(few):
-    library, encoder = few
-    expected = encoder.encode(TEXTS)
-    order = np.random.default_rng(0).permutation(len(TEXTS))
-    for budget in (1, 64, 1_000_000):
-        found = load_encoder(library, token_budget=budget).encode([TEXTS[place] for place in order])
-        np.testing.assert_allclose(found, expected[order], **CLOSE)
-
-
-def test_content_ids_give_exactly_the_vectors_of_their_texts(few):
-    library, encoder = few
-    texts = [*TEXTS, *readable(library)]
-    ids = [text.ids for text in encoder.tokenize(texts)]
-    assert np.array_equal(encoder.encode_ids(ids), encoder.encode(texts))
-
-
 def test_the_model_is_given_the_special_tokens_of_its_own_template(few):
     library, loaded = few
     seen = []
@@ -164,14 +148,6 @@ def test_the_ids_of_the_prompt_stand_in_the_head(model):
         return tuple(model.tokenizer(words, add_special_tokens=False).input_ids)
 
     assert (text.head, text.words) == (ids("the song: "), (ids("river"), ids("stone")))
-
-
-def test_vectors_are_cut_where_the_model_says(backbone, tmp_path):
-    library = architectures.stacked(backbone("bert"), truncate_dim=7, normalize=True)
-    encoder = load_encoder(architectures.saved(library, tmp_path / "model"), device="cpu")
-    vectors = encoder.encode(TEXTS)
-    assert vectors.shape == (len(TEXTS), encoder.identity.dimension) == (len(TEXTS), 7)
-    np.testing.assert_allclose(vectors, library.encode(TEXTS), **CLOSE)
 
 
 def test_token_types_are_those_of_the_tokenizer(model):

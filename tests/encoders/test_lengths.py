@@ -46,12 +46,6 @@ def test_the_longest_text_is_read_whole_and_a_longer_one_refused(model, length, 
     assert repr(longer[:79])[:-1] in str(caught.value)
 
 
-def test_too_many_ids_are_refused_and_shown_as_text(model):
-    token = model.tokenizer.convert_tokens_to_ids("river")
-    with pytest.raises(EncodingError, match=r"'river river .*97 tokens.*reads 96"):
-        load_encoder(model).encode_ids([[token] * 95])
-
-
 def test_a_prompt_longer_than_the_model_reads_is_said_to_be_too_long(model):
     with pytest.raises(ModelError, match=r"too long: the model reads 96"):
         load_encoder(model, prompt="the river " * 60)

@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import plain_decoder
+import prompted_loading
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
 from stickytoken import load_encoder
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layers import TokenPrepending
-from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import Contrast, Prompt, find_prompt
+from stickytoken.encoders.prompted.prompts import Contrast, Prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.attention import AttentionCapture
@@ -63,10 +60,11 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
     pooling = architecture.poolings[-1]
     model = architectures.stacked(backbones[architecture.name], pooling=pooling, normalize=True)
     encoder = load_encoder(model)
+    plain, template, own = backbone_of(model), encoder.template, settings_of(model)[0]
     content, labels, _ = look(encoder)  # transformers installs recorders of its own once, for good
-    plain, template = backbone_of(model), encoder.template
     model.train()
     before = settings_of(model)
+    assert before[0] == own
     inside = look(encoder)[2]
     assert settings_of(model) == before
 
@@ -188,24 +186,8 @@ def test_an_encoder_of_another_kind_is_refused():
 # Prompted models.
 
 
-REFERENCED = [
-    ("gemma2", 1),
-    ("llama", 0),
-    ("mistral", 1),
-    ("qwen2", 0),
-    ("qwen3", 1),
-    ("gemma3", 0),
-    ("phi3", 1),
-    ("gpt2", 1),
-]
-
-
 def encoder_of(name="qwen2", prompt="prompteol", span=None, layer=-1, **options):
-    model, tokenizer = tiny_decoders.decoder(name)
-    prepending = None if span is None else TokenPrepending(*span)
-    return CausalPromptEncoder(
-        model, tokenizer, "tiny", Reading(find_prompt(prompt), prepending, layer), **options
-    )
+    return prompted_loading.encoder_of(prompted_loading.read(prompt, span, layer), name, **options)
 
 
 @pytest.mark.parametrize("name", tiny_decoders.DECODERS)
@@ -239,40 +221,9 @@ def test_attention_and_states_of_a_prompt_are_those_of_plain_transformers(name, 
         assert inside.attention is None
 
 
-@pytest.mark.parametrize(("name", "start"), REFERENCED)
-def test_overwritten_states_are_those_of_layers_called_one_by_one(name, start):
-    encoder = encoder_of(name, span=(start, 3))
-    content, _, inside = look(encoder)
-    ids = encoder.prompted.prompts[0].fill(content)
-    place = encoder.prompted.prompts[0].place % len(ids)
-    # A row of its own, or a vector in place of a row: the reference is given the same.
-    model, placeholder = encoder.prompted.decoder.model, encoder.prompted.placeholder
-    rows = model.get_input_embeddings()
-    known = [min(each, rows.num_embeddings - 1) for each in ids]
-    handle = rows.register_forward_hook(
-        lambda _, __, found: (
-            found.index_copy(1, torch.tensor([place]), placeholder[None, None].to(found))
-            if placeholder is not None
-            else found
-        )
-    )
-    try:
-        with torch.no_grad():
-            states = plain_decoder.prompt_states(model, known, start=start, stop=3, place=place)
-    finally:
-        handle.remove()
-    expected = torch.stack(states).numpy()
-    others = np.arange(len(ids)) != place
-    np.testing.assert_allclose(inside.hidden[:, others], expected[:, others], atol=2e-4)
-    np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-5)
-
-
 @pytest.mark.parametrize(("prompt", "span"), [("prompteol", (1, 3)), ("ck", None)])
 def test_with_contrast_the_look_and_the_attribution_give_the_encoder_s_vector(prompt, span):
-    model, tokenizer = tiny_decoders.decoder("qwen2")
-    prepending = None if span is None else TokenPrepending(*span)
-    reading = Reading(find_prompt(prompt), prepending, 3, Contrast(1))
-    encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading)
+    encoder = prompted_loading.encoder_of(prompted_loading.read(prompt, span, 3, Contrast(1)))
     content, _, inside = look(encoder)
     expected = encoder.encode_ids([content])[0]
     np.testing.assert_allclose(inside.vector, expected, atol=1e-5 * np.abs(expected).max())
@@ -363,43 +314,6 @@ def test_contributions_sum_to_the_vector(name, prompt):
     np.testing.assert_allclose(found.vector, vector / np.linalg.norm(vector), atol=1e-5)
     assert found.error < 0.02
     assert np.linalg.norm(found.parts, axis=1).max() > 0.01
-
-
-@pytest.mark.slow
-def test_contributions_are_integrals_of_finite_differences():
-    """Every state in double precision, every layer wrapped by hand."""
-    encoder = encoder_of("llama", span=(1, 3))
-    ids = encoder.tokenize(["the river sings"])[0].ids
-    found = JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), 64)
-    prompted = encoder.prompted
-    model = prompted.decoder.model
-    prompt = prompted.prompts[0]
-    whole = torch.tensor([prompt.fill(ids)])
-    with torch.no_grad():
-        rows = prompted.embed(whole).double()
-        filler = model.get_input_embeddings()(torch.tensor([encoder._user_tokenizer.pad_token_id])).double()
-    model.double()
-    inside = slice(len(prompt.before), len(prompt.before) + len(ids))
-    reference = rows.clone()
-    reference[:, inside] = filler
-    place = prompt.place % whole.shape[1]
-
-    def unit_vector(embeddings):
-        state = tiny_decoders.plain_state(
-            model, prompted.decoder.layers, embeddings, start=1, stop=3, place=place
-        )
-        return (state / state.norm()).numpy()
-
-    points, step = 400, 1e-5
-    for token in (0, len(ids) - 1):
-        direction = torch.zeros_like(rows)
-        direction[:, len(prompt.before) + token] = (rows - reference)[:, len(prompt.before) + token]
-        total = 0
-        for along in (np.arange(points) + 0.5) / points:
-            here = reference + along * (rows - reference)
-            high, low = (unit_vector(here + side * step * direction) for side in (1, -1))
-            total = total + (high - low) / (2 * step) / points
-        np.testing.assert_allclose(found.parts[token], total, atol=2e-4)
 
 
 def state_of(model):

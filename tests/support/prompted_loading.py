@@ -1,11 +1,26 @@
-"""Load encoders with the options of a prompt spelled out, as the command line has them."""
+"""Prompted models: loaded with the options of a prompt spelled out, or made of tiny decoders."""
 
 from dataclasses import fields
 
+import tiny_decoders
 from stickytoken.encoders import Prompting, load_encoder
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layers import TokenPrepending
+from stickytoken.encoders.prompted.model import Reading
+from stickytoken.encoders.prompted.prompts import find_prompt
 
 
 def load_prompted(model, **options):
     """`load_encoder` with the fields of `Prompting` among the options."""
     own = {field.name: options.pop(field.name) for field in fields(Prompting) if field.name in options}
     return load_encoder(model, prompt=Prompting(**own), **options)
+
+
+def read(prompt="prompteol", span=None, layer=-1, contrast=None):
+    """A reading; the span is where token prepending starts and exits."""
+    return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer, contrast)
+
+
+def encoder_of(reading, kind="qwen2", **options):
+    """An encoder of a tiny decoder."""
+    return CausalPromptEncoder(*tiny_decoders.decoder(kind), "tiny", reading, **options)

@@ -153,12 +153,10 @@ class _CutText:
         return self.without(())
 
     def only(self, places: Collection[int]) -> tuple[int, ...]:
-        """Content ids of some parts, in their order."""
         kept = (part for place, part in enumerate(self.parts) if place in places)
         return tuple(token_id for part in kept for token_id in part)
 
     def without(self, places: Collection[int]) -> tuple[int, ...]:
-        """Content ids of all other parts."""
         return self.only(set(range(len(self.parts))).difference(places))
 
 

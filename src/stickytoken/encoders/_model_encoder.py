@@ -36,6 +36,11 @@ class ModelEncoder(ABC):
     compares everything, so each run begins with the model as it is.
     """
 
+    # What `_read` sets.
+    own_tokenizer: HuggingFaceTokenizer  # a copy of the user's
+    entries_tokenizer: HuggingFaceTokenizer  # the same, or one that encodes entries as in a prompt
+    max_length: int | None  # in tokens, including special tokens
+
     _from_weights: ClassVar[tuple[str, ...]] = ("dimension", "_samples")
 
     def __init__(
@@ -73,19 +78,11 @@ class ModelEncoder(ABC):
     @abstractmethod
     def device(self) -> str: ...
 
-    @property
-    @abstractmethod
-    def user_tokenizer(self) -> Any: ...
+    user_tokenizer: Any
 
     @property
     @abstractmethod
-    def own_tokenizer(self) -> HuggingFaceTokenizer:
-        """The encoder's own copy of the tokenizer."""
-
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """Precision of the weights."""
+    def dtype(self) -> torch.dtype: ...
 
     @abstractmethod
     def _read(self) -> None:
@@ -99,8 +96,7 @@ class ModelEncoder(ABC):
     def _identity(self, weights: str) -> EncoderIdentity: ...
 
     @abstractmethod
-    def _built(self, precision: Precision) -> Self:
-        """Build the same encoder in another precision."""
+    def _built(self, precision: Precision) -> Self: ...
 
     @abstractmethod
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
@@ -109,10 +105,6 @@ class ModelEncoder(ABC):
     @abstractmethod
     def _run(self, contents: Sequence[Content]) -> None:
         """Run contents through the model, every layer on every token."""
-
-    @abstractmethod
-    def _centered(self, exact: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What vectors have in common and a comparison of precisions must not count, shape (1, d)."""
 
     @abstractmethod
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
@@ -125,10 +117,14 @@ class ModelEncoder(ABC):
         """Raise `EncodingError` where the model does not read these ids in full; ``label`` names the text."""
 
     @abstractmethod
-    def usable_entries(self) -> list[int]:
-        """List the vocabulary entries that the model embeds."""
+    def usable_entries(self) -> list[int]: ...
 
     # What is the same for all.
+
+    @property
+    def tokenizer(self) -> HuggingFaceTokenizer:
+        self._follow()
+        return self.entries_tokenizer
 
     @property
     def parameters(self) -> int:
@@ -136,7 +132,6 @@ class ModelEncoder(ABC):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What can change the vectors, computed from the model as it is now."""
         with exclusive(self._network):
             weights = weights_fingerprint(self._network)
             if weights != self._weights_hash:
@@ -148,7 +143,6 @@ class ModelEncoder(ABC):
             return self._identity(weights)
 
     def at(self, precision: Precision | None) -> Self:
-        """Return the same encoder in a lower precision; see `IdEncoder.at`."""
         if precision is None or precision is self._precision:
             return self
         with exclusive(self._network):
@@ -157,7 +151,7 @@ class ModelEncoder(ABC):
                 require_precision(self._network, precision, self.name)
                 lower = self._built(precision)
                 exact, found = (each._vectors(self._samples) for each in (self, lower))
-                center = self._centered(exact)
+                center = self._center(exact)
                 require_agreement(exact - center, found - center, precision, self.name)
                 self._lower[precision] = lower
             return self._lower[precision]
@@ -187,6 +181,10 @@ class ModelEncoder(ABC):
         vectors = self._vectors(contents)
         require_usable(vectors, self.name, label, allow_zero=allow_zero)
         return self._finished(vectors)[places]
+
+    def _center(self, exact: NDArray[np.float32]) -> Any:
+        """Return what all vectors share, which a comparison of precisions must not count."""
+        return np.float32(0)
 
     def _finished(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         return vectors
@@ -233,7 +231,6 @@ class ModelEncoder(ABC):
         return self._precision or str(self.dtype).removeprefix("torch.")
 
     def _computing(self) -> Any:
-        """Hold the model for one computation, in the encoder's arithmetic."""
         return computing(self._network)
 
     # Changes of the user's model.

@@ -161,7 +161,6 @@ class HuggingFaceTokenizer:
 
 
 def adapted(tokenizer: Any) -> RoundTripTokenizer:
-    """Return a tokenizer of any kind as the vocabulary needs it."""
     if all(hasattr(tokenizer, part) for part in _OWN_TOKENIZER):
         own: RoundTripTokenizer = tokenizer
         return own

@@ -31,6 +31,7 @@ from stickytoken.encoders.compute.prefixes import (
     ReuseLimits,
     agree,
     reads_last_token,
+    samples_of,
     tree_model,
 )
 from stickytoken.encoders.compute.workers import (
@@ -42,7 +43,7 @@ from stickytoken.encoders.compute.workers import (
     worker_count,
 )
 from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.encoders.text_encoder import InputTemplate, maximum_length, read_template, set_maximum_length
+from stickytoken.encoders.text_encoder import maximum_length, read_template, set_maximum_length
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
@@ -64,7 +65,6 @@ class SentenceTransformerEncoder(ModelEncoder):
     _from_weights: ClassVar[tuple[str, ...]] = (
         *ModelEncoder._from_weights,
         "_reuse",
-        "_reuse_agrees",
         "_wholes",
         "_first_token",
         "_compiled",
@@ -82,28 +82,31 @@ class SentenceTransformerEncoder(ModelEncoder):
         precision: Precision | None = None,
         packed_layers: bool | None = None,
         shared: Arithmetic | None = None,
+        layers: tuple[int, ...] = (),
     ) -> None:
         if len(model) == 0 or getattr(model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
         self._model = model
         self._asked_prompt = prompt
         self._token_budget = token_budget
-        self._reuse_limits = reuse
+        self._reuse_limits = None if layers else reuse  # trees give vectors of the last layer alone
+        self._layers = layers
+        self._reader = LayerReader(model, layers, name) if layers else None
         super().__init__(model, name, precision, packed_layers, shared)
         if max_length is not None:
-            taken = self._template.overhead + len(self._tokenizer.encode_many([self.prompt])[0])
+            taken = self.template.overhead + len(self.own_tokenizer.encode_many([self.prompt])[0])
             set_maximum_length(model, max_length, name, taken=taken)
             self._read_again()
 
     def _read(self) -> None:
         try:
-            self._tokenizer = HuggingFaceTokenizer(self._model.tokenizer)
+            self.own_tokenizer = self.entries_tokenizer = HuggingFaceTokenizer(self._model.tokenizer)
         except ModelError as error:
             raise ModelError(f"{self.name!r} has no usable tokenizer: {error}") from error
-        self._template = read_template(self._model, self._tokenizer, self.prompt, self.name)
-        self._max_length = maximum_length(self._model)
+        self.template = read_template(self._model, self.own_tokenizer, self.prompt, self.name)
+        self.max_length = maximum_length(self._model)
         self._rows = self._embedding_rows()
-        self._runner = BatchRunner(self._model, self._template, self.name, self._token_budget)
+        self._runner = BatchRunner(self._model, self.template, self.name, self._token_budget, self._reader)
 
     def _settings(self) -> tuple[object, ...]:
         model = self._model
@@ -125,7 +128,6 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @property
     def prompt(self) -> str:
-        """The text put before every input."""
         if self._asked_prompt is not None:
             return self._asked_prompt
         name = self._model.default_prompt_name
@@ -136,40 +138,26 @@ class SentenceTransformerEncoder(ModelEncoder):
         return self._model.tokenizer
 
     @property
-    def own_tokenizer(self) -> HuggingFaceTokenizer:
-        return self._tokenizer
-
-    @property
-    def tokenizer(self) -> HuggingFaceTokenizer:
-        self._follow()
-        return self._tokenizer
-
-    @property
     def model(self) -> SentenceTransformer:
         return self._model
-
-    @property
-    def max_length(self) -> int | None:
-        """Longest input in tokens, including special tokens; None is no limit."""
-        return self._max_length
 
     @property
     def dtype(self) -> torch.dtype:
         return next(self._model.parameters()).dtype
 
     @property
-    def template(self) -> InputTemplate:
-        """The special tokens around the content."""
-        return self._template
+    def layer_count(self) -> int | None:
+        """Number of layers, if vectors of some of them follow the model's own; else None."""
+        return None if self._reader is None else self._reader.count
 
     def _identity(self, weights: str) -> EncoderIdentity:
         return EncoderIdentity(
             weights=weights,
-            tokenizer=self._tokenizer.fingerprint,
+            tokenizer=self.own_tokenizer.fingerprint,
             modules=modules_fingerprint(self._model),
             prompt=self.prompt,
             dtype=self._dtype_name,
-            max_length=self._max_length,
+            max_length=self.max_length,
             dimension=self.dimension,
         )
 
@@ -177,21 +165,17 @@ class SentenceTransformerEncoder(ModelEncoder):
     def dimension(self) -> int:
         """Number of components of a vector, taken from the vector of one token."""
         with self._computing():
-            return int(self._runner.launch([(self.usable_entries()[0],)]).shape[1])
+            return int(self._runner.vectors([(self.usable_entries()[0],)]).shape[1])
 
     def whole(self, layers: tuple[int, ...] = ()) -> SentenceTransformerEncoder:
-        """Return an encoder of whole vectors; see `whole_vectors`."""
-        if not layers and self._model.truncate_dim is None:
+        if layers in ((), self._layers) and self._model.truncate_dim is None:
             return self
         self._follow()
         if layers not in self._wholes:
-            self._wholes[layers] = WholeEncoder(
-                self._model,
-                self.name,
-                layers=layers,
-                shared=self._arithmetic,
-                **self._options(self._precision),
-            )
+            untruncated = copy.copy(self._model)
+            untruncated.truncate_dim = None
+            options = self._options(self._precision) | {"layers": layers, "shared": self._arithmetic}
+            self._wholes[layers] = SentenceTransformerEncoder(untruncated, self.name, **options)
         return self._wholes[layers]
 
     @cached_property
@@ -202,36 +186,29 @@ class SentenceTransformerEncoder(ModelEncoder):
         return SentenceTransformerEncoder(self._model, self.name, **self._options(precision))
 
     def _options(self, precision: Precision | None) -> dict[str, Any]:
-        """Return the options of this encoder, for another one of the same model."""
         return {
             "prompt": self._asked_prompt,
             "token_budget": self._token_budget,
             "reuse": self._reuse_limits,
             "precision": precision,
             "packed_layers": self._packed_layers,
+            "layers": self._layers,
         }
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text by word, prompt in the head, without special tokens."""
         self._follow()
-        return self._tokenizer.tokenize(texts, self.prompt)
+        return self.own_tokenizer.tokenize(texts, self.prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the content ids of each text, including the prompt."""
         self._follow()
-        return self._tokenizer.encode_many([self.prompt + text for text in texts])
+        return self.own_tokenizer.encode_many([self.prompt + text for text in texts])
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Check that the model reads these ids and its special tokens in full, and embeds all of them."""
-        short = self._max_length is None or len(ids) + self._template.overhead <= self._max_length
+        short = self.max_length is None or len(ids) + self.template.overhead <= self.max_length
         return short and (self._rows is None or max(ids, default=0) < self._rows)
 
     def usable_entries(self) -> list[int]:
-        """List the vocabulary entries that the model embeds."""
-        return [entry for entry in self._tokenizer.entries if entry < (self._rows or math.inf)]
-
-    def _centered(self, exact: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.zeros((1, exact.shape[1]), np.float32)
+        return [entry for entry in self.own_tokenizer.entries if entry < (self._rows or math.inf)]
 
     def _run(self, contents: Sequence[Content]) -> None:
         self._runner.vectors(contents)
@@ -239,10 +216,14 @@ class SentenceTransformerEncoder(ModelEncoder):
     @cached_property
     def _reuse(self) -> PrefixReuse | None:
         """Reuse of common beginnings, if the model allows it."""
-        if self._reuse_limits is None or not reads_last_token(self._model, self._template):
+        if self._reuse_limits is None or not reads_last_token(self._model, self.template):
             return None
-        tree = tree_model(self._model, self._template)
-        return PrefixReuse(tree, self._runner.token_budget, self._reuse_limits)
+        *carrier, other, token = itertools.islice(self.usable_entries(), 5)
+        samples = samples_of(tuple(carrier), (other, token))
+        if not all(map(self.fits, samples)):
+            return None
+        tree, plain = tree_model(self._model, self.template), self._runner.vectors
+        return PrefixReuse(tree, self._runner, self._reuse_limits, samples, plain, self._rounding)
 
     @cached_property
     def _first_token(self) -> torch.nn.Module | None:
@@ -259,22 +240,6 @@ class SentenceTransformerEncoder(ModelEncoder):
             return None  # another version of transformers, or a module that reads more
         return attention if agree(found, plain, self._rounding) else None
 
-    @cached_property
-    def _reuse_agrees(self) -> bool:
-        """Whether reuse gives the vectors of the plain path on a few inputs."""
-        *carrier, other, token = itertools.islice(self.usable_entries(), 5)
-        samples: list[Content] = []
-        for count in (1, 2, 3):
-            copies = (token,) * count
-            samples += [(*carrier, *copies), (*carrier, *(other,) * count), (*copies, *carrier)]
-        if self._reuse is None or not all(map(self.fits, samples)):
-            return False
-        roots = self._reuse.trees(samples)
-        if roots is None:
-            return False
-        found, plain = self._reuse.vectors(roots, len(samples)), self._forward_batches(samples)
-        return agree(found, plain, self._rounding)
-
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         free = self._precision is None and packed_layers_wanted(self._packed_layers) is None
         if free and len(contents) >= _ENOUGH_TEXTS:
@@ -289,26 +254,23 @@ class SentenceTransformerEncoder(ModelEncoder):
             if self._first_token is not None:
                 with first_token_only(self._first_token):
                     return self._forward_batches(contents)
-            if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
-                try:
-                    return self._reuse.vectors(roots, len(contents))
-                except torch.OutOfMemoryError:
-                    # Keys and values take extra memory, which the plain path does not need.
-                    self._reuse_limits = None
-                    self._reuse = None
-                    _LOG.warning("%s: out of memory on %s, continuing without reuse", self.name, self.device)
-            return self._forward_batches(contents)
+            shared = None if self._reuse is None else self._reuse.shared(contents)
+            return self._forward_batches(contents) if shared is None else shared
 
     @cached_property
     def _compiled(self) -> CompiledBackbone | None:
         """The backbone compiled by OpenVINO, if that is installed and faster."""
         backbone, threads = compilable(self._model), worker_count(self._model)
         known = earlier("openvino", self._model, ("openvino", "own"), threads)
-        if backbone is None or (known is not None and known["openvino"] >= known["own"]):
+        if (
+            backbone is None
+            or self._reader is not None
+            or (known is not None and known["openvino"] >= known["own"])
+        ):
             return None
         try:
             with evaluating(self._model):
-                made = CompiledBackbone(backbone, self._template.token_types is not None, threads)
+                made = CompiledBackbone(backbone, self.template.token_types is not None, threads)
             with self._computing(), made.active():
                 found = self._forward_batches(self._samples)
         except Exception as error:  # noqa: BLE001 - a library's own failures, and the model works without it
@@ -335,16 +297,13 @@ class SentenceTransformerEncoder(ModelEncoder):
         return made if faster else None
 
     def _forward_batches(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        vectors = self._runner.vectors(contents)
-        return np.empty((0, self.dimension), np.float32) if vectors is None else vectors
+        return self._runner.vectors(contents) if contents else np.empty((0, self.dimension), np.float32)
 
     def features(self, contents: Sequence[Content]) -> dict[str, Any]:
-        """Return the model input for contents of equal length, including special tokens."""
         return self._runner.features(contents)
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
-        """Raise `EncodingError` if the model cannot read these ids in full; ``label`` returns the text."""
-        length = len(content) + self._template.overhead
+        length = len(content) + self.template.overhead
         if length == 0:
             raise EncodingError(f"{self.name}: the text {label()} has no tokens")
         if min(content, default=0) < 0:
@@ -357,65 +316,5 @@ class SentenceTransformerEncoder(ModelEncoder):
         if not self.fits(content):
             raise EncodingError(
                 f"{self.name}: the text {label()} has {length} tokens, the model reads "
-                f"{self._max_length}: use shorter sentences or fewer copies"
+                f"{self.max_length}: use shorter sentences or fewer copies"
             )
-
-
-class WholeEncoder(SentenceTransformerEncoder):
-    """Encodes with the modules of a SentenceTransformer, without truncation."""
-
-    def __init__(
-        self, model: SentenceTransformer, name: str, *, layers: Sequence[int], **options: Any
-    ) -> None:
-        untruncated = copy.copy(model)
-        untruncated.truncate_dim = None
-        self._reader = LayerReader(untruncated, tuple(layers), name) if layers else None
-        if layers:  # shared beginnings are computed for the last layer alone
-            options["reuse"] = None
-        super().__init__(untruncated, name, **options)
-
-    @property
-    def layer_count(self) -> int | None:
-        """Number of layers; None where none are read."""
-        return None if self._reader is None else self._reader.count
-
-    def whole(self, layers: tuple[int, ...] = ()) -> SentenceTransformerEncoder:
-        same = layers == (() if self._reader is None else self._reader.layers)
-        return self if same else super().whole(layers)
-
-    @cached_property
-    def dimension(self) -> int:
-        if self._reader is None:
-            return super().dimension
-        with self._reader.keeping_states():
-            return super().dimension
-
-    @cached_property
-    def _compiled(self) -> CompiledBackbone | None:
-        return None if self._reader is not None else super()._compiled  # it returns the last layer alone
-
-    def _read(self) -> None:
-        super()._read()
-        if self._reader is not None:
-            self._runner = _LayerRunner(
-                self._model, self._template, self.name, self._token_budget, reader=self._reader
-            )
-
-    def _built(self, precision: Precision) -> WholeEncoder:
-        layers = () if self._reader is None else self._reader.layers
-        return WholeEncoder(self._model, self.name, layers=layers, **self._options(precision))
-
-
-class _LayerRunner(BatchRunner):
-    """Runs contents through a model, and keeps the vectors after some layers."""
-
-    def __init__(self, *arguments: Any, reader: LayerReader) -> None:
-        super().__init__(*arguments)
-        self._reader = reader
-
-    def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32] | None:
-        with self._reader.keeping_states():
-            return super().vectors(contents)
-
-    def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        return self._reader.vectors(self.features(contents))

@@ -72,8 +72,7 @@ class TextModel(Protocol):
       These can differ between machines, and then a run cannot be continued on another one.
     """
 
-    def encode(self, texts: Sequence[str]) -> Any:
-        """Return one vector per text: an array of shape (n, d), or rows that NumPy can stack."""
+    def encode(self, texts: Sequence[str]) -> Any: ...
 
 
 # Takes n texts, returns n vectors.
@@ -81,8 +80,6 @@ TextFunction: TypeAlias = Callable[[list[str]], Any]
 
 
 class FunctionModel:
-    """A function from texts to vectors as a `TextModel`."""
-
     def __init__(self, function: TextFunction, tokenizer: Any = None, max_length: int | None = None) -> None:
         self._function = function
         self.name = str(getattr(function, "__name__", None) or type(function).__name__)
@@ -95,8 +92,6 @@ class FunctionModel:
 
 
 class TextEncoder:
-    """Encodes through a `TextModel`."""
-
     def __init__(self, model: Any) -> None:
         if isinstance(model, type):
             raise ModelError(f"{model.__name__} is a class: pass an object of it, {model.__name__}(...)")
@@ -119,7 +114,6 @@ class TextEncoder:
 
     @property
     def max_length(self) -> int | None:
-        """Longest input in tokens, special tokens included; None is no limit."""
         length = getattr(self._model, "max_length", None)
         return None if length is None else int(length)
 
@@ -129,7 +123,6 @@ class TextEncoder:
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What can change the vectors, as far as the object reveals it."""
         for derived in ("dimension", "tokenizer", "_special_tokens"):
             vars(self).pop(derived, None)  # the user's object may have changed
         tokenizer = None if self._given_tokenizer is None else self.tokenizer
@@ -175,7 +168,6 @@ class TextEncoder:
         return self.max_length is None or len(ids) + self._special_tokens <= self.max_length
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode texts; see `Encoder.encode`."""
         texts = texts_of(texts)
         # Equal texts share one row: less work, and exactly equal vectors.
         rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
@@ -231,7 +223,6 @@ class TextEncoder:
 
 
 def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
-    """Return the fingerprint of a tokenizer; of one without, the hash of its vocabulary."""
     given: str = getattr(tokenizer, "fingerprint", "")
     return given or _sha256("" if tokenizer is None else repr(sorted(tokenizer.entries.items())))
 
@@ -257,7 +248,6 @@ def maximum_length(model: SentenceTransformer) -> int | None:
 
 
 def require_length(max_length: int | None) -> None:
-    """Refuse a longest input below one token."""
     if max_length is not None and max_length < 1:
         raise InputError(
             f"max_length is {max_length}: pass at least 1, or leave it out for the model's own limit"
@@ -272,7 +262,6 @@ def _require_positions(max_length: int, positions: int | None, name: str) -> Non
 
 
 def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *, taken: int) -> None:
-    """Set the longest input of a model to ``max_length`` tokens."""
     _require_positions(max_length, _readable(model), name)
     if max_length <= taken:
         raise InputError(
@@ -341,7 +330,6 @@ def context_length(
 
 
 def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
-    """Return an encoder that reads token ids, if need be by decoding them."""
     if reads_ids(encoder):
         return encoder
     if getattr(encoder.tokenizer, "estimates", False):
@@ -384,8 +372,6 @@ _ROOM = 8
 
 @dataclass(frozen=True, slots=True)
 class InputTemplate:
-    """How content ids become model input."""
-
     before: tuple[int, ...]  # special ids
     after: tuple[int, ...]
     features: tuple[tuple[str, Any], ...]  # further inputs of the modules, such as ``prompt_length``
@@ -395,7 +381,6 @@ class InputTemplate:
 
     @property
     def overhead(self) -> int:
-        """Number of special tokens around the content."""
         return len(self.before) + len(self.after)
 
 

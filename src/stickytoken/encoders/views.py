@@ -40,11 +40,9 @@ class View:
         return (self.dimension, self.layer) == (dimension, layer)
 
     def of(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return this view's part of vectors of `whole_vectors`, shape (n, dimension)."""
         return vectors[:, self.start : self.start + self.dimension]
 
     def units(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return this view's part, scaled to length 1."""
         part = self.of(vectors)
         lengths = np.linalg.norm(part, axis=1, keepdims=True)
         if not (usable := np.isfinite(lengths) & (lengths > 0)).all():
@@ -77,13 +75,11 @@ class Views:
 
 
 def only_own(encoder: Encoder) -> Views:
-    """Return the views of a measurement of the model as it is."""
     own = View(encoder.dimension)
     return Views((), own, own, ())
 
 
 def views_of(encoder: Encoder, dimensions: Sequence[int] = (), layers: Sequence[int] = ()) -> Views:
-    """Return the views of a model that a user names."""
     own = encoder.dimension
     wide = whole_vectors(encoder, tuple(layers))
     width = wide.dimension // (1 + len(layers))
@@ -182,7 +178,6 @@ class SharedVectors:
 
 
 def view_encoders(model: Encoder, views: Views) -> dict[View, Encoder]:
-    """Return an encoder for the model as it is and for every view that was asked for."""
     shared = SharedVectors(views.reading(model))
     kind = IdViewEncoder if reads_ids(model) else ViewEncoder
     return {view: kind(model, view, shared) for view in dict.fromkeys((views.own, *views.asked))}

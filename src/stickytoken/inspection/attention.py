@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from stickytoken.encoders.compute.model_state import switched_on
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class Inside:
 
 
 def as_numbers(values: torch.Tensor) -> NDArray[np.float64]:
-    """Convert a tensor of any device and precision to an array."""
     found: NDArray[np.float64] = values.double().cpu().numpy()
     return found
 
@@ -125,22 +126,21 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one is other or (one.shape == other.shape and torch.equal(one, other.to(one.device)))
 
 
+@dataclass
 class AttentionCapture:
     """Sum attention weights between parts of the input.
 
     Only the sums are kept, so a long text needs memory for the weights of one layer.
     """
 
-    def __init__(self, members: torch.Tensor, sources: Sources) -> None:
-        self._members = members
-        self.sources = sources
-        self.layers: list[torch.Tensor] = []
+    members: torch.Tensor
+    sources: Sources
+    layers: list[torch.Tensor] = field(default_factory=list)
 
     def hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        """Forward hook; see `torch.nn.Module.register_forward_hook`."""
         del inputs
         weights = output[self.sources[module]]
-        members = self._members.to(weights.device)
+        members = self.members.to(weights.device)
         sums = torch.einsum("tqg,thqk,tkj->thgj", members, weights.float(), members)
         self.layers.append(sums / members.sum(dim=1)[:, None, :, None])
 
@@ -188,14 +188,3 @@ def plain_attention(backbone: Any) -> Iterator[None]:
         yield
     finally:
         settable({"": before, **own} if own else before)
-
-
-@contextmanager
-def switched_on(config: Any, name: str) -> Iterator[None]:
-    """Temporarily switch a setting of a configuration on."""
-    before = getattr(config, name)
-    setattr(config, name, True)
-    try:
-        yield
-    finally:
-        setattr(config, name, before)

@@ -43,7 +43,6 @@ _TRAVELLED = 0.8
 
 
 def whole_rule(points: int) -> Rule:
-    """Return the rule of one panel from 0 to 1."""
     nodes, shares = np.polynomial.legendre.leggauss(points)
     return (nodes + 1) / 2, shares / 2
 
@@ -94,7 +93,6 @@ class _Way:
         return max(1, _TOKENS // len(self.reference))
 
     def at(self, places: Vector) -> torch.Tensor:
-        """Return the embeddings at places from 0 to 1, shape (places, T, D)."""
         text, reference = self.text.rows, self.reference
         along = torch.as_tensor(places, dtype=text.dtype, device=text.device)
         return reference + along[:, None, None] * (text - reference)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute.model_state import computing
+from stickytoken.encoders.compute.model_state import computing, switched_on
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layers import PromptBatch, pooled_states, prompt_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
@@ -56,8 +56,6 @@ _HEADS_IF_UNKNOWN = 32
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of one batch."""
-
     weights: int = 2**25  # attention weights in one layer
     states: int = 2**26  # components in the hidden states of all layers
     tokens: int = 2048
@@ -85,9 +83,9 @@ class Inspector(ABC):
         """How hidden states are pooled, such as ``mean``; None if unknown."""
 
     @property
-    @abstractmethod
     def has_layers(self) -> bool:
         """Whether there are layers between embeddings and pooling; a static embedding model has none."""
+        return True
 
     @abstractmethod
     def embedding_matrix(self) -> NDArray[np.float32] | None:
@@ -98,14 +96,12 @@ class Inspector(ABC):
         """Return a text as embeddings, which the caller may change."""
 
     @abstractmethod
-    def _length(self, content: int) -> int:
-        """Return the length of an input with ``content`` content ids."""
+    def _length(self, content: int) -> int: ...
 
     @abstractmethod
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
-    ) -> list[Inside]:
-        """Look at texts of one length."""
+    ) -> list[Inside]: ...
 
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
@@ -192,8 +188,6 @@ _PARTS_TOLERANCE = 1e-2
 
 
 class ModuleInspector(Inspector):
-    """Look into the modules of a SentenceTransformer."""
-
     encoder: SentenceTransformerEncoder
 
     def __init__(self, encoder: SentenceTransformerEncoder) -> None:
@@ -308,7 +302,7 @@ class ModuleInspector(Inspector):
             stack.enter_context(attention.attention_of(backbone, capture))
             if hasattr(getattr(backbone, "config", None), "output_hidden_states"):
                 # sentence-transformers returns the states if the configuration asks for them.
-                stack.enter_context(attention.switched_on(backbone.config, "output_hidden_states"))
+                stack.enter_context(switched_on(backbone.config, "output_hidden_states"))
             if pooling is not None:
                 handle = pooling.register_forward_pre_hook(lambda _, inputs: seen.append(dict(inputs[0])))
                 stack.callback(handle.remove)
@@ -373,10 +367,6 @@ class PromptInspector(Inspector):
             return "mean"
         return "lasttoken" if len(self._prompted.prompts) == 1 else "lasttoken of several prompts"
 
-    @property
-    def has_layers(self) -> bool:
-        return True
-
     def embedding_matrix(self) -> NDArray[np.float32]:
         weight: NDArray[np.float32] = self._decoder.embedding.weight.detach().float().cpu().numpy()
         return weight
@@ -430,7 +420,6 @@ class PromptInspector(Inspector):
     def _look_in(
         self, prompt: int, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Look at texts of one length in one prompt."""
         prompted, decoder = self._prompted, self._decoder
         rows = [PromptRow(prompt, content) for content in contents]
         places = torch.stack(

@@ -10,12 +10,12 @@ import torch
 import tiny
 import tiny_decoders
 from prefix_trees import counted_trees, grid_probes
-from stickytoken.encoders.compute.prefixes import REUSE, PrefixReuse, ReuseLimits
+from prompted_loading import encoder_of, read
+from stickytoken.encoders.compute.prefixes import REUSE, ReuseLimits
 from stickytoken.encoders.prompted import encoder as prompt_runner
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder, PromptRunner
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layers import TokenPrepending, prepended
-from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import Contrast, find_prompt
+from stickytoken.encoders.prompted.prompts import Contrast
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Placement
 from stickytoken.machine import Precision
@@ -23,14 +23,6 @@ from stickytoken.machine import Precision
 KNOWN = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3")
 CARRIERS = ("the old river sings to the stone", "a bird", "the quiet winter night walks under the glass")
 SENTENCES = tiny.sentences(8)
-
-
-def read(prompt="prompteol", span=None, layer=-1, contrast=None):
-    return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer, contrast)
-
-
-def encoder_of(reading, kind="qwen2", **options):
-    return CausalPromptEncoder(*tiny_decoders.decoder(kind), "tiny", reading, **options)
 
 
 def difference(found, expected):
@@ -180,50 +172,15 @@ def test_in_a_lower_precision_vectors_do_not_depend_on_what_was_encoded_before(s
 # What goes wrong.
 
 
-def test_a_model_that_trees_do_not_fit_takes_the_plain_path(monkeypatch):
-    """Its masks are other ones than its name says."""
-    encoder = encoder_of(read())
-    contents = probes_of(encoder)
-    expected = encoder_of(read(), reuse=None).encode_ids(contents)
-    masks = PrefixReuse._masks
-    monkeypatch.setattr(
-        PrefixReuse, "_masks", lambda self, places, seen: masks(self, places, torch.ones_like(seen))
-    )
-    assert difference(encoder.encode_ids(contents), expected) < 1e-5
+def test_without_memory_for_one_prompt_its_length_is_told(monkeypatch):
+    encoder = encoder_of(read(span=(1, 3)))
 
-
-def test_without_memory_for_keys_and_values_the_plain_path_is_taken(monkeypatch, caplog):
-    encoder = encoder_of(read())
-    contents = probes_of(encoder)
-    expected = encoder.encode_ids(contents)
-
-    def full(self, roots, count):
+    def full(*_):
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(PrefixReuse, "vectors", full)
-    for _ in range(2):
-        assert difference(encoder.encode_ids(contents), expected) < 1e-5
-    assert caplog.text.count("continuing without reuse") == 1
-
-
-@pytest.mark.parametrize("most", [1, 0])
-def test_without_memory_for_a_batch_smaller_ones_are_taken(most, monkeypatch, caplog):
-    encoder = encoder_of(read(span=(1, 3)))
-    expected = encoder.encode(SENTENCES * 3)
-    forward = PromptRunner.forward
-
-    def scarce(self, rows, *rest):
-        if len(rows) > most:
-            raise torch.OutOfMemoryError("out of memory")
-        return forward(self, rows, *rest)
-
-    monkeypatch.setattr(PromptRunner, "forward", scarce)
-    if not most:
-        with pytest.raises(EncodingError, match=r"tiny: cpu ran out of memory on a prompt of \d+ tokens"):
-            encoder.encode(SENTENCES)
-        return
-    assert difference(encoder.encode(SENTENCES * 3), expected) < 1e-5
-    assert "smaller batches" in caplog.text
+    monkeypatch.setattr(prompt_runner.PromptRunner, "forward", full)
+    with pytest.raises(EncodingError, match=r"tiny: cpu ran out of memory on a prompt of \d+ tokens"):
+        encoder.encode(SENTENCES)
 
 
 def hooks(model):

@@ -14,29 +14,20 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
-from prompted_loading import load_prompted
+from prompted_loading import encoder_of, load_prompted, read
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.detection.run_folder import LoadingRecord
-from stickytoken.encoders import Encoder, Prompting
+from stickytoken.encoders import Prompting
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layers import TokenPrepending, find_decoder
-from stickytoken.encoders.prompted.model import Reading
+from stickytoken.encoders.prompted.layers import find_decoder
 from stickytoken.encoders.prompted.module import CausalPrompt
-from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule, find_prompt
+from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Placement, Token, copies_as_ids
 
 SENTENCES = [*tiny.sentences(6), "", 'is it "the old" bird?', "the bird"]
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
-
-
-def read(prompt="prompteol", span=(1, 3), layer=-1, contrast=None):
-    return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer, contrast)
-
-
-def encoder_of(reading, **options):
-    return CausalPromptEncoder(*tiny_decoders.decoder("qwen2"), "tiny", reading, **options)
 
 
 def stacked(prompt="prompteol", *, kind="qwen2", normalize=False, **options):
@@ -57,17 +48,6 @@ def encoder(folder):
 # The encoder.
 
 
-def test_it_is_an_encoder(encoder):
-    assert isinstance(encoder, Encoder)
-    vectors = encoder.encode(SENTENCES)
-    assert vectors.dtype == np.float32
-    assert vectors.shape == (9, encoder.identity.dimension) == (9, tiny_decoders.DIMENSION)
-    assert encoder.identity.max_length == tiny_decoders.LONGEST
-    assert encoder.encode([]).shape == (0, tiny_decoders.DIMENSION)
-    ids = [text.ids for text in encoder.tokenize(SENTENCES)]
-    assert np.array_equal(encoder.encode_ids(ids), vectors)
-
-
 def test_layers_are_found_behind_a_head_that_does_not_run():
     import transformers
 
@@ -77,9 +57,10 @@ def test_layers_are_found_behind_a_head_that_does_not_run():
     calls = []
     whole.lm_head.register_forward_pre_hook(lambda *_: calls.append(1))
     assert find_decoder(whole, "x").layers == tuple(model.decoder.layers)
-    found = CausalPromptEncoder(whole, tokenizer, "tiny", read()).encode(SENTENCES)
+    found = CausalPromptEncoder(whole, tokenizer, "tiny", read(span=(1, 3))).encode(SENTENCES)
     assert calls == []
-    assert np.array_equal(found, CausalPromptEncoder(model, tokenizer, "tiny", read()).encode(SENTENCES))
+    alone = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3)))
+    assert np.array_equal(found, alone.encode(SENTENCES))
 
 
 @pytest.mark.parametrize("placement", [Placement.PREFIX, Placement.SUFFIX])
@@ -89,7 +70,7 @@ def test_copies_stand_inside_the_quotation(placement):
     tokenizer.add_tokens(['."'])
     model = tiny_decoders.decoder("qwen2")[0]
     model.resize_token_embeddings(len(tokenizer) + 1)
-    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read())
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3)))
     (carrier,) = encoder.tokenize(["the old river"])
     assert carrier.tail == (tokenizer.convert_tokens_to_ids('."'),)
     bird = tokenizer(" bird")["input_ids"][-1]
@@ -133,7 +114,7 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
 
 
 def test_rereading_copies_the_tokenizer_once_and_follows_it(monkeypatch):
-    encoder = encoder_of(read(span=None))
+    encoder = encoder_of(read())
     plain, made, make = encoder.encode(["the river sings"]), [], HuggingFaceTokenizer.__init__
     monkeypatch.setattr(
         HuggingFaceTokenizer, "__init__", lambda own, given: (made.append(given), make(own, given))[1]
@@ -171,10 +152,10 @@ def test_weights_of_another_kind_are_read_as_they_are():
         def forward(self, states):
             return torch.nn.functional.linear(states, self.weight * self.scale)
 
-    exact, quantised = encoder_of(read()), tiny_decoders.decoder("qwen2")[0]
+    exact, quantised = encoder_of(read(span=(1, 3))), tiny_decoders.decoder("qwen2")[0]
     for layer in quantised.layers:
         layer.mlp.up_proj = Int8Linear(layer.mlp.up_proj)
-    encoder = CausalPromptEncoder(quantised, exact.user_tokenizer, "tiny", read())
+    encoder = CausalPromptEncoder(quantised, exact.user_tokenizer, "tiny", exact.reading)
     difference = np.abs(encoder.encode(SENTENCES) - exact.encode(SENTENCES)).max()
     assert 0 < difference < 0.5
     assert encoder.identity.weights != exact.identity.weights
@@ -192,7 +173,7 @@ def test_an_empty_sentence_is_encoded_and_one_with_the_placeholder_too(encoder):
     ids = layout.ids[0].tolist()
     assert ids.count(prompted.placeholder_id) == 2
     assert layout.slots[2].item() == ids.index(prompted.placeholder_id)
-    contrast = encoder_of(read(contrast=Contrast(1)))
+    contrast = encoder_of(read(span=(1, 3), contrast=Contrast(1)))
     assert np.isfinite(contrast.encode(["a <PST> bird", "<PST>"])).all()
 
 
@@ -206,8 +187,6 @@ def test_what_the_model_cannot_read_is_named(folder, encoder):
         with pytest.raises(EncodingError, match=f"token id {ids[-1]}"):
             encoder.encode_ids([ids])
         assert not encoder.fits(ids)
-    with pytest.raises(InputError, match="put it in a list"):
-        encoder.encode("a text")
     with pytest.raises(EncodingError, match=r"the text 'a \\ud800 b\.' contains half a surrogate pair"):
         encoder.encode(["fine", "a \ud800 b"])
     with pytest.raises(EncodingError, match="no tokens, and an echo prompt"):
@@ -215,7 +194,7 @@ def test_what_the_model_cannot_read_is_named(folder, encoder):
 
 
 def test_a_text_must_fit_into_the_longer_prompt():
-    encoder = encoder_of(read(span=None, contrast=Contrast(1)), max_length=60)
+    encoder = encoder_of(read(contrast=Contrast(1)), max_length=60)
     room = 60 - encoder.prompted.auxiliary.length(0)
     token = encoder.content_ids(["river"])[0][0]
     assert encoder.prompted.prompts[0].length(room) < 60
@@ -226,15 +205,9 @@ def test_a_text_must_fit_into_the_longer_prompt():
         encoder.sentence_transformer().encode(["the river " * 400])
 
 
-def test_damaged_or_absent_weights_are_an_error():
-    encoder = encoder_of(read(span=None, layer=2))
-    assert encoder.dimension == tiny_decoders.DIMENSION
-    layers = encoder.prompted.decoder.layers
-    with torch.no_grad():
-        layers[1].mlp.down_proj.weight[0, 0] = float("nan")
-    with pytest.raises(EncodingError, match="not finite"):
-        encoder.encode(SENTENCES)
-    layers[2].to("meta")
+def test_absent_weights_are_an_error():
+    encoder = encoder_of(read(layer=2))
+    encoder.prompted.decoder.layers[2].to("meta")
     with pytest.raises(ModelError, match=r"layers\.2\..* offloaded"):
         _ = encoder.identity
 
@@ -245,7 +218,7 @@ def test_damaged_or_absent_weights_are_an_error():
 def test_no_padding_token_is_needed(encoder):
     model, tokenizer = tiny_decoders.decoder("qwen2")
     tokenizer.pad_token = None
-    found = CausalPromptEncoder(model, tokenizer, "tiny", read(layer=3))
+    found = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3), layer=3))
     assert tokenizer.pad_token is None
     assert np.abs(found.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
 
@@ -265,7 +238,6 @@ def test_no_padding_token_is_needed(encoder):
         ({"token_prepending": False, "start": 1}, "turn on token prepending"),
         ({"max_length": 10}, "the prompt alone takes"),
         ({"max_length": 5000}, "has only 512 positions"),
-        ({"dtype": "int8"}, "dtype"),
         ({"contrast": True, "contrast_strength": -0.5}, "strength is -0.5"),
         ({"contrast": True, "contrast_strength": float("nan")}, "strength is nan"),
         ({"contrast": True, "contrast_layer": -1}, "layer is -1: layers are counted from 0"),
@@ -362,9 +334,9 @@ def test_saved_and_loaded_in_a_fresh_process_it_gives_the_same_vectors(tmp_path)
     [("echo", None), ('A: "{sentence}" is', Contrast(1, 0.25, ContrastRule.SCALED_NORM))],
 )
 def test_a_reading_is_saved_and_recorded_with_its_options(folder, tmp_path, prompt, contrast):
-    options = read(prompt, None, 3, contrast).options
-    encoder = load_prompted(folder, device="cpu", **LoadingRecord(**options).prompting())
-    assert encoder.reading == read(prompt, None, 3, contrast)
+    reading = read(prompt, None, 3, contrast)
+    encoder = load_prompted(folder, device="cpu", **LoadingRecord(**reading.options).prompting())
+    assert encoder.reading == reading
     encoder.sentence_transformer().save(str(tmp_path), create_model_card=False)
     loaded = load_encoder(tmp_path, device="cpu")
     assert loaded.identity == encoder.identity
@@ -388,8 +360,6 @@ def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
         load_encoder(SentenceTransformer(modules=[model[0]], device="cpu", truncate_dim=8))
     with pytest.raises(InputError, match="one text, got a tuple"):
         model[0].preprocess([("a", "b")])
-    with pytest.raises(EncodingError, match="the model reads 512"):
-        model.encode(["the river " * 400])
 
 
 @pytest.mark.parametrize("options", [{}, {"contrast": True, "contrast_layer": 1}])

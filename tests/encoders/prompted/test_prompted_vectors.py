@@ -11,20 +11,14 @@ import prompt_reference
 import tiny_architectures as architectures
 import tiny_decoders
 from prompt_reference import SENTENCES
+from prompted_loading import encoder_of, read
 from stickytoken.encoders.compute.prefixes import ReuseLimits
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layers import TokenPrepending, contrasted
+from stickytoken.encoders.prompted.layers import contrasted
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.module import CausalPrompt
-from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule, clean_sentence, find_prompt
+from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule, clean_sentence
 from stickytoken.errors import ModelError
-from stickytoken.inspection import inspector_of
-from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
-
-
-def read(prompt="prompteol", span=(1, 3), layer=-1, contrast=None):
-    return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer, contrast)
-
 
 # Values of the published code.
 
@@ -92,16 +86,16 @@ FAMILIES = {
 WINDOWS = ("mistral", "gemma2", "gemma3")
 BY_HEAD = Contrast(1, None, ContrastRule.SUB_HEAD_NORM)
 EVERYWHERE = {
-    "plain": read(span=None, layer=2),
+    "plain": read(layer=2),
     "prepended": read(span=(1, 3), layer=3),
     "from the embedding": read("cot", (0, 99)),
-    "contrast": read(contrast=BY_HEAD),
+    "contrast": read(span=(1, 3), contrast=BY_HEAD),
 }
 ON_ONE = {
     "one layer": read("cot", (2, 3), -2),
     "read before the exit": read(span=(1, 4), layer=2),
     "eight prompts": read("metaeol", (1, 3), 3),
-    "scaled": read(span=None, layer=3, contrast=Contrast(2, 0.5)),
+    "scaled": read(layer=3, contrast=Contrast(2, 0.5)),
     "scaled_norm": read("ck", None, -2, Contrast(0, 0.25, ContrastRule.SCALED_NORM)),
     "norm": read("ck", (0, 99), 3, Contrast(1, None, ContrastRule.NORM)),
 }
@@ -161,33 +155,9 @@ def test_a_family_gives_what_hooks_on_transformers_give(name, case):
         assert np.abs(plain.encode(SENTENCES) - expected).max() > 1000 * tolerance
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_is_looked_into_and_attributed(name):
-    parts = parts_of(name)
-    encoder = CausalPromptEncoder(*parts, "tiny", read(layer=3))
-    inspector = inspector_of(encoder)
-    content = encoder.tokenize([SENTENCES[0]])[0].ids
-    expected = encoder.encode_ids([content])[0].astype(float)
-    inside = inspector.look([content], [[0] * len(content)], 1)[0]
-    scale = max(1, np.abs(expected).max())
-    assert np.abs(inside.vector - expected).max() < 1e-5 * scale
-    np.testing.assert_allclose(inside.hidden[-1][-1], inside.vector, atol=1e-6 * scale)
-    if inside.attention is not None:
-        np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-4)
-    asked = (content, [0] * len(content), 32)
-    if parts[0].config.model_type in ("mixtral", "qwen3_moe"):  # torch's product of experts has no derivative
-        with pytest.raises(ModelError, match="forward-mode derivative"):
-            JacobianIntegrator(inspector).contributions(*asked)
-        return
-    found = JacobianIntegrator(inspector).contributions(*asked)
-    assert found.error < 0.05
-    np.testing.assert_allclose(found.vector, expected / np.linalg.norm(expected), atol=1e-5)
-
-
 def test_an_echo_is_the_mean_over_the_second_copy():
     model, tokenizer = tiny_decoders.decoder("qwen2")
-    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read("echo", None, -1))
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read("echo"))
     for sentence in ("the old river sings", "a bird"):
         whole = tokenizer(f"Rewrite the sentence: {sentence}, rewritten sentence: {sentence}")["input_ids"]
         before = tokenizer(f"Rewrite the sentence: {sentence}, rewritten sentence:")["input_ids"]
@@ -211,9 +181,9 @@ def test_a_model_with_several_states_a_token_is_read_behind_the_last_layer_alone
     ids = tokenizer('This sentence : "a bird." means in one word:"')["input_ids"]
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1].numpy()
-    plain = CausalPromptEncoder(model, tokenizer, "tiny", read(span=None))
+    plain = CausalPromptEncoder(model, tokenizer, "tiny", read())
     assert np.abs(plain.encode(["a bird"])[0] - expected).max() < 1e-5
-    for reading in (read(), read(span=None, layer=2)):
+    for reading in (read(span=(1, 3)), read(layer=2)):
         with pytest.raises(ModelError, match="one state per token"):
             CausalPromptEncoder(model, tokenizer, "tiny", reading).encode(["a bird"])
 
@@ -234,7 +204,7 @@ def test_the_placeholder_is_a_fixed_vector_that_matters_from_layer_1_on():
 
 def test_a_row_of_the_matrix_is_the_placeholder_where_there_is_one():
     model, tokenizer = parts_of("qwen2")
-    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read())
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3)))
     assert encoder.prompted.placeholder is None
     first = encoder.encode(SENTENCES)
     with torch.no_grad():
@@ -287,13 +257,11 @@ def test_a_prompt_that_is_the_auxiliary_one_is_left_with_nothing_to_attend_to():
 def test_contrast_needs_a_layer_whose_attention_has_an_output_projection():
     parts = parts_of("lfm2")
     with pytest.raises(ModelError, match=r"layer 2 of tiny \(a lfm2\) .* layers 1, 3 have one"):
-        CausalPromptEncoder(*parts, "tiny", read(span=None, contrast=Contrast(2)))
+        CausalPromptEncoder(*parts, "tiny", read(contrast=Contrast(2)))
     module = CausalPrompt(*parts, contrast=True)  # the default chooses one that has
     assert module.reading.contrast == Contrast(1)
     # Bloom can multiply by slices of the weights itself.
-    encoder = CausalPromptEncoder(
-        *tiny_decoders.decoder("bloom"), "tiny", read(span=None, contrast=Contrast(1))
-    )
+    encoder = CausalPromptEncoder(*tiny_decoders.decoder("bloom"), "tiny", read(contrast=Contrast(1)))
     attention = encoder.prompted.decoder.layers[1].self_attention
     attention.pretraining_tp, attention.slow_but_exact = 2, True
     with pytest.raises(ModelError, match="tiny does not call the output projection of layer 1 as a module"):
@@ -301,7 +269,7 @@ def test_contrast_needs_a_layer_whose_attention_has_an_output_projection():
 
 
 def test_heads_of_unequal_size_are_named():
-    encoder = CausalPromptEncoder(*tiny_decoders.decoder("qwen2"), "tiny", read(contrast=BY_HEAD))
+    encoder = encoder_of(read(span=(1, 3), contrast=BY_HEAD))
     encoder.prompted.decoder.model.config.num_attention_heads = 5
     with pytest.raises(ModelError, match="5 attention heads for values of width 32"):
         encoder.encode(["a bird"])
@@ -325,7 +293,7 @@ def test_recurrent_models_are_refused(kind, settings):
     tokenizer = architectures.qwen_tokenizer(closing=False)
     model = random_model(kind, settings, rows=len(tokenizer))
     with pytest.raises(ModelError, match="a recurrent model"):
-        CausalPromptEncoder(model, tokenizer, "tiny", read(span=None))
+        CausalPromptEncoder(model, tokenizer, "tiny", read())
 
 
 def test_models_that_are_no_decoders_are_refused(tmp_path, monkeypatch):
@@ -351,4 +319,4 @@ def test_models_that_are_no_decoders_are_refused(tmp_path, monkeypatch):
         (tiny_decoders.decoder("qwen2")[0].to("meta"), "meta device"),
     ):
         with pytest.raises(ModelError, match=reason):
-            CausalPromptEncoder(model, tokenizer, "x", read())
+            CausalPromptEncoder(model, tokenizer, "x", read(span=(1, 3)))

@@ -5,7 +5,7 @@ import pytest
 import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, processors
+from tokenizers import Tokenizer, models
 
 import saved_models
 import tiny
@@ -153,19 +153,6 @@ def test_special_tokens_in_a_text_are_split_where_the_tokenizer_says_so():
     assert vocabulary["[SEP]"] not in expected
     assert adapted.encode_many(["the [SEP] river"]) == [expected]
     assert adapted.fingerprint != ADAPTED["bert"].fingerprint
-
-
-def test_the_original_is_not_touched():
-    original = architectures.bert_tokenizer()
-    original.backend_tokenizer.enable_truncation(5)
-    before = original.backend_tokenizer.to_str()
-    adapted = HuggingFaceTokenizer(original)
-    adapted.encode_many(TEXTS)
-    adapted.tokenize(TEXTS, "the song: ")
-    assert original.backend_tokenizer.to_str() == before
-    original.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A")
-    original.add_tokens(["zebra"])
-    assert "zebra" not in adapted.entries.values()
 
 
 def test_an_empty_vocabulary_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.compute.linear import BFloat16Linears, PackedLinears
+from stickytoken.encoders.compute.model_state import switched_on
 from stickytoken.encoders.compute.workers import compute_all, worker_count
 from stickytoken.encoders.protocol import equal_length_batches
 from stickytoken.encoders.text_encoder import InputTemplate
@@ -38,71 +40,45 @@ _TRIAL_TEXTS, _TRIAL_LENGTH = 64, 32
 _AHEAD = 2
 
 
-class BatchRunner:
-    """Run contents through all modules of a model.
+class BatchEngine(ABC):
+    """Runs inputs in batches of equal length, and in smaller ones after a device has run out of memory.
 
-    On a CPU, every core computes batches of its own. On an accelerator, the next batch is prepared and sent
-    while the previous one is computed.
+    On a CPU, several workers compute batches of their own. On an accelerator, the next batch is prepared and
+    sent while the previous one is computed.
     """
 
-    def __init__(
-        self, model: SentenceTransformer, template: InputTemplate, name: str, token_budget: int | None
-    ) -> None:
-        self._model = model
-        self._template = template
-        self._name = name
-        self._given_budget = token_budget
+    unit = "text"  # what an input is called in messages
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
 
     @cached_property
     def token_budget(self) -> int:
         """Tokens per batch; reduced after running out of memory."""
-        kind = self._model.device.type
-        budget = self._given_budget or (
-            self._budget_by_memory()
-            if kind == "cuda"
-            else _CPU_TOKEN_BUDGET
-            if kind == "cpu"
-            else _ACCELERATOR_TOKEN_BUDGET
-        )
-        _LOG.info("%s: batches of at most %d tokens on %s", self._name, budget, self._model.device)
-        return budget
+        return _CPU_TOKEN_BUDGET if self.device.type == "cpu" else _ACCELERATOR_TOKEN_BUDGET
 
-    def _budget_by_memory(self) -> int:
-        """Estimate how many tokens fit into the free memory from the use of a small batch."""
-        device, overhead = self._model.device, self._template.overhead
-        length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
-        trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
-        self.launch(trial)  # allocates kernels and workspaces that remain
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        self.launch(trial)
-        taken = torch.cuda.max_memory_allocated(device) - before
-        free, _ = torch.cuda.mem_get_info(device)
-        return affordable_tokens(free, taken / (len(trial) * (len(trial[0]) + overhead)))
-
-    def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32] | None:
-        """Compute the vectors of contents, shape (n, d); None without contents."""
-        lengths = [len(content) + self._template.overhead for content in contents]
-        if not lengths:
-            return None
-        found: list[tuple[NDArray[np.intp], NDArray[np.float32]]] = []  # places of contents, and vectors
-        workers = worker_count(self._model)
+    def run(
+        self, lengths: Sequence[int], compute: Callable[[NDArray[np.intp]], torch.Tensor], workers: int = 1
+    ) -> NDArray[np.float32]:
+        """Compute inputs, at least one, given their lengths and how places of equal ones are computed."""
+        found: list[tuple[NDArray[np.intp], NDArray[np.float32]]] = []
         if workers == 1:
-            found.extend(self._in_turn(contents, lengths))
+            found.extend(self._in_turn(lengths, compute))
         else:
-
-            def compute(batch: NDArray[np.intp]) -> None:
-                found.append((batch, self.launch([contents[row] for row in batch]).numpy()))
-
             share = max(_LEAST_TOKENS, sum(lengths) // (workers * _BATCHES_PER_WORKER))
-            compute_all(compute, equal_length_batches(lengths, min(self.token_budget, share)), workers)
-        rows, parts = zip(*found, strict=True)
-        vectors = np.empty((len(contents), parts[0].shape[1]), dtype=np.float32)
-        vectors[np.concatenate(rows)] = np.concatenate(parts)
-        return vectors
+            batches = equal_length_batches(lengths, min(self.token_budget, share))
+            compute_all(lambda batch: found.append((batch, compute(batch).numpy())), batches, workers)
+        places, parts = zip(*found, strict=True)
+        results = np.empty((len(lengths), *parts[0].shape[1:]), dtype=np.float32)
+        results[np.concatenate(places)] = np.concatenate(parts)
+        return results
 
     def _in_turn(
-        self, contents: Sequence[tuple[int, ...]], lengths: Sequence[int]
+        self, lengths: Sequence[int], compute: Callable[[NDArray[np.intp]], torch.Tensor]
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
         waiting = deque(equal_length_batches(lengths, self.token_budget))
         computing: deque[tuple[NDArray[np.intp], torch.Tensor]] = deque()
@@ -113,32 +89,86 @@ class BatchRunner:
                 continue
             batch = waiting.popleft()
             try:
-                computing.append((batch, self.launch([contents[row] for row in batch])))
+                computing.append((batch, compute(batch)))
             except torch.OutOfMemoryError as error:
-                length, device = lengths[batch[0]], self._model.device
+                length = lengths[batch[0]]
                 if len(batch) == 1:
                     raise EncodingError(
-                        f"{self._name}: {device} ran out of memory on a text of {length} tokens: "
+                        f"{self.name}: {self.device} ran out of memory on a {self.unit} of {length} tokens: "
                         "use shorter sentences, a lower precision or another device"
                     ) from error
-                self.token_budget = len(batch) * length // 2
+                self.token_budget = max(1, len(batch) * length // 2)
                 torch.cuda.empty_cache()
                 _LOG.warning(
                     "%s: out of memory on %s, continuing with batches of at most %d tokens",
-                    self._name,
-                    device,
+                    self.name,
+                    self.device,
                     self.token_budget,
                 )
                 waiting.extendleft(reversed(np.array_split(batch, 2)))
 
+
+class BatchRunner(BatchEngine):
+    """Runs contents through all modules of a model; with a reader, the vectors after some layers follow."""
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        template: InputTemplate,
+        name: str,
+        token_budget: int | None,
+        reader: LayerReader | None = None,
+    ) -> None:
+        super().__init__(name)
+        self._model = model
+        self._template = template
+        self._given_budget = token_budget
+        self._reader = reader
+
+    @property
+    def device(self) -> torch.device:
+        return self._model.device
+
+    @cached_property
+    def token_budget(self) -> int:
+        if self._given_budget:
+            budget = self._given_budget
+        else:
+            budget = self._budget_by_memory() if self.device.type == "cuda" else super().token_budget
+        _LOG.info("%s: batches of at most %d tokens on %s", self.name, budget, self.device)
+        return budget
+
+    def _budget_by_memory(self) -> int:
+        """Estimate how many tokens fit into the free memory from the use of a small batch."""
+        device, overhead = self.device, self._template.overhead
+        length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
+        trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
+        self.launch(trial)  # allocates kernels and workspaces that remain
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        self.launch(trial)
+        taken = torch.cuda.max_memory_allocated(device) - before
+        free, _ = torch.cuda.mem_get_info(device)
+        return affordable_tokens(free, taken / (len(trial) * (len(trial[0]) + overhead)))
+
+    def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
+        lengths = [len(content) + self._template.overhead for content in contents]
+        with nullcontext() if self._reader is None else self._reader.keeping_states():
+            return self.run(
+                lengths,
+                lambda batch: self.launch([contents[row] for row in batch]),
+                worker_count(self._model),
+            )
+
     def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
         """Start computing contents of equal length; shape (n, d), on the model's device."""
+        if self._reader is not None:
+            return self._reader.vectors(self.features(contents))
         found: torch.Tensor = self._model(self.features(contents))["sentence_embedding"].float()
         return found[:, : self._model.truncate_dim]
 
     def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-        """Return the model input for contents of equal length, including special tokens."""
-        template, device = self._template, self._model.device
+        template, device = self._template, self.device
         rows = [[*template.before, *content, *template.after] for content in contents]
         ids = torch.tensor(rows, dtype=torch.long)
         if device.type == "cuda":
@@ -159,7 +189,6 @@ class BatchRunner:
 
 
 def affordable_tokens(free: float, bytes_per_token: float) -> int:
-    """Return the tokens per batch that leave enough memory on a device."""
     affordable = int(_MEMORY_SHARE * free / max(1.0, bytes_per_token))
     return max(_LEAST_BUDGET, min(affordable, _LARGEST_TOKEN_BUDGET))
 
@@ -172,7 +201,6 @@ ROUNDING = {Precision.TF32: 2**-10, Precision.BFLOAT16: 2**-7, Precision.FLOAT16
 
 
 def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
-    """Refuse a precision that the model's device does not support."""
     parameter = next(model.parameters())
     there = {
         "cpu": (Precision.BFLOAT16,),
@@ -217,13 +245,18 @@ def _tf32() -> Iterator[None]:
 _PARTS = {"attention", "intermediate", "output"}
 
 
-def last_attention(model: SentenceTransformer) -> torch.nn.Module | None:
-    """Return the attention of the last layer if only its first token is read later, else None."""
+def pools_by(model: SentenceTransformer, mode: str) -> bool:
+    """Check that the model is a transformer, then a pooling of this mode alone, then whatever follows."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
-        return None
-    if model[1].pooling_mode not in ("cls", ("cls",), ["cls"]):
+        return False
+    return model[1].pooling_mode in (mode, (mode,), [mode])
+
+
+def last_attention(model: SentenceTransformer) -> torch.nn.Module | None:
+    """Return the attention of the last layer if only its first token is read later, else None."""
+    if not pools_by(model, "cls"):
         return None
     backbone: Any = model[0].model
     layers: Any = getattr(getattr(backbone, "encoder", None), "layer", None)
@@ -291,15 +324,9 @@ class LayerReader:
         )
         self._norm = next((norm for norm in norms if isinstance(norm, torch.nn.Module)), torch.nn.Identity())
 
-    @contextmanager
-    def keeping_states(self) -> Iterator[None]:
+    def keeping_states(self) -> AbstractContextManager[None]:
         """Let the model return the states of all layers; several threads may compute meanwhile."""
-        before = self._config.output_hidden_states
-        self._config.output_hidden_states = True
-        try:
-            yield
-        finally:
-            self._config.output_hidden_states = before
+        return switched_on(self._config, "output_hidden_states")
 
     def vectors(self, features: dict[str, Any]) -> torch.Tensor:
         """Return the model's own vectors and, behind each, those after the layers; (n, (1 + layers) x d).

@@ -33,8 +33,6 @@ def packed_layers_wanted(asked: bool | None) -> bool | None:
 
 
 class LinearPlace(NamedTuple):
-    """Where a linear layer's product is computed."""
-
     module: torch.nn.Module  # whose forward pass is replaced: the layer, or a block of it and its GELU
     layer: torch.nn.Linear
     gelu: bool = False  # an exact GELU follows inside the module
@@ -198,7 +196,6 @@ class PackedLinears:
 
     @property
     def modules(self) -> frozenset[torch.nn.Module]:
-        """Modules whose forward pass is replaced."""
         return frozenset(self._forwards)
 
     @contextmanager

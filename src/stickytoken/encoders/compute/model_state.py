@@ -25,18 +25,15 @@ _BOUNDED: list[AbstractContextManager[object]] = []
 _BOUNDED_GUARD = threading.Lock()
 
 
-@contextmanager
-def exclusive(model: torch.nn.Module) -> Iterator[None]:
-    """Hold an exclusive lock on the model; the same thread may take it again.
+def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
+    """Return an exclusive lock on the model; the same thread may take it again.
 
     Everything that reads or replaces the state of a model's modules holds it: forward passes, settings,
     training flags. Models that share their first weights share the lock.
     """
     owner = next((module for module in model.modules() if module._parameters), model)
     with _LOCKS_GUARD:
-        lock = _LOCKS.setdefault(owner, threading.RLock())
-    with lock:
-        yield
+        return _LOCKS.setdefault(owner, threading.RLock())
 
 
 @contextmanager
@@ -65,6 +62,17 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def switched_on(config: Any, name: str) -> Iterator[None]:
+    """Switch a setting of a configuration on, then restore it."""
+    before = getattr(config, name)
+    setattr(config, name, True)
+    try:
+        yield
+    finally:
+        setattr(config, name, before)
 
 
 @contextmanager

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stickytoken.encoders.compute.batches import BatchEngine, pools_by
 from stickytoken.encoders.text_encoder import InputTemplate
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -29,7 +34,6 @@ class Branch:
 
     @property
     def length(self) -> int:
-        """Number of tokens from the root to the end of the branch."""
         return self.shared + len(self.tokens)
 
 
@@ -64,7 +68,6 @@ def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
 
 
 def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Yield the branches level by level: roots, their children, and so on."""
     level = list(roots)
     while level:
         yield level
@@ -72,7 +75,6 @@ def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
 
 
 def new_tokens(roots: Sequence[Branch]) -> int:
-    """Count the tokens to compute."""
     return sum(len(branch.tokens) for level in levels(roots) for branch in level)
 
 
@@ -142,33 +144,64 @@ def agree(found: NDArray[np.float32], plain: NDArray[np.float32], rounding: floa
     return bool(np.abs(found - plain).max() <= tolerance)
 
 
-class PrefixReuse:
-    """Compute inputs as trees."""
+def samples_of(carrier: tuple[int, ...], copied: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return a few inputs that begin alike: copies of some tokens behind a carrier, and before it."""
+    copies = [(token,) * count for token in copied for count in (1, 2, 3)]
+    return [*((*carrier, *each) for each in copies), *((*each, *carrier) for each in copies)]
 
-    def __init__(self, model: TreeModel, token_budget: int, limits: ReuseLimits = REUSE) -> None:
-        self._model = model
-        self._limits = limits
-        self._token_budget = token_budget
+
+@dataclass
+class PrefixReuse:
+    """Compute inputs as trees, if that gives the vectors of the plain path on a few samples."""
+
+    model: TreeModel
+    engine: BatchEngine
+    limits: ReuseLimits
+    samples: Sequence[tuple[int, ...]]
+    plain: Callable[[Sequence[tuple[int, ...]]], NDArray[np.float32]]
+    rounding: float
+    memory_left: bool = True
+
+    def shared(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> NDArray[np.float32] | None:
+        """Return the vectors of contents; None if they have too little in common, or trees do not work."""
+        roots = self.trees(contents, known) if self.memory_left else None
+        if not roots or not self._agrees:
+            return None
+        try:
+            return self.vectors(roots, len(contents))
+        except torch.OutOfMemoryError:
+            # Keys and values take extra memory, which the plain path does not need.
+            self.memory_left = False
+            engine = self.engine
+            _LOG.warning("%s: out of memory on %s, continuing without reuse", engine.name, engine.device)
+            return None
+
+    @cached_property
+    def _agrees(self) -> bool:
+        roots = self.trees(self.samples)
+        if roots is None:
+            return False
+        return agree(self.vectors(roots, len(self.samples)), self.plain(self.samples), self.rounding)
 
     def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
         """Arrange the inputs as trees; None if they have too little in common."""
-        before, after = self._model.before, self._model.after
+        before, after = self.model.before, self.model.after
         inputs = [(*before, *content) for content in contents]
         if not all(inputs):
             return None
         roots = grow(inputs)
         plain = sum(map(len, inputs)) + (len(after) - known) * len(inputs)
         computed = new_tokens(roots) + len(after) * len(inputs)
-        return roots if computed <= self._limits.tree_share * plain else None
+        return roots if computed <= self.limits.tree_share * plain else None
 
     def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
         """Compute the vectors of the inputs in the trees, shape (count, d), in inference mode."""
         found: NDArray[np.float32] | None = None
         # A few trees at a time, since their keys and values are kept until they are done.
-        for group in _groups(roots, self._token_budget):
+        for group in _groups(roots, self.engine.token_budget):
             kept: dict[int, KeysAndValues] = {}
             for level in levels(group):
-                for batch in _batches(level, len(self._model.after), self._token_budget):
+                for batch in _batches(level, len(self.model.after), self.engine.token_budget):
                     rows, vectors = self._run(batch, kept)
                     if found is None:
                         found = np.empty((count, vectors.shape[1]), dtype=np.float32)
@@ -182,7 +215,7 @@ class PrefixReuse:
         """
         from transformers import DynamicCache
 
-        backbone, after = self._model.backbone, self._model.after
+        backbone, after = self.model.backbone, self.model.after
         device = backbone.get_input_embeddings().weight.device
         fans = len(batch.ends) if after else 0
         rows = [[*branch.tokens, *after * fans] for branch in batch.branches]
@@ -191,7 +224,7 @@ class PrefixReuse:
             for layer, (keys, values) in enumerate(_gather(batch, kept)):
                 cache.update(keys, values, layer)
         places, mask = _places(batch, len(after))
-        states = self._model.states(
+        states = self.model.states(
             {
                 "input_ids": torch.tensor(rows, dtype=torch.long, device=device),
                 "attention_mask": self._masks(places.to(device), mask.to(device)),
@@ -211,14 +244,14 @@ class PrefixReuse:
             batch.size + (fan + 1) * len(after) - 1 if after else end - batch.shared - 1
             for fan, end in enumerate(batch.ends)
         ]
-        vectors = self._model.finish(states[:, last].flatten(0, 1)[:, None]).float()
+        vectors = self.model.finish(states[:, last].flatten(0, 1)[:, None]).float()
         # Inputs are distinct, so each end belongs to one; all branches of a batch have the same ends.
         inputs = [row for branch in batch.branches for _, row in sorted(branch.ends)]
         return inputs, vectors.cpu().numpy()
 
     def _masks(self, places: torch.Tensor, seen: torch.Tensor) -> Any:
         """Build additive attention masks: 0 where a token attends to another, else the lowest number."""
-        config, dtype = self._model.backbone.config, self._model.backbone.dtype
+        config, dtype = self.model.backbone.config, self.model.backbone.dtype
         window = getattr(config, "sliding_window", None)
         near = seen
         if window is not None:
@@ -299,19 +332,18 @@ def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def reads_last_token(model: SentenceTransformer, template: InputTemplate) -> bool:
     """Check that the model is a known causal one with last-token pooling."""
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
+    if not pools_by(model, "lasttoken"):
         return False
-    text = model[0].modality_config.get("text", {})
+    first: Any = model[0]
+    pooling: Any = model[1]
+    text = first.modality_config.get("text", {})
     return (
-        known_kind(model[0].model)
-        and model[1].pooling_mode in ("lasttoken", ("lasttoken",), ["lasttoken"])
+        known_kind(first.model)
         and text.get("method") == "forward"
         and text.get("method_output_name") in ("last_hidden_state", ["last_hidden_state"])
         and template.token_types is None
         and not template.flat
-        and (model[1].include_prompt or "prompt_length" not in dict(template.features))
+        and (pooling.include_prompt or "prompt_length" not in dict(template.features))
     )
 
 

@@ -219,13 +219,11 @@ class CompiledBackbone:
 
     @property
     def current(self) -> bool:
-        """Whether the weights are still those that were compiled."""
         pairs = zip(_state_of(self._backbone), self._weights, strict=True)
         return all(mark == known[0] and torch.equal(values, known[1]) for (mark, values), known in pairs)
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Compute with the compiled pass; the caller holds the model's lock."""
         vars(self._backbone)["forward"] = self._forward
         try:
             yield

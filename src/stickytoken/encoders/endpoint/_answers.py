@@ -7,7 +7,6 @@ found out about the server; no text, and no key.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sqlite3
 import threading
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.endpoint.options import Address
 from stickytoken.errors import RunError
+from stickytoken.machine import cache_folder
 
 _FILE = "answers.sqlite"
 _KEY_BYTES = 16
@@ -34,9 +34,7 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 def answers_folder(address: Address, dimensions: int | None) -> Path:
     """Return the folder of a model's answers: below STICKYTOKEN_CACHE, or else the user's cache folder."""
-    own = os.environ.get("STICKYTOKEN_CACHE")
-    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    root = Path(own or shared).expanduser() / ("" if own else "stickytoken") / "endpoints"
+    root = cache_folder().expanduser() / "endpoints"
     whole = f"{address.base_url}\0{address.model}\0{dimensions}"
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:_NAME_SHOWN]
     return root / f"{stem or 'model'}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
@@ -51,7 +49,6 @@ class Answers:
         self._connection: sqlite3.Connection | None = None
 
     def find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the vectors of texts that were answered before."""
         by_key = {_key(text): text for text in texts}
         keys = list(by_key)
         found = {}
@@ -69,12 +66,10 @@ class Answers:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
     def fact(self, name: str) -> str | None:
-        """Return a stored fact about the server by name."""
         rows = self._read("SELECT value FROM facts WHERE name = ?", [name])
         return str(rows[0][0]) if rows else None
 
     def note(self, name: str, value: str) -> None:
-        """Store a fact about the server."""
         with self._used() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 

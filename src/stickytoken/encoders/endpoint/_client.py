@@ -9,7 +9,6 @@ import math
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -52,8 +51,6 @@ _POLL = 0.2
 
 
 class Failure(Enum):
-    """How a request failed."""
-
     REFUSED = auto()  # the server said that it cannot answer now
     WEB_PAGE = auto()  # of a server in maintenance, or of one that is no API
     UNREACHED = auto()  # nobody was there to take the request
@@ -99,7 +96,6 @@ class CostLimitError(RunError):
 
 
 def price(tokens: float, price_per_million: float | None) -> float | None:
-    """Price of a number of tokens; None without a price."""
     return None if price_per_million is None else tokens * price_per_million / 1e6
 
 
@@ -225,7 +221,6 @@ class Client:
         self._tokenizing = threading.Lock()  # tokenizers are for one thread at a time
 
     def send(self, texts: Sequence[str], encoding: Encoding) -> Reply:
-        """Send texts once."""
         dimensions = self.options.dimensions
         options: dict[str, Any] = {} if dimensions is None else {"dimensions": dimensions}
         started = time.perf_counter()
@@ -293,14 +288,8 @@ class Client:
         that the server refuses, and why; without it, such a text ends everything. `waits` is told the reason
         and the seconds of a long pause. The first failure ends the work of all threads.
         """
-        waiting = deque(batches)
+        waiting = iter(batches)
         over = threading.Event()
-
-        def take() -> Sequence[str] | None:
-            try:
-                return waiting.popleft()
-            except IndexError:
-                return None
 
         def pause(seconds: float) -> None:
             until = time.monotonic() + seconds
@@ -346,7 +335,7 @@ class Client:
                 without_vector(texts[0], reason)
 
         def work() -> None:
-            while (texts := take()) is not None and not over.is_set():
+            while (texts := next(waiting, None)) is not None and not over.is_set():
                 answer(texts, Attempts(self.options.patience))
 
         _in_threads(work, min(_AT_ONCE, len(batches)), over)
@@ -361,7 +350,6 @@ class Client:
         return ModelError(f"{self.address.name}: a web page answers there, not an API: {what}")
 
     def _explained(self, error: Any) -> Exception:
-        """Turn an error of the SDK into one that says whether to ask again."""
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
             if cause == "ConnectTimeout":

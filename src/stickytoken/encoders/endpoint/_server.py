@@ -106,7 +106,6 @@ class Capabilities(BaseModel):
 
     @property
     def sentinel_vectors(self) -> NDArray[np.float32]:
-        """Vectors of the sentinel texts, shape (n, d)."""
         flat = np.frombuffer(base64.b64decode(self.sentinels), dtype="<f4")
         return flat.reshape(len(SENTINELS), self.dimension)
 
@@ -283,7 +282,6 @@ class _Discovery:
         )
 
     def largest_batch(self) -> int:
-        """Find how many texts a request may have, from the most that are ever sent downward."""
         size = _MOST_TEXTS
         while size > 1 and self.answers([f"{place}" for place in range(size)], together=True) is None:
             size //= 2

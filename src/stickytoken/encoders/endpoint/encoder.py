@@ -36,7 +36,6 @@ from stickytoken.vocabulary import RoundTripTokenizer
 
 # Requests after which the sentinel texts are sent again.
 _CHECKED_EVERY = 200
-_CHUNK = 4096
 
 
 class EndpointModel:
@@ -88,9 +87,7 @@ class EndpointModel:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of distinct texts, shape (n, d); see `TextModel`."""
         asked = [self.prompt + text for text in texts]
-        found = {}
-        for start in range(0, len(asked), _CHUNK):
-            found.update(self.answers.find(asked[start : start + _CHUNK]))
+        found = self.answers.find(asked)
         unanswered = ([text for text in batch if text not in found] for batch in self.batches(asked))
         batches = [batch for batch in unanswered if batch]
         if batches:
@@ -119,11 +116,9 @@ class EndpointModel:
         return batches
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of texts as the tokenizer does."""
         return list(map(len, self.tokenizer.encode_many(texts)))
 
     def counted_by_server(self, texts: Sequence[str]) -> float:
-        """Estimate the tokens that the server counts for texts."""
         known = self.capabilities
         return sum(self.count(texts)) * known.tokens_per_unit + known.overhead * len(texts)
 
@@ -189,7 +184,6 @@ class EndpointEncoder(TextEncoder):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What can change the vectors, as far as the endpoint reveals it."""
         return replace(super().identity, prompt=self.endpoint.prompt)
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -206,13 +200,11 @@ class EndpointEncoder(TextEncoder):
         return vectors
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text by word, the prompt in the head."""
         if not isinstance(self.tokenizer, HuggingFaceTokenizer):
             return super().tokenize(texts)  # its content ids include the prompt
         return self.tokenizer.tokenize(texts, self.endpoint.prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of the prompt and each text, without special tokens."""
         return self.tokenizer.encode_many([self.endpoint.prompt + text for text in texts])
 
 
@@ -225,7 +217,6 @@ def load_endpoint(
     max_length: int | None = None,
     options: EndpointOptions | None = None,
 ) -> EndpointEncoder:
-    """Load a model behind an endpoint, and find out what its server does."""
     options = options or EndpointOptions()
     address = parse_address(name, options.key_variable)
     vocabulary = vocabulary_of(tokenizer, candidates)
@@ -240,13 +231,8 @@ def load_endpoint(
     if all(source is None or isinstance(source, (str, Path)) for source in (tokenizer, candidates)):
         spec = EncoderSpec(
             model=name,
-            device=None,
             prompting=Prompting(prompt),
-            dtype="float32",
-            revision=None,
-            trust_remote_code=False,
             max_length=max_length,
-            token_budget=None,
             vocabulary=_absolute(tokenizer),
             candidates=_absolute(candidates),
             endpoint=options,
@@ -264,8 +250,6 @@ def _absolute(source: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """What a measurement would send."""
-
     requests: int
     texts: int  # in these requests
     tokens: int  # in these requests, as the server counts them
@@ -358,7 +342,6 @@ class Rehearsal(StandIn["EndpointEncoder"]):
 
     @cached_property
     def _table(self) -> NDArray[np.float32]:
-        """Random vectors, shape (rows, d)."""
         return np.random.default_rng(_SEED).standard_normal((_ROWS, self.dimension), dtype=np.float32)
 
     def _vector(self, ids: Sequence[int]) -> NDArray[np.float32]:

@@ -25,8 +25,6 @@ _SHORTEST_REMOVED = 6
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a model is, and under which name."""
-
     base_url: str  # without a slash at its end
     model: str
     key_variable: str  # environment variable that holds the key
@@ -46,12 +44,10 @@ class Address:
 
 
 def names_endpoint(name: str) -> bool:
-    """Check whether the name of a model is that of a model behind an endpoint."""
     return name.startswith(_OPENAI) or name.lower().startswith(("http://", "https://"))
 
 
 def parse_address(name: str, key_variable: str | None = None) -> Address:
-    """Read the name of a model behind an endpoint."""
     if key_variable is not None and not (key_variable.isascii() and key_variable.isidentifier()):
         # It may be the key itself, so it is not shown.
         raise InputError(

@@ -30,7 +30,6 @@ _ORDINARY_WORDS = 2000
 
 
 def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None) -> RoundTripTokenizer | None:
-    """Return the vocabulary that a user names."""
     if tokenizer is not None and candidates is not None:
         raise InputError(
             "a tokenizer and candidates were passed: pass candidates only if there is no tokenizer"
@@ -45,7 +44,6 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
 
 
 def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
-    """Load the tokenizer of a model behind an endpoint."""
     text = str(source)
     if text.startswith(_TIKTOKEN):
         return _Tiktoken(text.removeprefix(_TIKTOKEN), None)
@@ -93,7 +91,6 @@ class CandidateVocabulary:
 
 
 def candidate_vocabulary(candidates: Sequence[str]) -> CandidateVocabulary:
-    """Add ordinary words from the bundled sentences to candidates."""
     chosen = list(dict.fromkeys(text for text in candidates if text.strip()))
     if not chosen:
         raise InputError("the list of candidates is empty: name at least one string to examine")
@@ -113,8 +110,6 @@ def read_candidates(path: Path) -> list[str]:
 
 
 class _Tiktoken:
-    """An encoding of tiktoken as a tokenizer."""
-
     def __init__(self, name: str, path: Path | None) -> None:
         require_package("tiktoken", f"the encoding {name!r}", "endpoint")
         import tiktoken

@@ -21,8 +21,7 @@ from stickytoken.encoders.loading.resolution import (
     has_weights,
     hub_repositories,
     load_tokenizer,
-    reported_missing,
-    require_all_weights,
+    loading_weights,
     require_cuda,
     require_device,
     resolve_model,
@@ -223,7 +222,6 @@ def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
 
 
 def _load_by_name(spec: EncoderSpec) -> IdEncoder:
-    """Check the options, find the model and load it."""
     if spec.dtype not in _DTYPES:
         raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
     if spec.device is not None:
@@ -259,7 +257,6 @@ def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
 
 
 def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
-    """Return an encoder of a model that the user loaded, and refuse what it would ignore."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     config = getattr(getattr(model[0], "config", None), "_name_or_path", None) if len(model) else None
@@ -345,7 +342,6 @@ def require_model(name: str, revision: str | None = None) -> str:
 
 
 def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
-    """Load the model in a folder as another model was loaded."""
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         raise ModelError(f"{encoder.name} was made from a model object: load it by name or from its folder")
@@ -379,8 +375,7 @@ def _load_sentence_transformer(source: ModelSource, spec: EncoderSpec, dtype: st
             raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
         if not has_weights(folder):
             raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
-    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a missing, unused pooler is initialised the same every time
+    with loading_weights(source):
         loaded = SentenceTransformer(
             source.location,
             device=spec.device,
@@ -397,7 +392,6 @@ def _load_sentence_transformer(source: ModelSource, spec: EncoderSpec, dtype: st
                 f"{name!r} is a classifier or a cross-encoder ({made[0]}), whose vectors of texts were never "
                 "trained: pass an embedding model"
             )
-    require_all_weights(missing, name)
     set_precision(loaded, dtype, name)
     if folder.is_dir() and not described:
         pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)

@@ -9,7 +9,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,8 +42,6 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A resolved name."""
-
     name: str  # as given by the user
     location: str  # a folder, or a hub repository
     origin: Origin
@@ -108,7 +106,6 @@ def _cached_folder(repository: str, revision: str | None) -> Path | None:
 
 
 def has_weights(folder: Path) -> bool:
-    """Check whether a folder, or a module folder in it, has a weight file."""
     places = [place for pattern in _WEIGHT_PATTERNS for place in (pattern, f"*/{pattern}")]
     return any(next(folder.glob(place), None) is not None for place in places)
 
@@ -162,8 +159,13 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextmanager
-def reported_missing() -> Iterator[list[str]]:
-    """Collect the tensors missing from a checkpoint, which transformers reports only in its log."""
+def loading_weights(source: ModelSource) -> Iterator[None]:
+    """Load a model, and refuse a checkpoint with missing tensors, except those of an unused pooler.
+
+    transformers reports them only in its log. What is initialised at random is so the same way every time.
+    """
+    import torch
+
     missing: list[str] = []
 
     class _Collector(logging.Handler):
@@ -177,11 +179,19 @@ def reported_missing() -> Iterator[list[str]]:
         logger.setLevel(logging.WARNING)
     logger.propagate = False
     try:
-        yield missing
+        with explained(source, "model"), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            yield
     finally:
         logger.removeHandler(collector)
         logger.setLevel(level)
         logger.propagate = propagates
+    if needed := [tensor for tensor in missing if "pooler." not in tensor]:
+        more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
+        raise ModelError(
+            f"the weights of {source.name!r} lack the tensor {needed[0]}{more}, which would be initialised "
+            "at random: use a complete checkpoint"
+        )
 
 
 @contextmanager
@@ -209,16 +219,6 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
         raise ModelError(message) from error
 
 
-def require_all_weights(missing: list[str], name: str) -> None:
-    """Refuse a checkpoint with missing tensors, except those of an unused pooler."""
-    if needed := [tensor for tensor in missing if "pooler." not in tensor]:
-        more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
-        raise ModelError(
-            f"the weights of {name!r} lack the tensor {needed[0]}{more}, which would be initialised at "
-            "random: use a complete checkpoint"
-        )
-
-
 def available_devices() -> list[str]:
     """List the devices of this machine: ``cpu``, and each accelerator that torch finds."""
     import torch
@@ -230,7 +230,6 @@ def available_devices() -> list[str]:
 
 
 def best_device() -> str:
-    """Return the first accelerator of this machine, or else ``cpu``."""
     return available_devices()[:2][-1]
 
 
@@ -262,14 +261,14 @@ class EncoderSpec:
     """How an encoder was loaded; arguments as in `load_encoder`."""
 
     model: str  # an absolute folder, or a name
-    device: str | None  # None before the model is loaded
+    device: str | None = None  # None before the model is loaded
     # With names and presets resolved; empty for a saved `CausalPrompt`, which has its own.
-    prompting: Prompting
-    dtype: str
-    revision: str | None
-    trust_remote_code: bool
-    max_length: int | None
-    token_budget: int | None
+    prompting: Prompting = field(default_factory=Prompting)
+    dtype: str = "float32"
+    revision: str | None = None
+    trust_remote_code: bool = False
+    max_length: int | None = None
+    token_budget: int | None = None
     packed_layers: bool | None = None
     # Where the layer that is read comes from; None for a model without a prompt.
     layer_choice: LayerChoice | None = None

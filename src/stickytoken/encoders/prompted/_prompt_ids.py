@@ -30,8 +30,6 @@ _UNQUOTED_SAMPLES = (*_WORDS, *(f"{sign}a{sign}" for sign in (*string.punctuatio
 
 @dataclass(frozen=True)
 class PromptIds:
-    """A template as token ids."""
-
     before: Ids  # special tokens and the template before the (first) sentence
     between: Ids | None  # template between the two copies of an echo; None without an echo
     after: Ids  # template after the (last) sentence

@@ -14,15 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.compute import prefixes
-from stickytoken.encoders.compute.batches import Arithmetic
+from stickytoken.encoders.compute.batches import Arithmetic, BatchEngine
 from stickytoken.encoders.compute.model_state import config_of, weight_mark
-from stickytoken.encoders.prompted._prompt_ids import Ids, PromptIds, PromptTokenizers, PromptVocabulary
+from stickytoken.encoders.prompted._prompt_ids import Ids, PromptTokenizers, PromptVocabulary
 from stickytoken.encoders.prompted.layers import find_decoder, pooled_states, states_after
 from stickytoken.encoders.prompted.model import FixedBeginnings, PromptedModel, PromptRow, Reading
 from stickytoken.encoders.prompted.prompts import AUXILIARY
-from stickytoken.encoders.protocol import EncoderIdentity, equal_length_batches, shown
+from stickytoken.encoders.protocol import EncoderIdentity, shown
 from stickytoken.encoders.text_encoder import context_length
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
@@ -34,18 +33,17 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
-# With a 12-layer Qwen2 of width 384 on one core, larger batches outgrow the cache: up to 25% slower.
-_TOKEN_BUDGET = {"cpu": 1024}
-_ACCELERATOR_TOKEN_BUDGET = 65536
 
 
-class PromptRunner:
+class PromptRunner(BatchEngine):
     """Run filled prompts through a model, which must be in inference and evaluation mode.
 
     Work is shared in two ways, both exact up to rounding. Keys and values of the tokens before the
     placeholder or the sentence are computed once for all sentences. Without overwriting, a state does not
     depend on later tokens, so sentences with a common beginning share it too, as a tree.
     """
+
+    unit = "prompt"
 
     def __init__(
         self,
@@ -56,13 +54,13 @@ class PromptRunner:
         reuse: prefixes.ReuseLimits | None,
         rounding: float,
     ) -> None:
+        super().__init__(name)
         self._prompted = model
-        self._name = name
-        self._device = model.decoder.device
-        self.token_budget = token_budget or _TOKEN_BUDGET.get(self._device.type, _ACCELERATOR_TOKEN_BUDGET)
+        if token_budget:
+            self.token_budget = token_budget
         self.reuse = reuse
         self._rounding = rounding
-        self._memory_for_trees = True
+        self._trees: dict[tuple[int, int], prefixes.PrefixReuse] = {}  # by template and number of layers
         self._made: tuple[list[tuple[int, ...]], FixedBeginnings] | None = None
         # With contrast, the auxiliary prompts of all sentences run first, up to the layer of contrast.
         self._auxiliary: PromptRunner | None = None
@@ -70,6 +68,10 @@ class PromptRunner:
             self._auxiliary = PromptRunner(
                 model.auxiliary, name, token_budget, reuse=reuse, rounding=rounding
             )
+
+    @property
+    def device(self) -> torch.device:
+        return self._prompted.decoder.device
 
     def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
         """Return vectors of sentences after the given numbers of layers, shape (n, numbers, d)."""
@@ -91,8 +93,7 @@ class PromptRunner:
         beginnings: FixedBeginnings | None,
         numbers: Sequence[int],
         auxiliary: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.float32]:
-        """Run one batch, shape (rows, numbers, d)."""
+    ) -> torch.Tensor:
         model, past, cache = self._prompted, None, None
         if beginnings is not None:
             prompts = torch.tensor([row.prompt for row in rows], device=beginnings.mask.device)
@@ -103,8 +104,7 @@ class PromptRunner:
             states = model.attended(batch, cache)[:, None]
         else:
             states = pooled_states(model.decoder, batch, numbers, model.reading.prepending, cache)
-        array: NDArray[np.float32] = states.float().cpu().numpy()
-        return array
+        return states.float()
 
     def _by_batches(
         self,
@@ -118,32 +118,13 @@ class PromptRunner:
             prompts[row.prompt].length(len(row.content)) - (prompts[row.prompt].fixed if known else 0)
             for row in rows
         ]
-        batches = equal_length_batches(lengths, self.token_budget)[::-1]
-        vectors: NDArray[np.float32] | None = None
-        while batches:
-            batch = batches.pop()
+
+        def compute(batch: NDArray[np.intp]) -> torch.Tensor:
             # Rows of one sentence, in every prompt, share what is subtracted.
             own = None if auxiliary is None else auxiliary[batch // len(prompts)]
-            try:
-                found = self.forward([rows[row] for row in batch], beginnings, numbers, own)
-            except torch.OutOfMemoryError as error:
-                length = lengths[batch[0]]
-                if len(batch) == 1:
-                    raise EncodingError(
-                        f"{self._name}: {self._device} ran out of memory on a prompt of {length} tokens: "
-                        "use shorter sentences, a lower precision or another device"
-                    ) from error
-                self.token_budget = max(1, len(batch) * length // 2)
-                torch.cuda.empty_cache()
-                _LOG.warning(
-                    "%s: out of memory on %s, continuing with smaller batches", self._name, self._device
-                )
-                batches.extend(np.array_split(batch, 2)[::-1])
-                continue
-            if vectors is None:
-                vectors = np.empty((len(rows), *found.shape[1:]), dtype=np.float32)
-            vectors[batch] = found
-        return np.empty((0, len(numbers), 0), np.float32) if vectors is None else vectors
+            return self.forward([rows[row] for row in batch], beginnings, numbers, own)
+
+        return self.run(lengths, compute)
 
     # Fixed beginnings of prompts.
 
@@ -173,7 +154,7 @@ class PromptRunner:
         except torch.OutOfMemoryError:
             raise
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-            _LOG.warning("%s: continuing without reuse of prompt beginnings (%s)", self._name, error)
+            _LOG.warning("%s: continuing without reuse of prompt beginnings (%s)", self.name, error)
             return False
         return prefixes.agree(found, plain, self._rounding)
 
@@ -186,26 +167,20 @@ class PromptRunner:
         steered = reading.prepending is not None or reading.contrast is not None
         if steered or model.attends or reading.prompt.echoes or not prefixes.known_kind(model.decoder.model):
             return None
-        if self.reuse is None or not self._memory_for_trees:
+        if self.reuse is None:
             return None
         vectors = []
-        for prompt in prompts:
-            reuse = self._prefix_reuse(prompt, number)
-            roots = reuse.trees(contents, prompt.fixed if known else 0)
-            if roots is None or not self._trees_agree:
+        for place, prompt in enumerate(prompts):
+            trees = self._trees.get((place, number)) or self._tree_of(place, number)
+            found = trees.shared(contents, prompt.fixed if known else 0)
+            if found is None:
                 return None
-            try:
-                vectors.append(reuse.vectors(roots, len(contents)))
-            except torch.OutOfMemoryError:
-                # Keys and values take extra memory, which the plain path does not need.
-                self._memory_for_trees = False
-                _LOG.warning("%s: out of memory on %s, continuing without reuse", self._name, self._device)
-                return None
+            vectors.append(found)
         means: NDArray[np.float32] = np.add.reduce(vectors) / np.float32(len(prompts))
         return means[:, None]
 
-    def _prefix_reuse(self, prompt: PromptIds, number: int) -> prefixes.PrefixReuse:
-        decoder = self._prompted.decoder
+    def _tree_of(self, place: int, number: int) -> prefixes.PrefixReuse:
+        decoder, prompt = self._prompted.decoder, self._prompted.prompts[place]
         model = prefixes.TreeModel(
             decoder.model,
             prompt.before,
@@ -213,23 +188,15 @@ class PromptRunner:
             states=lambda inputs: states_after(decoder, [number], inputs)[number],
             finish=lambda picked: picked[:, 0],
         )
-        return prefixes.PrefixReuse(model, self.token_budget, self.reuse or prefixes.REUSE)
 
-    @cached_property
-    def _trees_agree(self) -> bool:
-        """Whether trees give the vectors of the plain path on a few sentences."""
+        def plain(contents: Sequence[Ids]) -> NDArray[np.float32]:
+            return self._by_batches([PromptRow(place, content) for content in contents], None, [number])[:, 0]
+
         carrier, other = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
-        contents = [
-            *((*carrier, *other[:1] * count) for count in (1, 2, 3)),
-            *((*other[:1] * count, *carrier) for count in (1, 2, 3)),
-        ]
-        number = self._prompted.number
-        reuse = self._prefix_reuse(self._prompted.prompts[0], number)
-        roots = reuse.trees(contents)
-        if roots is None:
-            return False
-        plain = self._by_batches([PromptRow(0, content) for content in contents], None, [number])[:, 0]
-        return prefixes.agree(reuse.vectors(roots, len(contents)), plain, self._rounding)
+        samples, limits = prefixes.samples_of(carrier, other[:1]), self.reuse or prefixes.REUSE
+        found = prefixes.PrefixReuse(model, self, limits, samples, plain, self._rounding)
+        self._trees[place, number] = found
+        return found
 
 
 class CausalPromptEncoder(ModelEncoder):
@@ -254,7 +221,7 @@ class CausalPromptEncoder(ModelEncoder):
         self.normalizes = normalize
         self.reading = reading
         self._model = model
-        self._user_tokenizer = tokenizer
+        self.user_tokenizer = tokenizer
         self._token_budget = token_budget
         self._asked_length = max_length
         self._reuse_limits = reuse
@@ -264,21 +231,22 @@ class CausalPromptEncoder(ModelEncoder):
 
     def _read(self) -> None:
         if self._tokenizers is None:
-            self._tokenizers = PromptTokenizers(self._user_tokenizer, self.name)
-        self._prompted = PromptedModel(
-            self._decoder, self._user_tokenizer, self.name, self.reading, self._tokenizers
+            self._tokenizers = PromptTokenizers(self.user_tokenizer, self.name)
+        self.prompted = PromptedModel(
+            self._decoder, self.user_tokenizer, self.name, self.reading, self._tokenizers
         )
-        self._copied_tokenizer = self._tokenizers.plain.tokenizer
-        self._entries = PromptVocabulary(self._copied_tokenizer, quoted=self.reading.prompt.quoted)
-        taken = self._prompted.length(0)
-        self._max_length = context_length(
-            self._network, self._user_tokenizer, self._asked_length, self.name, taken=taken
+        self.own_tokenizer = self._tokenizers.plain.tokenizer
+        # Encodes a token as part of a sentence in the prompt.
+        self.entries_tokenizer = PromptVocabulary(self.own_tokenizer, quoted=self.reading.prompt.quoted)
+        taken = self.prompted.length(0)
+        self.max_length = context_length(
+            self._network, self.user_tokenizer, self._asked_length, self.name, taken=taken
         )
         self._runner = self._new_runner()
 
     def _new_runner(self, *, whole: bool = False) -> PromptRunner:
         return PromptRunner(
-            self._prompted,
+            self.prompted,
             self.name,
             self._token_budget,
             reuse=None if whole else self._reuse_limits,
@@ -286,7 +254,7 @@ class CausalPromptEncoder(ModelEncoder):
         )
 
     def _settings(self) -> tuple[object, ...]:
-        return (getattr(self._user_tokenizer, "model_max_length", None), self._decoder.rows)
+        return (getattr(self.user_tokenizer, "model_max_length", None), self._decoder.rows)
 
     def _read_again(self) -> None:
         self._tokenizers = None  # the user's tokenizer may have changed
@@ -294,12 +262,8 @@ class CausalPromptEncoder(ModelEncoder):
 
     def _forget(self) -> None:
         super()._forget()
-        self._prompted.forget()
+        self.prompted.forget()
         self._runner = self._new_runner()
-
-    @property
-    def prompted(self) -> PromptedModel:
-        return self._prompted
 
     @property
     def layers(self) -> int:
@@ -310,42 +274,24 @@ class CausalPromptEncoder(ModelEncoder):
         return str(self._decoder.device)
 
     @property
-    def tokenizer(self) -> PromptVocabulary:
-        """The tokenizer for the vocabulary: encodes a token as part of a sentence in the prompt."""
-        self._follow()
-        return self._entries
-
-    @property
-    def user_tokenizer(self) -> Any:
-        return self._user_tokenizer
-
-    @property
-    def own_tokenizer(self) -> HuggingFaceTokenizer:
-        return self._copied_tokenizer
-
-    @property
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = self._decoder.embedding.weight.dtype
         return dtype
 
-    @property
-    def max_length(self) -> int | None:
-        return self._max_length
-
     @cached_property
     def dimension(self) -> int:
         with self._computing():
-            return int(self._runner.forward([PromptRow(0, (0,))], None, [self._prompted.number]).shape[-1])
+            return int(self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.number]).shape[-1])
 
     def _identity(self, weights: str) -> EncoderIdentity:
-        reading, placeholder = self.reading, self._prompted.placeholder
+        reading, placeholder = self.reading, self.prompted.placeholder
         span, contrast, drawn = reading.prepending, reading.contrast, None
         if placeholder is not None:
             drawn = hashlib.sha256(placeholder.numpy().tobytes()).hexdigest()
         description: dict[str, Any] = {
             "model": type(self._decoder.model).__name__,
             "config": config_of(self._decoder.model),
-            "layer": self._prompted.number,
+            "layer": self.prompted.number,
             "normalize": self.normalizes,
             "prepending": None if span is None else [span.start, min(span.exit, self.layers)],
             "placeholder": drawn,
@@ -357,11 +303,11 @@ class CausalPromptEncoder(ModelEncoder):
         templates = [prompt.pieces(each, prepending=span is not None) for each in prompt.templates]
         return EncoderIdentity(
             weights=weights,
-            tokenizer=self._copied_tokenizer.fingerprint,
+            tokenizer=self.own_tokenizer.fingerprint,
             modules=hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest(),
             prompt=json.dumps(templates),
             dtype=self._dtype_name,
-            max_length=self._max_length,
+            max_length=self.max_length,
             dimension=self.dimension,
         )
 
@@ -377,7 +323,7 @@ class CausalPromptEncoder(ModelEncoder):
     ) -> CausalPromptEncoder:
         return CausalPromptEncoder(
             self._model,
-            self._user_tokenizer,
+            self.user_tokenizer,
             self.name,
             reading,
             token_budget=self._runner.token_budget,
@@ -397,25 +343,24 @@ class CausalPromptEncoder(ModelEncoder):
         from stickytoken.encoders.prompted.module import CausalPrompt
 
         options = self.reading.options | {"prompt": self.reading.prompt}
-        module = CausalPrompt(self._model, self._user_tokenizer, **options)
+        module = CausalPrompt(self._model, self.user_tokenizer, **options)
         later = [Normalize()] if self.normalizes else []
         return SentenceTransformer(modules=[module, *later], device=str(module.model.device))
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Return content ids, with nothing of the template but quotation marks merged with the sentence."""
         self._follow()
-        return self._prompted.tokenize(texts)
+        return self.prompted.tokenize(texts)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(text.ids) for text in self.tokenize(texts)]
 
     def fits(self, ids: Sequence[int]) -> bool:
-        if self._max_length is not None and self._prompted.length(len(ids)) > self._max_length:
+        if self.max_length is not None and self.prompted.length(len(ids)) > self.max_length:
             return False
-        return self._prompted.knows(min(ids, default=0)) and self._prompted.knows(max(ids, default=0))
+        return self.prompted.knows(min(ids, default=0)) and self.prompted.knows(max(ids, default=0))
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
-        """Encode texts with several layers at once, in one pass."""
         numbers = [self._decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
@@ -423,7 +368,7 @@ class CausalPromptEncoder(ModelEncoder):
         return self._forward_all(contents, numbers)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        return self._forward_all(contents, [self._prompted.number])[:, 0]
+        return self._forward_all(contents, [self.prompted.number])[:, 0]
 
     def _finished(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         return unit_vectors(vectors) if self.normalizes else vectors
@@ -435,18 +380,18 @@ class CausalPromptEncoder(ModelEncoder):
             return self._runner.vectors(contents, numbers)
 
     def usable_entries(self) -> list[int]:
-        return [entry for entry in self._entries.entries if self._prompted.knows(entry)]
+        return [entry for entry in self.entries_tokenizer.entries if self.prompted.knows(entry)]
 
-    def _centered(self, exact: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _center(self, exact: NDArray[np.float32]) -> Any:
         # Vectors of one prompt share a direction, which does not help to tell them apart.
         return exact.mean(axis=0, keepdims=True) if len(exact) else exact
 
     def _run(self, contents: Sequence[Content]) -> None:
         # Every token passes through every layer, and nothing computed in another precision is reused.
-        self._new_runner(whole=True).vectors(contents, [self._prompted.number])
+        self._new_runner(whole=True).vectors(contents, [self.prompted.number])
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
-        strange = next((each for each in content if not self._prompted.knows(each)), None)
+        strange = next((each for each in content if not self.prompted.knows(each)), None)
         if strange is not None:
             raise EncodingError(
                 f"{self.name}: a text has token id {strange}, "
@@ -458,6 +403,6 @@ class CausalPromptEncoder(ModelEncoder):
             )
         if not self.fits(content):
             raise EncodingError(
-                f"{self.name}: the text {label()} makes a prompt of {self._prompted.length(len(content))} "
-                f"tokens, the model reads {self._max_length}: use shorter sentences or fewer copies"
+                f"{self.name}: the text {label()} makes a prompt of {self.prompted.length(len(content))} "
+                f"tokens, the model reads {self.max_length}: use shorter sentences or fewer copies"
             )

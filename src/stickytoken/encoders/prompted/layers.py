@@ -154,8 +154,6 @@ def _layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrepending:
-    """Layers before which the placeholder is overwritten."""
-
     start: int  # from 0
     exit: int  # first later layer that is not one of them; a value beyond the last layer includes all
 
@@ -245,7 +243,6 @@ def layers_with_projection(decoder: Decoder) -> list[int]:
 
 
 def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
-    """Return the module that mixes the outputs of the attention heads of a layer."""
     found = _projection_of(decoder.layers[layer])
     if found is not None:
         return found
@@ -308,8 +305,6 @@ def _subtracting(
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Filled prompts as tensors."""
-
     embeddings: torch.Tensor  # input of the first layer, shape (rows, tokens, d)
     mask: torch.Tensor  # 1 for a token, 0 for padding, shape (rows, past + tokens)
     positions: torch.Tensor  # not counting padding, shape (rows, tokens)
@@ -361,7 +356,6 @@ def prompt_states(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
-    """Return the states of filled prompts after the given numbers of layers; see `states_after`."""
     with ExitStack() as changes:
         if prepending is not None and batch.places is not None:
             changes.enter_context(prepended(decoder.layers, prepending, batch.places, batch.last))

@@ -15,8 +15,7 @@ from stickytoken.encoders.loading.resolution import (
     best_device,
     explained,
     has_weights,
-    reported_missing,
-    require_all_weights,
+    loading_weights,
     require_cuda,
 )
 from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt, is_template, require_contrast_options
@@ -95,10 +94,8 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
     dtype = torch.float32 if precision else getattr(torch, spec.dtype)
     with explained(source, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
-    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with loading_weights(source):
         model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
-    require_all_weights(missing, source.name)
     model = model.to(spec.device or best_device()).eval()
     if precision:
         require_cuda(model.device.type, source.name)

@@ -32,8 +32,6 @@ class PromptRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How vectors are read from a decoder."""
-
     prompt: prompts.Prompt
     prepending: layers.TokenPrepending | None
     layer: int  # an index into the embedding and the outputs of all layers; -1 is after the final norm
@@ -76,8 +74,6 @@ class Reading:
 
 
 class PromptedModel:
-    """A prompted language model. The model and its tokenizer are not changed."""
-
     def __init__(
         self,
         model: Any,
@@ -197,7 +193,6 @@ class PromptedModel:
         past: torch.Tensor | None = None,
         auxiliary: torch.Tensor | None = None,
     ) -> layers.PromptBatch:
-        """Move a layout to the model's device and embed it."""
         device = self.decoder.device
         ids, mask, positions, (first, last, places) = (part.to(device) for part in layout)
         return layers.PromptBatch(
@@ -214,7 +209,6 @@ class PromptedModel:
         )
 
     def attended(self, batch: layers.PromptBatch, cache: Any = None) -> torch.Tensor:
-        """Return what the last tokens have attended to in the last layer that runs; see `attended_values`."""
         return layers.attended_values(self.decoder, batch, self.number - 1, cache)
 
     def subtraction(self, auxiliary: torch.Tensor) -> layers.Subtraction | None:

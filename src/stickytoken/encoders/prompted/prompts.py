@@ -57,7 +57,6 @@ def _without_placeholder(template: str) -> str:
 
 
 def find_prompt(prompt: str | Prompt) -> Prompt:
-    """Return a known prompt by name, or a prompt with the user's own template."""
     if isinstance(prompt, Prompt):
         return prompt
     if prompt.lower() in PROMPTS:
@@ -80,7 +79,6 @@ def find_prompt(prompt: str | Prompt) -> Prompt:
 
 
 def is_template(prompt: str) -> bool:
-    """Check whether a text is the name of a known prompt or has a place for the sentence."""
     return prompt.lower() in PROMPTS or SENTENCE in prompt or _PUBLISHED_SENTENCE in prompt
 
 
@@ -162,8 +160,6 @@ class ContrastRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """Where and how the auxiliary prompt is subtracted."""
-
     layer: int  # whose attention is changed, from 0
     strength: float | None = DEFAULT_STRENGTH  # the factor c; None for a rule without one
     rule: ContrastRule = ContrastRule.SCALED
