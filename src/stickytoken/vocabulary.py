@@ -57,21 +57,13 @@ class RoundTripTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """All entries of a tokenizer with their categories.
+    """All entries of a tokenizer with their categories."""
 
-    Attributes:
-        ids: Token ids, ascending.
-        tokens: Vocabulary strings, as the tokenizer stores them.
-        decoded: The text of each entry, with its leading space if it has one.
-        categories: The category of each entry.
-        joinings: How copies of each entry are written as text; empty if all are glued.
-    """
-
-    ids: tuple[int, ...]
-    tokens: tuple[str, ...]
-    decoded: tuple[str, ...]
+    ids: tuple[int, ...]  # ascending
+    tokens: tuple[str, ...]  # as the tokenizer stores them
+    decoded: tuple[str, ...]  # the text of each, with its leading space if it has one
     categories: tuple[Category, ...]
-    joinings: tuple[Joining, ...] = ()
+    joinings: tuple[Joining, ...] = ()  # how copies are written as text; empty if all are glued
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -22,17 +22,11 @@ MIXED_RUN = 16
 
 
 class Stretch(NamedTuple):
-    """Units from ``first`` up to ``last``, excluding the latter.
-
-    Attributes:
-        first: The first unit.
-        last: The unit behind the last one.
-        period: How many units one copy takes; 0 for a few words in no fixed order.
-    """
+    """Units in which something is repeated."""
 
     first: int
-    last: int
-    period: int
+    last: int  # the unit behind the last one
+    period: int  # how many units one copy takes; 0 for a few words in no fixed order
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
@@ -305,17 +299,11 @@ _WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
 
 
 class Units(NamedTuple):
-    """The units of a text in order.
+    """The units of a text in order."""
 
-    Attributes:
-        keys: What each is compared by.
-        starts: Offset of its first character.
-        ends: Offset behind its last character.
-    """
-
-    keys: list[str]
+    keys: list[str]  # what each is compared by
     starts: list[int]
-    ends: list[int]
+    ends: list[int]  # offsets behind the last characters
 
 
 class UnitReader:

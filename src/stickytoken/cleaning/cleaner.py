@@ -36,25 +36,15 @@ _PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str
 
 
 class Edit(NamedTuple):
-    """One replacement.
-
-    Attributes:
-        start: Offset of the first character that is replaced.
-        end: Offset behind the last one.
-        text: What takes their place.
-    """
+    """One replacement."""
 
     start: int
-    end: int
-    text: str
+    end: int  # behind the last character that is replaced
+    text: str  # what takes their place
 
 
 class EditedText:
-    """A text and its edits.
-
-    Attributes:
-        text: The text as it is now.
-    """
+    """A text as it is now, and where its parts come from."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -283,7 +273,7 @@ class Cleaner:
         """
         from stickytoken.measurement.store import write_atomically
 
-        document = json.dumps(self.to_json(), indent=2, ensure_ascii=True) + "\n"
+        document = json.dumps(self.to_json(), indent=2) + "\n"
         write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -419,40 +409,24 @@ _REPLACED = "surrogateescape"
 
 
 class CleanedLine(NamedTuple):
-    """One line.
+    """One line."""
 
-    Attributes:
-        number: Which, from 1.
-        before: The line as it was, without its end.
-        cleaned: What became of it.
-        content: The cleaned line with its end, as bytes.
-    """
-
-    number: int
-    before: str
+    number: int  # from 1
+    before: str  # as it was, without its end
     cleaned: Cleaned
-    content: bytes
+    content: bytes  # the cleaned line with its end
 
 
 @dataclass(slots=True)
 class LineTotals:
-    """What was counted over all lines so far.
-
-    Attributes:
-        lines: How many lines there were.
-        changed: How many were changed.
-        removed: How many parts were taken out, replaced or escaped, by kind.
-        reported: How many findings were left, by kind.
-        undecoded: How many lines are not UTF-8; such bytes are passed on as they are.
-        first_undecoded: Line and byte of the first of those, both from 1.
-    """
+    """What was counted over all lines so far."""
 
     lines: int = 0
     changed: int = 0
-    removed: Counter[SpanKind] = field(default_factory=Counter)
+    removed: Counter[SpanKind] = field(default_factory=Counter)  # or replaced or escaped
     reported: Counter[SpanKind] = field(default_factory=Counter)
-    undecoded: int = 0
-    first_undecoded: tuple[int, int] | None = None
+    undecoded: int = 0  # lines that are not UTF-8; such bytes are passed on as they are
+    first_undecoded: tuple[int, int] | None = None  # line and byte of the first of those, both from 1
 
 
 def clean_lines(lines: Iterable[bytes], cleaner: Cleaner, totals: LineTotals) -> Iterator[CleanedLine]:

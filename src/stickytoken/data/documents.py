@@ -38,38 +38,23 @@ _LINES = (".txt", "")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document.
+    """One document."""
 
-    Attributes:
-        number: Place in the collection, from 0; records that were skipped count.
-        id: Its own id, or its place: a line, a row or a file name.
-        text: The text; valid Unicode.
-        source: Where it came from, if the collection says so.
-        path: The file that it is in; None for texts from elsewhere.
-        line: Line of the file, from 1, where it begins.
-        whole: Whether it is the whole file, so that its lines are those of the file.
-    """
-
-    number: int
-    id: str
-    text: str
-    source: str | None = None
-    path: str | None = None
-    line: int | None = None
-    whole: bool = False
+    number: int  # place in the collection, from 0; records that were skipped count
+    id: str  # its own, or its place: a line, a row or a file name
+    text: str  # valid Unicode
+    source: str | None = None  # where it came from, if the collection says so
+    path: str | None = None  # the file that it is in; None for texts from elsewhere
+    line: int | None = None  # of the file, from 1, where it begins
+    whole: bool = False  # it is the whole file, so that its lines are those of the file
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A record without readable text.
+    """A record without readable text."""
 
-    Attributes:
-        place: The file and the line or row.
-        reason: What is wrong, with the byte where it is known.
-    """
-
-    place: str
-    reason: str
+    place: str  # the file and the line or row
+    reason: str  # what is wrong, with the byte where it is known
 
 
 Record: TypeAlias = Document | Skipped
@@ -78,15 +63,10 @@ DocumentSource: TypeAlias = str | Path | Iterable[Any]
 
 @dataclass(slots=True)
 class Meter:
-    """How much of a collection has been read.
-
-    Attributes:
-        done: Bytes, rows or texts that were read.
-        total: All of them; None where nobody knows.
-    """
+    """How much of a collection has been read, in bytes, rows or texts."""
 
     done: int = 0
-    total: int | None = None
+    total: int | None = None  # None where nobody knows
 
     @property
     def share(self) -> float | None:
@@ -96,17 +76,12 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Documents to scan.
+    """Documents to scan."""
 
-    Attributes:
-        name: Name in messages.
-        read: Yields the records in order, and keeps the meter up to date; a stream can be read only once.
-        key: What tells this collection from others: where it lies, not what is in it.
-    """
-
-    name: str
+    name: str  # in messages
+    # Yields the records in order, and keeps the meter up to date; a stream can be read only once.
     read: Callable[[Meter], Iterator[Record]]
-    key: str
+    key: str  # what tells this collection from others: where it lies, not what is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +100,11 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Reading:
-    """One pass through a collection.
-
-    Attributes:
-        numbers: The places of records that come next.
-    """
+    """One pass through a collection."""
 
     wanted: Wanted
     meter: Meter
-    numbers: Iterator[int] = field(default_factory=count)
+    numbers: Iterator[int] = field(default_factory=count)  # places of the records that come next
 
 
 def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
@@ -428,17 +399,11 @@ def _object_records(rows: Iterable[Any], name: str, reading: _Reading) -> Iterat
 
 
 class Line(NamedTuple):
-    """A line without its end.
+    """A line without its end."""
 
-    Attributes:
-        number: From 1.
-        content: Its bytes.
-        offset: Byte of the file where it begins.
-    """
-
-    number: int
+    number: int  # from 1
     content: bytes
-    offset: int
+    offset: int  # byte of the file where it begins
 
 
 def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:
@@ -494,15 +459,9 @@ _TITLE = "title"
 
 
 class _Columns(NamedTuple):
-    """Columns of one table.
+    """Columns of one table."""
 
-    Attributes:
-        texts: The columns whose texts make a document, joined by a space.
-        id: The column with the id, if any.
-        source: The column with the source, if any.
-    """
-
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # their texts, joined by a space, make a document
     id: str | None
     source: str | None
 

@@ -30,14 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelEdit:
-    """What changes in a model.
+    """What changes in a model."""
 
-    Attributes:
-        rows: new rows of the input embeddings by token id, each (hidden size,).
-        tokenizer: the edit of the tokenizer.
-    """
-
-    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
+    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)  # by token id, each (hidden size,)
     tokenizer: TokenizerEdit = field(default_factory=TokenizerEdit)
 
 
@@ -58,12 +53,9 @@ _NOT_COPIED = (".git", ".cache")
 
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
-    """Write an edited copy of a model folder.
+    """Write an edited copy of a model folder; where vectors change, without old weights in other formats.
 
-    Args:
-        source: The model folder; it is only read.
-        target: The new folder, which does not exist. What an error leaves there is for the caller to remove.
-        edit: What changes. Where vectors change, the old weights in other formats are left out.
+    What an error leaves in the target is for the caller to remove.
 
     Raises:
         RepairError: The model cannot be edited so, or the target cannot be written.
@@ -251,12 +243,9 @@ def _token_module(folder: Path) -> tuple[Path, str]:
         return folder, ""
     try:
         entries = json.loads(path.read_text("utf-8"))
+        modules = [(folder / entry["path"], entry["type"].rpartition(".")[2]) for entry in entries]
     except (OSError, ValueError) as error:
         raise RepairError(f"{path} cannot be read: {error}") from error
-    if not isinstance(entries, list):
-        raise RepairError(f"{path} is not a list of modules")
-    try:
-        modules = [(folder / entry["path"], entry["type"].rpartition(".")[2]) for entry in entries]
     except (KeyError, TypeError, AttributeError) as error:
         raise RepairError(f"{path} is not a list of modules: {error}") from error
     for _, kind in modules:
@@ -328,13 +317,13 @@ def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
     return encoder, place
 
 
+@dataclass(frozen=True)
 class Workshop:
     """Builds edited copies of a model."""
 
-    def __init__(self, place: Path, source: Path, original: SentenceTransformerEncoder) -> None:
-        self._place = place
-        self._source = source
-        self._original = original
+    _place: Path
+    _source: Path
+    _original: SentenceTransformerEncoder
 
     def build(self, edit: ModelEdit, name: str = _MODEL) -> Path:
         """Write an edited copy; earlier ones are removed."""

@@ -201,7 +201,7 @@ class _Job:
         candidates = {plan.facts.token_id: plan.candidates for plan in plans if plan.candidates[0] in ROWS}
         if not candidates:
             return {}
-        avoided = self._flagged.union(self.ids)
+        avoided = flagged_tokens(self.run).union(self.ids)
         texts, seed = used_texts(self.run), self.settings.seed
         context = RowContext(self.encoder.model, texts, seed, self.progress, avoided)
         names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
@@ -220,12 +220,8 @@ class _Job:
 
     @cached_property
     def _ordinary_lift(self) -> float:
-        usual = self._original.ordinary((*self._flagged, *self.ids), _ORDINARY)
+        usual = self._original.ordinary((*flagged_tokens(self.run), *self.ids), _ORDINARY)
         return float(np.median(list(self._original.measured(Tokens(usual, [], [])).lifts.values())))
-
-    @cached_property
-    def _flagged(self) -> frozenset[int]:
-        return flagged_tokens(self.run)
 
     @cached_property
     def _original(self) -> Recheck:
@@ -260,7 +256,7 @@ class _Job:
             self._recheck(repaired, "after"),
             tokens,
             neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
-            self._flagged,
+            flagged_tokens(self.run),
             self.corpus,
             self.task,
             self.settings.seed,

@@ -45,17 +45,11 @@ _Encode = Callable[[Sequence[str]], list[list[int]]]
 
 @dataclass(frozen=True)
 class Affected:
-    """The documents that must be encoded again.
+    """The documents that must be encoded again."""
 
-    Attributes:
-        file: Parquet file with one row per affected document.
-        documents: number of documents that were looked at.
-        count: number of affected ones.
-    """
-
-    file: str
-    documents: int
-    count: int
+    file: str  # Parquet, one row per affected document
+    documents: int  # that were looked at
+    count: int  # of affected ones
 
     def summary(self) -> dict[str, Any]:
         """Return the values for JSON."""

@@ -96,22 +96,18 @@ class ScanRecord(MeasurementRecord):
 class Scan:
     """What a scan found.
 
-    Attributes:
-        record: What was scanned, with the totals.
-        result: The totals.
-        documents: One row per document with findings, in the order of the collection: number (its place in
-            the collection, from 0), id, source, path, line, kinds, words (what was found, with copies),
-            spans, copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change
-            of its similarity to the queries that copies cause), rise (share of clean documents that it
-            passes), moves_up (share of queries for which it passes a tenth of them), predicted (the shift
-            as predicted), effect (in standard deviations of the similarities), severity and matters.
-        path: The folder; None if nothing was written.
+    ``documents`` has one row per document with findings, in the order of the collection: number (its place in
+    the collection, from 0), id, source, path, line, kinds, words (what was found, with copies), spans,
+    copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change of its
+    similarity to the queries that copies cause), rise (share of clean documents that it passes), moves_up
+    (share of queries for which it passes a tenth of them), predicted (the shift as predicted), effect (in
+    standard deviations of the similarities), severity and matters.
     """
 
     record: ScanRecord
     result: ScanResultRecord
     documents: pl.DataFrame
-    path: Path | None
+    path: Path | None  # the folder; None if nothing was written
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f", in {self.path}"

@@ -338,7 +338,7 @@ class Merges:
                 order[pieces[0], pieces[1]] = self._order[pair]
         for part in removed - self._containing.keys():
             self._containing[part] = [entry for entry in self._entries if part in entry]
-        built = dict.fromkeys(entry for part in removed for entry in self._containing[part])
+        built = dict.fromkeys(entry for part in sorted(removed) for entry in self._containing[part])
         lost = [
             entry
             for entry in built
