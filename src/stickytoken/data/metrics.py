@@ -55,6 +55,7 @@ class Task(Scored):
 
     @cached_property
     def fingerprint(self) -> str:
+        """SHA-256 of everything in the task that can change a number."""
         content = [getattr(self, each.name) for each in fields(self) if each.name != "name"]
         return fingerprint(self.layout, *content)
 

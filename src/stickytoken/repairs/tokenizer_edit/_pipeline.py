@@ -35,6 +35,7 @@ class Pipeline:
 
     @property
     def entries(self) -> dict[int, str]:
+        """All entries by id."""
         return entries_of(self.loaded)
 
     @property
@@ -68,6 +69,7 @@ class Pipeline:
         return bool(json.loads(found.backend_tokenizer.to_str())["normalizer"] == step)
 
     def entry(self, token_id: int) -> str:
+        """Return the string of an id, which must be one of the vocabulary."""
         found = self.entries.get(token_id)
         if found is None:
             raise RepairError(f"the tokenizer in {self.folder} has no token {token_id}: pass one of its ids")
