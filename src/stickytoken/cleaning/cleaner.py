@@ -331,10 +331,9 @@ class Cleaner:
     ) -> list[Edit]:
         """Plan the edits of one round, and note what they remove."""
         text = edited.text
-        wanted = list(self._edits_of_specials(text)) or list(self._edits_of_spans(text, spans))
         edits: list[Edit] = []
         done = 0
-        for (start, end, replacement), kind, what in sorted(wanted):
+        for (start, end, replacement), kind, what in sorted(self._wanted(text, spans)):
             first, last = start, end
             if margin and kind is not SpanKind.SPECIAL:
                 first, last = max(done, start - margin), min(len(text), end + margin)
@@ -344,25 +343,25 @@ class Cleaner:
                 done = last
         return edits
 
-    def _edits_of_specials(self, text: str) -> Iterator[tuple[Edit, SpanKind, str]]:
-        """Yield the edits of special tokens, which come first since other findings may hide them."""
+    def _wanted(
+        self, text: str, spans: Iterable[Span]
+    ) -> Iterator[tuple[tuple[int, int, str], SpanKind, str]]:
+        """Yield the edits of special tokens, since other findings may hide them, or else of spans."""
+        writes = {Action.REMOVE: "", Action.REPLACE: self.replacement}
         finder, action = self._finder.specials, self.actions[SpanKind.SPECIAL]
-        if action in (Action.REMOVE, Action.REPLACE):
-            for start, end, what in finder.find_nested(text):
-                yield tidied(text, Edit(start, end, self._put(action))), SpanKind.SPECIAL, what
-        elif action is Action.ESCAPE:
-            for start, what in finder.starts(text):
-                yield Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, what
-
-    def _edits_of_spans(self, text: str, spans: Iterable[Span]) -> Iterator[tuple[Edit, SpanKind, str]]:
+        nested = finder.find_nested(text) if action in writes else []
+        for start, end, what in nested:
+            yield tidied(text, Edit(start, end, writes[action])), SpanKind.SPECIAL, what
+        starts = list(finder.starts(text)) if action is Action.ESCAPE else []
+        for start, what in starts:
+            yield Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, what
+        if nested or starts:
+            return
         for span in spans:
             action = self.actions[span.kind]
-            if span.kind is not SpanKind.SPECIAL and action in (Action.REMOVE, Action.REPLACE):
+            if span.kind is not SpanKind.SPECIAL and action in writes:
                 start = span.first_end if span.kind is SpanKind.RUN else span.start
-                yield tidied(text, Edit(start, span.end, self._put(action))), span.kind, span.what
-
-    def _put(self, action: Action) -> str:
-        return self.replacement if action is Action.REPLACE else ""
+                yield tidied(text, Edit(start, span.end, writes[action])), span.kind, span.what
 
 
 def _outermost(removals: list[Removal]) -> Iterator[Removal]:

@@ -15,18 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import polars as pl
 
-from stickytoken.data.tables import (
-    DAMAGE,
-    HUB,
-    JSON_LINES,
-    PARQUET,
-    SEPARATORS,
-    TABLE_SUFFIXES,
-    hub_parts,
-    hub_stream,
-    one_line,
-    require_distinct,
-)
+from stickytoken.data import tables
 from stickytoken.errors import InputError
 from stickytoken.validation import file_path, shown
 
@@ -121,12 +110,12 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
             return read(sys.stdin.buffer, _STDIN_NAME, None, _Reading(wanted, meter))
 
         return Collection(_STDIN_NAME, read_stdin, STDIN)
-    if isinstance(source, str) and source.startswith(HUB):
-        name = source.removeprefix(HUB)
-        repository, _ = hub_parts(name)
+    if isinstance(source, str) and source.startswith(tables.HUB):
+        name = source.removeprefix(tables.HUB)
+        repository, _ = tables.hub_parts(name)
 
         def read_hub(meter: Meter) -> Iterator[Record]:
-            with hub_stream(name) as (rows, meter.total):
+            with tables.hub_stream(name) as (rows, meter.total):
                 yield from _object_records(rows, repository, _Reading(wanted, meter))
 
         return Collection(source, read_hub, source)
@@ -142,9 +131,9 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     suffix = path.suffix.lower()
-    if suffix not in (*TABLE_SUFFIXES, *_LINES):
+    if suffix not in (*tables.TABLE_SUFFIXES, *_LINES):
         raise InputError(
-            f"{path} has the ending {suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}, or a folder"
+            f"{path} has the ending {suffix!r}: use .txt, {', '.join(tables.TABLE_SUFFIXES)}, or a folder"
         )
     if suffix in _LINES and wanted.named:
         raise InputError(f"{path} is a text file without columns: leave the names of columns out")
@@ -199,7 +188,7 @@ def _folder(folder: Path, wanted: Wanted) -> Collection:
         meter.total = sum(map(_size, paths))
         reading = _Reading(wanted, meter)
         for path in paths:
-            if path.suffix.lower() not in TABLE_SUFFIXES:
+            if path.suffix.lower() not in tables.TABLE_SUFFIXES:
                 yield from _whole_file(path, folder, reading)
                 continue
             end = meter.done + _size(path)
@@ -245,15 +234,15 @@ def _whole_file(path: Path, folder: Path, reading: _Reading) -> Iterator[Record]
 def _file_records(path: Path, reading: _Reading) -> Iterator[Record]:
     """Read a table, or a text file with a document on each line."""
     suffix, name = path.suffix.lower(), _unicode_name(path)
-    if suffix == PARQUET:
+    if suffix == tables.PARQUET:
         yield from _parquet_records(path, name, reading)
         return
     try:
         with path.open("rb") as stream:
-            if suffix in JSON_LINES:
+            if suffix in tables.JSON_LINES:
                 yield from _json_records(stream, name, name, reading)
-            elif suffix in SEPARATORS:
-                yield from _separated_records(stream, name, SEPARATORS[suffix], reading)
+            elif suffix in tables.SEPARATORS:
+                yield from _separated_records(stream, name, tables.SEPARATORS[suffix], reading)
             else:
                 yield from _line_records(stream, name, name, reading)
     except OSError as error:
@@ -327,7 +316,7 @@ def _separated_records(stream: BinaryIO, path: str, separator: str, reading: _Re
             raise InputError(f"{path} is not a readable table: {error}") from error
         if not header:
             raise InputError(f"{path} is empty")
-        require_distinct(header, path)
+        tables.require_distinct(header, path)
         columns = _choose_columns(header, header, reading.wanted, path)
         while True:
             line = rows.line_num + 1
@@ -360,8 +349,8 @@ def _parquet_records(path: Path, name: str, reading: _Reading) -> Iterator[Recor
         table = pl.scan_parquet(path, glob=False)
         schema = table.collect_schema()
         rows = table.select(pl.len()).collect().item()
-    except DAMAGE as error:
-        raise InputError(f"{name} is not a readable parquet file: {one_line(error)}") from error
+    except tables.DAMAGE as error:
+        raise InputError(f"{name} is not a readable parquet file: {tables.one_line(error)}") from error
     textual = [column for column, kind in schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
     columns = _choose_columns(schema.names(), textual, reading.wanted, name)
     for column in columns.texts:
@@ -375,8 +364,8 @@ def _parquet_records(path: Path, name: str, reading: _Reading) -> Iterator[Recor
                 row += 1
                 yield _record(values, columns, next(reading.numbers), name, f"row {row}")
             reading.meter.done += round(size * batch.height / max(1, rows))
-    except DAMAGE as error:
-        raise InputError(f"{name} is damaged after row {row}: {one_line(error)}") from error
+    except tables.DAMAGE as error:
+        raise InputError(f"{name} is damaged after row {row}: {tables.one_line(error)}") from error
 
 
 def _object_records(rows: Iterable[Any], name: str, reading: _Reading) -> Iterator[Record]:

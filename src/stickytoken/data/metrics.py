@@ -101,7 +101,6 @@ class _PairTask(Task):
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """Distinct sentences of each side."""
         return {"query": tuple(dict.fromkeys(self.first)), "document": tuple(dict.fromkeys(self.second))}
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
@@ -181,7 +180,6 @@ class ClusteringTask(Task):
 
     @property
     def units(self) -> int:
-        """Number of texts."""
         return len(self.labels)
 
     @property
@@ -189,7 +187,6 @@ class ClusteringTask(Task):
         return {"text": self.sentences}
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Return the role of all texts: a clustering has no sides."""
         del side
         return frozenset({"text"})
 
@@ -271,7 +268,6 @@ class ClassificationTask(Task):
         return {"train": self.train, "test": self.test}
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Return the test split, or both splits for both sides."""
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:

@@ -12,7 +12,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,9 @@ def read_table(path: Path) -> pl.DataFrame:
         text = decode(content, path)
         content = text.encode()
         if suffix in SEPARATORS:
-            try:
+            with suppress(csv.Error):  # no table: reading it says what is wrong
                 rows = csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=SEPARATORS[suffix])
                 require_distinct(next(rows, []), path)
-            except csv.Error:
-                pass  # no table: reading it says what is wrong
     try:
         if suffix == PARQUET:
             return pl.read_parquet(content)
@@ -239,12 +237,7 @@ _USUAL_SPLIT = "train"
 
 
 def hub_parts(name: str) -> tuple[str, str]:
-    """Return the repository and the split of ``REPOSITORY@SPLIT``; the split is empty where none is named.
-
-    Raises:
-        InputError: No repository is named.
-        MissingExtraError: `datasets` is not installed.
-    """
+    """Return the repository and the split of ``REPOSITORY@SPLIT``; the split is empty where none is named."""
     repository, _, split = name.partition("@")
     if not repository.strip():
         raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")

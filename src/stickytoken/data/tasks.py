@@ -52,10 +52,7 @@ _SPLITS = ("train", "test", "dev", "validation")
 
 
 def load_task(path: Path) -> tuple[Task, list[str]]:
-    """Read a task from a csv, tsv, jsonl or parquet file, or from a folder.
-
-    Returns:
-        The task, and notes on what was left out.
+    """Read a task, with notes on what was left out, from a csv, tsv, jsonl or parquet file, or from a folder.
 
     Raises:
         InputError: the layout is unknown, or the content cannot be used.
@@ -166,12 +163,10 @@ def _clustering(frame: pl.DataFrame, path: Path) -> Task:
     texts, groups = filled_texts(frame, "text", path), labels(frame, "label", path)
     counts = Counter(groups)
     _require_two(counts, path)
-    for label, count in counts.items():
-        if count < 2:
-            raise InputError(
-                f"{path}: the label {label!r} occurs only once: "
-                "remove the text, or merge the label with another"
-            )
+    if alone := next((label for label, count in counts.items() if count < 2), None):
+        raise InputError(
+            f"{path}: the label {alone!r} occurs only once: remove the text, or merge the label with another"
+        )
     return ClusteringTask(_name(path), texts, groups)
 
 
@@ -206,11 +201,8 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
         raise InputError(
             f"{chosen[0]}: no query has a relevant document: add judgements with a positive score"
         )
-    notes = []
-    if left_out := len(queries) - len(judged):
-        notes.append(
-            f"{folder.name}: {left_out} of {len(queries)} queries have no relevant document and are left out"
-        )
+    left_out = f"{len(queries) - len(judged)} of {len(queries)} queries have no relevant document"
+    notes = [f"{folder.name}: {left_out} and are left out"] if len(judged) < len(queries) else []
     judgements = {query: relevant[query] for query in judged}
     return RetrievalTask(folder.resolve().name, judged, documents, judgements), notes
 
@@ -324,10 +316,7 @@ AnyTask: TypeAlias = Task | MtebTask
 
 
 def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
-    """Load a task from a file or folder of a known layout, or from MTEB by name.
-
-    Returns:
-        The task, and notes on what was left out of it.
+    """Load a task, with notes on what was left out, from a file or folder, or from MTEB by name.
 
     Raises:
         InputError: there is no such task, or it cannot be used.

@@ -25,16 +25,7 @@ from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods.entry import Verdict
 from stickytoken.methods.job import Recheck, Tokens
-from stickytoken.repairs.result import (
-    TOKENIZER,
-    CheckRecord,
-    CurveRecord,
-    MeasuredRecord,
-    NeighbourRecord,
-    RepairedTokenRecord,
-    ScoreRecord,
-    VerificationRecord,
-)
+from stickytoken.repairs import result
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -67,7 +58,7 @@ class Verification:
     folder: Path  # of the repaired model
     before: Recheck  # the original on texts that the run has not used
     after: Recheck  # the repaired model on the same texts
-    tokens: Sequence[RepairedTokenRecord]
+    tokens: Sequence[result.RepairedTokenRecord]
     neighbours: Sequence[Neighbour]
     flagged: frozenset[int]  # all tokens that the run flags
     corpus: Sentences
@@ -75,16 +66,20 @@ class Verification:
     seed: int  # of the random steps of the task
     progress: ProgressCallback
 
-    def run(self) -> tuple[VerificationRecord, list[RepairedTokenRecord]]:
+    def run(self) -> tuple[result.VerificationRecord, list[result.RepairedTokenRecord]]:
         """Measure, compare and judge; return the tokens with what was measured."""
         asked = self._as_measured()
         every = asked._replace(as_ids=[*asked.as_ids, *(each.token for each in self.neighbours)])
         judged = self.after.judged(every, self.flagged)
         ordinary = judged.ordinary_lift
 
-        def measured(side: Recheck, lift: float, contraction: float, **judgement: str) -> MeasuredRecord:
+        def measured(
+            side: Recheck, lift: float, contraction: float, **judgement: str
+        ) -> result.MeasuredRecord:
             deviations = (lift - ordinary) / side.similarity_spread
-            return MeasuredRecord(lift=lift, deviations=deviations, contraction=contraction, **judgement)
+            return result.MeasuredRecord(
+                lift=lift, deviations=deviations, contraction=contraction, **judgement
+            )
 
         after = {
             row["token_id"]: measured(
@@ -99,7 +94,7 @@ class Verification:
         }
         vocabulary = self.after.vocabulary
         neighbours = [
-            NeighbourRecord(
+            result.NeighbourRecord(
                 token_id=token.id,
                 token=vocabulary.tokens[vocabulary.place(token.id)],
                 near=near,
@@ -127,7 +122,7 @@ class Verification:
             kept_score,
         ]
         self.progress(Progress("compare", 1, 1, 1))
-        record = VerificationRecord(
+        record = result.VerificationRecord(
             ordinary_lift=ordinary,
             similarity_spread=self.after.similarity_spread,
             ordinary_contraction=judged.ordinary_contraction,
@@ -141,13 +136,13 @@ class Verification:
         curves = self._curves(asked)
         return record, [token.model_copy(update={"curve": curves[token.token_id]}) for token in tokens]
 
-    def _curves(self, asked: Tokens) -> dict[int, CurveRecord]:
+    def _curves(self, asked: Tokens) -> dict[int, result.CurveRecord]:
         usual = Tokens(self.after.ordinary((*self.flagged, *asked.ids), _ORDINARY_CURVES), [], [])
         old, new = self.before.curves(asked), self.after.curves(asked)
         lines = zip(*self.after.curves(usual).values(), strict=True)
         mean = [sum(values) / len(values) for values in lines]
         return {
-            token_id: CurveRecord(
+            token_id: result.CurveRecord(
                 copies=[0, *self.after.copies], before=old[token_id], after=new[token_id], ordinary=mean
             )
             for token_id in asked.ids
@@ -162,7 +157,7 @@ class Verification:
         found = Tokens([], [], [])
         for each in self.tokens:
             bare = each.text.strip()
-            if each.strategy not in TOKENIZER:
+            if each.strategy not in result.TOKENIZER:
                 found.as_ids.append(Token(each.token_id, each.text))
                 continue
             written = [_CARRIER + copy * _COPIES for copy in (each.text, f" {bare}")]
@@ -173,7 +168,7 @@ class Verification:
                 found.written.append(Token(each.token_id, bare))
         return found
 
-    def _other_texts(self, texts: Sequence[str]) -> CheckRecord:
+    def _other_texts(self, texts: Sequence[str]) -> result.CheckRecord:
         """Check that texts without a repaired token keep bit-identical vectors."""
         repaired = {token.token_id for token in self.tokens}
         read = zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
@@ -189,9 +184,9 @@ class Verification:
         finding += "identical" if same else f"not identical: they differ by up to {largest:.2g}"
         return _check("other texts", same and bool(kept), finding)
 
-    def _unreachable(self, texts: Sequence[str]) -> list[CheckRecord]:
+    def _unreachable(self, texts: Sequence[str]) -> list[result.CheckRecord]:
         """Check that text does not produce unreachable entries; none without such entries."""
-        gone = {each.token_id: each for each in self.tokens if each.strategy in TOKENIZER}
+        gone = {each.token_id: each for each in self.tokens if each.strategy in result.TOKENIZER}
         if not gone:
             return []
         every = [*texts, *(text for each in gone.values() for text in _spellings(each.text))]
@@ -204,7 +199,7 @@ class Verification:
         said = f"none of {len(every):,} texts, spellings of the tokens among them, produces {counted}"
         return [_check("unreachable", True, said)]
 
-    def _loads_anywhere(self, texts: Sequence[str]) -> list[CheckRecord]:
+    def _loads_anywhere(self, texts: Sequence[str]) -> list[result.CheckRecord]:
         """Check that another process, which has no stickytoken, loads the folder and computes the same."""
         sample = [*(text for each in self.tokens for text in _spellings(each.text)), *texts[:_TEXTS]]
         read = zip(texts, self.repaired.content_ids(texts), strict=True)
@@ -238,7 +233,7 @@ class Verification:
             said = f"{kind} tokenizes {shown!r} differently than sentence-transformers"
         return [loaded, _check("tokenizers", not found["unequal"], said)]
 
-    def _scores(self) -> tuple[list[ScoreRecord], CheckRecord]:
+    def _scores(self) -> tuple[list[result.ScoreRecord], result.CheckRecord]:
         """Score the unedited task before and after."""
         found = []
         for place, encoder in enumerate((self.original, self.repaired)):
@@ -249,17 +244,17 @@ class Verification:
         task = self.task
         texts = 0 if isinstance(task, MtebTask) else sum(map(len, task.texts.values()))
         records = [
-            ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after[metric])
+            result.ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after[metric])
             for metric, value in before.items()
         ]
         return records, _kept_score(records[0], task, old, new, self.seed)
 
 
-def _check(name: str, passed: bool, finding: str) -> CheckRecord:
-    return CheckRecord(name=name, passed=passed, finding=finding)
+def _check(name: str, passed: bool, finding: str) -> result.CheckRecord:
+    return result.CheckRecord(name=name, passed=passed, finding=finding)
 
 
-def _mended(tokens: Sequence[RepairedTokenRecord]) -> CheckRecord:
+def _mended(tokens: Sequence[result.RepairedTokenRecord]) -> result.CheckRecord:
     own = [(token, token.after) for token in tokens if token.after is not None]
     sticky = [(token, found) for token, found in own if found.verdict == Verdict.STICKY]
     if sticky:
@@ -276,7 +271,7 @@ def _mended(tokens: Sequence[RepairedTokenRecord]) -> CheckRecord:
 _HARM = 0.1
 
 
-def _neighbours_unharmed(neighbours: list[NeighbourRecord]) -> CheckRecord:
+def _neighbours_unharmed(neighbours: list[result.NeighbourRecord]) -> result.CheckRecord:
     sticky = [each for each in neighbours if each.after.verdict == Verdict.STICKY]
     harmed = [each for each in sticky if each.after.deviations > each.before.deviations + _HARM]
     counted = f"{len(neighbours)} nearest neighbours of repaired tokens"
@@ -387,8 +382,8 @@ def _scored(
 
 
 def _kept_score(
-    main: ScoreRecord, task: AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
-) -> CheckRecord:
+    main: result.ScoreRecord, task: AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
+) -> result.CheckRecord:
     """Check that the main score did not fall by half a point, or two if chance alone may explain it."""
     change = main.after - main.before
     said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"

@@ -38,15 +38,8 @@ class ModelEdit:
 
 # The same weights in formats that are not edited.
 _OTHER_WEIGHTS = (
-    "pytorch_model*.bin",
-    "pytorch_model.bin.index.json",
-    "tf_model*.h5",
-    "flax_model*.msgpack",
-    "rust_model.ot",
-    "*.onnx",
-    "*.onnx_data",
-    "*.gguf",
-    "openvino*",
+    *("pytorch_model*.bin", "pytorch_model.bin.index.json", "tf_model*.h5", "flax_model*.msgpack"),
+    *("rust_model.ot", "*.onnx", "*.onnx_data", "*.gguf", "openvino*"),
 )
 _OTHER_FOLDERS = ("onnx", "openvino")
 _NOT_COPIED = (".git", ".cache")
@@ -125,13 +118,13 @@ _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 class _Tensor(NamedTuple):
-    """A tensor in a safetensors file: its type and shape, and the byte at which it begins."""
+    """A tensor in a safetensors file."""
 
     file: Path
     name: str
     dtype: str
     shape: tuple[int, ...]
-    start: int
+    start: int  # the byte at which it begins
 
 
 def _require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[_Tensor]) -> None:
@@ -146,9 +139,8 @@ def _require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[
             if not 0 <= token_id < count:
                 raise RepairError(f"{place.file} has {count} rows, and none for token {token_id}")
             if row.shape != (width,):
-                raise RepairError(
-                    f"the row of token {token_id} has the shape {row.shape}, and not ({width},)"
-                )
+                said = f"the row of token {token_id} has the shape {row.shape}, and not ({width},)"
+                raise RepairError(said)
             _as_stored(row, place, token_id)
 
 
@@ -248,17 +240,15 @@ def _token_module(folder: Path) -> tuple[Path, str]:
         raise RepairError(f"{path} cannot be read: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise RepairError(f"{path} is not a list of modules: {error}") from error
-    for _, kind in modules:
-        if kind in ("Router", "Asym"):
-            raise RepairError(
-                f"{folder} has a {kind} with several sets of embeddings: repair each model alone"
-            )
+    kinds = [kind for _, kind in modules]
+    if several := {"Router", "Asym"}.intersection(kinds):
+        raise RepairError(
+            f"{folder} has a {min(several)} with several sets of embeddings: repair each model alone"
+        )
     for place, kind in modules:
         if kind == _STATIC or (kind.endswith("Transformer") and (place / "config.json").is_file()):
             return place, kind
-    raise RepairError(
-        f"{folder} has no module with token embeddings: its modules are {', '.join(k for _, k in modules)}"
-    )
+    raise RepairError(f"{folder} has no module with token embeddings: its modules are {', '.join(kinds)}")
 
 
 def _weight_files(module: Path) -> list[Path]:

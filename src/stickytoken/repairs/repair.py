@@ -308,9 +308,8 @@ def token_facts(
     places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
     # Entries that the tokenizer matches in text before anything else.
     tokenizer: Any = encoder.user_tokenizer
-    added: Mapping[int, Any] | None = getattr(tokenizer, "added_tokens_decoder", None)
-    if added is None:
-        added = tokenizer.get_added_tokens_decoder()
+    added = getattr(tokenizer, "added_tokens_decoder", None)
+    added = tokenizer.get_added_tokens_decoder() if added is None else added
     special = {*added, *getattr(tokenizer, "all_special_ids", ())}
     template = {*encoder.template.before, *encoder.template.after}
     reasons = splittable(folder, [token_id for token_id in ids if token_id not in special])

@@ -7,12 +7,11 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -27,7 +26,13 @@ from stickytoken.errors import InputError, RepairError, RunError
 from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in
 from stickytoken.measurement.store import ResultFolder, folder_name, make_folder, require_writable
 from stickytoken.repairs.model_folder import ModelEdit, repairable
-from stickytoken.repairs.tokenizer_edit import Pipeline, TokenizerEdit, edited_tokenizer, read_pipeline
+from stickytoken.repairs.tokenizer_edit import (
+    Pipeline,
+    TokenizerEdit,
+    edited_tokenizer,
+    read_object,
+    read_pipeline,
+)
 from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
@@ -43,8 +48,7 @@ _TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 _Encode = Callable[[Sequence[str]], list[list[int]]]
 
 
-@dataclass(frozen=True)
-class Affected:
+class Affected(NamedTuple):
     """The documents that must be encoded again."""
 
     file: str  # Parquet, one row per affected document
@@ -53,7 +57,7 @@ class Affected:
 
     def summary(self) -> dict[str, Any]:
         """Return the values for JSON."""
-        return asdict(self)
+        return self._asdict()
 
 
 def require_documents(path: Path | None, column: str | None) -> None:
@@ -81,12 +85,7 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
 
 
 def affected_documents(
-    folder: Path,
-    edit: ModelEdit,
-    texts: Iterable[str],
-    ids: Iterable[str] | None = None,
-    *,
-    prompt: str = "",
+    folder: Path, edit: ModelEdit, texts: Iterable[str], ids: Iterable[str] | None = None, *, prompt: str = ""
 ) -> pl.DataFrame:
     """Find the documents whose vectors a repair changes.
 
@@ -112,20 +111,19 @@ def affected_documents(
 
 def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
     named = iter(zip(texts, repeat(None) if ids is None else ids, strict=ids is not None))
-    while True:
-        try:
-            batch = list(islice(named, _BATCH))
-        except ValueError as error:  # one of them ended first
-            raise RepairError(f"there are not as many names as documents: {error}") from error
-        if not batch:
-            return
-        yield batch
+    try:
+        while batch := list(islice(named, _BATCH)):
+            yield batch
+    except ValueError as error:  # one of them ended first
+        raise RepairError(f"there are not as many names as documents: {error}") from error
 
 
 def _encoders(folder: Path, edit: ModelEdit) -> tuple[_Encode, _Encode]:
     """Tokenize as the model does before and after the repair."""
     before = read_pipeline(folder)
-    length = _length(before)
+    longest = getattr(before.tokenizer, "model_max_length", None)
+    length = read_object(before.folder / _LENGTH_FILE).get("max_seq_length") or longest
+    length = int(length) if length and length < 10**9 else None
     old = _encoder(before, length)
     if not edit.tokenizer:
         return old, old
@@ -149,20 +147,6 @@ def _encoder(pipeline: Pipeline, length: int | None) -> _Encode:
 
     backend = Tokenizer.from_str(json.dumps(pipeline.loaded))
     return lambda texts: [each.ids for each in backend.encode_batch(list(texts), add_special_tokens=False)]
-
-
-def _length(pipeline: Pipeline) -> int | None:
-    """Return how many tokens the model reads; None for all."""
-    path = pipeline.folder / _LENGTH_FILE
-    if path.is_file():
-        try:
-            found = json.loads(path.read_text("utf-8")).get("max_seq_length")
-        except (ValueError, AttributeError) as error:
-            raise RepairError(f"{path} cannot be read: {error}") from error
-        if found:
-            return int(found)
-    longest = getattr(pipeline.tokenizer, "model_max_length", None)
-    return int(longest) if longest and longest < 10**9 else None
 
 
 REPAIR_SCHEMA_VERSION = 1

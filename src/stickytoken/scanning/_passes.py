@@ -45,7 +45,7 @@ class Keeper:
 
     def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
         self._folder = folder
-        self._begin = begin
+        self._begin = begin or (lambda: None)
         self._kept: dict[tuple[str, int], tuple[str, dict[str, Any]]] = {}
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
@@ -63,9 +63,8 @@ class Keeper:
         if self._folder is None:
             self._kept[name, index] = digest, values
             return
-        if self._begin is not None:
-            self._begin()
-            self._begin = None
+        self._begin()
+        self._begin = lambda: None
         row = {_BATCH: index, "digest": digest, "values": json.dumps(values)}
         self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
 

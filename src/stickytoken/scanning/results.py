@@ -38,10 +38,8 @@ SCHEMA: dict[str, Any] = {
 
 
 class SkippedRecord(Record):
-    """A record without readable text."""
-
     place: str
-    reason: str
+    reason: str  # why it has no readable text
 
 
 class SourceRecord(Record):
