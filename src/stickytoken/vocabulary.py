@@ -78,7 +78,6 @@ class Vocabulary:
         return [self.token(place) for place, category in enumerate(self.categories) if category.available]
 
     def token(self, place: int) -> Token:
-        """Return the entry at a place, as it is inserted."""
         joining = self.joinings[place] if self.joinings else Joining.GLUED
         return Token(self.ids[place], self.decoded[place], joining)
 
@@ -315,7 +314,6 @@ class WordMark(StrEnum):
 
 
 def word_mark(tokens: Iterable[str]) -> WordMark:
-    """Return the most common word mark of a vocabulary."""
     marks = [mark for mark in WordMark if mark]
     found = Counter(mark for token in tokens for mark in marks if token.startswith(mark) and token != mark)
     return found.most_common(1)[0][0] if found else WordMark.NONE

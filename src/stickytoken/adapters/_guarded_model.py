@@ -77,7 +77,6 @@ class GuardedModel(SentenceTransformer):
 
 
 def guarded_model(model: SentenceTransformer, cleaner: Cleaner, on_found: OnFound | None) -> GuardedModel:
-    """Return a model that shares its modules with another one, and cleans texts."""
     guarded = _shared(model, _guarded_class(_plain_class(type(model))))
     guarded.cleaner = cleaner
     guarded.on_found = on_found
@@ -94,7 +93,6 @@ def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
 
 
 def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
-    """Return the class of the model that is guarded."""
     plain = (each for each in kind.__mro__ if not issubclass(each, GuardedModel))
     return next(each for each in plain if issubclass(each, SentenceTransformer))
 

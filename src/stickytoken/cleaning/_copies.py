@@ -25,8 +25,6 @@ class Company(NamedTuple):
 
 
 class Document:
-    """A text and its units."""
-
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text
         self._reader = reader
@@ -41,7 +39,6 @@ class Document:
 
     @cached_property
     def units(self) -> Units:
-        """The units with their offsets."""
         if self._plain is None:
             return self._reader.read(self.text)
         return self._reader.read_plain(self.text, self._plain)

@@ -35,7 +35,6 @@ class SentencePair:
 
     @property
     def sentences(self) -> tuple[str, str]:
-        """The anchor and the carrier."""
         return self.sentence1, self.sentence2
 
 
@@ -49,7 +48,6 @@ class PairCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the pairs in order."""
         return pairs_fingerprint(self.pairs)
 
 
@@ -59,7 +57,6 @@ Corpus = TypeVar("Corpus", bound=Sentences | PairCorpus)
 
 
 def pairs_fingerprint(pairs: Sequence[SentencePair]) -> str:
-    """Return the SHA-256 over pairs in order."""
     return digest([[pair.sentence1, pair.sentence2, pair.similarity] for pair in pairs])
 
 

@@ -27,8 +27,6 @@ _LINES = (".txt", "")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document."""
-
     number: int  # place in the collection, from 0; records that were skipped count
     id: str  # its own, or its place: a line, a row or a file name
     text: str  # valid Unicode
@@ -83,7 +81,6 @@ class Wanted:
 
     @property
     def named(self) -> bool:
-        """Whether any column is named."""
         return any((self.text, self.id, self.source))
 
 
@@ -97,7 +94,6 @@ class _Reading:
 
 
 def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
-    """Return the documents that a source names."""
     for name in (wanted.text, wanted.id, wanted.source):
         if name is not None and not isinstance(name, str):
             raise InputError(f"a column is {name!r}: pass the name of a column")
@@ -343,7 +339,6 @@ def _separated_records(stream: BinaryIO, path: str, separator: str, reading: _Re
 
 
 def _parquet_records(path: Path, name: str, reading: _Reading) -> Iterator[Record]:
-    """Yield the document of each row."""
     try:
         size = path.stat().st_size
         table = pl.scan_parquet(path, glob=False)
@@ -388,8 +383,6 @@ def _object_records(rows: Iterable[Any], name: str, reading: _Reading) -> Iterat
 
 
 class Line(NamedTuple):
-    """A line without its end."""
-
     number: int  # from 1
     content: bytes
     offset: int  # byte of the file where it begins
@@ -448,8 +441,6 @@ _TITLE = "title"
 
 
 class _Columns(NamedTuple):
-    """Columns of one table."""
-
     texts: tuple[str, ...]  # their texts, joined by a space, make a document
     id: str | None
     source: str | None

@@ -118,7 +118,6 @@ class _PairTask(Task):
 
 
 def _codes(values: Sequence[str], distinct: Sequence[str]) -> NDArray[np.intp]:
-    """Return the place of each value among distinct ones."""
     places = {value: place for place, value in enumerate(distinct)}
     return np.array([places[value] for value in values], dtype=np.intp)
 
@@ -330,7 +329,6 @@ class _RankingTask(Task):
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        """Compute the metrics of each query with pytrec_eval."""
         del seed
         import pytrec_eval
 

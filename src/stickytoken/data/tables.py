@@ -59,7 +59,6 @@ def require_distinct(columns: Sequence[str], path: str | Path) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Shorten the message of a library's error to one line."""
     return " ".join(str(error).split())[:200]
 
 
@@ -147,7 +146,6 @@ def _numeric(values: pl.Series) -> bool:
 
 
 def require_columns(frame: pl.DataFrame, columns: Sequence[str], path: str | Path) -> None:
-    """Check that a table has columns."""
     for column in columns:
         if column not in frame.columns:
             raise InputError(f"{path} has no column {column!r}: it has {', '.join(frame.columns) or 'none'}")
@@ -186,7 +184,6 @@ def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, 
 
 
 def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Read labels as text."""
     values = frame[column]
     if not (values.dtype == pl.String or values.dtype.is_integer() or values.dtype == pl.Boolean):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not labels")
@@ -198,7 +195,6 @@ def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
 
 
 def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Read distinct ids as text."""
     found = labels(frame, column, path)
     seen: set[str] = set()
     for row, each in enumerate(found, start=1):
@@ -209,7 +205,6 @@ def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
 
 
 def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
-    """Read finite numbers."""
     found = numbers_or_none(frame[column], path, pl.Boolean())
     for row, number in enumerate(found, start=1):
         if number is None or not math.isfinite(number):

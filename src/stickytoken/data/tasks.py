@@ -84,7 +84,6 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
 
 
 def is_beir(path: Path) -> bool:
-    """Whether a path is a folder with a corpus and queries in the layout of BEIR."""
     return (path / CORPUS).is_file() and (path / QUERIES).is_file()
 
 
@@ -219,7 +218,6 @@ def read_documents(path: Path) -> dict[str, str]:
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Read queries by id."""
     frame = read_table(path)
     require_columns(frame, ("_id", "text"), path)
     texts = text_column(frame, "text", path)
@@ -307,7 +305,6 @@ class MtebTask(Scored):
         return fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Return the main score of each condition."""
         del metric, sample
         return outcomes[:, 0, 0]
 
@@ -331,7 +328,6 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def find_mteb_task(source: Any) -> MtebTask:
-    """Find an MTEB task by name, or wrap an MTEB task object."""
     require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
     import mteb
     from mteb.abstasks import AbsTask

@@ -18,8 +18,6 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class RepairSettings:
-    """Settings of a repair."""
-
     strategy: Strategy = Strategy.AUTO
     verify: bool = True
     neighbours: int = 2  # nearest rows of the embedding matrix to measure again, per repaired token

@@ -83,7 +83,6 @@ def _common(network: Network, texts: Sequence[str], seed: int, contexts: Sequenc
 
 
 def _aim(now: Pull, ordinary: Pull, common: Vector) -> Pull:
-    """Return what many copies should do."""
     contraction = np.full(len(now.contraction), np.median(ordinary.contraction))
     share = float(np.median(ordinary.pull @ common))
     return Pull(contraction, now.pull + (share - now.pull @ common)[:, None] * common)
@@ -207,7 +206,6 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
         return self.table.device
 
     def vectors(
@@ -246,7 +244,6 @@ class Network:
 
 
 def _scale_of(embedding: Any) -> float:
-    """Return what the embedding multiplies rows by."""
     sample = torch.arange(min(64, len(embedding.weight)), device=embedding.weight.device)
     rows, output = embedding.weight.detach()[sample], embedding(sample[None])[0].detach()
     scale = float((rows * output).sum() / (rows * rows).sum())

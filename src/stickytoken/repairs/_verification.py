@@ -42,8 +42,6 @@ _CARRIER, _COPIES = "the river", 4
 
 
 class Neighbour(NamedTuple):
-    """A token near a repaired one."""
-
     token: Token
     near: str  # vocabulary string of the repaired token
     verdict: str | None  # of the run
@@ -234,7 +232,6 @@ class Verification:
         return [loaded, _check("tokenizers", not found["unequal"], said)]
 
     def _scores(self) -> tuple[list[result.ScoreRecord], result.CheckRecord]:
-        """Score the unedited task before and after."""
         found = []
         for place, encoder in enumerate((self.original, self.repaired)):
             self.progress(Progress("score", place, 2))

@@ -58,7 +58,6 @@ def card_block(record: RepairRecord) -> str:
 
 
 def repair_document(record: RepairRecord) -> str:
-    """Return REPAIR.md."""
     changed = []
     for strategy, said in _SAID.items():
         if count := sum(token.strategy == strategy for token in record.tokens):

@@ -74,7 +74,6 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
 
 def rows_writable(folder: Path) -> bool:
-    """Check whether new rows can be written into the stored weights of a model."""
     try:
         _require_rows_fit({}, _embedding_places(folder))
     except RepairError:
@@ -118,8 +117,6 @@ _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 class _Tensor(NamedTuple):
-    """A tensor in a safetensors file."""
-
     file: Path
     name: str
     dtype: str
@@ -155,7 +152,6 @@ def _as_stored(row: NDArray[np.float32], place: _Tensor, token_id: int) -> bytes
 
 
 def write_rows(rows: Mapping[int, NDArray[np.float32]], places: Sequence[_Tensor]) -> None:
-    """Write rows into files that may be changed."""
     for place in places:
         with place.file.open("r+b") as stream:
             for token_id, row in rows.items():
@@ -229,7 +225,6 @@ def _names_in_model(module: Path) -> tuple[list[str], tuple[int, ...]]:
 
 
 def _token_module(folder: Path) -> tuple[Path, str]:
-    """Return the folder and the kind of the module that embeds tokens."""
     path = folder / _MODULES_FILE
     if not path.is_file():
         return folder, ""
@@ -252,7 +247,6 @@ def _token_module(folder: Path) -> tuple[Path, str]:
 
 
 def _weight_files(module: Path) -> list[Path]:
-    """List the files that a model is loaded from."""
     whole, index = module / "model.safetensors", module / _INDEX
     if whole.is_file():
         return [whole]
@@ -266,7 +260,6 @@ def _weight_files(module: Path) -> list[Path]:
 
 
 def _tensors_of(file: Path) -> list[_Tensor]:
-    """Read the table of a safetensors file."""
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
@@ -322,7 +315,6 @@ class Workshop:
         return self._place / name
 
     def load(self, folder: Path) -> SentenceTransformerEncoder:
-        """Load a copy as the original was loaded."""
         from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
         found = loaded_like(self._original, folder)

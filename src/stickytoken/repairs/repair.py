@@ -304,7 +304,6 @@ def named_tokens(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -
 def token_facts(
     encoder: SentenceTransformerEncoder, folder: Path, vocabulary: Vocabulary, ids: Sequence[int]
 ) -> list[TokenFacts]:
-    """Collect what the choice of a strategy depends on."""
     places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
     # Entries that the tokenizer matches in text before anything else.
     tokenizer: Any = encoder.user_tokenizer
@@ -374,6 +373,5 @@ def verification_corpus(
 
 
 def used_texts(run: Run) -> list[str]:
-    """Return the carriers and anchors of a run."""
     texts = run.method.texts(run.plan)
     return list(dict.fromkeys((*texts.carriers, *texts.anchors)))

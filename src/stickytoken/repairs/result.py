@@ -56,7 +56,6 @@ class Affected(NamedTuple):
     count: int  # of affected ones
 
     def summary(self) -> dict[str, Any]:
-        """Return the values for JSON."""
         return self._asdict()
 
 
@@ -264,7 +263,6 @@ class VerificationRecord(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether all checks passed."""
         return all(check.passed for check in self.checks)
 
 
@@ -291,7 +289,6 @@ class RepairRecord(MeasurementRecord):
 
     @property
     def state(self) -> str:
-        """The same in words."""
         return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
 
 
@@ -376,7 +373,6 @@ class Repair:
 
 
 def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
-    """Lay out the repaired tokens; see `Repair.tokens`."""
     return [
         {
             "token_id": token.token_id,
@@ -395,8 +391,6 @@ def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
 
 
 def edit_of(tokens: Sequence[RepairedTokenRecord], rows: Mapping[int, NDArray[np.float32]]) -> ModelEdit:
-    """Put the decisions for all tokens together."""
-
     def ids(strategy: Strategy) -> tuple[int, ...]:
         return tuple(sorted(token.token_id for token in tokens if token.strategy == strategy))
 

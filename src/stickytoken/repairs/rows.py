@@ -83,7 +83,6 @@ class EmbeddingTable:
     avoided: frozenset[int]  # neither pieces nor relatives of others
 
     def shown(self, token_id: int) -> str:
-        """Name an entry in a message."""
         return f"token {visible(self.backend.id_to_token(token_id) or '')!r} (id {token_id})"
 
 

@@ -120,7 +120,6 @@ class Scan:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return the totals as JSON values."""
         return {
             "scan": None if self.path is None else str(self.path),
             "run": self.record.run,
@@ -131,7 +130,6 @@ class Scan:
 
 
 def open_scan(path: str | Path) -> Scan:
-    """Open a finished scan."""
     folder = ResultFolder(file_path("the scan", path))
     record = _read_record(folder) if folder.exists() else None
     if record is None:
@@ -191,7 +189,6 @@ def headline(scan: Scan) -> str:
 
 
 def skipped_records(count: int) -> str:
-    """Say how many records a scan left out."""
     return "1 record was skipped" if count == 1 else f"{count:,} records were skipped"
 
 
@@ -254,7 +251,6 @@ def described(row: Mapping[str, Any]) -> str:
 
 
 def incomplete(scan: Scan) -> list[str]:
-    """Say which records could not be scanned."""
     if not scan.result.skipped:
         return []
     first = scan.result.skipped_first[0]

@@ -36,8 +36,6 @@ _LEAST_COMPARED = 10
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """How documents are scanned."""
-
     column: str | None = None  # with the text; None finds it by name
     id_column: str | None = None
     source_column: str | None = None

@@ -46,7 +46,6 @@ class TokenizerEdit:
     plain_specials: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything changes."""
         return bool(self.unreachable or self.plain_specials)
 
 
@@ -256,7 +255,6 @@ def _special_tokens_map(stored: Mapping[str, Any], config: Mapping[str, Any]) ->
 
 
 def _as_json(value: Any) -> bytes:
-    """Write JSON as the files of tokenizers are written."""
     return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 

@@ -103,7 +103,6 @@ def read_pipeline(model: Path) -> Pipeline:
 
 
 def transformers_tokenizer(folder: Path) -> Any:
-    """Load a tokenizer as transformers does."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
@@ -147,7 +146,6 @@ def entries_of(document: dict[str, Any]) -> dict[int, str]:
 
 
 def shown_entry(entry: str, token_id: int) -> str:
-    """Name an entry in a message."""
     return f"token {token_id} ({visible(entry)!r})"
 
 
@@ -171,7 +169,6 @@ def _puts_no_space(step: dict[str, Any]) -> bool:
 
 
 def pre_tokenizer_steps(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of the pre-tokenizer."""
     return _steps(document.get("pre_tokenizer"), "pretokenizers")
 
 

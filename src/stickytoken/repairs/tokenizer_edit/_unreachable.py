@@ -35,7 +35,6 @@ class Removed(NamedTuple):
 def without_entries(
     document: dict[str, Any], ids: Sequence[int], can_change_steps: Callable[[], bool]
 ) -> Removed:
-    """Remove entries from the reach of text."""
     vocabulary = _Vocabulary(document, can_change_steps)
     for token_id in ids:
         others = [each for each in ids if each != token_id]
@@ -312,8 +311,6 @@ class Removal(NamedTuple):
 
 
 class Merges:
-    """The merges of a vocabulary."""
-
     def __init__(self, entries: Collection[str], order: Mapping[Pair, float]) -> None:
         self._entries = entries
         self._order = order
