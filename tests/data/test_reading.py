@@ -146,8 +146,8 @@ def test_objects_are_documents_too():
     assert texts_of(read(["a", "b"])) == ["a", "b"]
     assert texts_of(read(text for text in ["a", "b"])) == ["a", "b"]
     rows = [{"text": "a", "id": 1}, {"text": "b", "id": 2}]
-    for given in (rows, pl.DataFrame(rows), pl.DataFrame(rows).to_arrow(), datasets.Dataset.from_list(rows)):
-        assert [(record.text, record.id) for record in read(given)] == [("a", "1"), ("b", "2")]
+    for source in (rows, pl.DataFrame(rows), pl.DataFrame(rows).to_arrow(), datasets.Dataset.from_list(rows)):
+        assert [(record.text, record.id) for record in read(source)] == [("a", "1"), ("b", "2")]
     assert texts_of(read(pl.Series(["a", "b"]))) == ["a", "b"]
     mixed = read(["a", None, 3])
     assert [type(record) for record in mixed] == [Document, Skipped, Skipped]

@@ -118,7 +118,14 @@ def repair(
     if place.resolve() == source.resolve() or source.resolve() in place.resolve().parents:
         raise RunError(f"{place} is inside the folder of the model: choose another folder")
     vocabulary = categorize(model.tokenizer)
-    ids = named_tokens(opened, vocabulary, tokens)
+    if tokens is None:
+        ids: list[int] = opened.sticky["token_id"].to_list()
+    else:
+        ids = list(dict.fromkeys(token_ids(vocabulary, tokens)))
+    if not ids:
+        raise InputError(f"the run in {opened.path} found no sticky tokens: name the tokens to repair")
+    for token_id in ids:
+        vocabulary.place(token_id)  # refuses other ids
     corpus, notes = verification_corpus(opened, sentences, model)
     parts = identity_of(
         _VERSION,
@@ -286,19 +293,6 @@ def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedTokenRecord:
 
 
 # What a repair starts from.
-
-
-def named_tokens(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
-    """Return the ids of the tokens to repair, without repetitions."""
-    if tokens is None:
-        ids: list[int] = run.sticky["token_id"].to_list()
-        if not ids:
-            raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to repair")
-        return ids
-    found = list(dict.fromkeys(token_ids(vocabulary, tokens)))
-    for token_id in found:
-        vocabulary.place(token_id)  # refuses other ids
-    return found
 
 
 def token_facts(
