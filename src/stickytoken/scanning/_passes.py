@@ -24,8 +24,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.methods.statistics import TokenEffects
-from stickytoken.scanning._worker import KEPT_TEXT
-from stickytoken.scanning._workers import examined
+from stickytoken.scanning._workers import KEPT_TEXT, examined
 from stickytoken.unit_vectors import unit_vectors
 
 _TOKENS = "tokens"
