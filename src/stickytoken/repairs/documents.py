@@ -110,13 +110,6 @@ def repair_document(record: RepairRecord) -> str:
         parts += ["## Notes", "\n".join(f"- {markdown(note)}" for note in record.notes)]
     return "\n\n".join(parts) + "\n"
 
-    return [
-        "## Checks",
-        markdown_table(["check", "", "finding"], rows),
-        f"Measured on {found.carriers} texts with copies in them against {found.anchors} others, from "
-        f"{markdown(found.source)} and the bundled kinds of text. The detection used none of them.",
-    ]
-
 
 def _headline(record: RepairRecord) -> str:
     count = len(record.tokens)
