@@ -180,7 +180,6 @@ _ROOT = "SRCROOT"
 def sarif(
     findings: Iterable[Finding], rules: Sequence[Rule], tool_version: str, incomplete: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return findings as a SARIF document in JSON values."""
     places = {rule.id: place for place, rule in enumerate(rules)}
     invocation: dict[str, Any] = {"executionSuccessful": not incomplete}
     if incomplete:

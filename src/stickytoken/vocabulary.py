@@ -57,21 +57,13 @@ class RoundTripTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """All entries of a tokenizer with their categories.
+    """All entries of a tokenizer with their categories."""
 
-    Attributes:
-        ids: Token ids, ascending.
-        tokens: Vocabulary strings, as the tokenizer stores them.
-        decoded: The text of each entry, with its leading space if it has one.
-        categories: The category of each entry.
-        joinings: How copies of each entry are written as text; empty if all are glued.
-    """
-
-    ids: tuple[int, ...]
-    tokens: tuple[str, ...]
-    decoded: tuple[str, ...]
+    ids: tuple[int, ...]  # ascending
+    tokens: tuple[str, ...]  # as the tokenizer stores them
+    decoded: tuple[str, ...]  # the text of each, with its leading space if it has one
     categories: tuple[Category, ...]
-    joinings: tuple[Joining, ...] = ()
+    joinings: tuple[Joining, ...] = ()  # how copies are written as text; empty if all are glued
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -86,7 +78,6 @@ class Vocabulary:
         return [self.token(place) for place, category in enumerate(self.categories) if category.available]
 
     def token(self, place: int) -> Token:
-        """Return the entry at a place, as it is inserted."""
         joining = self.joinings[place] if self.joinings else Joining.GLUED
         return Token(self.ids[place], self.decoded[place], joining)
 
@@ -323,7 +314,6 @@ class WordMark(StrEnum):
 
 
 def word_mark(tokens: Iterable[str]) -> WordMark:
-    """Return the most common word mark of a vocabulary."""
     marks = [mark for mark in WordMark if mark]
     found = Counter(mark for token in tokens for mark in marks if token.startswith(mark) and token != mark)
     return found.most_common(1)[0][0] if found else WordMark.NONE

@@ -11,47 +11,41 @@ EXAMPLES = dict(re.findall(r"^### ([^\n]+)\n\n```python\n(.*?)^```", PAGE, re.DO
 CLEANED = "The flow of air"
 
 
-@pytest.fixture
-def run(cleaner_file, bert_folder, tmp_path, monkeypatch):
-    """Run an example in a folder that has what it names."""
+READ = {
+    "Hugging Face datasets": ("datasets", lambda names: names["cleaned"]["text"]),
+    "LlamaIndex": ("llama_index.core", lambda names: [each.text for each in names["nodes"]]),
+    "LangChain": ("langchain_core", lambda names: [each.page_content for each in names["documents"]]),
+    "Haystack": (
+        "haystack", lambda names: [each.content for each in names["found"]["clean"]["documents"]]
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def place(cleaner_file, bert_folder, tmp_path, monkeypatch):
+    """A folder that has what the examples name."""
     shutil.copy(cleaner_file, tmp_path / "cleaner.json")
     (tmp_path / "all-MiniLM-L6-v2").symlink_to(bert_folder)
     monkeypatch.chdir(tmp_path)
 
-    def run_example(name):
-        names = {}
-        exec(EXAMPLES[name], names)
-        return names
 
-    return run_example
+def run(name):
+    names = {}
+    exec(EXAMPLES[name], names)
+    return names
 
 
 def test_every_library_has_an_example():
-    assert set(EXAMPLES) == {
-        "sentence-transformers", "Hugging Face datasets", "LlamaIndex", "LangChain", "Haystack",
-    }  # fmt: skip
+    assert set(EXAMPLES) == {"sentence-transformers", *READ}
 
 
-def test_sentence_transformers(run):
+def test_sentence_transformers():
     names = run("sentence-transformers")
-    plain = names["guarded"].unguarded
-    assert names["vector"].tolist() == plain.encode(CLEANED).tolist()
+    assert names["vector"].tolist() == names["guarded"].unguarded.encode(CLEANED).tolist()
 
 
-def test_data_sets(run):
-    assert run("Hugging Face datasets")["cleaned"]["text"] == [CLEANED]
-
-
-def test_llama_index(run):
-    pytest.importorskip("llama_index.core", reason="llama-index-core is not installed")
-    assert [node.text for node in run("LlamaIndex")["nodes"]] == [CLEANED]
-
-
-def test_langchain(run):
-    pytest.importorskip("langchain_core", reason="langchain-core is not installed")
-    assert [document.page_content for document in run("LangChain")["documents"]] == [CLEANED]
-
-
-def test_haystack(run):
-    pytest.importorskip("haystack", reason="haystack-ai is not installed")
-    assert [document.content for document in run("Haystack")["found"]["clean"]["documents"]] == [CLEANED]
+@pytest.mark.parametrize("name", READ)
+def test_an_example_cleans_its_documents(name):
+    package, read = READ[name]
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    assert read(run(name)) == [CLEANED]

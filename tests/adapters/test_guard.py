@@ -15,6 +15,7 @@ from stickytoken.cleaning import CleaningRules
 from stickytoken.errors import InputError, RefusedTextError, RunError
 
 CLEAN = ["the quiet river sings.", "a bird near the market", "able to sign"]
+TEXTS = tiny.sentences(50)
 DIRTY = ["stone stone stone stone the quiet river sings.", "a bird [SEP] near the market", "able to sign"]
 
 
@@ -46,6 +47,8 @@ def test_it_encodes_what_the_model_would_encode_after_cleaning(model, guarded, m
     same(getattr(guarded, method)(DIRTY), getattr(model, method)(CLEAN))
     same(getattr(guarded, method)(DIRTY[0]), getattr(model, method)(CLEAN[0]))
     same(getattr(guarded, method)(np.array(DIRTY), batch_size=2), getattr(model, method)(CLEAN))
+    # Without findings, vectors are the same to the last bit.
+    assert np.array_equal(getattr(guarded, method)(TEXTS), getattr(model, method)(TEXTS))
 
 
 def test_prompts_are_the_users_own_and_stay_as_they_are(model, guarded):
@@ -65,34 +68,22 @@ def test_what_encode_can_return_is_the_same(model, guarded):
     assert len(guarded.encode([])) == 0
 
 
-def test_pairs_are_cleaned_on_both_sides(guarded, model):
+def test_of_pairs_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(guarded, model):
     pairs = [("able able able able the river", "a [SEP] bird"), ("one", "two")]
     cleaned = [("the river", "a bird"), ("one", "two")]
     assert guarded.preprocess(pairs)["input_ids"].tolist() == model.preprocess(cleaned)["input_ids"].tolist()
+    picture, sound = object(), "able able able able.wav"
+    given = {"text": "able able able able river", "image": picture, "audio": sound}
+    assert guarded._cleaned(given) == {"text": "river", "image": picture, "audio": sound}
+    assert given["text"] == "able able able able river"
 
+    def messages(first, second):
+        parts = [{"type": "text", "text": first}, {"type": "image", "image": 1}]
+        return [{"role": "user", "content": parts}, {"role": "[SEP]", "content": second}]
 
-def test_of_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(guarded):
-    picture = object()
-    given = {
-        "text": "able able able able river",
-        "image": picture,
-        "audio": "able able able able.wav",
-    }
-    assert guarded._cleaned(given) == {"text": "river", "image": picture, "audio": given["audio"]}
-    messages = [
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "a [SEP] bird"}, {"type": "image", "image": 1}],
-        },
-        {"role": "[SEP]", "content": "[SEP] the river"},
-    ]
-    assert guarded._cleaned(messages) == [
-        {"role": "user", "content": [{"type": "text", "text": "a bird"}, {"type": "image", "image": 1}]},
-        {"role": "[SEP]", "content": "the river"},
-    ]
+    assert guarded._cleaned(messages("a [SEP] bird", "[SEP] the river")) == messages("a bird", "the river")
     array = np.zeros(3)
     assert guarded._cleaned(array) is array
-    assert given["text"] == "able able able able river"
 
 
 def test_it_takes_the_place_of_the_model(model, guarded):
@@ -146,19 +137,12 @@ def test_a_saved_model_is_the_plain_one(guarded, model, tmp_path):
     same(guarded.unguarded.encode(DIRTY), model.encode(DIRTY))
 
 
-def test_what_was_found_is_told(model, cleaner):
-    found = []
-    guarded = guard(model, cleaner, on_found=lambda text, cleaned: found.append((text, cleaned)))
-    guarded.encode(DIRTY)
-    assert sorted(text for text, _ in found) == sorted(DIRTY[:2])
-    assert {removal.what for _, cleaned in found for removal in cleaned.removals} == {"stone", "[SEP]"}
-
-
 def test_a_cleaner_that_reports_leaves_texts_alone_and_one_that_refuses_refuses(model, reporting, refusing):
     found = []
-    reports = guard(model, reporting, on_found=lambda text, _: found.append(text))
+    reports = guard(model, reporting, on_found=lambda *told: found.append(told))
     same(reports.encode(DIRTY), model.encode(DIRTY))
-    assert len(found) == 2
+    assert sorted(text for text, _ in found) == sorted(DIRTY[:2])
+    assert {span.what for _, cleaned in found for span in cleaned.reported} == {"stone", "[SEP]"}
     with pytest.raises(RefusedTextError, match=r"'a bird \[SEP\] near the market': the text contains"):
         guard(model, refusing).encode(DIRTY)
 
@@ -185,11 +169,6 @@ def test_the_cleaner_may_be_a_file_or_its_content_or_another_guards(model, clean
 def test_what_cannot_be_used_is_refused(model, cleaner, make, error, message):
     with pytest.raises(error, match=message):
         make(model, cleaner)
-
-
-def test_texts_without_findings_have_the_same_vectors_to_the_last_bit(model, guarded):
-    texts = tiny.sentences(50)
-    assert np.array_equal(guarded.encode(texts), model.encode(texts))
 
 
 @pytest.mark.parametrize("use", [load_encoder, detect, lambda model: probe(model, ["able"])])

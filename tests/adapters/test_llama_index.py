@@ -114,8 +114,5 @@ def test_a_refused_node_is_named_and_a_reported_one_stays(nodes, refusing, repor
     assert texts(found) == texts(nodes)
     assert found[1].metadata["stickytoken"] == "1 flagged left"
     assert found[1].embedding == [1.0]
-
-
-def test_what_is_no_cleaner_is_refused():
     with pytest.raises(InputError, match="is not a cleaner"):
         StickyTokenCleaner(cleaner={"words": []})

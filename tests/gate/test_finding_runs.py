@@ -101,6 +101,12 @@ def test_one_changed_byte_or_name_is_another_model(own):
     (model / "more.json").unlink()
     (model / "README.md").rename(model / "README.txt")
     assert not known(model, runs / "run")
+    (model / "README.txt").rename(model / "README.md")
+    linked = model.with_name("linked")  # links are read through
+    linked.mkdir()
+    for path in model.iterdir():
+        (linked / path.name).symlink_to(path) if path.is_file() else shutil.copytree(path, linked / path.name)
+    assert known(linked, runs / "run")
 
 
 @pytest.mark.parametrize("package", ["torch", "tokenizers", "stickytoken"])
@@ -142,16 +148,6 @@ def test_files_that_may_have_changed_or_cannot_be_recorded_are_not(own, monkeypa
     assert not recorded(model, runs / "run")
 
 
-def test_links_are_read_through(own):
-    model, runs = own
-    assert recorded(model, runs / "run")
-    linked = model.with_name("linked")
-    linked.mkdir()
-    for path in model.iterdir():
-        (linked / path.name).symlink_to(path) if path.is_file() else shutil.copytree(path, linked / path.name)
-    assert known(linked, runs / "run")
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -160,15 +156,14 @@ def test_links_are_read_through(own):
         ("modules.json", '[{"type": "sentence_transformers.models.Dense", "path": "../other"}]'),
         ("modules.json", "{"),
         ("sentence_bert_config.json", '{"tokenizer_name_or_path": "elsewhere"}'),
+        ("pipe", None),
     ],
 )
-def test_a_model_with_parts_elsewhere_is_always_loaded(own, name, content):
-    (own[0] / name).write_text(content, encoding="utf-8")
-    assert look_at_model(str(own[0])) is None
-
-
-def test_a_pipe_among_the_files_is_not_waited_for(own):
-    os.mkfifo(own[0] / "pipe")
+def test_a_model_with_parts_elsewhere_or_a_pipe_is_always_loaded(own, name, content):
+    if content is None:
+        os.mkfifo(own[0] / name)
+    else:
+        (own[0] / name).write_text(content, encoding="utf-8")
     assert look_at_model(str(own[0])) is None
 
 

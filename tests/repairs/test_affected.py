@@ -31,11 +31,12 @@ def edits(vocabulary):
         "rows": ModelEdit(row),
         "unreachable": ModelEdit(tokenizer=TokenizerEdit(unreachable=stone)),
         "all": ModelEdit(row, TokenizerEdit(stone, (vocabulary["[CLS]"],))),
+        "template": ModelEdit({vocabulary["[CLS]"]: np.ones(32, dtype=np.float32)}),
         "nothing": ModelEdit(),
     }
 
 
-@pytest.mark.parametrize("name", ["rows", "unreachable", "all", "nothing"])
+@pytest.mark.parametrize("name", ["rows", "unreachable", "all", "template", "nothing"])
 def test_affected_documents_are_those_whose_vectors_change(name, pristine, vocabulary, tmp_path):
     edit = edits(vocabulary)[name]
     write_model(pristine, tmp_path / "out", edit)
@@ -61,11 +62,6 @@ def test_the_repaired_entries_in_a_document_are_listed(pristine, vocabulary):
         (1, "b", sorted([river, stone])),
         (2, "c", [cls]),
     ]
-
-
-def test_every_document_is_affected_by_a_new_row_of_the_template(pristine, vocabulary):
-    template = ModelEdit({vocabulary["[CLS]"]: np.ones(32, dtype=np.float32)})
-    assert affected_documents(pristine, template, TEXTS)["index"].to_list() == list(range(len(TEXTS)))
 
 
 def test_a_prompt_with_a_repaired_entry_affects_every_document(pristine, vocabulary):

@@ -12,9 +12,10 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 import tiny_architectures as architectures
-from stickytoken.errors import RepairError
+from stickytoken.encoders import load_encoder
+from stickytoken.errors import RepairError, RunError
 from stickytoken.repairs import model_folder as _write
-from stickytoken.repairs.model_folder import ModelEdit, write_model
+from stickytoken.repairs.model_folder import ModelEdit, rows_writable, workshop, write_model
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit
 
 ROWS = {7: np.linspace(-1, 1, 32, dtype=np.float32), 60: np.full(32, 0.1, dtype=np.float32)}
@@ -58,9 +59,7 @@ def files_of(folder):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_rows_are_new_and_every_other_bit_is_old(dtype, model, tmp_path):
-    weights = model / "model.safetensors"
-    converted = {name: value.to(dtype) for name, value in load_file(weights).items()}
-    save_file(converted, weights, metadata={"format": "pt"})
+    converted(model, dtype)
     before = files_of(model)
     write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
     require_rows(tensors(model), tensors(tmp_path / "out"), "embeddings.word_embeddings.weight", ROWS)
@@ -165,29 +164,42 @@ def test_a_folder_that_is_there_is_left_alone(model, tmp_path):
     assert files_of(tmp_path / "out") == {"mine.txt": b"mine"}
 
 
-def test_an_adapter_is_refused_with_a_reason(model, tmp_path):
-    (model / "adapter_config.json").write_text("{}")
-    refused(model, tmp_path / "out", match="holds an adapter, not whole weights: merge it")
+def named_by_router(model):
+    modules = json.loads((model / "modules.json").read_text())
+    modules[0]["type"] = "sentence_transformers.models.Router"
+    (model / "modules.json").write_text(json.dumps(modules))
 
 
-def test_pickled_weights_are_refused_with_advice(model, tmp_path):
-    (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    refused(model, tmp_path / "out", match="pickled: save them as safetensors first")
-    (model / "pytorch_model.bin").unlink()
-    refused(model, tmp_path / "out", match=r"has no model\.safetensors")
+def converted(model, dtype):
+    weights = {name: value.to(dtype) for name, value in tensors(model).items()}
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (lambda model: (model / "adapter_config.json").write_text("{}"), "holds an adapter, .*: merge it"),
+        (lambda model: (model / "model.safetensors").unlink(), r"has no model\.safetensors"),
+        (
+            lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"),
+            "pickled: save them as safetensors first",
+        ),
+        (lambda model: converted(model, torch.int8), "are stored as I8: rows can be written into"),
+        (named_by_router, "has a Router with several sets of embeddings"),
+        (lambda model: (model / "modules.json").write_text("3"), "is not a list of modules"),
+        (lambda model: (model / "modules.json").write_text("{"), "modules.json cannot be read"),
+    ],
+)
+def test_a_model_whose_rows_cannot_be_written_is_refused(spoil, match, model, tmp_path):
+    spoil(model)
+    assert not rows_writable(model)
+    refused(model, tmp_path / "out", match=match)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0[]"])
 def test_damaged_weights_are_refused(content, model, tmp_path):
     (model / "model.safetensors").write_bytes(content)
     refused(model, tmp_path / "out", match=r"model\.safetensors is not a readable safetensors file")
-
-
-def test_quantized_weights_are_refused(model, tmp_path):
-    weights = tensors(model)
-    weights["embeddings.word_embeddings.weight"] = weights["embeddings.word_embeddings.weight"].to(torch.int8)
-    save_file(weights, model / "model.safetensors")
-    refused(model, tmp_path / "out", match="are stored as I8: rows can be written into")
 
 
 @pytest.mark.parametrize(
@@ -204,17 +216,9 @@ def test_rows_that_do_not_fit_are_refused(rows, match, model, tmp_path):
 
 
 def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):
-    half = {name: value.half() for name, value in tensors(model).items()}
-    save_file(half, model / "model.safetensors")
+    converted(model, torch.float16)
     huge = {7: np.full(32, 1e6, dtype=np.float32)}
     refused(model, tmp_path / "out", ModelEdit(rows=huge), "row of token 7 is not finite in float16")
-
-
-def test_a_model_of_several_sets_of_embeddings_is_refused(model, tmp_path):
-    modules = json.loads((model / "modules.json").read_text())
-    modules[0]["type"] = "sentence_transformers.models.Router"
-    (model / "modules.json").write_text(json.dumps(modules))
-    refused(model, tmp_path / "out", match="has a Router with several sets of embeddings")
 
 
 def test_an_impossible_edit_of_the_tokenizer_writes_nothing(model, tmp_path):
@@ -229,3 +233,15 @@ def test_a_full_disk_is_said_in_few_words(model, tmp_path, monkeypatch):
     monkeypatch.setattr(_write, "write_rows", full)
     with pytest.raises(RepairError, match="no space is left; free some"):
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
+
+
+def test_errors_name_the_folder_that_was_passed(model, tmp_path):
+    encoder, out = load_encoder(model), tmp_path / "out"
+    with workshop(out, model, encoder) as bench:
+        with pytest.raises(RunError, match=f"^{out} is being written") as error:
+            workshop(out, model, encoder).__enter__()
+        assert "repairing" not in str(error.value)
+        folder = bench.build(ModelEdit(rows=ROWS))
+    with pytest.raises(RunError, match=f"write {out}/REPAIR.md"), workshop(out, model, encoder):
+        raise RunError(f"no space left to write {folder}/REPAIR.md")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -48,19 +48,6 @@ def require_the_rest_as_before(folder, edit, texts, target):
 
 
 @pytest.mark.slow
-def test_an_entry_and_specials_of_t5(shared, texts, tmp_path):
-    folder = shared / "tokenizers" / "t5"
-    entry = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("lucrarea")
-    edit = TokenizerEdit(unreachable=(entry,), plain_specials=(1, 32099))
-    held = ["Aceasta este lucrarea", "a </s> b", "</s></s>", "x<extra_id_0>y"]
-    written = require_the_rest_as_before(folder, edit, [*texts, *held], tmp_path / "t5")
-    found = edited.agreed(written, tmp_path / "again", [*held, "<extra_id_5> <pad> <unk>"])
-    assert not {entry, 32099} & {token_id for ids in found for token_id in ids}
-    assert [ids.count(1) for ids in found] == [1] * len(found)
-    assert found[-1][:3] == [32094, 0, 2]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("entries", [("There",), ("Ġhappy", "ĠThere")])
 def test_entries_of_roberta_with_and_without_a_leading_space(entries, shared, texts, tmp_path):
     folder = shared / "tokenizers" / "roberta-base"
@@ -95,7 +82,8 @@ def test_entries_and_all_specials_of_every_tokenizer_there_is(name, texts, tmp_p
     )
     assert len(edit.unreachable) >= 5
     written = [f"a {each.content} b{each.content}" for each in added.values()]
-    require_the_rest_as_before(folder, edit, [*texts[:1000], *written], tmp_path / name)
+    target = require_the_rest_as_before(folder, edit, [*texts[:1000], *written], tmp_path / name)
+    edited.agreed(target, tmp_path / "again", written)
 
 
 @pytest.mark.slow

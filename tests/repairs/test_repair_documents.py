@@ -14,7 +14,6 @@ from stickytoken.repairs.result import (
     DOCUMENT_FILE,
     PICTURE_FILE,
     REPAIR_FILE,
-    RepairRecord,
     keep_copy,
     repairs_in,
     require_place,
@@ -48,21 +47,19 @@ def test_a_repair_that_did_not_verify_is_not_written_as_if_it_had_been():
     assert "NOT VERIFIED" not in repair_document(whole) + card_block(whole)
 
 
-def test_the_card_keeps_what_it_said(tmp_path):
+def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
+    record = repaired.repair_record("river", "\x1b[31m")
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# Model\n", encoding="utf-8")
-    write_documents(tmp_path, repaired.repair_record("river"))
+    write_documents(tmp_path, record)
     card = (tmp_path / "README.md").read_text("utf-8")
     assert card.startswith("---\nlicense: mit\n---\n# Model\n\n## Repaired tokens\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        ["README.md", DOCUMENT_FILE, PICTURE_FILE, REPAIR_FILE]
-    )
-
-
-def test_the_record_is_read_as_it_was_written(tmp_path):
-    record = repaired.repair_record("river", "\x1b[31m")
-    write_documents(tmp_path, record)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "README.md",
+        DOCUMENT_FILE,
+        PICTURE_FILE,
+        REPAIR_FILE,
+    }
     assert open_repair(tmp_path).record == record
-    assert RepairRecord.model_validate_json((tmp_path / REPAIR_FILE).read_text("utf-8")) == record
 
 
 def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
@@ -76,15 +73,12 @@ def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
     assert heights[0] < heights[1] <= heights[2]  # before ends highest
 
 
-def test_without_values_there_is_no_picture():
-    assert mean_curves(repaired.repair_record("river", passed=None)) is None
-
-
 def test_a_repair_is_a_table_with_lifts_before_and_after():
     (row,) = token_rows(repaired.repair_record("river"))
     assert (row["deviations_before"], row["deviations_after"], row["verdict_after"]) == (1.0, 0.1, "benign")
     (unseen,) = token_rows(repaired.repair_record("river", passed=None))
     assert unseen["deviations_after"] is None
+    assert mean_curves(repaired.repair_record("river", passed=None)) is None
 
 
 def test_pieces_are_shown_where_a_token_has_them_and_zero_has_no_sign():
@@ -110,20 +104,21 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
         require_place(tmp_path / "file.txt")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema_version": 1}'])
-def test_a_damaged_record_is_an_error_in_one_line(tmp_path, content):
+LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        *((content, REPAIR_FILE) for content in ("", "{", "[]", '{"schema_version": 1}')),
+        (json.dumps(repaired.repair_record("river").model_dump(mode="json") | LATER), "upgrade stickytoken"),
+    ],
+)
+def test_a_damaged_or_newer_record_is_an_error_in_one_line(tmp_path, content, message):
     (tmp_path / REPAIR_FILE).write_text(content, encoding="utf-8")
-    with pytest.raises(RunError) as error:
+    with pytest.raises(RunError, match=message) as error:
         open_repair(tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_a_record_of_a_newer_version_is_refused(tmp_path):
-    record = repaired.repair_record("river").model_dump(mode="json")
-    later = record | {"schema_version": 99, "an_entry": "that this version does not know"}
-    (tmp_path / REPAIR_FILE).write_text(json.dumps(later), encoding="utf-8")
-    with pytest.raises(RunError, match="upgrade stickytoken"):
-        open_repair(tmp_path)
 
 
 def test_a_run_folder_keeps_the_records_of_its_repairs(tmp_path):

@@ -206,12 +206,6 @@ def test_an_entry_that_many_are_built_from_is_kept(saved):
     assert any("other entries are built from it, such as" in reason for reason in reasons)
 
 
-def test_a_tokenizer_in_python_is_refused(tmp_path):
-    folder = architectures.byt5(tmp_path / "byt5")
-    with pytest.raises(RepairError, match="a ByT5Tokenizer, written in Python: only fast"):
-        edited_tokenizer(folder, TokenizerEdit(unreachable=(5,)))
-
-
 def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), ("a a", -2.0)], unk_id=0))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -225,10 +219,13 @@ def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(RepairError, match=r"tokenizer\.json"):
         edited_tokenizer(tmp_path, TokenizerEdit(unreachable=(0,)))
+    assert edited_tokenizer(tmp_path, TokenizerEdit()) == {}  # nothing to do reads nothing
 
 
-def test_nothing_to_do_reads_nothing(tmp_path):
-    assert edited_tokenizer(tmp_path, TokenizerEdit()) == {}
+def test_a_tokenizer_in_python_is_refused(tmp_path):
+    folder = architectures.byt5(tmp_path / "byt5")
+    with pytest.raises(RepairError, match="a ByT5Tokenizer, written in Python: only fast"):
+        edited_tokenizer(folder, TokenizerEdit(unreachable=(5,)))
 
 
 # Against the library.

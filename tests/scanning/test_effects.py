@@ -13,7 +13,7 @@ from stickytoken.cleaning import find_spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning._passes import Panel, predicted_shifts
-from stickytoken.scanning._worker import examine
+from stickytoken.scanning._workers import examine
 from stickytoken.scanning.scan import scan_documents
 
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 24)

@@ -14,7 +14,7 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.scanning import _passes as _token_pass
 from stickytoken.scanning import _workers
 from stickytoken.scanning._passes import Keeper, batched, search
-from stickytoken.scanning._worker import examine
+from stickytoken.scanning._workers import examine
 from stickytoken.scanning.results import open_scan, scans_in
 from stickytoken.scanning.scan import scan_documents
 

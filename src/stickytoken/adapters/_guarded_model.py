@@ -28,14 +28,10 @@ class GuardedModel(SentenceTransformer):
     """A SentenceTransformer that cleans texts before it tokenizes them; made by `guard`.
 
     It shares its modules with the model that it was made from.
-
-    Attributes:
-        cleaner: Cleans the texts.
-        on_found: Called with each text in which something was found, and what became of it.
     """
 
     cleaner: Cleaner
-    on_found: OnFound | None
+    on_found: OnFound | None  # told each text in which something was found, and what became of it
 
     @property
     def unguarded(self) -> SentenceTransformer:
@@ -81,7 +77,6 @@ class GuardedModel(SentenceTransformer):
 
 
 def guarded_model(model: SentenceTransformer, cleaner: Cleaner, on_found: OnFound | None) -> GuardedModel:
-    """Return a model that shares its modules with another one, and cleans texts."""
     guarded = _shared(model, _guarded_class(_plain_class(type(model))))
     guarded.cleaner = cleaner
     guarded.on_found = on_found
@@ -98,12 +93,8 @@ def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
 
 
 def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
-    """Return the class of the model that is guarded."""
-    return next(
-        each
-        for each in kind.__mro__
-        if issubclass(each, SentenceTransformer) and not issubclass(each, GuardedModel)
-    )
+    plain = (each for each in kind.__mro__ if not issubclass(each, GuardedModel))
+    return next(each for each in plain if issubclass(each, SentenceTransformer))
 
 
 @cache

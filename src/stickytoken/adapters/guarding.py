@@ -21,21 +21,12 @@ NOTE = "stickytoken"
 
 
 class CleanText(NamedTuple):
-    """A cleaned text.
-
-    Attributes:
-        text: The text.
-        changed: Whether it differs from what it was.
-        note: How much was found, by kind, without the text of it; empty if nothing was.
-    """
-
     text: str
     changed: bool
-    note: str
+    note: str  # how much was found, by kind, without the text of it; empty if nothing was
 
 
 def cleaned_text(cleaner: Cleaner, text: str, name: str) -> CleanText:
-    """Clean the text of a document."""
     if not isinstance(text, str):
         raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -17,40 +17,28 @@ _MOST_OF = 0.75
 
 
 class Company(NamedTuple):
-    """How similar the neighbours of a word's copies are.
+    """How similar the neighbours of a word's copies are."""
 
-    Attributes:
-        alike: Pairs of copies with the same word before them, and pairs with the same word behind them.
-        chance: How many such pairs copies would have that stand at random places.
-        varied: Share of different words among the neighbours.
-    """
-
-    alike: float
-    chance: float
-    varied: float
+    alike: float  # pairs of copies with the same word before them, and pairs with the same word behind them
+    chance: float  # how many such pairs copies would have that stand at random places
+    varied: float  # share of different words among the neighbours
 
 
 class Document:
-    """A text and its units."""
-
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text
         self._reader = reader
         self._plain = reader.plain_keys(text)
         self.keys = self.units.keys if self._plain is None else self._plain
-        self.positions: dict[str, list[int]] = {}
+        self.positions: dict[str, list[int]] = defaultdict(list)
         for place, key in enumerate(self.keys):
-            if key in self.positions:
-                self.positions[key].append(place)
-            else:
-                self.positions[key] = [place]
+            self.positions[key].append(place)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @cached_property
     def units(self) -> Units:
-        """The units with their offsets."""
         if self._plain is None:
             return self._reader.read(self.text)
         return self._reader.read_plain(self.text, self._plain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.cleaning.rules import alternation
@@ -22,17 +22,11 @@ MIXED_RUN = 16
 
 
 class Stretch(NamedTuple):
-    """Units from ``first`` up to ``last``, excluding the latter.
-
-    Attributes:
-        first: The first unit.
-        last: The unit behind the last one.
-        period: How many units one copy takes; 0 for a few words in no fixed order.
-    """
+    """Units in which something is repeated."""
 
     first: int
-    last: int
-    period: int
+    last: int  # the unit behind the last one
+    period: int  # how many units one copy takes; 0 for a few words in no fixed order
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
@@ -169,9 +163,8 @@ class _WordReader:
     def __init__(self, flagged: Iterable[str]) -> None:
         words = frozenset(flagged)
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
-        self._seen: dict[str, tuple[Part, ...]] = {}
+        self._remembered = lru_cache(_REMEMBERED)(self._divided)
         self._whole: set[str] = set()
-        self._last_long: tuple[str, tuple[Part, ...]] = ("", ())
 
     def all_whole(self, words: list[str]) -> bool:
         """Whether each of these words in lower-case ASCII is one part, itself."""
@@ -185,20 +178,10 @@ class _WordReader:
 
     def parts(self, word: str) -> tuple[Part, ...]:
         """Return the parts of a word in order; invisible characters alone are not a part."""
-        if len(word) > _LONGEST_REMEMBERED:
-            # A text is read twice, once for its keys and, if they are not plain, once for its offsets.
-            last, parts = self._last_long
-            if word != last:
-                parts = tuple(self._divide(word))
-                self._last_long = word, parts
-            return parts
-        found = self._seen.get(word)
-        if found is None:
-            found = tuple(self._divide(word))
-            if len(self._seen) > _REMEMBERED:
-                self._seen.clear()
-            self._seen[word] = found
-        return found
+        return self._remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._divided(word)
+
+    def _divided(self, word: str) -> tuple[Part, ...]:
+        return tuple(self._divide(word))
 
     def _divide(self, word: str) -> Iterator[Part]:
         if word.isascii():
@@ -241,7 +224,6 @@ class _WordReader:
 
 
 def _key_of(word: str) -> str:
-    """Return the key by which a word is compared."""
     return word.lower() if word.isascii() else "".join(_plain(each) for each in _BREAKS.sub("", word))
 
 
@@ -305,17 +287,9 @@ _WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
 
 
 class Units(NamedTuple):
-    """The units of a text in order.
-
-    Attributes:
-        keys: What each is compared by.
-        starts: Offset of its first character.
-        ends: Offset behind its last character.
-    """
-
-    keys: list[str]
+    keys: list[str]  # what each is compared by
     starts: list[int]
-    ends: list[int]
+    ends: list[int]  # offsets behind the last characters
 
 
 class UnitReader:

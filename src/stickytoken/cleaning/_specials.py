@@ -54,15 +54,13 @@ class SpecialFinder:
         if self._pattern is None or not self._pattern.search(plain):
             return []
         kept, names = self._kept(plain, self._pattern)
-        bounds = [(0, 0), *kept, (len(plain), len(plain))]
+        bounds = pairwise([(0, 0), *kept, (len(plain), len(plain))])
+        removed = [
+            (end, start, names[end]) for (_, end), (start, _) in bounds if end in names and start > end
+        ]
         return [
-            (
-                places[end - 1] + 1 if end else 0,
-                places[start] if start < len(plain) else len(text),
-                names[end],
-            )
-            for (_, end), (start, _) in pairwise(bounds)
-            if end in names and start > end
+            (places[end - 1] + 1 if end else 0, places[start] if start < len(plain) else len(text), name)
+            for end, start, name in removed
         ]
 
     def _kept(self, plain: str, pattern: re.Pattern[str]) -> tuple[list[tuple[int, int]], dict[int, str]]:

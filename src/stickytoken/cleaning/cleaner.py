@@ -36,25 +36,15 @@ _PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str
 
 
 class Edit(NamedTuple):
-    """One replacement.
-
-    Attributes:
-        start: Offset of the first character that is replaced.
-        end: Offset behind the last one.
-        text: What takes their place.
-    """
+    """One replacement."""
 
     start: int
-    end: int
-    text: str
+    end: int  # behind the last character that is replaced
+    text: str  # what takes their place
 
 
 class EditedText:
-    """A text and its edits.
-
-    Attributes:
-        text: The text as it is now.
-    """
+    """A text as it is now, and where its parts come from."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -283,7 +273,7 @@ class Cleaner:
         """
         from stickytoken.measurement.store import write_atomically
 
-        document = json.dumps(self.to_json(), indent=2, ensure_ascii=True) + "\n"
+        document = json.dumps(self.to_json(), indent=2) + "\n"
         write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -341,10 +331,9 @@ class Cleaner:
     ) -> list[Edit]:
         """Plan the edits of one round, and note what they remove."""
         text = edited.text
-        wanted = list(self._edits_of_specials(text)) or list(self._edits_of_spans(text, spans))
         edits: list[Edit] = []
         done = 0
-        for (start, end, replacement), kind, what in sorted(wanted):
+        for (start, end, replacement), kind, what in sorted(self._wanted(text, spans)):
             first, last = start, end
             if margin and kind is not SpanKind.SPECIAL:
                 first, last = max(done, start - margin), min(len(text), end + margin)
@@ -354,25 +343,25 @@ class Cleaner:
                 done = last
         return edits
 
-    def _edits_of_specials(self, text: str) -> Iterator[tuple[Edit, SpanKind, str]]:
-        """Yield the edits of special tokens, which come first since other findings may hide them."""
+    def _wanted(
+        self, text: str, spans: Iterable[Span]
+    ) -> Iterator[tuple[tuple[int, int, str], SpanKind, str]]:
+        """Yield the edits of special tokens, since other findings may hide them, or else of spans."""
+        writes = {Action.REMOVE: "", Action.REPLACE: self.replacement}
         finder, action = self._finder.specials, self.actions[SpanKind.SPECIAL]
-        if action in (Action.REMOVE, Action.REPLACE):
-            for start, end, what in finder.find_nested(text):
-                yield tidied(text, Edit(start, end, self._put(action))), SpanKind.SPECIAL, what
-        elif action is Action.ESCAPE:
-            for start, what in finder.starts(text):
-                yield Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, what
-
-    def _edits_of_spans(self, text: str, spans: Iterable[Span]) -> Iterator[tuple[Edit, SpanKind, str]]:
+        nested = finder.find_nested(text) if action in writes else []
+        for start, end, what in nested:
+            yield tidied(text, Edit(start, end, writes[action])), SpanKind.SPECIAL, what
+        starts = list(finder.starts(text)) if action is Action.ESCAPE else []
+        for start, what in starts:
+            yield Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, what
+        if nested or starts:
+            return
         for span in spans:
             action = self.actions[span.kind]
-            if span.kind is not SpanKind.SPECIAL and action in (Action.REMOVE, Action.REPLACE):
+            if span.kind is not SpanKind.SPECIAL and action in writes:
                 start = span.first_end if span.kind is SpanKind.RUN else span.start
-                yield tidied(text, Edit(start, span.end, self._put(action))), span.kind, span.what
-
-    def _put(self, action: Action) -> str:
-        return self.replacement if action is Action.REPLACE else ""
+                yield tidied(text, Edit(start, span.end, writes[action])), span.kind, span.what
 
 
 def _outermost(removals: list[Removal]) -> Iterator[Removal]:
@@ -419,40 +408,24 @@ _REPLACED = "surrogateescape"
 
 
 class CleanedLine(NamedTuple):
-    """One line.
+    """One line."""
 
-    Attributes:
-        number: Which, from 1.
-        before: The line as it was, without its end.
-        cleaned: What became of it.
-        content: The cleaned line with its end, as bytes.
-    """
-
-    number: int
-    before: str
+    number: int  # from 1
+    before: str  # as it was, without its end
     cleaned: Cleaned
-    content: bytes
+    content: bytes  # the cleaned line with its end
 
 
 @dataclass(slots=True)
 class LineTotals:
-    """What was counted over all lines so far.
-
-    Attributes:
-        lines: How many lines there were.
-        changed: How many were changed.
-        removed: How many parts were taken out, replaced or escaped, by kind.
-        reported: How many findings were left, by kind.
-        undecoded: How many lines are not UTF-8; such bytes are passed on as they are.
-        first_undecoded: Line and byte of the first of those, both from 1.
-    """
+    """What was counted over all lines so far."""
 
     lines: int = 0
     changed: int = 0
-    removed: Counter[SpanKind] = field(default_factory=Counter)
+    removed: Counter[SpanKind] = field(default_factory=Counter)  # or replaced or escaped
     reported: Counter[SpanKind] = field(default_factory=Counter)
-    undecoded: int = 0
-    first_undecoded: tuple[int, int] | None = None
+    undecoded: int = 0  # lines that are not UTF-8; such bytes are passed on as they are
+    first_undecoded: tuple[int, int] | None = None  # line and byte of the first of those, both from 1
 
 
 def clean_lines(lines: Iterable[bytes], cleaner: Cleaner, totals: LineTotals) -> Iterator[CleanedLine]:

@@ -55,7 +55,6 @@ _PHRASES = {
     SpanKind.RUN: "a run of a word or phrase",
     SpanKind.INTERLEAVED: "copies of a word among other words",
 }
-_PRECEDENCE = (SpanKind.FLAGGED, SpanKind.SPECIAL, SpanKind.RUN, SpanKind.INTERLEAVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +242,13 @@ def _groups(document: Document, places: list[int]) -> Iterator[range]:
 
 
 def _without_overlaps(spans: list[Span]) -> list[Span]:
-    """Sort spans by place; of those that overlap, keep the kind that comes first in `_PRECEDENCE`."""
+    """Sort spans by place; of those that overlap, keep the kind that comes first in `SpanKind`."""
+    precedence = list(SpanKind)
     kept: list[Span] = []
     for span in sorted(spans, key=lambda each: (each.start, -each.end)):
         stronger = True
         while kept and span.start < kept[-1].end and stronger:
-            stronger = _PRECEDENCE.index(span.kind) < _PRECEDENCE.index(kept[-1].kind)
+            stronger = precedence.index(span.kind) < precedence.index(kept[-1].kind)
             if stronger:
                 kept.pop()
         if stronger:

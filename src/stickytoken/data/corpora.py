@@ -6,6 +6,7 @@ Sampling and choosing pairs is step 1 of the Sticky Token Detector (Chen et al. 
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,42 +27,27 @@ from stickytoken.vocabulary import RoundTripTokenizer
 
 @dataclass(frozen=True, slots=True)
 class SentencePair:
-    """Two sentences and their cosine similarity.
+    """Two sentences and their cosine similarity."""
 
-    Attributes:
-        sentence1: The anchor, which is left unchanged.
-        sentence2: The carrier, into which tokens are inserted.
-        similarity: Cosine similarity of the two under the model.
-    """
-
-    sentence1: str
-    sentence2: str
-    similarity: float
+    sentence1: str  # the anchor, which is left unchanged
+    sentence2: str  # the carrier, into which tokens are inserted
+    similarity: float  # under the model
 
     @property
     def sentences(self) -> tuple[str, str]:
-        """The anchor and the carrier."""
         return self.sentence1, self.sentence2
 
 
 @dataclass(frozen=True)
 class PairCorpus:
-    """Pairs given by the user, used instead of sampled ones.
+    """Pairs given by the user, used instead of sampled ones."""
 
-    Attributes:
-        pairs: The pairs, with their similarity under the model.
-        source: Where they came from, for display.
-        unknown: Share of the characters that the model's tokenizer does not know; None before a model
-            was chosen.
-    """
-
-    pairs: tuple[SentencePair, ...]
-    source: str
-    unknown: float | None = None
+    pairs: tuple[SentencePair, ...]  # with their similarity under the model
+    source: str  # for display
+    unknown: float | None = None  # share of characters that the tokenizer does not know; None before a model
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the pairs in order."""
         return pairs_fingerprint(self.pairs)
 
 
@@ -71,7 +57,6 @@ Corpus = TypeVar("Corpus", bound=Sentences | PairCorpus)
 
 
 def pairs_fingerprint(pairs: Sequence[SentencePair]) -> str:
-    """Return the SHA-256 over pairs in order."""
     return digest([[pair.sentence1, pair.sentence2, pair.similarity] for pair in pairs])
 
 
@@ -190,34 +175,16 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
 
 def nearest_free(ascending: NDArray[np.float64], targets: NDArray[np.float64]) -> list[int]:
     """Find, for each target in turn, the index of the nearest value that no earlier target took."""
-    # Links that skip taken values, with path halving: near-constant time per step.
-    size = len(ascending)
-    before = np.arange(-1, size)  # before[k + 1]: the nearest free index <= k, or -1
-    after = np.arange(size + 1)  # after[k]: the nearest free index >= k, or size
-
-    def free_before(k: int) -> int:
-        while (position := before[k + 1]) != k:
-            before[k + 1] = before[position + 1]
-            k = int(position)
-        return k
-
-    def free_after(k: int) -> int:
-        while (position := after[k]) != k:
-            after[k] = after[position]
-            k = int(position)
-        return k
-
+    values, free = ascending.tolist(), list(range(len(ascending)))
     chosen: list[int] = []
-    for target in targets:
-        right = free_after(int(np.searchsorted(ascending, target)))
-        left = free_before(min(right, size) - 1)
-        if left < 0 and right >= size:
-            raise InputError(f"{len(targets)} targets, but only {size} values to choose from")
-        is_left = right >= size or (left >= 0 and target - ascending[left] <= ascending[right] - target)
-        k = left if is_left else right
-        before[k + 1] = k - 1
-        after[k] = k + 1
-        chosen.append(k)
+    for target in targets.tolist():
+        if not values:
+            raise InputError(f"{len(targets)} targets, but only {len(ascending)} values to choose from")
+        right = bisect_left(values, target)
+        is_left = right == len(values) or (right > 0 and target - values[right - 1] <= values[right] - target)
+        place = right - 1 if is_left else right
+        chosen.append(free.pop(place))
+        del values[place]
     return chosen
 
 
@@ -237,11 +204,9 @@ class SpanTokenizer(Protocol):
     """A tokenizer that has an unknown token and reports which characters became it."""
 
     @property
-    def unknown_id(self) -> int | None:
-        """The id of the unknown token; None if there is none."""
+    def unknown_id(self) -> int | None: ...
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode each text without special tokens."""
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
         """Encode each text, and give the characters that each id stands for."""

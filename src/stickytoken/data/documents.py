@@ -15,18 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import polars as pl
 
-from stickytoken.data.tables import (
-    DAMAGE,
-    HUB,
-    JSON_LINES,
-    PARQUET,
-    SEPARATORS,
-    TABLE_SUFFIXES,
-    hub_parts,
-    hub_stream,
-    one_line,
-    require_distinct,
-)
+from stickytoken.data import tables
 from stickytoken.errors import InputError
 from stickytoken.validation import file_path, shown
 
@@ -38,38 +27,21 @@ _LINES = (".txt", "")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document.
-
-    Attributes:
-        number: Place in the collection, from 0; records that were skipped count.
-        id: Its own id, or its place: a line, a row or a file name.
-        text: The text; valid Unicode.
-        source: Where it came from, if the collection says so.
-        path: The file that it is in; None for texts from elsewhere.
-        line: Line of the file, from 1, where it begins.
-        whole: Whether it is the whole file, so that its lines are those of the file.
-    """
-
-    number: int
-    id: str
-    text: str
-    source: str | None = None
-    path: str | None = None
-    line: int | None = None
-    whole: bool = False
+    number: int  # place in the collection, from 0; records that were skipped count
+    id: str  # its own, or its place: a line, a row or a file name
+    text: str  # valid Unicode
+    source: str | None = None  # where it came from, if the collection says so
+    path: str | None = None  # the file that it is in; None for texts from elsewhere
+    line: int | None = None  # of the file, from 1, where it begins
+    whole: bool = False  # it is the whole file, so that its lines are those of the file
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A record without readable text.
+    """A record without readable text."""
 
-    Attributes:
-        place: The file and the line or row.
-        reason: What is wrong, with the byte where it is known.
-    """
-
-    place: str
-    reason: str
+    place: str  # the file and the line or row
+    reason: str  # what is wrong, with the byte where it is known
 
 
 Record: TypeAlias = Document | Skipped
@@ -78,15 +50,10 @@ DocumentSource: TypeAlias = str | Path | Iterable[Any]
 
 @dataclass(slots=True)
 class Meter:
-    """How much of a collection has been read.
-
-    Attributes:
-        done: Bytes, rows or texts that were read.
-        total: All of them; None where nobody knows.
-    """
+    """How much of a collection has been read, in bytes, rows or texts."""
 
     done: int = 0
-    total: int | None = None
+    total: int | None = None  # None where nobody knows
 
     @property
     def share(self) -> float | None:
@@ -96,17 +63,12 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Documents to scan.
+    """Documents to scan."""
 
-    Attributes:
-        name: Name in messages.
-        read: Yields the records in order, and keeps the meter up to date; a stream can be read only once.
-        key: What tells this collection from others: where it lies, not what is in it.
-    """
-
-    name: str
+    name: str  # in messages
+    # Yields the records in order, and keeps the meter up to date; a stream can be read only once.
     read: Callable[[Meter], Iterator[Record]]
-    key: str
+    key: str  # what tells this collection from others: where it lies, not what is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +81,19 @@ class Wanted:
 
     @property
     def named(self) -> bool:
-        """Whether any column is named."""
         return any((self.text, self.id, self.source))
 
 
 @dataclass(slots=True)
 class _Reading:
-    """One pass through a collection.
-
-    Attributes:
-        numbers: The places of records that come next.
-    """
+    """One pass through a collection."""
 
     wanted: Wanted
     meter: Meter
-    numbers: Iterator[int] = field(default_factory=count)
+    numbers: Iterator[int] = field(default_factory=count)  # places of the records that come next
 
 
 def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
-    """Return the documents that a source names."""
     for name in (wanted.text, wanted.id, wanted.source):
         if name is not None and not isinstance(name, str):
             raise InputError(f"a column is {name!r}: pass the name of a column")
@@ -150,12 +106,12 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
             return read(sys.stdin.buffer, _STDIN_NAME, None, _Reading(wanted, meter))
 
         return Collection(_STDIN_NAME, read_stdin, STDIN)
-    if isinstance(source, str) and source.startswith(HUB):
-        name = source.removeprefix(HUB)
-        repository, _ = hub_parts(name)
+    if isinstance(source, str) and source.startswith(tables.HUB):
+        name = source.removeprefix(tables.HUB)
+        repository, _ = tables.hub_parts(name)
 
         def read_hub(meter: Meter) -> Iterator[Record]:
-            with hub_stream(name) as (rows, meter.total):
+            with tables.hub_stream(name) as (rows, meter.total):
                 yield from _object_records(rows, repository, _Reading(wanted, meter))
 
         return Collection(source, read_hub, source)
@@ -171,9 +127,9 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     suffix = path.suffix.lower()
-    if suffix not in (*TABLE_SUFFIXES, *_LINES):
+    if suffix not in (*tables.TABLE_SUFFIXES, *_LINES):
         raise InputError(
-            f"{path} has the ending {suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}, or a folder"
+            f"{path} has the ending {suffix!r}: use .txt, {', '.join(tables.TABLE_SUFFIXES)}, or a folder"
         )
     if suffix in _LINES and wanted.named:
         raise InputError(f"{path} is a text file without columns: leave the names of columns out")
@@ -228,7 +184,7 @@ def _folder(folder: Path, wanted: Wanted) -> Collection:
         meter.total = sum(map(_size, paths))
         reading = _Reading(wanted, meter)
         for path in paths:
-            if path.suffix.lower() not in TABLE_SUFFIXES:
+            if path.suffix.lower() not in tables.TABLE_SUFFIXES:
                 yield from _whole_file(path, folder, reading)
                 continue
             end = meter.done + _size(path)
@@ -274,15 +230,15 @@ def _whole_file(path: Path, folder: Path, reading: _Reading) -> Iterator[Record]
 def _file_records(path: Path, reading: _Reading) -> Iterator[Record]:
     """Read a table, or a text file with a document on each line."""
     suffix, name = path.suffix.lower(), _unicode_name(path)
-    if suffix == PARQUET:
+    if suffix == tables.PARQUET:
         yield from _parquet_records(path, name, reading)
         return
     try:
         with path.open("rb") as stream:
-            if suffix in JSON_LINES:
+            if suffix in tables.JSON_LINES:
                 yield from _json_records(stream, name, name, reading)
-            elif suffix in SEPARATORS:
-                yield from _separated_records(stream, name, SEPARATORS[suffix], reading)
+            elif suffix in tables.SEPARATORS:
+                yield from _separated_records(stream, name, tables.SEPARATORS[suffix], reading)
             else:
                 yield from _line_records(stream, name, name, reading)
     except OSError as error:
@@ -356,7 +312,7 @@ def _separated_records(stream: BinaryIO, path: str, separator: str, reading: _Re
             raise InputError(f"{path} is not a readable table: {error}") from error
         if not header:
             raise InputError(f"{path} is empty")
-        require_distinct(header, path)
+        tables.require_distinct(header, path)
         columns = _choose_columns(header, header, reading.wanted, path)
         while True:
             line = rows.line_num + 1
@@ -383,14 +339,13 @@ def _separated_records(stream: BinaryIO, path: str, separator: str, reading: _Re
 
 
 def _parquet_records(path: Path, name: str, reading: _Reading) -> Iterator[Record]:
-    """Yield the document of each row."""
     try:
         size = path.stat().st_size
         table = pl.scan_parquet(path, glob=False)
         schema = table.collect_schema()
         rows = table.select(pl.len()).collect().item()
-    except DAMAGE as error:
-        raise InputError(f"{name} is not a readable parquet file: {one_line(error)}") from error
+    except tables.DAMAGE as error:
+        raise InputError(f"{name} is not a readable parquet file: {tables.one_line(error)}") from error
     textual = [column for column, kind in schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
     columns = _choose_columns(schema.names(), textual, reading.wanted, name)
     for column in columns.texts:
@@ -404,8 +359,8 @@ def _parquet_records(path: Path, name: str, reading: _Reading) -> Iterator[Recor
                 row += 1
                 yield _record(values, columns, next(reading.numbers), name, f"row {row}")
             reading.meter.done += round(size * batch.height / max(1, rows))
-    except DAMAGE as error:
-        raise InputError(f"{name} is damaged after row {row}: {one_line(error)}") from error
+    except tables.DAMAGE as error:
+        raise InputError(f"{name} is damaged after row {row}: {tables.one_line(error)}") from error
 
 
 def _object_records(rows: Iterable[Any], name: str, reading: _Reading) -> Iterator[Record]:
@@ -428,17 +383,9 @@ def _object_records(rows: Iterable[Any], name: str, reading: _Reading) -> Iterat
 
 
 class Line(NamedTuple):
-    """A line without its end.
-
-    Attributes:
-        number: From 1.
-        content: Its bytes.
-        offset: Byte of the file where it begins.
-    """
-
-    number: int
+    number: int  # from 1
     content: bytes
-    offset: int
+    offset: int  # byte of the file where it begins
 
 
 def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:
@@ -494,15 +441,7 @@ _TITLE = "title"
 
 
 class _Columns(NamedTuple):
-    """Columns of one table.
-
-    Attributes:
-        texts: The columns whose texts make a document, joined by a space.
-        id: The column with the id, if any.
-        source: The column with the source, if any.
-    """
-
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # their texts, joined by a space, make a document
     id: str | None
     source: str | None
 

@@ -28,14 +28,10 @@ class Scored:
     """Anything with metrics, all of them better when higher."""
 
     name: str
-    layout: ClassVar[str]
-    """Kind of the task: sts, retrieval, ..."""
-    unit: ClassVar[str]
-    """What is resampled: pairs, queries or texts."""
-    metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics, the main one first."""
-    columns: ClassVar[tuple[str, ...]]
-    """Names of the columns of the outcomes."""
+    layout: ClassVar[str]  # kind of the task: sts, retrieval, ...
+    unit: ClassVar[str]  # what is resampled: pairs, queries or texts
+    metrics: ClassVar[tuple[str, ...]]  # the main one first
+    columns: ClassVar[tuple[str, ...]]  # of the outcomes
 
     @property
     def fingerprint(self) -> str:
@@ -44,7 +40,6 @@ class Scored:
 
     @property
     def units(self) -> int:
-        """Number of units."""
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
@@ -74,11 +69,9 @@ class Task(Scored):
         return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        """Compute the outcomes of all units from the vectors of all texts.
+        """Compute the outcomes of all units from the vectors of all texts, by role.
 
-        Args:
-            vectors: vectors by role, shape (texts, d).
-            seed: seed of random steps, such as the start of a clustering.
+        The seed is that of random steps, such as the start of a clustering.
         """
         raise NotImplementedError
 
@@ -104,16 +97,13 @@ class _PairTask(Task):
 
     @property
     def units(self) -> int:
-        """Number of pairs."""
         return len(self.gold)
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """Distinct sentences of each side."""
         return {"query": tuple(dict.fromkeys(self.first)), "document": tuple(dict.fromkeys(self.second))}
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        """Compute the cosine of each pair."""
         del seed
         left, right = (
             exact_unit_vectors(vectors[role])[_codes(sentences, self.texts[role])]
@@ -128,9 +118,12 @@ class _PairTask(Task):
 
 
 def _codes(values: Sequence[str], distinct: Sequence[str]) -> NDArray[np.intp]:
-    """Return the place of each value among distinct ones."""
     places = {value: place for place, value in enumerate(distinct)}
     return np.array([places[value] for value in values], dtype=np.intp)
+
+
+def _drawn(gold: NDArray[Any], rows: NDArray[Any], sample: Sample) -> tuple[NDArray[Any], NDArray[Any]]:
+    return (gold, rows) if sample is None else (gold[sample], rows[:, sample])
 
 
 class SimilarityTask(_PairTask):
@@ -166,9 +159,7 @@ class PairClassificationTask(_PairTask):
         del metric
         from sklearn.metrics import average_precision_score
 
-        gold, cosines = self._gold, outcomes[:, :, 0]
-        if sample is not None:
-            gold, cosines = gold[sample], cosines[:, sample]
+        gold, cosines = _drawn(self._gold, outcomes[:, :, 0], sample)
         if not 0 < gold.sum() < len(gold):
             return np.full(len(cosines), np.nan)
         return np.array([average_precision_score(gold, row) for row in cosines])
@@ -188,16 +179,13 @@ class ClusteringTask(Task):
 
     @property
     def units(self) -> int:
-        """Number of texts."""
         return len(self.labels)
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """The texts."""
         return {"text": self.sentences}
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Return the role of all texts: a clustering has no sides."""
         del side
         return frozenset({"text"})
 
@@ -212,9 +200,7 @@ class ClusteringTask(Task):
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute the V-measure, which equals normalised mutual information (arithmetic mean)."""
         del metric
-        gold, clusters = self._gold, outcomes[:, :, 0].astype(np.intp)
-        if sample is not None:
-            gold, clusters = gold[sample], clusters[:, sample]
+        gold, clusters = _drawn(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._names))
 
     @cached_property
@@ -274,16 +260,13 @@ class ClassificationTask(Task):
 
     @property
     def units(self) -> int:
-        """Number of test texts."""
         return len(self.test)
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """Texts of both splits."""
         return {"train": self.train, "test": self.test}
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Return the test split, or both splits for both sides."""
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
@@ -297,9 +280,7 @@ class ClassificationTask(Task):
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute accuracy, or F1 averaged over labels."""
-        gold, predicted = self._gold, outcomes[:, :, 0].astype(np.intp)
-        if sample is not None:
-            gold, predicted = gold[sample], predicted[:, sample]
+        gold, predicted = _drawn(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         if metric == "accuracy":
             accuracy: Values = (predicted == gold).mean(axis=1)
             return accuracy
@@ -341,16 +322,13 @@ class _RankingTask(Task):
 
     @property
     def units(self) -> int:
-        """Number of queries."""
         return len(self.queries)
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """Texts of queries and documents."""
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        """Compute the metrics of each query with pytrec_eval."""
         del seed
         import pytrec_eval
 
@@ -363,11 +341,9 @@ class _RankingTask(Task):
     def _ranking(
         self, queries: NDArray[np.float64], documents: NDArray[np.float64]
     ) -> dict[str, dict[str, float]]:
-        """Return the similarities of documents by query."""
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Average a metric over queries."""
         values = outcomes[:, :, self.metrics.index(metric)]
         mean: Values = (values if sample is None else values[:, sample]).mean(axis=1)
         return mean
@@ -396,13 +372,9 @@ class RetrievalTask(_RankingTask):
 
 @dataclass(frozen=True)
 class RerankingTask(_RankingTask):
-    """Candidates of each query, to be ranked.
+    """Candidates of each query, to be ranked."""
 
-    Attributes:
-        candidates: document ids by query id.
-    """
-
-    candidates: dict[str, tuple[str, ...]]
+    candidates: dict[str, tuple[str, ...]]  # document ids by query id
 
     layout = "reranking"
     metrics = ("map",)

@@ -12,7 +12,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,9 @@ def read_table(path: Path) -> pl.DataFrame:
         text = decode(content, path)
         content = text.encode()
         if suffix in SEPARATORS:
-            try:
+            with suppress(csv.Error):  # no table: reading it says what is wrong
                 rows = csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=SEPARATORS[suffix])
                 require_distinct(next(rows, []), path)
-            except csv.Error:
-                pass  # no table: reading it says what is wrong
     try:
         if suffix == PARQUET:
             return pl.read_parquet(content)
@@ -61,7 +59,6 @@ def require_distinct(columns: Sequence[str], path: str | Path) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Shorten the message of a library's error to one line."""
     return " ".join(str(error).split())[:200]
 
 
@@ -149,7 +146,6 @@ def _numeric(values: pl.Series) -> bool:
 
 
 def require_columns(frame: pl.DataFrame, columns: Sequence[str], path: str | Path) -> None:
-    """Check that a table has columns."""
     for column in columns:
         if column not in frame.columns:
             raise InputError(f"{path} has no column {column!r}: it has {', '.join(frame.columns) or 'none'}")
@@ -188,7 +184,6 @@ def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, 
 
 
 def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Read labels as text."""
     values = frame[column]
     if not (values.dtype == pl.String or values.dtype.is_integer() or values.dtype == pl.Boolean):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not labels")
@@ -200,7 +195,6 @@ def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
 
 
 def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Read distinct ids as text."""
     found = labels(frame, column, path)
     seen: set[str] = set()
     for row, each in enumerate(found, start=1):
@@ -211,7 +205,6 @@ def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
 
 
 def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
-    """Read finite numbers."""
     found = numbers_or_none(frame[column], path, pl.Boolean())
     for row, number in enumerate(found, start=1):
         if number is None or not math.isfinite(number):
@@ -239,12 +232,7 @@ _USUAL_SPLIT = "train"
 
 
 def hub_parts(name: str) -> tuple[str, str]:
-    """Return the repository and the split of ``REPOSITORY@SPLIT``; the split is empty where none is named.
-
-    Raises:
-        InputError: No repository is named.
-        MissingExtraError: `datasets` is not installed.
-    """
+    """Return the repository and the split of ``REPOSITORY@SPLIT``; the split is empty where none is named."""
     repository, _, split = name.partition("@")
     if not repository.strip():
         raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")

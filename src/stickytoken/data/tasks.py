@@ -52,10 +52,7 @@ _SPLITS = ("train", "test", "dev", "validation")
 
 
 def load_task(path: Path) -> tuple[Task, list[str]]:
-    """Read a task from a csv, tsv, jsonl or parquet file, or from a folder.
-
-    Returns:
-        The task, and notes on what was left out.
+    """Read a task, with notes on what was left out, from a csv, tsv, jsonl or parquet file, or from a folder.
 
     Raises:
         InputError: the layout is unknown, or the content cannot be used.
@@ -87,7 +84,6 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
 
 
 def is_beir(path: Path) -> bool:
-    """Whether a path is a folder with a corpus and queries in the layout of BEIR."""
     return (path / CORPUS).is_file() and (path / QUERIES).is_file()
 
 
@@ -166,12 +162,10 @@ def _clustering(frame: pl.DataFrame, path: Path) -> Task:
     texts, groups = filled_texts(frame, "text", path), labels(frame, "label", path)
     counts = Counter(groups)
     _require_two(counts, path)
-    for label, count in counts.items():
-        if count < 2:
-            raise InputError(
-                f"{path}: the label {label!r} occurs only once: "
-                "remove the text, or merge the label with another"
-            )
+    if alone := next((label for label, count in counts.items() if count < 2), None):
+        raise InputError(
+            f"{path}: the label {alone!r} occurs only once: remove the text, or merge the label with another"
+        )
     return ClusteringTask(_name(path), texts, groups)
 
 
@@ -206,11 +200,8 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
         raise InputError(
             f"{chosen[0]}: no query has a relevant document: add judgements with a positive score"
         )
-    notes = []
-    if left_out := len(queries) - len(judged):
-        notes.append(
-            f"{folder.name}: {left_out} of {len(queries)} queries have no relevant document and are left out"
-        )
+    left_out = f"{len(queries) - len(judged)} of {len(queries)} queries have no relevant document"
+    notes = [f"{folder.name}: {left_out} and are left out"] if len(judged) < len(queries) else []
     judgements = {query: relevant[query] for query in judged}
     return RetrievalTask(folder.resolve().name, judged, documents, judgements), notes
 
@@ -227,7 +218,6 @@ def read_documents(path: Path) -> dict[str, str]:
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Read queries by id."""
     frame = read_table(path)
     require_columns(frame, ("_id", "text"), path)
     texts = text_column(frame, "text", path)
@@ -315,7 +305,6 @@ class MtebTask(Scored):
         return fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Return the main score of each condition."""
         del metric, sample
         return outcomes[:, 0, 0]
 
@@ -324,10 +313,7 @@ AnyTask: TypeAlias = Task | MtebTask
 
 
 def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
-    """Load a task from a file or folder of a known layout, or from MTEB by name.
-
-    Returns:
-        The task, and notes on what was left out of it.
+    """Load a task, with notes on what was left out, from a file or folder, or from MTEB by name.
 
     Raises:
         InputError: there is no such task, or it cannot be used.
@@ -342,7 +328,6 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def find_mteb_task(source: Any) -> MtebTask:
-    """Find an MTEB task by name, or wrap an MTEB task object."""
     require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
     import mteb
     from mteb.abstasks import AbsTask

@@ -82,8 +82,6 @@ class FailOn(StrEnum):
 
 
 class CheckedDocuments(NamedTuple):
-    """How many documents of a collection were searched, and how many of them close the gate."""
-
     collection: str
     searched: int
     counted: int

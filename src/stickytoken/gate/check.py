@@ -46,8 +46,8 @@ def run_of_model(
 ) -> tuple[Run, list[str]]:
     """Return the newest finished run of a model over its whole vocabulary, and notes; without one, detect.
 
-    A run is taken only if its model is proven to be this one: by the files of the model if the run recorded
-    them, and otherwise by loading the model and comparing identities.
+    A run is taken only if its model is proven to be this one: by its files if they were recorded, or by its
+    identity.
     """
     candidates, notes = _candidates(runs)
     if isinstance(model, str) and names_endpoint(model):

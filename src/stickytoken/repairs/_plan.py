@@ -18,19 +18,10 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class RepairSettings:
-    """Settings of a repair.
-
-    Attributes:
-        strategy: what to do about the tokens.
-        verify: whether to measure the repaired model.
-        neighbours: nearest rows of the embedding matrix to measure again, per repaired token.
-        seed: seed of the rows, the random texts and the random placements; another one than that of the run.
-    """
-
     strategy: Strategy = Strategy.AUTO
     verify: bool = True
-    neighbours: int = 2
-    seed: int = 4242
+    neighbours: int = 2  # nearest rows of the embedding matrix to measure again, per repaired token
+    seed: int = 4242  # of rows, random texts and random placements; another one than that of the run
 
     def __post_init__(self) -> None:
         set_whole_numbers(self, {"neighbours": 0, "seed": 0})
@@ -125,17 +116,12 @@ _ORDINARY = 0.25
 
 @dataclass(frozen=True)
 class RowChoice:
-    """What was chosen for a token.
+    """What was chosen for a token."""
 
-    Attributes:
-        strategy: how its row was made, or `Strategy.UNREACHABLE`.
-        row: the row, shape (D,); None if the entry becomes unreachable instead.
-        tried: every strategy that was tried, with the lift beyond an ordinary token's that it leaves, in
-            standard deviations.
-    """
-
-    strategy: Strategy
-    row: Row | None
+    strategy: Strategy  # how its row was made, or `Strategy.UNREACHABLE`
+    row: Row | None  # shape (D,); None if the entry becomes unreachable instead
+    # Every strategy that was tried, with the lift beyond an ordinary token's that it leaves, in standard
+    # deviations.
     tried: tuple[tuple[Strategy, float], ...] = ()
 
 
@@ -156,13 +142,11 @@ def choose_rows(
         chosen[token_id] = RowChoice(strategy, row, tried)
 
     for turn in range(max(map(len, candidates.values()), default=0)):
-        waiting = {
-            token_id: own[turn]
-            for token_id, own in candidates.items()
-            if token_id not in chosen and turn < len(own)
-        }
-        for strategy in dict.fromkeys(waiting.values()):
-            ids = [token_id for token_id, own in waiting.items() if own is strategy]
+        waiting: dict[Strategy, list[int]] = {}
+        for token_id, own in candidates.items():
+            if token_id not in chosen and turn < len(own):
+                waiting.setdefault(own[turn], []).append(token_id)
+        for strategy, ids in waiting.items():
             if strategy is Strategy.UNREACHABLE:
                 for token_id in ids:
                     choose(token_id, strategy, None)

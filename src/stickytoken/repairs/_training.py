@@ -47,7 +47,14 @@ def kept_rows(
     usable = [token_id for token_id in network.encoder.usable_entries() if token_id not in set(asked)]
     drawn = np.random.default_rng([seed, 1]).permutation(usable)[:_ORDINARY].tolist()
     _, _, ordinary = _measure(network, contexts, drawn)
-    aim = _aim(now, ordinary, _common(network, texts, seed, contexts))
+    # The direction that texts share, shape (d,); the contexts alone are too few to show it.
+    distinct = list(dict.fromkeys(texts))
+    order = np.random.default_rng([seed, 2]).permutation(len(distinct))
+    read = network.encoder.content_ids([distinct[k] for k in order[: 2 * _TEXTS]])
+    short = sorted((tuple(ids) for ids in read if ids and network.encoder.fits(ids)), key=len)[:_TEXTS]
+    whole = unit_vectors(network.encoder.encode_ids([*short, *(each.text.ids for each in contexts[::2])]))
+    mean = whole.mean(axis=0, dtype=np.float64)
+    aim = _aim(now, ordinary, mean / np.linalg.norm(mean))
     many = (1 - aim.contraction)[None, :, None] * before[:, None, :] + aim.pull[None, :, :]
     wanted = np.stack([single, unit_vectors(many)], axis=1).reshape(len(contexts), len(asked), -1)
     targets = torch.from_numpy(wanted.astype(np.float32)).to(network.device)
@@ -69,21 +76,7 @@ def _measure(
     return before, after[::2], fit_pull(before, after[1::2].transpose(1, 0, 2))
 
 
-def _common(network: Network, texts: Sequence[str], seed: int, contexts: Sequence[Context]) -> Vector:
-    """Return the direction that texts share, shape (d,); the contexts alone are too few to show it."""
-    encoder = network.encoder
-    distinct = list(dict.fromkeys(texts))
-    order = np.random.default_rng([seed, 2]).permutation(len(distinct))
-    drawn = encoder.content_ids([distinct[k] for k in order[: 2 * _TEXTS]])
-    read = sorted((tuple(ids) for ids in drawn if ids and encoder.fits(ids)), key=len)[:_TEXTS]
-    vectors = unit_vectors(encoder.encode_ids([*read, *(each.text.ids for each in contexts[::2])]))
-    mean = vectors.mean(axis=0, dtype=np.float64)
-    direction: Vector = mean / np.linalg.norm(mean)
-    return direction
-
-
 def _aim(now: Pull, ordinary: Pull, common: Vector) -> Pull:
-    """Return what many copies should do."""
     contraction = np.full(len(now.contraction), np.median(ordinary.contraction))
     share = float(np.median(ordinary.pull @ common))
     return Pull(contraction, now.pull + (share - now.pull @ common)[:, None] * common)
@@ -207,7 +200,6 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
         return self.table.device
 
     def vectors(
@@ -246,7 +238,6 @@ class Network:
 
 
 def _scale_of(embedding: Any) -> float:
-    """Return what the embedding multiplies rows by."""
     sample = torch.arange(min(64, len(embedding.weight)), device=embedding.weight.device)
     rows, output = embedding.weight.detach()[sample], embedding(sample[None])[0].detach()
     scale = float((rows * output).sum() / (rows * rows).sum())

@@ -25,16 +25,7 @@ from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods.entry import Verdict
 from stickytoken.methods.job import Recheck, Tokens
-from stickytoken.repairs.result import (
-    TOKENIZER,
-    CheckRecord,
-    CurveRecord,
-    MeasuredRecord,
-    NeighbourRecord,
-    RepairedTokenRecord,
-    ScoreRecord,
-    VerificationRecord,
-)
+from stickytoken.repairs import result
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -51,8 +42,6 @@ _CARRIER, _COPIES = "the river", 4
 
 
 class Neighbour(NamedTuple):
-    """A token near a repaired one."""
-
     token: Token
     near: str  # vocabulary string of the repaired token
     verdict: str | None  # of the run
@@ -60,67 +49,78 @@ class Neighbour(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """A repaired model beside the original.
-
-    Attributes:
-        original: the model before the repair.
-        repaired: the model after it, loaded from its folder.
-        folder: that folder.
-        before: the original on texts that the run has not used.
-        after: the repaired model on the same texts.
-        tokens: the repaired tokens.
-        neighbours: tokens near the repaired ones.
-        flagged: ids of all tokens that the run flags.
-        corpus: where the texts come from.
-        task: a task to score.
-        seed: seed of the random steps of the task.
-        progress: called after every step.
-    """
+    """A repaired model beside the original."""
 
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
-    folder: Path
-    before: Recheck
-    after: Recheck
-    tokens: Sequence[RepairedTokenRecord]
+    folder: Path  # of the repaired model
+    before: Recheck  # the original on texts that the run has not used
+    after: Recheck  # the repaired model on the same texts
+    tokens: Sequence[result.RepairedTokenRecord]
     neighbours: Sequence[Neighbour]
-    flagged: frozenset[int]
+    flagged: frozenset[int]  # all tokens that the run flags
     corpus: Sentences
     task: AnyTask
-    seed: int
+    seed: int  # of the random steps of the task
     progress: ProgressCallback
 
-    def run(self) -> tuple[VerificationRecord, list[RepairedTokenRecord]]:
+    def run(self) -> tuple[result.VerificationRecord, list[result.RepairedTokenRecord]]:
         """Measure, compare and judge; return the tokens with what was measured."""
         asked = self._as_measured()
         every = asked._replace(as_ids=[*asked.as_ids, *(each.token for each in self.neighbours)])
         judged = self.after.judged(every, self.flagged)
         ordinary = judged.ordinary_lift
+
+        def measured(
+            side: Recheck, lift: float, contraction: float, **judgement: str
+        ) -> result.MeasuredRecord:
+            deviations = (lift - ordinary) / side.similarity_spread
+            return result.MeasuredRecord(
+                lift=lift, deviations=deviations, contraction=contraction, **judgement
+            )
+
         after = {
-            row["token_id"]: MeasuredRecord(
-                lift=judged.lifts[row["token_id"]],
-                deviations=(judged.lifts[row["token_id"]] - ordinary) / self.after.similarity_spread,
-                contraction=row["contraction"],
-                verdict=row["verdict"],
+            row["token_id"]: measured(
+                self.after, judged.lifts[row["token_id"]], row["contraction"], verdict=row["verdict"]
             )
             for row in judged.rows.to_dicts()
         }
-        before = self._before(every, ordinary)
-        neighbours = self._near(before, after)
+        found = self.before.measured(every)  # in the model as it was, on the same texts
+        before = {
+            token_id: measured(self.before, lift, found.contractions[token_id])
+            for token_id, lift in found.lifts.items()
+        }
+        vocabulary = self.after.vocabulary
+        neighbours = [
+            result.NeighbourRecord(
+                token_id=token.id,
+                token=vocabulary.tokens[vocabulary.place(token.id)],
+                near=near,
+                in_run=verdict,
+                before=before[token.id],
+                after=after[token.id],
+            )
+            for token, near, verdict in self.neighbours
+        ]
         tokens = [
             token.model_copy(update={"before": before[token.token_id], "after": after[token.token_id]})
             for token in self.tokens
         ]
         scores, kept_score = self._scores()
         self.progress(Progress("compare", 0, 1))
+        # Texts to compare the models on: the bundled kinds of text, and the corpus.
+        kinds = as_read(text_kinds(), self.original.tokenizer)
+        texts = list(dict.fromkeys((*kinds.texts, *self.corpus.texts)))
         checks = [
             _mended(tokens),
             _neighbours_unharmed(neighbours),
-            *self._compared(),
+            self._other_texts(texts),
+            *self._unreachable(texts),
+            *self._loads_anywhere(texts),
             kept_score,
         ]
         self.progress(Progress("compare", 1, 1, 1))
-        record = VerificationRecord(
+        record = result.VerificationRecord(
             ordinary_lift=ordinary,
             similarity_spread=self.after.similarity_spread,
             ordinary_contraction=judged.ordinary_contraction,
@@ -134,47 +134,13 @@ class Verification:
         curves = self._curves(asked)
         return record, [token.model_copy(update={"curve": curves[token.token_id]}) for token in tokens]
 
-    def _near(
-        self, before: dict[int, MeasuredRecord], after: dict[int, MeasuredRecord]
-    ) -> list[NeighbourRecord]:
-        vocabulary = self.after.vocabulary
-        return [
-            NeighbourRecord(
-                token_id=token.id,
-                token=vocabulary.tokens[vocabulary.place(token.id)],
-                near=near,
-                in_run=verdict,
-                before=before[token.id],
-                after=after[token.id],
-            )
-            for token, near, verdict in self.neighbours
-        ]
-
-    def _compared(self) -> list[CheckRecord]:
-        # Texts to compare the models on: the bundled kinds of text, and the corpus.
-        kinds = as_read(text_kinds(), self.original.tokenizer)
-        texts = list(dict.fromkeys((*kinds.texts, *self.corpus.texts)))
-        return [self._other_texts(texts), *self._unreachable(texts), *self._loads_anywhere(texts)]
-
-    def _before(self, tokens: Tokens, ordinary: float) -> dict[int, MeasuredRecord]:
-        """Measure tokens in the model as it was, on the same texts."""
-        measured = self.before.measured(tokens)
-        return {
-            token_id: MeasuredRecord(
-                lift=lift,
-                deviations=(lift - ordinary) / self.before.similarity_spread,
-                contraction=measured.contractions[token_id],
-            )
-            for token_id, lift in measured.lifts.items()
-        }
-
-    def _curves(self, asked: Tokens) -> dict[int, CurveRecord]:
+    def _curves(self, asked: Tokens) -> dict[int, result.CurveRecord]:
         usual = Tokens(self.after.ordinary((*self.flagged, *asked.ids), _ORDINARY_CURVES), [], [])
         old, new = self.before.curves(asked), self.after.curves(asked)
         lines = zip(*self.after.curves(usual).values(), strict=True)
         mean = [sum(values) / len(values) for values in lines]
         return {
-            token_id: CurveRecord(
+            token_id: result.CurveRecord(
                 copies=[0, *self.after.copies], before=old[token_id], after=new[token_id], ordinary=mean
             )
             for token_id in asked.ids
@@ -189,7 +155,7 @@ class Verification:
         found = Tokens([], [], [])
         for each in self.tokens:
             bare = each.text.strip()
-            if each.strategy not in TOKENIZER:
+            if each.strategy not in result.TOKENIZER:
                 found.as_ids.append(Token(each.token_id, each.text))
                 continue
             written = [_CARRIER + copy * _COPIES for copy in (each.text, f" {bare}")]
@@ -200,7 +166,7 @@ class Verification:
                 found.written.append(Token(each.token_id, bare))
         return found
 
-    def _other_texts(self, texts: Sequence[str]) -> CheckRecord:
+    def _other_texts(self, texts: Sequence[str]) -> result.CheckRecord:
         """Check that texts without a repaired token keep bit-identical vectors."""
         repaired = {token.token_id for token in self.tokens}
         read = zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
@@ -214,11 +180,11 @@ class Verification:
         largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
         finding = f"the vectors of {len(kept)} texts without a repaired token are "
         finding += "identical" if same else f"not identical: they differ by up to {largest:.2g}"
-        return CheckRecord(name="other texts", passed=same and bool(kept), finding=finding)
+        return _check("other texts", same and bool(kept), finding)
 
-    def _unreachable(self, texts: Sequence[str]) -> list[CheckRecord]:
+    def _unreachable(self, texts: Sequence[str]) -> list[result.CheckRecord]:
         """Check that text does not produce unreachable entries; none without such entries."""
-        gone = {each.token_id: each for each in self.tokens if each.strategy in TOKENIZER}
+        gone = {each.token_id: each for each in self.tokens if each.strategy in result.TOKENIZER}
         if not gone:
             return []
         every = [*texts, *(text for each in gone.values() for text in _spellings(each.text))]
@@ -226,12 +192,12 @@ class Verification:
             hit = next((gone[token_id].token for token_id in found if token_id in gone), None)
             if hit is not None:
                 said = f"{visible(text[:_SHOWN_TEXT])!r} still becomes {visible(hit)!r}"
-                return [CheckRecord(name="unreachable", passed=False, finding=said)]
+                return [_check("unreachable", False, said)]
         counted = "the entry" if len(gone) == 1 else f"any of the {len(gone)} entries"
         said = f"none of {len(every):,} texts, spellings of the tokens among them, produces {counted}"
-        return [CheckRecord(name="unreachable", passed=True, finding=said)]
+        return [_check("unreachable", True, said)]
 
-    def _loads_anywhere(self, texts: Sequence[str]) -> list[CheckRecord]:
+    def _loads_anywhere(self, texts: Sequence[str]) -> list[result.CheckRecord]:
         """Check that another process, which has no stickytoken, loads the folder and computes the same."""
         sample = [*(text for each in self.tokens for text in _spellings(each.text)), *texts[:_TEXTS]]
         read = zip(texts, self.repaired.content_ids(texts), strict=True)
@@ -247,15 +213,15 @@ class Verification:
         )
         if isinstance(found, str):
             said = f"a process without stickytoken cannot load the folder: {visible(found)}"
-            return [CheckRecord(name="fresh process", passed=False, finding=said)]
+            return [_check("fresh process", False, said)]
         ours = self.repaired.encode(fitting).astype(np.float64)
         theirs = np.array(found["vectors"], dtype=np.float64)
         norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
         least = float(((ours * theirs).sum(axis=1) / norms).min())
-        loaded = CheckRecord(
-            name="fresh process",
-            passed=least >= _LEAST_COSINE,
-            finding="a process without stickytoken loads the folder with sentence-transformers "
+        loaded = _check(
+            "fresh process",
+            least >= _LEAST_COSINE,
+            "a process without stickytoken loads the folder with sentence-transformers "
             f"{found['version']} and computes the same vectors (least cosine {least:.6f} of {len(fitting)} "
             "texts)",
         )
@@ -263,56 +229,57 @@ class Verification:
         for kind, text in list(found["unequal"].items())[:1]:
             shown = visible(text[:_SHOWN_TEXT])
             said = f"{kind} tokenizes {shown!r} differently than sentence-transformers"
-        return [loaded, CheckRecord(name="tokenizers", passed=not found["unequal"], finding=said)]
+        return [loaded, _check("tokenizers", not found["unequal"], said)]
 
-    def _scores(self) -> tuple[list[ScoreRecord], CheckRecord]:
-        """Score the unedited task before and after."""
+    def _scores(self) -> tuple[list[result.ScoreRecord], result.CheckRecord]:
         found = []
         for place, encoder in enumerate((self.original, self.repaired)):
             self.progress(Progress("score", place, 2))
             found.append(_scored(encoder, self.task, self.seed))
         self.progress(Progress("score", 2, 2, 2))
-        before, after = found
+        (before, old), (after, new) = found
         task = self.task
         texts = 0 if isinstance(task, MtebTask) else sum(map(len, task.texts.values()))
         records = [
-            ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after.values[metric])
-            for metric, value in before.values.items()
+            result.ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after[metric])
+            for metric, value in before.items()
         ]
-        return records, _kept_score(records[0], task, before, after, self.seed)
+        return records, _kept_score(records[0], task, old, new, self.seed)
 
 
-def _mended(tokens: Sequence[RepairedTokenRecord]) -> CheckRecord:
+def _check(name: str, passed: bool, finding: str) -> result.CheckRecord:
+    return result.CheckRecord(name=name, passed=passed, finding=finding)
+
+
+def _mended(tokens: Sequence[result.RepairedTokenRecord]) -> result.CheckRecord:
     own = [(token, token.after) for token in tokens if token.after is not None]
     sticky = [(token, found) for token, found in own if found.verdict == Verdict.STICKY]
     if sticky:
         names = ", ".join(f"{token.token!r} ({found.deviations:.2f} SD)" for token, found in sticky[:5])
         said = f"{len(sticky)} of {len(own)} repaired tokens are still sticky: {names}"
-        return CheckRecord(name="repaired tokens", passed=False, finding=said)
+        return _check("repaired tokens", False, said)
     worst = max(found.deviations for _, found in own)
     counted = "repaired token is" if len(own) == 1 else f"{len(own)} repaired tokens are"
     said = f"the {counted} not sticky: at most {worst:.2f} SD beyond an ordinary token"
-    return CheckRecord(name="repaired tokens", passed=True, finding=said.replace("-", "\N{MINUS SIGN}"))
+    return _check("repaired tokens", True, said.replace("-", "\N{MINUS SIGN}"))
 
 
 # A neighbour whose lift rises by less, in standard deviations, has not changed.
 _HARM = 0.1
 
 
-def _neighbours_unharmed(neighbours: list[NeighbourRecord]) -> CheckRecord:
+def _neighbours_unharmed(neighbours: list[result.NeighbourRecord]) -> result.CheckRecord:
     sticky = [each for each in neighbours if each.after.verdict == Verdict.STICKY]
     harmed = [each for each in sticky if each.after.deviations > each.before.deviations + _HARM]
     counted = f"{len(neighbours)} nearest neighbours of repaired tokens"
     if harmed:
         names = ", ".join(repr(each.token) for each in harmed[:5])
-        return CheckRecord(
-            name="neighbours", passed=False, finding=f"of the {counted}, some became sticky: {names}"
-        )
+        return _check("neighbours", False, f"of the {counted}, some became sticky: {names}")
     said = f"none of the {counted} became sticky"
     if sticky:
         names = ", ".join(repr(each.token) for each in sticky[:5])
         said += f"; {len(sticky)} lift as they did before, and are worth a repair of their own: {names}"
-    return CheckRecord(name="neighbours", passed=True, finding=said)
+    return _check("neighbours", True, said)
 
 
 def _spellings(text: str) -> list[str]:
@@ -395,52 +362,41 @@ _TOLERANCE, _EXCUSED = 0.005, 0.02
 _SAMPLES, _CONFIDENCE = 400, 0.95
 
 
-class _Scored(NamedTuple):
-    """Scores of a model."""
-
-    values: dict[str, float]
-    outcomes: Outcomes | None = None
-
-
-def _scored(encoder: SentenceTransformerEncoder, task: AnyTask, seed: int) -> _Scored:
+def _scored(
+    encoder: SentenceTransformerEncoder, task: AnyTask, seed: int
+) -> tuple[dict[str, float], Outcomes | None]:
+    """Return the scores of a model by metric, and the outcomes behind them."""
     if isinstance(task, MtebTask):
         load_data(task)
-        return _Scored({"main_score": evaluate(encoder.model, task)})
+        return {"main_score": evaluate(encoder.model, task)}, None
     vectors = {
         role: encoder.encode([each.text for each in prepare(encoder, texts, 0, Insertion.TEXT, task.name)])
         for role, texts in task.texts.items()
     }
     outcomes = task.outcomes(vectors, seed)
     values = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}
-    return _Scored({metric: value for metric, value in values.items() if math.isfinite(value)}, outcomes)
+    return {metric: value for metric, value in values.items() if math.isfinite(value)}, outcomes
 
 
-def _kept_score(main: ScoreRecord, task: AnyTask, before: _Scored, after: _Scored, seed: int) -> CheckRecord:
+def _kept_score(
+    main: result.ScoreRecord, task: AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
+) -> result.CheckRecord:
     """Check that the main score did not fall by half a point, or two if chance alone may explain it."""
     change = main.after - main.before
     said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"
     said += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points" if change else ""
-    interval = _interval(main.metric, task, before, after, seed) if change else None
+    interval = None
+    if change and not isinstance(task, MtebTask) and before is not None and after is not None:
+        # Where the change lies with other texts.
+        both = np.stack([before, after])
+        samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
+        drawn = resampled(lambda sample: task.scores(main.metric, both, sample), samples)
+        (found,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
+        interval = None if found.low is None or found.high is None else (found.low, found.high)
     chance = interval is not None and interval[0] <= 0 <= interval[1]
     if interval is not None:
         low, high = (f"{100 * value:+.2f}".replace("-", "\N{MINUS SIGN}") for value in interval)
         said += f" (with other {task.unit}, {low} to {high}"
         said += "; chance alone may explain it)" if chance else ")"
-    return CheckRecord(
-        name="scores",
-        passed=change >= -(_EXCUSED if chance else _TOLERANCE),
-        finding=said if change else f"{said} (no change)",
-    )
-
-
-def _interval(
-    metric: str, task: AnyTask, before: _Scored, after: _Scored, seed: int
-) -> tuple[float, float] | None:
-    """Return where the change of a score lies with other texts; None where that is unknown."""
-    if isinstance(task, MtebTask) or before.outcomes is None or after.outcomes is None:
-        return None
-    both = np.stack([before.outcomes, after.outcomes])
-    samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
-    drawn = resampled(lambda sample: task.scores(metric, both, sample), samples)
-    (found,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
-    return None if found.low is None or found.high is None else (found.low, found.high)
+    passed = change >= -(_EXCUSED if chance else _TOLERANCE)
+    return _check("scores", passed, said if change else f"{said} (no change)")

@@ -12,11 +12,9 @@ from stickytoken.repairs.result import (
     PICTURE_FILE,
     REPAIR_FILE,
     ROWS,
-    CurveRecord,
     MeasuredRecord,
     RepairRecord,
     Strategy,
-    VerificationRecord,
 )
 from stickytoken.validation import markdown, markdown_table
 
@@ -58,7 +56,6 @@ def card_block(record: RepairRecord) -> str:
 
 
 def repair_document(record: RepairRecord) -> str:
-    """Return REPAIR.md."""
     changed = []
     for strategy, said in _SAID.items():
         if count := sum(token.strategy == strategy for token in record.tokens):
@@ -74,7 +71,16 @@ def repair_document(record: RepairRecord) -> str:
     ]
     found = record.verification
     if found is not None:
-        parts += _checks(found)
+        checks = [
+            [check.name, "passed" if check.passed else "**FAILED**", markdown(check.finding)]
+            for check in found.checks
+        ]
+        parts += [
+            "## Checks",
+            markdown_table(["check", "", "finding"], checks),
+            f"Measured on {found.carriers} texts with copies in them against {found.anchors} others, from "
+            f"{markdown(found.source)} and the bundled kinds of text. The detection used none of them.",
+        ]
     parts += ["## The tokens", _tokens(record)]
     if found is not None:
         parts.append(
@@ -103,19 +109,6 @@ def repair_document(record: RepairRecord) -> str:
     if record.notes:
         parts += ["## Notes", "\n".join(f"- {markdown(note)}" for note in record.notes)]
     return "\n\n".join(parts) + "\n"
-
-
-def _checks(found: VerificationRecord) -> list[str]:
-    rows = [
-        [check.name, "passed" if check.passed else "**FAILED**", markdown(check.finding)]
-        for check in found.checks
-    ]
-    return [
-        "## Checks",
-        markdown_table(["check", "", "finding"], rows),
-        f"Measured on {found.carriers} texts with copies in them against {found.anchors} others, from "
-        f"{markdown(found.source)} and the bundled kinds of text. The detection used none of them.",
-    ]
 
 
 def _headline(record: RepairRecord) -> str:
@@ -174,16 +167,13 @@ class MeanCurves(NamedTuple):
 
 def mean_curves(record: RepairRecord) -> MeanCurves | None:
     """Average the curves of the tokens; None without a curve that has values."""
-    usable = [curve for token in record.tokens if (curve := token.curve) and _has_values(curve)]
+    curves = [token.curve for token in record.tokens if token.curve is not None]
+    usable = [curve for curve in curves if curve.before and curve.after and curve.ordinary]
     if not usable:
         return None
     lines = zip(*((curve.before, curve.after, curve.ordinary) for curve in usable), strict=True)
     means = [[sum(values) / len(values) for values in zip(*line, strict=True)] for line in lines]
     return MeanCurves(usable[0].copies, dict(zip(_COLORS, means, strict=True)))
-
-
-def _has_values(curve: CurveRecord) -> bool:
-    return bool(curve.before and curve.after and curve.ordinary)
 
 
 def drawn(curves: MeanCurves) -> str:

@@ -30,40 +30,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelEdit:
-    """What changes in a model.
+    """What changes in a model."""
 
-    Attributes:
-        rows: new rows of the input embeddings by token id, each (hidden size,).
-        tokenizer: the edit of the tokenizer.
-    """
-
-    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
+    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)  # by token id, each (hidden size,)
     tokenizer: TokenizerEdit = field(default_factory=TokenizerEdit)
 
 
 # The same weights in formats that are not edited.
 _OTHER_WEIGHTS = (
-    "pytorch_model*.bin",
-    "pytorch_model.bin.index.json",
-    "tf_model*.h5",
-    "flax_model*.msgpack",
-    "rust_model.ot",
-    "*.onnx",
-    "*.onnx_data",
-    "*.gguf",
-    "openvino*",
+    *("pytorch_model*.bin", "pytorch_model.bin.index.json", "tf_model*.h5", "flax_model*.msgpack"),
+    *("rust_model.ot", "*.onnx", "*.onnx_data", "*.gguf", "openvino*"),
 )
 _OTHER_FOLDERS = ("onnx", "openvino")
 _NOT_COPIED = (".git", ".cache")
 
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
-    """Write an edited copy of a model folder.
+    """Write an edited copy of a model folder; where vectors change, without old weights in other formats.
 
-    Args:
-        source: The model folder; it is only read.
-        target: The new folder, which does not exist. What an error leaves there is for the caller to remove.
-        edit: What changes. Where vectors change, the old weights in other formats are left out.
+    What an error leaves in the target is for the caller to remove.
 
     Raises:
         RepairError: The model cannot be edited so, or the target cannot be written.
@@ -89,7 +74,6 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
 
 def rows_writable(folder: Path) -> bool:
-    """Check whether new rows can be written into the stored weights of a model."""
     try:
         _require_rows_fit({}, _embedding_places(folder))
     except RepairError:
@@ -133,13 +117,11 @@ _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 class _Tensor(NamedTuple):
-    """A tensor in a safetensors file: its type and shape, and the byte at which it begins."""
-
     file: Path
     name: str
     dtype: str
     shape: tuple[int, ...]
-    start: int
+    start: int  # the byte at which it begins
 
 
 def _require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[_Tensor]) -> None:
@@ -154,9 +136,8 @@ def _require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[
             if not 0 <= token_id < count:
                 raise RepairError(f"{place.file} has {count} rows, and none for token {token_id}")
             if row.shape != (width,):
-                raise RepairError(
-                    f"the row of token {token_id} has the shape {row.shape}, and not ({width},)"
-                )
+                said = f"the row of token {token_id} has the shape {row.shape}, and not ({width},)"
+                raise RepairError(said)
             _as_stored(row, place, token_id)
 
 
@@ -171,7 +152,6 @@ def _as_stored(row: NDArray[np.float32], place: _Tensor, token_id: int) -> bytes
 
 
 def write_rows(rows: Mapping[int, NDArray[np.float32]], places: Sequence[_Tensor]) -> None:
-    """Write rows into files that may be changed."""
     for place in places:
         with place.file.open("r+b") as stream:
             for token_id, row in rows.items():
@@ -245,35 +225,28 @@ def _names_in_model(module: Path) -> tuple[list[str], tuple[int, ...]]:
 
 
 def _token_module(folder: Path) -> tuple[Path, str]:
-    """Return the folder and the kind of the module that embeds tokens."""
     path = folder / _MODULES_FILE
     if not path.is_file():
         return folder, ""
     try:
         entries = json.loads(path.read_text("utf-8"))
+        modules = [(folder / entry["path"], entry["type"].rpartition(".")[2]) for entry in entries]
     except (OSError, ValueError) as error:
         raise RepairError(f"{path} cannot be read: {error}") from error
-    if not isinstance(entries, list):
-        raise RepairError(f"{path} is not a list of modules")
-    try:
-        modules = [(folder / entry["path"], entry["type"].rpartition(".")[2]) for entry in entries]
     except (KeyError, TypeError, AttributeError) as error:
         raise RepairError(f"{path} is not a list of modules: {error}") from error
-    for _, kind in modules:
-        if kind in ("Router", "Asym"):
-            raise RepairError(
-                f"{folder} has a {kind} with several sets of embeddings: repair each model alone"
-            )
+    kinds = [kind for _, kind in modules]
+    if several := {"Router", "Asym"}.intersection(kinds):
+        raise RepairError(
+            f"{folder} has a {min(several)} with several sets of embeddings: repair each model alone"
+        )
     for place, kind in modules:
         if kind == _STATIC or (kind.endswith("Transformer") and (place / "config.json").is_file()):
             return place, kind
-    raise RepairError(
-        f"{folder} has no module with token embeddings: its modules are {', '.join(k for _, k in modules)}"
-    )
+    raise RepairError(f"{folder} has no module with token embeddings: its modules are {', '.join(kinds)}")
 
 
 def _weight_files(module: Path) -> list[Path]:
-    """List the files that a model is loaded from."""
     whole, index = module / "model.safetensors", module / _INDEX
     if whole.is_file():
         return [whole]
@@ -287,7 +260,6 @@ def _weight_files(module: Path) -> list[Path]:
 
 
 def _tensors_of(file: Path) -> list[_Tensor]:
-    """Read the table of a safetensors file."""
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
@@ -328,13 +300,13 @@ def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
     return encoder, place
 
 
+@dataclass(frozen=True)
 class Workshop:
     """Builds edited copies of a model."""
 
-    def __init__(self, place: Path, source: Path, original: SentenceTransformerEncoder) -> None:
-        self._place = place
-        self._source = source
-        self._original = original
+    _place: Path
+    _source: Path
+    _original: SentenceTransformerEncoder
 
     def build(self, edit: ModelEdit, name: str = _MODEL) -> Path:
         """Write an edited copy; earlier ones are removed."""
@@ -343,7 +315,6 @@ class Workshop:
         return self._place / name
 
     def load(self, folder: Path) -> SentenceTransformerEncoder:
-        """Load a copy as the original was loaded."""
         from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
         found = loaded_like(self._original, folder)

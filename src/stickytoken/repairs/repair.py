@@ -118,7 +118,14 @@ def repair(
     if place.resolve() == source.resolve() or source.resolve() in place.resolve().parents:
         raise RunError(f"{place} is inside the folder of the model: choose another folder")
     vocabulary = categorize(model.tokenizer)
-    ids = named_tokens(opened, vocabulary, tokens)
+    if tokens is None:
+        ids: list[int] = opened.sticky["token_id"].to_list()
+    else:
+        ids = list(dict.fromkeys(token_ids(vocabulary, tokens)))
+    if not ids:
+        raise InputError(f"the run in {opened.path} found no sticky tokens: name the tokens to repair")
+    for token_id in ids:
+        vocabulary.place(token_id)  # refuses other ids
     corpus, notes = verification_corpus(opened, sentences, model)
     parts = identity_of(
         _VERSION,
@@ -201,7 +208,7 @@ class _Job:
         candidates = {plan.facts.token_id: plan.candidates for plan in plans if plan.candidates[0] in ROWS}
         if not candidates:
             return {}
-        avoided = self._flagged.union(self.ids)
+        avoided = flagged_tokens(self.run).union(self.ids)
         texts, seed = used_texts(self.run), self.settings.seed
         context = RowContext(self.encoder.model, texts, seed, self.progress, avoided)
         names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
@@ -220,12 +227,8 @@ class _Job:
 
     @cached_property
     def _ordinary_lift(self) -> float:
-        usual = self._original.ordinary((*self._flagged, *self.ids), _ORDINARY)
+        usual = self._original.ordinary((*flagged_tokens(self.run), *self.ids), _ORDINARY)
         return float(np.median(list(self._original.measured(Tokens(usual, [], [])).lifts.values())))
-
-    @cached_property
-    def _flagged(self) -> frozenset[int]:
-        return flagged_tokens(self.run)
 
     @cached_property
     def _original(self) -> Recheck:
@@ -260,7 +263,7 @@ class _Job:
             self._recheck(repaired, "after"),
             tokens,
             neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
-            self._flagged,
+            flagged_tokens(self.run),
             self.corpus,
             self.task,
             self.settings.seed,
@@ -292,29 +295,14 @@ def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedTokenRecord:
 # What a repair starts from.
 
 
-def named_tokens(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
-    """Return the ids of the tokens to repair, without repetitions."""
-    if tokens is None:
-        ids: list[int] = run.sticky["token_id"].to_list()
-        if not ids:
-            raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to repair")
-        return ids
-    found = list(dict.fromkeys(token_ids(vocabulary, tokens)))
-    for token_id in found:
-        vocabulary.place(token_id)  # refuses other ids
-    return found
-
-
 def token_facts(
     encoder: SentenceTransformerEncoder, folder: Path, vocabulary: Vocabulary, ids: Sequence[int]
 ) -> list[TokenFacts]:
-    """Collect what the choice of a strategy depends on."""
     places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
     # Entries that the tokenizer matches in text before anything else.
     tokenizer: Any = encoder.user_tokenizer
-    added: Mapping[int, Any] | None = getattr(tokenizer, "added_tokens_decoder", None)
-    if added is None:
-        added = tokenizer.get_added_tokens_decoder()
+    added = getattr(tokenizer, "added_tokens_decoder", None)
+    added = tokenizer.get_added_tokens_decoder() if added is None else added
     special = {*added, *getattr(tokenizer, "all_special_ids", ())}
     template = {*encoder.template.before, *encoder.template.after}
     reasons = splittable(folder, [token_id for token_id in ids if token_id not in special])
@@ -379,6 +367,5 @@ def verification_corpus(
 
 
 def used_texts(run: Run) -> list[str]:
-    """Return the carriers and anchors of a run."""
     texts = run.method.texts(run.plan)
     return list(dict.fromkeys((*texts.carriers, *texts.anchors)))

@@ -27,7 +27,13 @@ from stickytoken.errors import InputError, RepairError, RunError
 from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in
 from stickytoken.measurement.store import ResultFolder, folder_name, make_folder, require_writable
 from stickytoken.repairs.model_folder import ModelEdit, repairable
-from stickytoken.repairs.tokenizer_edit import Pipeline, TokenizerEdit, edited_tokenizer, read_pipeline
+from stickytoken.repairs.tokenizer_edit import (
+    Pipeline,
+    TokenizerEdit,
+    edited_tokenizer,
+    read_object,
+    read_pipeline,
+)
 from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
@@ -45,20 +51,13 @@ _Encode = Callable[[Sequence[str]], list[list[int]]]
 
 @dataclass(frozen=True)
 class Affected:
-    """The documents that must be encoded again.
+    """The documents that must be encoded again."""
 
-    Attributes:
-        file: Parquet file with one row per affected document.
-        documents: number of documents that were looked at.
-        count: number of affected ones.
-    """
-
-    file: str
-    documents: int
-    count: int
+    file: str  # Parquet, one row per affected document
+    documents: int  # that were looked at
+    count: int  # of affected ones
 
     def summary(self) -> dict[str, Any]:
-        """Return the values for JSON."""
         return asdict(self)
 
 
@@ -87,12 +86,7 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
 
 
 def affected_documents(
-    folder: Path,
-    edit: ModelEdit,
-    texts: Iterable[str],
-    ids: Iterable[str] | None = None,
-    *,
-    prompt: str = "",
+    folder: Path, edit: ModelEdit, texts: Iterable[str], ids: Iterable[str] | None = None, *, prompt: str = ""
 ) -> pl.DataFrame:
     """Find the documents whose vectors a repair changes.
 
@@ -118,20 +112,19 @@ def affected_documents(
 
 def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
     named = iter(zip(texts, repeat(None) if ids is None else ids, strict=ids is not None))
-    while True:
-        try:
-            batch = list(islice(named, _BATCH))
-        except ValueError as error:  # one of them ended first
-            raise RepairError(f"there are not as many names as documents: {error}") from error
-        if not batch:
-            return
-        yield batch
+    try:
+        while batch := list(islice(named, _BATCH)):
+            yield batch
+    except ValueError as error:  # one of them ended first
+        raise RepairError(f"there are not as many names as documents: {error}") from error
 
 
 def _encoders(folder: Path, edit: ModelEdit) -> tuple[_Encode, _Encode]:
     """Tokenize as the model does before and after the repair."""
     before = read_pipeline(folder)
-    length = _length(before)
+    longest = getattr(before.tokenizer, "model_max_length", None)
+    length = read_object(before.folder / _LENGTH_FILE).get("max_seq_length") or longest
+    length = int(length) if length and length < 10**9 else None
     old = _encoder(before, length)
     if not edit.tokenizer:
         return old, old
@@ -155,20 +148,6 @@ def _encoder(pipeline: Pipeline, length: int | None) -> _Encode:
 
     backend = Tokenizer.from_str(json.dumps(pipeline.loaded))
     return lambda texts: [each.ids for each in backend.encode_batch(list(texts), add_special_tokens=False)]
-
-
-def _length(pipeline: Pipeline) -> int | None:
-    """Return how many tokens the model reads; None for all."""
-    path = pipeline.folder / _LENGTH_FILE
-    if path.is_file():
-        try:
-            found = json.loads(path.read_text("utf-8")).get("max_seq_length")
-        except (ValueError, AttributeError) as error:
-            raise RepairError(f"{path} cannot be read: {error}") from error
-        if found:
-            return int(found)
-    longest = getattr(pipeline.tokenizer, "model_max_length", None)
-    return int(longest) if longest and longest < 10**9 else None
 
 
 REPAIR_SCHEMA_VERSION = 1
@@ -286,7 +265,6 @@ class VerificationRecord(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether all checks passed."""
         return all(check.passed for check in self.checks)
 
 
@@ -313,7 +291,6 @@ class RepairRecord(MeasurementRecord):
 
     @property
     def state(self) -> str:
-        """The same in words."""
         return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
 
 
@@ -398,7 +375,6 @@ class Repair:
 
 
 def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
-    """Lay out the repaired tokens; see `Repair.tokens`."""
     return [
         {
             "token_id": token.token_id,
@@ -417,8 +393,6 @@ def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
 
 
 def edit_of(tokens: Sequence[RepairedTokenRecord], rows: Mapping[int, NDArray[np.float32]]) -> ModelEdit:
-    """Put the decisions for all tokens together."""
-
     def ids(strategy: Strategy) -> tuple[int, ...]:
         return tuple(sorted(token.token_id for token in tokens if token.strategy == strategy))
 

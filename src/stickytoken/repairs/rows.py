@@ -28,35 +28,21 @@ _TRAINED = 32
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
-    """What rows are made from.
+    """What rows are made from."""
 
-    Attributes:
-        model: the model; it is not changed.
-        texts: texts that tokens are put into; the shorter ones are used.
-        seed: seed of every choice among texts, places and entries.
-        progress: told of every step.
-        avoided: entries that serve no other as a piece or a relative, because they may be sticky.
-    """
-
-    model: SentenceTransformer
-    texts: Sequence[str]
-    seed: int = 42
+    model: SentenceTransformer  # it is not changed
+    texts: Sequence[str]  # that tokens are put into; the shorter ones are used
+    seed: int = 42  # of every choice among texts, places and entries
     progress: ProgressCallback = ignore_progress
-    avoided: Collection[int] = ()
+    avoided: Collection[int] = ()  # serve no other entry as a piece or a relative: they may be sticky
 
 
 def new_rows(strategy: Strategy, ids: Sequence[int], context: RowContext) -> dict[int, Row]:
-    """Make new rows for entries; the model is not changed.
+    """Make new rows for entries by one of `ROWS`.
 
-    The same seed, texts and entries give the same rows. Entries are trained together, but each as if alone.
-
-    Args:
-        strategy: how the rows are made, one of `ROWS`.
-        ids: the entries; none of them serves as a piece or a relative of another.
-        context: the model, texts to train in, and a seed.
-
-    Returns:
-        Rows in single precision, shape (D,) each, by token id in the order of ``ids``.
+    They are in single precision, shape (D,) each, in the order of ``ids``. The same seed, texts and entries
+    give the same rows. Entries are trained together, but each as if alone; none of them serves as a piece or
+    a relative of another.
 
     Raises:
         RepairError: an entry cannot have a row by this strategy, and the message names it; or the model does
@@ -97,7 +83,6 @@ class EmbeddingTable:
     avoided: frozenset[int]  # neither pieces nor relatives of others
 
     def shown(self, token_id: int) -> str:
-        """Name an entry in a message."""
         return f"token {visible(self.backend.id_to_token(token_id) or '')!r} (id {token_id})"
 
 
@@ -230,15 +215,10 @@ _REMOVED = "\U0010fffd\U0010fffd"
 
 
 def pieces_of(backend: Tokenizer, ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Tokenize the text of entries without any of them.
+    """Tokenize the text of entries without any of them; return the ids of the pieces.
 
-    Args:
-        backend: the pipeline of the model's tokenizer; it is not changed.
-        ids: the entries.
-
-    Returns:
-        Ids of the pieces, by id of the entry; empty for an added token, which is matched before text is cut,
-        and for an entry whose text cannot be written with other entries.
+    There are none for an added token, which is matched before text is cut, and for an entry whose text cannot
+    be written with other entries.
     """
     from tokenizers import Tokenizer
 

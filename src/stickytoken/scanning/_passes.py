@@ -24,8 +24,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.methods.statistics import TokenEffects
-from stickytoken.scanning._worker import KEPT_TEXT
-from stickytoken.scanning._workers import examined
+from stickytoken.scanning._workers import KEPT_TEXT, examined
 from stickytoken.unit_vectors import unit_vectors
 
 _TOKENS = "tokens"
@@ -45,7 +44,7 @@ class Keeper:
 
     def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
         self._folder = folder
-        self._begin = begin
+        self._begin = begin or (lambda: None)
         self._kept: dict[tuple[str, int], tuple[str, dict[str, Any]]] = {}
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
@@ -63,9 +62,8 @@ class Keeper:
         if self._folder is None:
             self._kept[name, index] = digest, values
             return
-        if self._begin is not None:
-            self._begin()
-            self._begin = None
+        self._begin()
+        self._begin = lambda: None
         row = {_BATCH: index, "digest": digest, "values": json.dumps(values)}
         self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
 

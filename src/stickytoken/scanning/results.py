@@ -39,10 +39,8 @@ _FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share"
 
 
 class SkippedRecord(Record):
-    """A record without readable text."""
-
     place: str
-    reason: str
+    reason: str  # why it has no readable text
 
 
 class SourceRecord(Record):
@@ -97,22 +95,18 @@ class ScanRecord(MeasurementRecord):
 class Scan:
     """What a scan found.
 
-    Attributes:
-        record: What was scanned, with the totals.
-        result: The totals.
-        documents: One row per document with findings, in the order of the collection: number (its place in
-            the collection, from 0), id, source, path, line, kinds, words (what was found, with copies),
-            spans, copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change
-            of its similarity to the queries that copies cause), rise (share of clean documents that it
-            passes), moves_up (share of queries for which it passes a tenth of them), predicted (the shift
-            as predicted), effect (in standard deviations of the similarities), severity and matters.
-        path: The folder; None if nothing was written.
+    ``documents`` has one row per document with findings, in the order of the collection: number (its place in
+    the collection, from 0), id, source, path, line, kinds, words (what was found, with copies), spans,
+    copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change of its
+    similarity to the queries that copies cause), rise (share of clean documents that it passes), moves_up
+    (share of queries for which it passes a tenth of them), predicted (the shift as predicted), effect (in
+    standard deviations of the similarities), severity and matters.
     """
 
     record: ScanRecord
     result: ScanResultRecord
     documents: pl.DataFrame
-    path: Path | None
+    path: Path | None  # the folder; None if nothing was written
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f", in {self.path}"
@@ -127,7 +121,6 @@ class Scan:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return the totals as JSON values."""
         return {
             "scan": None if self.path is None else str(self.path),
             "run": self.record.run,
@@ -138,7 +131,6 @@ class Scan:
 
 
 def open_scan(path: str | Path) -> Scan:
-    """Open a finished scan."""
     folder = ResultFolder(file_path("the scan", path))
     record = _read_record(folder) if folder.exists() else None
     if record is None:
@@ -198,7 +190,6 @@ def headline(scan: Scan) -> str:
 
 
 def skipped_records(count: int) -> str:
-    """Say how many records a scan left out."""
     return "1 record was skipped" if count == 1 else f"{count:,} records were skipped"
 
 
@@ -261,7 +252,6 @@ def described(row: Mapping[str, Any]) -> str:
 
 
 def incomplete(scan: Scan) -> list[str]:
-    """Say which records could not be scanned."""
     if not scan.result.skipped:
         return []
     first = scan.result.skipped_first[0]

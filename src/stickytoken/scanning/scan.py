@@ -36,23 +36,12 @@ _LEAST_COMPARED = 10
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """How documents are scanned.
-
-    Attributes:
-        column: The column with the text; None finds it by name.
-        id_column: The column with the id.
-        source_column: The column with the source.
-        effect: ``measured``, ``predicted`` or None.
-        queries: What effects are compared with; None takes the first words of clean documents.
-        workers: Number of processes; None takes one per core.
-    """
-
-    column: str | None = None
+    column: str | None = None  # with the text; None finds it by name
     id_column: str | None = None
     source_column: str | None = None
     effect: Effect | None = None
-    queries: SentenceSource | None = None
-    workers: int | None = None
+    queries: SentenceSource | None = None  # for effects; None takes the first words of clean documents
+    workers: int | None = None  # processes; None takes one per core
 
     def __post_init__(self) -> None:
         if self.effect is not None:

@@ -97,7 +97,9 @@ def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatc
     now = vectors(encoder, contexts, [stone])
     # Many copies shall leave a text what it is.
     monkeypatch.setattr(_keep, "_aim", lambda now, *_: Pull(*map(np.zeros_like, now)))
-    rows = new_rows(Strategy.KEEP_MEANING, [stone], context(model))
+    told: list[Progress] = []
+    rows = new_rows(Strategy.KEEP_MEANING, [stone], context(model, progress=told.append))
+    assert [each.done for each in told] == list(range(1, told[-1].total + 1))
     after = vectors(with_rows(model, rows), contexts, [stone])
     many = [each.copies == MANY for each in contexts]
     moved = ((now - before) ** 2).sum(axis=1)[many].mean()
@@ -187,18 +189,6 @@ def test_half_precision_is_computed_in_single_and_left_as_it_is(backbones, dtype
     np.testing.assert_allclose(rows[stone], single[stone], atol=1e-4)
 
 
-def test_progress_is_told(model):
-    told: list[Progress] = []
-    new_rows(Strategy.KEEP_MEANING, ids_of(model, "stone"), context(model, progress=told.append))
-    assert [each.done for each in told] == list(range(1, told[-1].total + 1))
-
-
-def test_weights_in_single_precision_are_not_copied(model):
-    network = Network(model)
-    assert network.table.data_ptr() == table_of(model).data_ptr()
-    assert not any(parameter.requires_grad for parameter in network.encoder.model.parameters())
-
-
 def test_an_embedding_that_scales_its_rows_is_trained_as_rows(model):
     """The new row stands where the old one stood, before the scaling."""
     embedding = table_of(model)
@@ -211,6 +201,8 @@ def test_an_embedding_that_scales_its_rows_is_trained_as_rows(model):
     module.__class__ = Scaled
     (stone,) = ids_of(model, "stone")
     network = Network(model)
+    assert network.table.data_ptr() == embedding.data_ptr()  # single precision is not copied
+    assert not any(parameter.requires_grad for parameter in network.encoder.model.parameters())
     content = (*ids_of(model, "river", "stone", "sings"),)
     places = torch.tensor([[-1, 0, -1]])
     with torch.no_grad():
@@ -221,39 +213,28 @@ def test_an_embedding_that_scales_its_rows_is_trained_as_rows(model):
 # What is refused.
 
 
-def test_an_entry_with_neither_pieces_nor_relatives_is_named(model):
-    (sign,) = ids_of(model, "?")
-    with pytest.raises(RepairError, match=r"'\?' .* no entry has a similar spelling"):
-        new_rows(Strategy.RELATIVES, [sign], context(model))
-
-
-@pytest.mark.parametrize("strategy", ROWS)
-def test_what_stands_around_every_text_gets_no_row(model, strategy):
-    with pytest.raises(RepairError, match=r"\[CLS\]"):
-        new_rows(strategy, [model.tokenizer.cls_token_id], context(model))
-
-
-@pytest.mark.parametrize("token_id", [-1, 10**6])
-def test_an_id_that_is_not_there_is_named(model, token_id):
-    with pytest.raises(RepairError, match=str(token_id)):
-        new_rows(Strategy.RELATIVES, [token_id], context(model))
-
-
-def test_a_static_model_has_no_contexts():
-    model = architectures.static_model()
-    with pytest.raises(RepairError, match="static"):
-        new_rows(Strategy.KEEP_MEANING, [model.tokenizer.token_to_id("stone")], context(model))
+@pytest.mark.parametrize(
+    ("strategy", "entry", "changes", "message"),
+    [
+        (Strategy.RELATIVES, "?", {}, r"'\?' .* no entry has a similar spelling"),
+        *((strategy, "[CLS]", {}, r"\[CLS\]") for strategy in ROWS),
+        *((Strategy.RELATIVES, token_id, {}, f"no token id {token_id}") for token_id in (-1, 10**6)),
+        (Strategy.KEEP_MEANING, "stone", {"model": architectures.static_model}, "static"),
+        (Strategy.KEEP_MEANING, "stone", {"texts": ["river " * 200]}, "none of the 1 texts"),
+    ],
+)
+def test_what_cannot_have_a_row_is_refused(model, strategy, entry, changes, message):
+    asked = {name: value() if callable(value) else value for name, value in changes.items()}
+    own = asked.pop("model", model)
+    vocabulary = own.tokenizer.get_vocab()
+    with pytest.raises(RepairError, match=message):
+        new_rows(strategy, [vocabulary.get(entry, entry)], context(own, **asked))
 
 
 def test_a_tokenizer_written_in_python_is_refused(tmp_path):
     model = architectures.stacked(architectures.byt5(tmp_path / "byt5"))
     with pytest.raises(RepairError, match="fast tokenizer"):
         new_rows(Strategy.RELATIVES, [50], context(model))
-
-
-def test_texts_that_do_not_fit_are_refused(model):
-    with pytest.raises(RepairError, match="none of the 1 texts"):
-        new_rows(Strategy.KEEP_MEANING, ids_of(model, "stone"), context(model, texts=["river " * 200]))
 
 
 def test_nothing_asked_is_nothing_made(model):

@@ -39,27 +39,18 @@ _ROLES_FILE = "special_tokens_map.json"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerEdit:
-    """What text may no longer reach.
+    """What text may no longer reach; the ids of all entries are kept."""
 
-    Attributes:
-        unreachable: entries that text must no longer reach; their text becomes other entries. Ids are kept.
-        plain_specials: special or added tokens whose text becomes plain text. The tokenizer still puts them
-            around a text by itself.
-    """
-
-    unreachable: tuple[int, ...] = ()
+    unreachable: tuple[int, ...] = ()  # entries whose text becomes other entries
+    # Special or added tokens whose text becomes plain text; the tokenizer still puts them around a text.
     plain_specials: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything changes."""
         return bool(self.unreachable or self.plain_specials)
 
 
 def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
-    """Say for each entry whether it can be made unreachable together with those before it.
-
-    Returns:
-        None by token id, or the reason why not.
+    """Say for each entry why it cannot be made unreachable together with those before it; None if it can.
 
     Raises:
         RepairError: The folder has no tokenizer that can be edited.
@@ -69,14 +60,7 @@ def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
 
 
 def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
-    """Compute the files of a tokenizer that an edit changes.
-
-    Args:
-        folder: A model folder; nothing in it is changed.
-        edit: The edit.
-
-    Returns:
-        The new content by file name, relative to the folder.
+    """Compute the files that an edit changes: new content by file name, relative to the model folder.
 
     Raises:
         RepairError: An entry cannot be edited so; the message names it and says why.
@@ -93,9 +77,8 @@ def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
     renamed: dict[int, str] = {}
     if unreachable:
         removed = without_entries(document, unreachable, pipeline.can_change_steps)
-        if (
-            removed.model.get("ignore_merges") and not rebuilt
-        ):  # the steps change too, not the vocabulary alone
+        if removed.model.get("ignore_merges") and not rebuilt:
+            # The steps change too, not the vocabulary alone.
             rebuilt, document = True, _as_loaded(pipeline)
             removed = without_entries(document, unreachable, pipeline.can_change_steps)
         document = document | {"model": removed.model}
@@ -112,9 +95,8 @@ def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
     files = _vocabulary_files(pipeline, document, renamed, edit)
     files[TOKENIZER_FILE] = _as_json(document)
     if rebuilt and pipeline.tokenizer is not None:
-        config = _config_of_pipeline(
-            pipeline, document, plain, renamed.get(pad_id) if pad_id in plain else None
-        )
+        pad_name = renamed.get(pad_id) if pad_id in plain else None
+        config = _config_of_pipeline(pipeline, document, plain, pad_name)
         files[CONFIG_FILE] = _as_json(config)
         if roles := read_object(pipeline.folder / _ROLES_FILE):
             files[_ROLES_FILE] = _as_json(_special_tokens_map(roles, config))
@@ -133,12 +115,8 @@ def _as_loaded(pipeline: Pipeline) -> dict[str, Any]:
 def _cutting(document: dict[str, Any], beginnings: Sequence[str]) -> dict[str, Any]:
     """Cut entries off the beginnings of words, the longest first."""
     alternatives = "|".join(re.escape(each) for each in sorted(beginnings, key=len, reverse=True))
-    step = {
-        "type": "Split",
-        "pattern": {"Regex": rf"\A(?:{alternatives})"},
-        "behavior": "Isolated",
-        "invert": False,
-    }
+    pattern = {"Regex": rf"\A(?:{alternatives})"}
+    step = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
     return {"type": "Sequence", "pretokenizers": [*pre_tokenizer_steps(document), step]}
 
 
@@ -238,9 +216,8 @@ def _config_of_pipeline(
     def is_plain(token: str) -> bool:
         return tokenizer.convert_tokens_to_ids(token) in plain
 
-    roles = {
-        role: str(token) for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)
-    }
+    named = tokenizer.special_tokens_map.items()
+    roles = {role: str(token) for role, token in named if isinstance(token, str)}
     config = {key: value for key, value in stored.items() if key not in (*_EXTRA, *_OF_CLASSES)}
     config |= {
         role: None if pad_name is not None or is_plain(token) else token for role, token in roles.items()
@@ -278,7 +255,6 @@ def _special_tokens_map(stored: Mapping[str, Any], config: Mapping[str, Any]) ->
 
 
 def _as_json(value: Any) -> bytes:
-    """Write JSON as the files of tokenizers are written."""
     return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 

@@ -26,19 +26,12 @@ _ADD_NO_SPACE = {"Prepend", "Lowercase", "Strip", "StripAccents"}
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A tokenizer as files and as transformers reads them.
-
-    Attributes:
-        folder: Where its files lie.
-        stored: tokenizer.json; None if there is none.
-        loaded: The pipeline of the loaded tokenizer, in the form of tokenizer.json.
-        tokenizer: The tokenizer of transformers; None if the folder is meant for `tokenizers` alone.
-    """
+    """A tokenizer as files and as transformers reads them."""
 
     folder: Path
-    stored: dict[str, Any] | None
-    loaded: dict[str, Any]
-    tokenizer: Any
+    stored: dict[str, Any] | None  # tokenizer.json, if there is one
+    loaded: dict[str, Any]  # the pipeline of the loaded tokenizer, in the form of tokenizer.json
+    tokenizer: Any  # of transformers; None if the folder is meant for `tokenizers` alone
 
     @property
     def entries(self) -> dict[int, str]:
@@ -76,11 +69,7 @@ class Pipeline:
         return bool(json.loads(found.backend_tokenizer.to_str())["normalizer"] == step)
 
     def entry(self, token_id: int) -> str:
-        """Return the string of an id.
-
-        Raises:
-            RepairError: The vocabulary has no such id.
-        """
+        """Return the string of an id, which must be one of the vocabulary."""
         found = self.entries.get(token_id)
         if found is None:
             raise RepairError(f"the tokenizer in {self.folder} has no token {token_id}: pass one of its ids")
@@ -114,7 +103,6 @@ def read_pipeline(model: Path) -> Pipeline:
 
 
 def transformers_tokenizer(folder: Path) -> Any:
-    """Load a tokenizer as transformers does."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
@@ -158,7 +146,6 @@ def entries_of(document: dict[str, Any]) -> dict[int, str]:
 
 
 def shown_entry(entry: str, token_id: int) -> str:
-    """Name an entry in a message."""
     return f"token {token_id} ({visible(entry)!r})"
 
 
@@ -170,20 +157,18 @@ def keeps_spaces_out(document: dict[str, Any]) -> bool:
     replaced = [
         place
         for place, step in enumerate(steps)
-        if step["type"] == "ByteLevel"
-        or (_replaces_without_space(step) and step["pattern"].get("String") == " ")
+        if step["type"] == "ByteLevel" or (_puts_no_space(step) and step["pattern"].get("String") == " ")
     ]
     return bool(replaced) and all(
-        step["type"] in _ADD_NO_SPACE or _replaces_without_space(step) for step in steps[replaced[-1] + 1 :]
+        step["type"] in _ADD_NO_SPACE or _puts_no_space(step) for step in steps[replaced[-1] + 1 :]
     )
 
 
-def _replaces_without_space(step: dict[str, Any]) -> bool:
+def _puts_no_space(step: dict[str, Any]) -> bool:
     return step["type"] == "Replace" and " " not in step["content"]
 
 
 def pre_tokenizer_steps(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of the pre-tokenizer."""
     return _steps(document.get("pre_tokenizer"), "pretokenizers")
 
 

@@ -35,7 +35,6 @@ class Removed(NamedTuple):
 def without_entries(
     document: dict[str, Any], ids: Sequence[int], can_change_steps: Callable[[], bool]
 ) -> Removed:
-    """Remove entries from the reach of text."""
     vocabulary = _Vocabulary(document, can_change_steps)
     for token_id in ids:
         others = [each for each in ids if each != token_id]
@@ -312,8 +311,6 @@ class Removal(NamedTuple):
 
 
 class Merges:
-    """The merges of a vocabulary."""
-
     def __init__(self, entries: Collection[str], order: Mapping[Pair, float]) -> None:
         self._entries = entries
         self._order = order
@@ -338,7 +335,7 @@ class Merges:
                 order[pieces[0], pieces[1]] = self._order[pair]
         for part in removed - self._containing.keys():
             self._containing[part] = [entry for entry in self._entries if part in entry]
-        built = dict.fromkeys(entry for part in removed for entry in self._containing[part])
+        built = dict.fromkeys(entry for part in sorted(removed) for entry in self._containing[part])
         lost = [
             entry
             for entry in built

@@ -1,0 +1,132 @@
+"""The sentences and the texts of ten kinds that come with the package: enough, varied and distinct."""
+
+import itertools
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import polars as pl
+import pytest
+
+from stickytoken.data import bundled_frame, bundled_sentences, load_sentences, text_kinds, text_kinds_frame
+
+KINDS = "news encyclopedia science law medicine code questions reviews chat email".split()
+PER_KIND = 80
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return bundled_frame()
+
+
+@pytest.fixture(scope="module")
+def texts(frame):
+    return frame["sentence"].to_list()
+
+
+@pytest.fixture(scope="module")
+def kinds():
+    return text_kinds_frame()
+
+
+def words(text):
+    return re.findall(r"[a-z0-9']+", text.lower())
+
+
+def near(groups, least):
+    """Texts of different groups that share so much of their words."""
+    sets = [(group, frozenset(words(text))) for group, text in groups]
+    return [
+        (first, second)
+        for (first, left), (second, right) in itertools.combinations(sets, 2)
+        if first != second and len(left & right) >= least * len(left | right)
+    ]
+
+
+def repeated_openings(texts):
+    openings = Counter(" ".join(words(text)[:3]) for text in texts)
+    return [opening for opening, count in openings.items() if count > 3]
+
+
+# Sentences.
+
+
+def test_there_are_840_pairs_of_distinct_sentences_each_on_one_topic(frame, texts):
+    assert frame.schema == {"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String}
+    assert frame.null_count().sum_horizontal().item() == 0
+    assert len({" ".join(words(text)) for text in texts}) == len(texts) == 1680
+    assert Counter(frame["pair_id"]) == dict.fromkeys(range(1, 841), 2)
+    assert frame.group_by("pair_id").agg(pl.col("topic").n_unique())["topic"].max() == 1
+    per_topic = frame.group_by("topic").agg(pl.col("pair_id").n_unique())
+    assert Counter(per_topic["pair_id"]) == {15: 40, 10: 24}
+    assert all(re.fullmatch(r"[a-z][a-z ]*[a-z]", topic) for topic in per_topic["topic"])
+
+
+def test_sentences_are_ascii_without_stray_white_space_and_end_like_sentences(texts):
+    assert [text for text in texts if not text.isascii() or text != " ".join(text.split())] == []
+    assert [text for text in texts if text[-1] not in ".?!"] == []
+    assert [text for text in texts if not (text[0].isupper() or text[0].isdigit() or text[0] in "\"'")] == []
+
+
+def test_a_paraphrase_is_more_than_the_same_words_and_no_two_pairs_say_nearly_the_same(frame):
+    assert near(frame.select("pair_id", "sentence").iter_rows(), 0.5) == []
+    for _, pair in frame.group_by("pair_id"):
+        assert near(enumerate(pair["sentence"]), 0.75) == []
+
+
+def test_forms_and_openings_vary(texts):
+    assert repeated_openings(texts) == []
+    sizes = [len(text.split()) for text in texts]
+    endings = Counter(text.rstrip("\"'")[-1] for text in texts)
+    assert (min(sizes) >= 4, max(sizes) <= 30, len(set(sizes)) >= 15) == (True, True, True)
+    assert sum(size <= 7 for size in sizes) >= 0.25 * len(texts)
+    assert sum(size >= 15 for size in sizes) >= 0.1 * len(texts)
+    assert endings["?"] >= 0.05 * len(texts)
+    assert endings["!"] >= 1
+    first_words = Counter(words(text)[0] for text in texts)
+    assert max(first_words.values()) <= 0.1 * len(texts)
+
+
+def test_the_corpus_keeps_all_sentences_with_their_topics(frame, texts):
+    corpus = bundled_sentences()
+    assert (corpus.texts, corpus.topics) == (tuple(texts), tuple(frame["topic"]))
+    assert (corpus.blank, corpus.duplicates, corpus.bundled) == (0, 0, True)
+    assert load_sentences() == load_sentences("bundled") == corpus
+
+
+def test_the_sentences_are_found_from_any_folder(tmp_path, texts):
+    code = "from stickytoken import load_sentences; import sys; sys.stdout.write(load_sentences().texts[-1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == texts[-1]
+
+
+# Kinds of text.
+
+
+def test_each_of_ten_kinds_has_as_many_texts(kinds):
+    assert kinds.schema == {"kind": pl.String, "text": pl.String}
+    assert kinds["kind"].unique(maintain_order=True).to_list() == KINDS
+    assert Counter(kinds["kind"]) == dict.fromkeys(KINDS, PER_KIND)
+    assert (text_kinds().texts, text_kinds().topics) == (tuple(kinds["text"]), tuple(kinds["kind"]))
+
+
+def test_texts_are_distinct_and_without_stray_white_space(kinds, texts):
+    assert [
+        text for text in kinds["text"] if not text or text != text.strip() or set("\t\r") & set(text)
+    ] == []
+    assert len({" ".join(words(text)) for text in kinds["text"]}) == len(KINDS) * PER_KIND
+    assert near(enumerate(kinds["text"]), 0.4) == []
+    assert set(kinds["text"]) & set(texts) == set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_text_is_long_and_each_kind_has_short_ones_and_paragraphs(kinds, kind):
+    own = kinds.filter(kind=kind)["text"]
+    sizes = [len(text.split()) for text in own]
+    assert max(sizes) <= 100
+    assert sum(6 <= size <= 14 for size in sizes) >= 0.375 * PER_KIND
+    assert kind == "questions" or sum(size >= 25 for size in sizes) >= 0.2 * PER_KIND
+    assert repeated_openings(own) == []
