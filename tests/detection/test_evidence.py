@@ -98,11 +98,6 @@ def test_the_planted_token_is_shown_first_beside_ordinary_ones(run):
     assert curve["below"][-1] - curve["below"][0] > 2 * abs(control[-1] - control[0])
 
 
-def test_the_same_run_keeps_the_same_bytes(model, run, tmp_path):
-    again = profiled.detect_profile(model, tmp_path / "run")
-    assert (again.path / EVIDENCE_FILE).read_bytes() == (run.path / EVIDENCE_FILE).read_bytes()
-
-
 def test_evidence_changes_no_number_of_the_run(model, run, tmp_path):
     without = profiled.detect_profile(model, tmp_path / "run", evidence=False)
     assert without.evidence is None
@@ -121,12 +116,6 @@ def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, run_co
     assert again.evidence.tokens.equals(run.evidence.tokens)
     after = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
     assert after == before
-
-
-def test_a_finished_run_is_opened_without_a_change(model, run_copy):
-    before = planted.files_of(run_copy)
-    profiled.detect_profile(model, run_copy)
-    assert planted.files_of(run_copy) == before
 
 
 def test_a_run_of_the_method_std_keeps_evidence_too(encoder, tmp_path):
