@@ -148,14 +148,6 @@ def test_the_lift_equals_the_mean_rise_of_the_cosine_by_copies():
     assert row["lift"] == pytest.approx(fmean(by_copies), rel=1e-10)
 
 
-def test_a_stage_says_how_many_probes_a_token_costs_and_scoring_probes_the_token_alone_first():
-    scoring, validation = stage_of(ScoringStage), stage_of(ValidationStage)
-    probes = validation.probes(TOKEN)
-    assert validation.probes_per_token == len(probes) == 4 * 3 * COPIES
-    assert scoring.probes_per_token == 4 * 3 * COPIES + 1
-    assert list(scoring.probes(TOKEN)) == [" tip", *probes]
-
-
 def test_ids_probes_are_measured_in_the_same_way():
     carriers = (TokenizedText((1,), ((5,), (6, 7))), TokenizedText((1,), ((8,),)))
     grid = ProbeGrid(carriers, PLACEMENTS, 2, WalkedPaths({TOKEN.id: ((0, 2), (1, 0))}))
