@@ -161,13 +161,10 @@ _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class ShardCost(NamedTuple):
-    """Cost of a committed shard."""
-
     seconds: float
     sequences: int
 
     def plus(self, other: ShardCost) -> ShardCost:
-        """Add another cost."""
         return ShardCost(self.seconds + other.seconds, self.sequences + other.sequences)
 
 
@@ -204,7 +201,6 @@ class ResultFolder:
                 pass
 
     def exists(self) -> bool:
-        """Return whether the path exists."""
         return self._looked_at(self.path.exists)
 
     def holds_run(self) -> bool:
@@ -213,18 +209,19 @@ class ResultFolder:
 
     def holds_other_files(self, own: str = RUN_FILE) -> bool:
         """Return whether the folder has content that belongs to no measurement."""
-        return self._looked_at(lambda: self._has_foreign_content(own))
 
-    def _has_foreign_content(self, own: str) -> bool:
-        if not self.path.is_dir():
-            return self.path.exists()
-        if (self.path / own).is_file() or (self.path / IDENTITY_FILE).is_file():
-            return False
-        shards = self.path / _SHARDS
-        entries = [*self.path.iterdir(), *(shards.iterdir() if shards.is_dir() else ())]
-        return any(
-            entry != shards and entry.name != _LOCK and not entry.match(_LEFTOVERS) for entry in entries
-        )
+        def foreign() -> bool:
+            if not self.path.is_dir():
+                return self.path.exists()
+            if (self.path / own).is_file() or (self.path / IDENTITY_FILE).is_file():
+                return False
+            shards = self.path / _SHARDS
+            entries = [*self.path.iterdir(), *(shards.iterdir() if shards.is_dir() else ())]
+            return any(
+                each != shards and each.name != _LOCK and not each.match(_LEFTOVERS) for each in entries
+            )
+
+        return self._looked_at(foreign)
 
     def _looked_at(self, look: Callable[[], bool]) -> bool:
         try:
@@ -250,7 +247,6 @@ class ResultFolder:
         return validated(kind, raw, path)
 
     def write_record(self, name: str, record: BaseModel) -> None:
-        """Write a JSON file of the folder."""
         try:
             content = record.model_dump_json(indent=2).encode() + b"\n"
         except PydanticSerializationError as error:
@@ -261,15 +257,12 @@ class ResultFolder:
         write_atomically(self.path / name, content)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the folder; see `write_record` for errors."""
         write_atomically(self.path / name, text.encode("utf-8", "backslashreplace"))
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
-        """Write a Parquet file of the folder; see `write_record` for errors."""
         write_atomically(self.path / name, _parquet(frame))
 
     def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
-        """Read a Parquet file of the folder."""
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
@@ -299,7 +292,6 @@ class ResultFolder:
         return frame if whole else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
-        """Sum up the cost of committed shards."""
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
         costs = [pl.read_parquet_metadata(io.BytesIO(path.read_bytes())) for path in paths]
         return ShardCost(
@@ -346,7 +338,6 @@ def _sealed(content: bytes) -> bytes:
 
 
 def _read_shard(path: Path) -> pl.DataFrame | None:
-    """Read a shard; return None if it is missing or damaged."""
     try:
         content = path.read_bytes()
         start = content.rfind(_SEAL)
@@ -358,7 +349,6 @@ def _read_shard(path: Path) -> pl.DataFrame | None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -375,7 +365,6 @@ def require_version(version: object, newest: int, path: Path) -> None:
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:
-    """Validate JSON values as a record."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:

@@ -349,10 +349,7 @@ class EvidenceStage(SymptomStage):
         present = panel.pair_weights.sum(axis=1) > 0
         rises = (panel.pair_weights * (after - panel.before)).sum(axis=1)[present]
         lift = float(rises.mean()) if len(rises) else 0.0
-        return {
-            **super().measure(token, vectors),
-            **pairs_to_show(panel.before, after, panel.below, lift),
-        }
+        return {**super().measure(token, vectors), **pairs_to_show(panel.before, after, panel.below, lift)}
 
 
 def pairs_to_show(

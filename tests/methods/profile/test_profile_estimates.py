@@ -60,7 +60,7 @@ def simulate(seed, size=1500, sticky=0, sent_on=40):
     late = np.sort(generator.permutation(ids)[:LATE])
     first = draw_round(generator, ids, effects, SCREENING, GROWTH)
     found = estimate(first, None, ids, late, CONFIDENCE)
-    chosen = highest(ids, found.tested.value, sent_on)
+    chosen = highest(ids, found.tested.value[:, None], sent_on)
     both = np.union1d(chosen, late)
     last = draw_round(generator, both, effects[np.searchsorted(ids, both)], CONFIRMING, 1.0)
     return World(effects, first, last, late, chosen)

@@ -88,13 +88,6 @@ def test_the_candidate_threshold_is_the_linear_quantile(scores, share):
     assert candidate_threshold(scores, share) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_no_scores_and_no_rates_are_refused():
-    with pytest.raises(InputError, match="no token was scored"):
-        candidate_threshold([], 0.02)
-    with pytest.raises(InputError, match="no candidate was validated"):
-        outlier_threshold([], 0.7)
-
-
 def rows_of(path):
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))

@@ -203,8 +203,6 @@ def estimate(
 
 def lifts_of(rounds: Mapping[Round, Measurements], group: int | None = None) -> tuple[Lifts, Lifts | None]:
     """Return the lifts of the first round and, if there is one, the last."""
-    if Round.SCREEN not in rounds:
-        raise InputError("there is no first round to estimate from")
     found = {
         step: Lifts(measured.ids, measured.lifts if group is None else measured.on_group(group))
         for step, measured in rounds.items()
