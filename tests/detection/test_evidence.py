@@ -137,15 +137,6 @@ def test_tokens_without_a_pair_have_none(model):
     assert pairs_to_show(values, values, nothing, 0.0) == {"typical": [], "largest": []}
 
 
-def test_pairs_are_chosen_by_their_rise():
-    before = np.array([[0.0, 0.1, 0.2], [0.3, 0.0, 0.1]])
-    after = before + np.array([[0.1, 0.9, 0.3], [0.5, 0.2, 0.15]])
-    shown = np.array([[True, False, True], [True, True, True]])
-    found = pairs_to_show(before, after, shown, 0.21)
-    assert found["largest"][:2] == [1, 0]
-    assert found["typical"][:2] == [1, 1]
-
-
 def test_a_sample_smaller_than_what_is_shown(model, tmp_path):
     run = detect(model, sentences=profiled.corpus(), settings=profiled.SMALL, sample=2, out=tmp_path / "run")
     assert len(run.evidence.tokens.filter(~pl.col("ordinary"))) == 2

@@ -117,6 +117,13 @@ def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(na
         assert all(each == name or each.startswith(f"{name}.") for each in found)
 
 
+def test_settings_that_were_added_later_are_left_out_at_their_defaults():
+    """What was measured before keeps its identity."""
+    plain = parts(method="profile", chosen=ProfileSettings())
+    assert set(OTHER_PROFILE_SETTINGS) - set(plain["settings"]) == {"dimensions", "layers"}
+    assert set(OTHER_SETTINGS) == set(parts()["settings"])
+
+
 def test_what_a_truncated_model_is_measured_by_is_named():
     """Its runs of earlier versions chose carriers by the truncated vectors."""
     truncated = identity_parts(ENCODER, "profile", ProfileSettings(), "dd", None, chosen_by_whole=True)

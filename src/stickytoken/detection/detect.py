@@ -157,7 +157,6 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def with_views(settings: MethodSettings, method: str, dimensions: Numbers, layers: Numbers) -> MethodSettings:
-    """Add dimensions and layers to the settings of a method."""
     asked = {"dimensions": dimensions, "layers": layers}
     given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
     known = {each.name for each in fields(settings)}
@@ -200,7 +199,6 @@ def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity)
 def _compute(
     job: Job[MethodSettings], method: AnyMethod, held: Resumed[RunRecord], runner: FolderRunner
 ) -> None:
-    """Compute what is not computed yet."""
     folder, vocabulary = held.folder, job.vocabulary.frame()
     plan = folder.read_plan(method.plan_record)
     if plan is None:

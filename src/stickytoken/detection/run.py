@@ -278,7 +278,6 @@ def _cell(value: object) -> str:
 
 
 def is_run(path: str | Path) -> bool:
-    """Check whether a folder contains a run, finished or not."""
     return RunFolder(file_path("the run", path)).holds_run()
 
 
@@ -430,7 +429,6 @@ def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> li
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:
-    """Refuse a model that is not the model of a run."""
     different = model_difference(run.record, encoder.identity)
     if different is None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
@@ -474,7 +472,6 @@ def _of_run(run: Run) -> Encoder:
 
 
 def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
-    """Load the model behind an endpoint of a run."""
     known = recorded.endpoint or EndpointRecord()
     return load_encoder(
         name,
@@ -491,7 +488,6 @@ def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: Endpoint
 
 
 def restored_settings(run: Run) -> MethodSettings:
-    """Return the settings of a run."""
     try:
         return run.settings.restored()
     except (TypeError, InputError) as error:
@@ -566,7 +562,6 @@ def judge(
 
 
 def require_measured(run: Run, numbers: Mapping[str, Sequence[int]]) -> None:
-    """Refuse dimensions and layers that a run did not measure."""
     for name, asked in numbers.items():
         measured = run.settings.values.get(name) or []
         if missing := [number for number in asked if number not in measured]:

@@ -85,7 +85,6 @@ class LoadingRecord(Record):
     endpoint: EndpointRecord | None = Field(default=None, description="of a model behind an endpoint")
 
     def prompting(self) -> dict[str, Any]:
-        """Return the arguments of `Prompting`."""
         return self.model_dump(exclude={"dtype", "revision", "layer_choice", "endpoint"})
 
 
@@ -124,7 +123,6 @@ class CorpusRecord(Record):
 
 
 def corpus_record(corpus: Sentences | PairCorpus) -> CorpusRecord:
-    """Describe a corpus for run.json."""
     if isinstance(corpus, PairCorpus):
         return CorpusRecord(source=corpus.source, sentences=None, unknown=corpus.unknown)
     return CorpusRecord(
@@ -162,7 +160,6 @@ class RunRecord(MeasurementRecord):
     @field_validator("result", mode="wrap")
     @classmethod
     def _of_method(cls, result: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        """Read the result as what its method writes."""
         if result is None or isinstance(result, ResultRecord) or "method" not in info.data:
             return result
         return method_named(info.data["method"]).result_record.model_validate(result)
@@ -201,7 +198,6 @@ class RunFolder(ResultFolder):
     """Reads and writes the files of one run."""
 
     def read_run(self) -> RunRecord:
-        """Read run.json."""
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
         path = self.path / RUN_FILE
@@ -230,7 +226,6 @@ class RunFolder(ResultFolder):
         return table
 
     def settings_of(self, record: RunRecord) -> StoredSettings:
-        """The settings in run.json."""
         defaults = method_named(record.method).settings()
         return StoredSettings(record.settings, defaults, str(self.path / RUN_FILE))
 
@@ -384,7 +379,6 @@ def measured_evidence(
 
 
 def has_evidence(folder: RunFolder) -> bool:
-    """Check whether all of the evidence was committed."""
     return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE))
 
 

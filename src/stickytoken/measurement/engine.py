@@ -262,7 +262,6 @@ _TOKEN_ROWS: Rows[Shard] = Rows(
 def run_stage(
     stage: Stage, shards: Sequence[Shard], engine: Engine, folder: ResultFolder, progress: ProgressCallback
 ) -> pl.DataFrame:
-    """Run a stage over tokens; see `run_work`."""
     work = TokenWork(stage)
     return pl.concat(
         run_work(stage.name, lambda: (work, ShardCost(0, 0)), shards, _TOKEN_ROWS, engine, folder, progress)

@@ -126,7 +126,6 @@ def _quiet() -> Iterator[None]:
 
 
 def nodes_of(ray: Any) -> list[Node]:
-    """Return the machines that are alive, busy or not."""
     return [
         Node(int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
         for node in ray.nodes()
@@ -181,7 +180,6 @@ class ShardWorker:
         self._work: tuple[int, Work[Any, Any]] | None = None
 
     def load(self) -> WorkerReport:
-        """Load the encoder."""
         import torch
 
         torch.set_num_threads(self._cores)
@@ -314,7 +312,6 @@ class RayEngine:
                     ) from error
 
     def close(self) -> None:
-        """Stop the workers."""
         for worker in self._workers:
             self._ray.kill(worker.actor)
         self._workers = []
@@ -417,7 +414,6 @@ EngineChoice: TypeAlias = str | RayCluster | Engine
 
 
 def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextManager[Engine]:
-    """Return the chosen engine as a context manager."""
     if isinstance(choice, str) and choice == "local":
         return nullcontext(LocalEngine(encoder))
     if isinstance(choice, str) and choice == "ray":

@@ -69,7 +69,6 @@ def _write_stream(path: Path, content: bytes | Callable[[BinaryIO], object]) -> 
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents if they do not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -204,7 +203,6 @@ class ResultFolder:
         return self._looked_at(self.path.exists)
 
     def holds_run(self) -> bool:
-        """Return whether the folder has a run.json."""
         return self._looked_at((self.path / RUN_FILE).is_file)
 
     def holds_other_files(self, own: str = RUN_FILE) -> bool:
@@ -233,7 +231,6 @@ class ResultFolder:
         return RunError(f"{self.path} cannot be used as a run folder: {error.strerror or error}")
 
     def read_plan(self, kind: type[Record]) -> Record | None:
-        """Read plan.json; return None if it does not exist yet."""
         return self.read_record(PLAN_FILE, kind)
 
     def read_record(self, name: str, kind: type[Record], newest: int | None = None) -> Record | None:

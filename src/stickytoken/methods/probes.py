@@ -270,7 +270,6 @@ class CarrierPanel:
         return np.asarray(sums / np.maximum(self._counts, 1)[..., None], dtype=np.float64)
 
     def chosen(self, places: Sequence[int]) -> CarrierPanel:
-        """Keep some of the carriers."""
         kept = np.array(places, dtype=np.intp)
         return CarrierPanel(self.panel, self.vectors[kept], self.before[kept], self.below[kept])
 

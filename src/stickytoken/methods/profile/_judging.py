@@ -88,7 +88,6 @@ _SPLIT, _CALIBRATING_TOKENS = 4, 5  # keys of the generators
 
 
 def require_judging(run: FinishedRun[Any, Any]) -> None:
-    """Refuse a run without effects."""
     if not (run.path / EFFECTS_FILE).is_file():
         raise RunError(
             f"{run.path} has no {EFFECTS_FILE}, which judging a corpus needs: run the detection "

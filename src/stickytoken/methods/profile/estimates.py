@@ -126,7 +126,6 @@ class Screened(NamedTuple):
 def screen(
     lifts: Vector, reference: NDArray[np.bool_], confidence: float, call_noise: float = 0.0
 ) -> Screened:
-    """Estimate every token from the first round."""
     centred = centre_probes(lifts, reference)
     noise = max(interaction_variance(centred[reference]), call_noise**2) / lifts.shape[1]
     if noise <= _ROUNDING * float((lifts**2).mean()):

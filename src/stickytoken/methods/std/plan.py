@@ -369,7 +369,6 @@ def scoring_stage(
 
 
 def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ValidationStage:
-    """Build the stage that validates candidates."""
 
     def paths(words: Sequence[int]) -> PathSource:
         return KeyedPaths(settings.seed, _VALIDATION_KEY, tuple(words), settings.copies, settings.insertion)
