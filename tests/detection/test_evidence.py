@@ -98,11 +98,6 @@ def test_the_planted_token_is_shown_first_beside_ordinary_ones(run):
     assert curve["below"][-1] - curve["below"][0] > 2 * abs(control[-1] - control[0])
 
 
-def test_the_same_run_keeps_the_same_bytes(model, run, tmp_path):
-    again = profiled.detect_profile(model, tmp_path / "run")
-    assert (again.path / EVIDENCE_FILE).read_bytes() == (run.path / EVIDENCE_FILE).read_bytes()
-
-
 def test_evidence_changes_no_number_of_the_run(model, run, tmp_path):
     without = profiled.detect_profile(model, tmp_path / "run", evidence=False)
     assert without.evidence is None
@@ -123,12 +118,6 @@ def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, run_co
     assert after == before
 
 
-def test_a_finished_run_is_opened_without_a_change(model, run_copy):
-    before = planted.files_of(run_copy)
-    profiled.detect_profile(model, run_copy)
-    assert planted.files_of(run_copy) == before
-
-
 def test_a_run_of_the_method_std_keeps_evidence_too(encoder, tmp_path):
     run = planted.detect_thirty(encoder, tmp_path / "run")
     evidence = run.evidence
@@ -146,15 +135,6 @@ def test_tokens_without_a_pair_have_none(model):
     nothing = np.zeros((2, 3), dtype=bool)
     values = np.ones((2, 3))
     assert pairs_to_show(values, values, nothing, 0.0) == {"typical": [], "largest": []}
-
-
-def test_pairs_are_chosen_by_their_rise():
-    before = np.array([[0.0, 0.1, 0.2], [0.3, 0.0, 0.1]])
-    after = before + np.array([[0.1, 0.9, 0.3], [0.5, 0.2, 0.15]])
-    shown = np.array([[True, False, True], [True, True, True]])
-    found = pairs_to_show(before, after, shown, 0.21)
-    assert found["largest"][:2] == [1, 0]
-    assert found["typical"][:2] == [1, 1]
 
 
 def test_a_sample_smaller_than_what_is_shown(model, tmp_path):

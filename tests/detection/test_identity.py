@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import math
-import os
-import subprocess
-import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ from stickytoken.detection import detect
 from stickytoken.detection.detect import identity_parts
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
@@ -89,21 +86,42 @@ def test_the_tables_of_this_module_name_every_setting():
     assert set(OTHER_ENCODER) == {field.name for field in dataclasses.fields(EncoderIdentity)}
 
 
-@pytest.mark.parametrize("name", OTHER_SETTINGS)
-def test_every_setting_of_the_method_changes_the_identity_and_is_named(name):
-    changed = parts(chosen=dataclasses.replace(StdSettings(), **{name: OTHER_SETTINGS[name]}))
-    assert digest(changed) != digest(parts())
-    found = differences(changed, parts())
-    assert found
-    assert all(each == f"settings.{name}" or each.startswith(f"settings.{name}.") for each in found)
+CHANGED = {
+    **{
+        f"settings.{name} of {method}": (
+            f"settings.{name}",
+            parts(method=method, chosen=replace(default, **{name: value})),
+        )
+        for method, default, others in (
+            ("std", StdSettings(), OTHER_SETTINGS),
+            ("profile", ProfileSettings(), OTHER_PROFILE_SETTINGS),
+        )
+        for name, value in others.items()
+    },
+    **{
+        f"encoder.{name}": (f"encoder.{name}", parts(encoder=replace(ENCODER, **{name: value})))
+        for name, value in OTHER_ENCODER.items()
+    },
+    "corpus": ("corpus", parts(corpus="de")),
+    "tokens": ("tokens", parts(tokens=TOKENS)),
+    "version": ("version", parts() | {"version": 99}),
+}
 
 
-@pytest.mark.parametrize("name", OTHER_PROFILE_SETTINGS)
-def test_every_setting_of_the_method_profile_changes_the_identity_and_is_named(name):
-    plain = parts(method="profile", chosen=ProfileSettings())
-    changed = parts(method="profile", chosen=ProfileSettings(**{name: OTHER_PROFILE_SETTINGS[name]}))
+@pytest.mark.parametrize(("name", "changed"), CHANGED.values(), ids=CHANGED)
+def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(name, changed):
+    plain = parts(method="profile", chosen=ProfileSettings()) if changed["method"] == "profile" else parts()
     assert digest(changed) != digest(plain)
-    assert differences(changed, plain) == [f"settings.{name}"]
+    for found in (differences(changed, plain), differences(plain, changed)):
+        assert found
+        assert all(each == name or each.startswith(f"{name}.") for each in found)
+
+
+def test_settings_that_were_added_later_are_left_out_at_their_defaults():
+    """What was measured before keeps its identity."""
+    plain = parts(method="profile", chosen=ProfileSettings())
+    assert set(OTHER_PROFILE_SETTINGS) - set(plain["settings"]) == {"dimensions", "layers"}
+    assert set(OTHER_SETTINGS) == set(parts()["settings"])
 
 
 def test_what_a_truncated_model_is_measured_by_is_named():
@@ -119,29 +137,6 @@ def test_an_identity_equals_itself_after_it_was_written_and_read(settings):
     assert differences(written, json.loads(json.dumps(written))) == []
 
 
-@pytest.mark.parametrize("name", OTHER_ENCODER)
-def test_every_part_of_the_encoder_changes_the_identity_and_is_named(name):
-    changed = parts(encoder=dataclasses.replace(ENCODER, **{name: OTHER_ENCODER[name]}))
-    assert digest(changed) != digest(parts())
-    assert differences(changed, parts()) == [f"encoder.{name}"]
-
-
-@pytest.mark.parametrize(
-    ("changed", "name"),
-    [
-        (parts(method="profile"), "method"),
-        (parts(corpus="de"), "corpus"),
-        (parts(tokens=TOKENS), "tokens"),
-        (parts() | {"version": 99}, "version"),
-    ],
-    ids=["method", "corpus", "tokens", "version"],
-)
-def test_method_corpus_tokens_and_version_change_the_identity_and_are_named(changed, name):
-    assert digest(changed) != digest(parts())
-    assert differences(changed, parts()) == [name]
-    assert differences(parts(), changed) == [name]
-
-
 def test_tokens_count_by_id_alone():
     assert digest(parts(tokens=TOKENS)) == digest(parts(tokens=[Token(5, "x"), Token(9, "y")]))
     assert digest(parts(tokens=TOKENS)) != digest(parts(tokens=TOKENS[:1]))
@@ -152,15 +147,15 @@ def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkey
     plain = collect_sentences(["a b", "c d"], "test")
     others = [
         collect_sentences(["a b", "c d"], "test", topics=["x", "y"]),
-        dataclasses.replace(plain, bundled=True),
+        replace(plain, bundled=True),
         collect_sentences(["a b", "c e"], "test"),
     ]
     found = {corpus_fingerprint(each, topics_count=True) for each in (plain, *others)}
     assert len(found) == 4
     assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
-    assert corpus_fingerprint(dataclasses.replace(plain, source="elsewhere"), topics_count=True) in found
+    assert corpus_fingerprint(replace(plain, source="elsewhere"), topics_count=True) in found
     kinds = text_kinds()
-    monkeypatch.setattr(corpora, "text_kinds", lambda: dataclasses.replace(kinds, texts=kinds.texts[:-1]))
+    monkeypatch.setattr(corpora, "text_kinds", lambda: replace(kinds, texts=kinds.texts[:-1]))
     assert corpus_fingerprint(plain, topics_count=True) not in found
     assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
 
@@ -168,6 +163,7 @@ def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkey
 def test_several_differences_are_named_in_order():
     ours = parts(chosen=StdSettings(seed=1, copies=2), corpus="x")
     assert differences(ours, parts()) == ["corpus", "settings.copies", "settings.seed"]
+    assert differences(parts(), parts(method="profile")) == ["method"]
     assert differences(parts(), parts()) == []
     assert differences({"a": {"b": 1}}, {"a": None}) == ["a"]
     assert differences({"a": 1}, {}) == ["a"]
@@ -204,25 +200,6 @@ def test_values_that_are_easily_confused_have_hashes_of_their_own():
     assert len({digest(value) for value in confusable}) == len(confusable)
 
 
-SETTINGS = st.builds(
-    StdSettings,
-    sentences=st.integers(2, 9),
-    pairs=st.integers(1, 9),
-    copies=st.integers(1, 4),
-    insertion=st.sampled_from(Insertion),
-    candidate_share=st.floats(0.01, 1),
-    seed=st.integers(0, 3),
-)
-
-
-@REPRODUCIBLE
-@given(SETTINGS, SETTINGS)
-def test_settings_share_an_identity_exactly_if_they_are_equal(first, second):
-    ours, theirs = parts(chosen=first), parts(chosen=second)
-    assert (digest(ours) == digest(theirs)) == (first == second)
-    assert (differences(ours, theirs) == []) == (first == second)
-
-
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
@@ -240,22 +217,6 @@ def test_the_same_value_written_in_two_ways_is_one_identity(written, meant):
     assert digest(parts(chosen=first)) == digest(parts(chosen=second))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["candidate_share", "outlier_range"])
-def test_a_setting_that_is_no_finite_number_is_refused(name, value):
-    with pytest.raises(InputError, match=name):
-        StdSettings(**{name: value})
-
-
-def test_weights_and_constants_that_are_no_numbers_are_refused():
-    with pytest.raises(InputError, match="weights"):
-        PlacementWeights(math.nan, 0.5, 0.5)
-    with pytest.raises(InputError, match="constants"):
-        ScoreConstants(0.1, math.nan, 0.1)
-    with pytest.raises(InputError, match="constants"):
-        ScoreConstants(0.1, 0.1, math.inf)
-
-
 def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
     pairs = [SentencePair("a", "b", 0.5), SentencePair("c", "d", 0.25)]
     fingerprint = pairs_fingerprint(pairs)
@@ -270,29 +231,6 @@ def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
     found = {pairs_fingerprint(other) for other in others}
     assert len(found) == len(others)
     assert fingerprint not in found
-
-
-@pytest.mark.slow
-def test_the_hash_is_the_same_in_another_process():
-    """Nothing of it may rest on hash seeds or on the order of a set."""
-    script = (
-        "from stickytoken.detection.detect import identity_parts\nfrom stickytoken.machine import digest\n"
-        "from stickytoken.methods.std.plan import StdSettings\n"
-        "from stickytoken.encoders.protocol import EncoderIdentity\n"
-        "encoder = EncoderIdentity('aa', 'bb', 'cc', '', 'float32', 64, 32)\n"
-        "print(digest(identity_parts(encoder, 'std', StdSettings(), 'dd', None)))\n"
-    )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for seed in ("1", "2")
-    }
-    assert found == {digest(parts())}
 
 
 def test_what_changes_vectors_changes_the_identity_of_a_real_encoder(bert_folder, encoder):
@@ -343,8 +281,3 @@ def test_weights_changed_in_place_are_another_run(bert_folder, tmp_path, monkeyp
     assert sorted(tmp_path.glob("runs/*")) == sorted(run.path.resolve() for run in (first, changed))
     with pytest.raises(RunError, match=r"differs in encoder\.weights\)"):
         detected(first.path)
-
-
-def test_a_planted_row_changes_the_identity():
-    ordinary, sticky = (load_encoder(planted.planted_model(strength)).identity for strength in (0, 3))
-    assert differences(dataclasses.asdict(ordinary), dataclasses.asdict(sticky)) == ["weights"]

@@ -1,15 +1,15 @@
 """Judging a corpus by a finished run."""
 
 import shutil
+from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from scipy.stats import spearmanr
 
 import planted
 import profiled
-from stickytoken import judge, load_encoder, open_run
+from stickytoken import judge, load_encoder
 from stickytoken.data.sentences import collect_sentences
 from stickytoken.errors import InputError, RunError
 
@@ -87,39 +87,30 @@ def test_named_tokens_are_judged_beside_the_random_ones_of_the_run(pulling, tmp_
     assert found.sticky["token_id"].to_list() == [34]
 
 
-def test_a_run_without_effects_or_of_another_method_is_refused_in_one_line(run, pulling, tmp_path, small_run):
-    folder = tmp_path / "run"
-    shutil.copytree(run.path, folder)
+@pytest.mark.parametrize("content", [None, b"PAR1 nothing"])
+def test_a_run_without_effects_is_refused(run, pulling, tmp_path, content):
+    folder = Path(shutil.copytree(run.path, tmp_path / "run"))
     (folder / "effects.parquet").unlink()
-    with pytest.raises(RunError, match=r"has no effects\.parquet"):
+    if content is not None:
+        (folder / "effects.parquet").write_bytes(content)
+    with pytest.raises(RunError, match=r"effects\.parquet" if content else r"has no effects\.parquet"):
         judge(folder, **SMALL, encoder=pulling)
+
+
+REFUSED = [
+    ([], "empty"),
+    (["one text", "another text"], "needed"),
+    (profiled.sentences(25, OTHER, seed=5), "1 text left to compare with, and 2 are needed"),
+    ("no-such-file.txt", "no file"),
+]
+
+
+def test_what_cannot_be_judged_is_refused(run, pulling, small_run):
+    for sentences, message in REFUSED:
+        with pytest.raises(InputError, match=message):
+            judge(run, sentences, encoder=pulling)
     with pytest.raises(InputError, match="of the method std, which cannot judge another corpus"):
         judge(small_run, **SMALL)
-
-
-def test_damaged_effects_are_refused(run, pulling, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(run.path, folder)
-    (folder / "effects.parquet").write_bytes(b"PAR1 nothing")
-    with pytest.raises(RunError, match=r"effects\.parquet"):
-        judge(folder, **SMALL, encoder=pulling)
-
-
-@pytest.mark.parametrize(
-    ("sentences", "message"),
-    [
-        ([], "empty"),
-        (["one text", "another text"], "needed"),
-        (profiled.sentences(25, OTHER, seed=5), "1 text left to compare with, and 2 are needed"),
-        ("no-such-file.txt", "no file"),
-    ],
-)
-def test_a_corpus_that_cannot_be_used_is_refused(run, pulling, sentences, message):
-    with pytest.raises(InputError, match=message):
-        judge(run, sentences, encoder=pulling)
-
-
-def test_another_model_is_refused(run):
     with pytest.raises(RunError, match="another model"):
         judge(run, **SMALL, encoder=load_encoder(profiled.planted_model(1)))
 
@@ -129,11 +120,3 @@ def test_long_documents_are_judged_by_their_first_sentences(run, pulling):
     documents = [" ".join(texts[k : k + 4]) for k in range(len(texts) - 4)]
     found = judge(run, documents, encoder=pulling, anchors=200)
     assert found.sticky["token"].to_list() == [planted.PLANTED]
-
-
-def test_runs_keep_effects_of_every_round(run):
-    effects = pl.read_parquet(open_run(run.path).path / "effects.parquet")
-    assert effects["pull"].dtype in (pl.List(pl.Float16), pl.Array(pl.Float16, 32))
-    screened = effects.filter(pl.col("round") == "screen")
-    assert screened["token_id"].to_list() == run.tokens["token_id"].to_list()
-    assert np.isfinite(screened["contraction"].to_numpy()).all()

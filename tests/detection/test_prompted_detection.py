@@ -16,11 +16,10 @@ from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.data.sentences import collect_sentences
 from stickytoken.detection import detect
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.module import CausalPrompt
 from stickytoken.errors import InputError, RunError
 from stickytoken.machine import Precision
 from stickytoken.measurement.ray_engine import ShardWorker, ray_engine
+from stickytoken.methods.registry import entries
 
 pytestmark = pytest.mark.slow
 
@@ -64,22 +63,19 @@ def detect_profile(encoder, out, **options):
 
 
 def detect_std(encoder, out, **options):
-    return detect(
-        encoder,
-        **{
-            "sentences": planted.small_corpus(),
-            "settings": planted.SMALL,
-            "shard_probes": SHARD_PROBES,
-            "out": out,
-        }
-        | options,
-    )
+    given = {"sentences": planted.small_corpus(), "settings": planted.SMALL, "shard_probes": SHARD_PROBES}
+    return detect(encoder, out=out, **given | options)
 
 
 METHODS = {
     "profile": (detect_profile, "confirm", {}),
     "std": (detect_std, "score", {"sample": SAMPLE}),
 }
+
+
+def test_the_table_of_this_module_names_every_method():
+    """A method that is added to the library must be added here too."""
+    assert set(METHODS) == {entry.name for entry in entries()}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -155,18 +151,8 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
     lines = [{"sentence1": text, "sentence2": text[::-1], "score": len(text)} for text in tiny.sentences(12)]
     task.write_text("\n".join(json.dumps(line) for line in lines))
     token = run.tokens["token"][0]
-    asked = [
-        "impact",
-        run.path,
-        "--tokens",
-        token,
-        "--task",
-        task,
-        "--device",
-        "cpu",
-        "--set",
-        "repetitions=1",
-    ]
+    options = ("--device", "cpu", "--set", "repetitions=1")
+    asked = ["impact", run.path, "--tokens", token, "--task", task, *options]
     moved = qwen.rename(tmp_path / "moved")
     refused = planted.command(*asked, "--format", "json")
     assert refused.exit_code == 1
@@ -223,33 +209,18 @@ def test_a_worker_loads_the_same_encoder(qwen, options):
     assert ShardWorker(encoder.spec, "cpu", 1).load().identity == encoder.identity
 
 
-def test_a_worker_loads_a_saved_module(tmp_path):
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize
-
-    module = CausalPrompt(*tiny_decoders.decoder("qwen2"), token_prepending=True, start=0, exit=2, layer=3)
-    SentenceTransformer(modules=[module, Normalize()], device="cpu").save(str(tmp_path / "saved"))
-    encoder = load_encoder(tmp_path / "saved", device="cpu")
-    assert ShardWorker(encoder.spec, "cpu", 1).load().identity == encoder.identity
-
-
 # Screening in a lower precision.
 
 
 def test_the_first_rounds_are_screened_in_bfloat16(qwen, tmp_path):
     encoder = load_prompted(qwen, device="cpu", **READING)
-    asked = []
-    at = CausalPromptEncoder.at
-
-    def counted(self, precision):
-        asked.append(precision)
-        return at(self, precision)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CausalPromptEncoder, "at", counted)
-        run = detect_profile(encoder, tmp_path / "run", screen_precision=Precision.BFLOAT16, sample=12)
+    run = detect_profile(encoder, tmp_path / "run", screen_precision=Precision.BFLOAT16, sample=12)
     assert len(run.tokens) == 12
-    assert set(asked) == {None, Precision.BFLOAT16}
+    screened = pl.read_parquet(run.path / "shards" / "screen-*.parquet").sort("token_id")
+    plain = detect_profile(encoder, tmp_path / "plain", sample=12)
+    own = pl.read_parquet(plain.path / "shards" / "screen-*.parquet").sort("token_id")
+    assert screened["token_id"].equals(own["token_id"])
+    assert not screened["contraction"].equals(own["contraction"])
 
 
 @pytest.mark.parametrize("prompt", ["prompteol", "metaeol"])

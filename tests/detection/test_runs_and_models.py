@@ -15,14 +15,11 @@ from stickytoken.measurement.store import default_folder, folder_name
 IDENTITY = "0123456789abcdef" * 4
 
 
-def test_sticky_and_topical_tokens_are_flagged_in_the_order_of_the_rows():
+def test_sticky_and_topical_tokens_are_flagged_in_the_order_of_the_rows(small_run):
     tokens = pl.DataFrame(
         {"token_id": [9, 2, 5, 7, 1], "verdict": ["topical", "benign", "sticky", None, "sticky"]}
     )
     assert flagged_ids(tokens) == [9, 5, 1]
-
-
-def test_a_run_of_std_flags_its_sticky_tokens(small_run):
     assert set(flagged_ids(small_run.tokens)) == set(small_run.sticky["token_id"])
 
 

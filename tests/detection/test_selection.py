@@ -72,18 +72,11 @@ def test_an_unknown_text_is_refused_and_the_way_to_the_list_is_told(vocabulary, 
         find_token(vocabulary, text)
 
 
-@pytest.mark.parametrize(("name", "token_id"), [("#13", 13), (" #7 ", 7), ("stone", None), ("Stone", 13)])
-def test_a_name_is_an_id_behind_a_number_sign_or_a_text(vocabulary, name, token_id):
-    if token_id is None:
-        with pytest.raises(InputError, match="no token"):
+def test_a_name_is_an_id_behind_a_number_sign_or_a_text(vocabulary):
+    assert [find_named(vocabulary, name) for name in ("#13", " #7 ", "Stone")] == [13, 7, 13]
+    for name, message in (("stone", "no token"), ("13", r"no token '13'.*; if you mean the id, write #13")):
+        with pytest.raises(InputError, match=message):
             find_named(vocabulary, name)
-    else:
-        assert find_named(vocabulary, name) == token_id
-
-
-def test_a_number_that_is_no_token_is_refused_and_how_ids_are_written_is_told(vocabulary):
-    with pytest.raises(InputError, match=r"no token '13'.*; if you mean the id, write #13"):
-        find_named(vocabulary, "13")
 
 
 def test_without_a_choice_all_available_tokens_are_taken_by_ascending_id(vocabulary):
@@ -97,26 +90,17 @@ def test_named_tokens_are_taken_once_and_by_ascending_id(vocabulary):
     assert [(token.id, token.text) for token in chosen] == [(0, "<s>"), (1, "tip"), (13, "Stone")]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_sample_is_a_function_of_the_seed(vocabulary, seed):
-    ids = [token.id for token in choose_tokens(vocabulary, None, 5, seed)]
-    assert ids == [token.id for token in choose_tokens(vocabulary, None, 5, seed)]
-    assert len(ids) == 5
-    assert ids == sorted(set(ids))
-    assert set(ids) <= set(AVAILABLE)
-
-
-def test_every_token_comes_into_samples_about_equally_often(vocabulary):
+def test_a_sample_is_a_function_of_the_seed_and_every_token_comes_about_equally_often(vocabulary):
     """4 of 12 in 600 samples: 200 times each, standard deviation 11.5."""
     counts = dict.fromkeys(AVAILABLE, 0)
     for seed in range(600):
-        for token in choose_tokens(vocabulary, None, 4, seed):
-            counts[token.id] += 1
+        ids = [token.id for token in choose_tokens(vocabulary, None, 4, seed)]
+        assert ids == sorted(set(ids))
+        assert ids == [token.id for token in choose_tokens(vocabulary, None, 4, seed)]
+        for token_id in ids:
+            counts[token_id] += 1
+    assert sum(counts.values()) == 600 * 4
     assert all(150 < count < 250 for count in counts.values())
-
-
-def test_a_sample_of_all_is_all(vocabulary):
-    assert choose_tokens(vocabulary, None, 12, 3) == choose_tokens(vocabulary, None, None, 0)
     assert choose_tokens(vocabulary, [1, 2], 2, 3) == choose_tokens(vocabulary, [1, 2], None, 0)
 
 
@@ -144,11 +128,6 @@ def test_a_vocabulary_without_available_entries_is_refused():
         choose_tokens(Vocabulary((0,), ("##s",), ("s",), (PART,)), None, None, 0)
 
 
-def written(path, content):
-    path.write_text(content, encoding="utf-8", newline="")
-    return path
-
-
 @pytest.mark.parametrize(
     ("name", "content", "ids"),
     [
@@ -169,16 +148,11 @@ def written(path, content):
         ("a.tsv", "token\tscore\n▁tip\t1\n", [2]),
         ("a.jsonl", '{"token_id": 3}\n{"token_id": 5}\n', [3, 5]),
         ("a.jsonl", '{"token": " tip"}\n', [2]),
+        ("a.parquet", pl.DataFrame({"token_id": [7, 3], "token": ["▁a", "▁river"], "kind": None}), [7, 3]),
     ],
 )
-def test_tokens_are_read_from_text_and_tables(vocabulary, tmp_path, name, content, ids):
-    assert token_ids_from_file(vocabulary, written(tmp_path / name, content)) == ids
-
-
-def test_the_result_table_of_a_run_is_a_token_file(vocabulary, tmp_path):
-    frame = pl.DataFrame({"token_id": [7, 3], "token": ["▁a", "▁river"], "verdict": ["sticky", None]})
-    frame.write_parquet(tmp_path / "tokens.parquet")
-    assert token_ids_from_file(vocabulary, tmp_path / "tokens.parquet") == [7, 3]
+def test_tokens_are_read_from_text_and_tables(vocabulary, write, name, content, ids):
+    assert token_ids_from_file(vocabulary, write(name, content)) == ids
 
 
 @pytest.mark.parametrize(
@@ -198,39 +172,23 @@ def test_the_result_table_of_a_run_is_a_token_file(vocabulary, tmp_path):
         ("a.jsonl", '{"token_id": 3.5}\n', "token_id"),
         ("a.jsonl", '{"token_id": [3]}\n', "token_id"),
         ("a.jsonl", '{"token": "tip"}\n{"token": null}\n', "row 2"),
+        ("a.csv", "token_id,token\n13,Stone\n1,river\n", "row 2 .* token id 1 is 'river', .* has 'tip'"),
+        ("a.jsonl", '{"token_id": 20, "token": 13}\n', "row 1 .* token id 20 is 13, .* has '12'"),
+        ("a.csv", "token_id,token_id\n1,2\n", "two columns called 'token_id'"),
+        ("a.txt", b"tip\x00\xff", "not UTF-8 text"),
     ],
-    ids=range(14),
+    ids=range(18),
 )
-def test_a_token_file_that_cannot_be_used_is_refused(vocabulary, tmp_path, name, content, message):
+def test_a_token_file_that_cannot_be_used_is_refused(vocabulary, write, name, content, message):
     with pytest.raises(InputError, match=message):
-        token_ids_from_file(vocabulary, written(tmp_path / name, content))
+        token_ids_from_file(vocabulary, write(name, content))
 
 
-def test_a_token_file_that_is_missing_or_a_folder_or_binary_is_refused(vocabulary, tmp_path):
+def test_a_token_file_that_is_missing_or_a_folder_is_refused(vocabulary, tmp_path):
     with pytest.raises(InputError, match="no file"):
         token_ids_from_file(vocabulary, tmp_path / "absent.txt")
     with pytest.raises(InputError, match="is a folder"):
         token_ids_from_file(vocabulary, tmp_path)
-    (tmp_path / "binary.txt").write_bytes(b"tip\x00\xff")
-    with pytest.raises(InputError, match="not UTF-8 text"):
-        token_ids_from_file(vocabulary, tmp_path / "binary.txt")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (
-            "a.csv",
-            "token_id,token\n13,Stone\n1,river\n",
-            "row 2 .* token id 1 is 'river', .* has 'tip'",
-        ),
-        ("a.jsonl", '{"token_id": 20, "token": 13}\n', "row 1 .* token id 20 is 13, .* has '12'"),
-        ("a.csv", "token_id,token_id\n1,2\n", "two columns called 'token_id'"),
-    ],
-)
-def test_a_table_that_contradicts_itself_is_refused(vocabulary, tmp_path, name, content, message):
-    with pytest.raises(InputError, match=message):
-        token_ids_from_file(vocabulary, written(tmp_path / name, content))
 
 
 def test_a_token_is_found_by_vocabulary_string_and_by_text(finished_run):

@@ -1,14 +1,12 @@
 """Run folders on disks that are full, inaccessible or read-only."""
 
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import planted
@@ -56,30 +54,6 @@ def test_a_run_that_fills_the_disk_says_so_and_continues_when_there_is_space(enc
     assert tables[0] == tables[1]
 
 
-def test_a_table_that_fills_the_disk_leaves_the_old_one(small_disk):
-    folder = RunFolder(small_disk)
-    folder.write_table("tokens.parquet", pl.DataFrame({"token_id": [1]}))
-    noise = random.Random(0)
-    large = pl.DataFrame({"token_id": [noise.random() for _ in range(20_000)]})
-    with pytest.raises(RunError, match="no space left to write"):
-        folder.write_table("tokens.parquet", large)
-    assert folder.read_table("tokens.parquet")["token_id"].to_list() == [1]
-    assert [path.name for path in small_disk.iterdir()] == ["tokens.parquet"]
-
-
-def test_a_full_disk_shows_as_such_when_the_writer_meets_it(tmp_path, monkeypatch):
-    def full(*_args, **_options):
-        raise OSError(28, "No space left on device")
-
-    folder = RunFolder(tmp_path)
-    folder.write_table("tokens.parquet", pl.DataFrame({"token_id": [1]}))
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(RunError, match="no space left"):
-        folder.write_table("tokens.parquet", pl.DataFrame({"token_id": [2]}))
-    assert folder.read_table("tokens.parquet")["token_id"].to_list() == [1]
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_a_disk_that_is_mounted_for_reading_only_is_an_error_for_the_writer_alone(
     encoder, small_disk, finished_run
 ):
@@ -120,12 +94,3 @@ def test_a_folder_that_may_not_be_entered_is_an_error(forbidden, name):
         folder.holds_other_files()
     with pytest.raises(RunError, match="Permission denied"):
         open_run(forbidden / name)
-
-
-def test_a_path_below_a_file_is_an_error(encoder, tmp_path):
-    (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(RunError, match=r"run cannot be written: .*file is a file"):
-        planted.detect_thirty(encoder, tmp_path / "file" / "run")
-    with pytest.raises(RunError, match="choose an empty or new folder"):
-        planted.detect_thirty(encoder, tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == b"x"

@@ -32,10 +32,16 @@ def closed_port():
         yield held.getsockname()[1]
 
 
-def test_an_address_that_nobody_answers_at_is_one_line_that_names_it(closed_port, encoder, tmp_path):
+@pytest.mark.parametrize("from_environment", [False, True])
+def test_an_address_that_nobody_answers_at_is_one_line_that_names_it(
+    closed_port, encoder, tmp_path, monkeypatch, from_environment
+):
     address = f"127.0.0.1:{closed_port}"
+    if from_environment:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    cluster = RayCluster(None if from_environment else address)
     with pytest.raises(RunError, match=f"nothing answers at the Ray address '{address}'") as caught:
-        engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(address))
+        engines.detect_std(encoder, tmp_path / "run", engine=cluster)
     assert "\n" not in str(caught.value)
 
 
@@ -44,15 +50,6 @@ def test_an_address_that_nobody_answers_at_is_one_line_that_names_it(closed_port
 )
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(InputError, match="is not a Ray address"), connected(address):
-        pass
-
-
-def test_the_address_may_come_from_the_environment(closed_port, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
-    with (
-        pytest.raises(RunError, match=f"nothing answers at the Ray address '127.0.0.1:{closed_port}'"),
-        connected(None),
-    ):
         pass
 
 
@@ -121,20 +118,3 @@ def test_an_option_of_ray_without_it_is_wrong_usage(bert_folder, option):
 @pytest.mark.parametrize("options", [("--set", "engine=dask"), ("--set", "engine=ray", "--set", "workers=0")])
 def test_values_that_no_engine_has_are_wrong_usage(bert_folder, options):
     planted.refused("detect", bert_folder, *options, status=2)
-
-
-def test_a_command_with_an_address_that_nobody_answers_at_fails_with_one_line(
-    bert_folder, sentence_file, closed_port, tmp_path
-):
-    options = (
-        "--set",
-        "engine=ray",
-        "--set",
-        f"ray-address=127.0.0.1:{closed_port}",
-        "--out",
-        tmp_path / "run",
-    )
-    planted.refused(
-        "detect", bert_folder, "--sentences", sentence_file, *planted.SMALL_OPTIONS, *options,
-        saying="nothing answers",
-    )  # fmt: skip

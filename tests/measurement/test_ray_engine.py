@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -17,7 +17,6 @@ import planted
 import tiny
 from interrupted import assert_same_run
 from stickytoken import load_encoder
-from stickytoken.encoders import EncoderIdentity
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Token
 from stickytoken.measurement import ray_engine as module
@@ -26,7 +25,6 @@ from stickytoken.measurement.ray_engine import (
     RayCluster,
     ShardWorker,
     connected,
-    differing_parts,
     nodes_of,
     ray_engine,
 )
@@ -163,23 +161,12 @@ def test_a_worker_without_the_model_says_where_and_why(model_copy):
     assert repr(str(model_copy)) in str(caught.value)
 
 
-def test_a_spec_loads_the_same_encoder(encoder):
-    report = ShardWorker(encoder.spec, "cpu", 1).load()
-    assert report.identity == encoder.identity
-
-
 def test_a_relative_folder_is_found_from_any_directory(bert_folder, monkeypatch, tmp_path):
     monkeypatch.chdir(bert_folder.parent)
     spec = load_encoder(bert_folder.name, device="cpu", prompt="query: ", max_length=32).spec
     monkeypatch.chdir(tmp_path)
     identity = ShardWorker(spec, "cpu", 1).load().identity
     assert (identity.prompt, identity.max_length) == ("query: ", 32)
-
-
-def test_the_parts_in_which_models_differ_are_named(encoder):
-    ours = encoder.identity
-    assert differing_parts(ours, EncoderIdentity(**asdict(ours))) == []
-    assert differing_parts(ours, replace(ours, prompt="query: ", tokenizer="0")) == ["prompt", "tokenizer"]
 
 
 # The user's Ray.

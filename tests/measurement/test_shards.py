@@ -1,8 +1,6 @@
 """Shards: a committed shard is read back in full or not at all."""
 
-import io
 import random
-from collections import Counter
 
 import polars as pl
 import pyarrow.parquet
@@ -26,12 +24,8 @@ def shard(tmp_path):
     return folder
 
 
-def test_a_shard_comes_back_as_it_was_written(shard):
-    found = shard.read_shard("score", 0, range(50))
-    assert found.to_dicts() == shard_rows()
-
-
-def test_a_shard_of_other_tokens_or_another_stage_or_place_is_none(shard):
+def test_a_shard_comes_back_as_it_was_written_and_none_for_other_tokens_stages_or_places(shard):
+    assert shard.read_shard("score", 0, range(50)).to_dicts() == shard_rows()
     assert shard.read_shard("score", 0, range(1, 51)) is None
     assert shard.read_shard("score", 0, range(49)) is None
     assert shard.read_shard("score", 1, range(50)) is None
@@ -59,30 +53,13 @@ def test_a_shard_without_a_seal_is_none(shard):
     assert shard.committed() == {}
 
 
-@pytest.fixture
-def flips(shard, capfd):
-    """Results of reading a shard with single bits flipped, one at a time."""
+def test_a_shard_with_a_flipped_bit_raises_nothing_and_never_gives_other_numbers(shard, capfd):
     (path,) = (shard.path / "shards").iterdir()
     content, generator = path.read_bytes(), random.Random(1)
-    whole = pl.read_parquet(io.BytesIO(content))
-    outcomes = Counter()
     for _ in range(1000):
         damaged = bytearray(content)
         damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
         path.write_bytes(damaged)
-        try:
-            found = shard.read_shard("score", 0, range(50))
-        except BaseException as error:  # noqa: BLE001 - a panic of Polars is no Exception
-            outcomes[type(error).__name__] += 1
-        else:
-            outcomes["none" if found is None else "same" if found.equals(whole) else "other"] += 1
-    capfd.readouterr()  # what a panic writes
-    return outcomes
-
-
-def test_reading_a_shard_with_a_flipped_bit_raises_nothing(flips):
-    assert set(flips) <= {"none", "same", "other"}
-
-
-def test_a_shard_with_a_flipped_bit_never_gives_other_numbers(flips):
-    assert flips["other"] == 0
+        found = shard.read_shard("score", 0, range(50))
+        assert found is None or found.to_dicts() == shard_rows()
+    capfd.readouterr()  # what a panic of Polars writes

@@ -19,33 +19,16 @@ def draw(seed, count, dimension=5):
     return unit(np.random.default_rng(seed).normal(size=(count, dimension)))
 
 
-def topics(seed, sizes, width=0.05):
-    """Vectors around orthogonal directions, shuffled, and the direction of each."""
-    generator = np.random.default_rng(seed)
-    own = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
-    return unit(np.eye(len(sizes))[own] + width * generator.normal(size=(len(own), len(sizes)))), own
-
-
-def in_order_of_appearance(labels):
-    seen = list(dict.fromkeys(labels.tolist()))
-    return seen == list(range(len(seen)))
-
-
 @settings(max_examples=60)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 1000))
 def test_groups_are_numbered_from_zero_in_order_of_appearance(count, groups, seed):
     found = cluster(draw(seed, count), groups, seed)
     assert found.shape == (count,)
     assert found.dtype == np.intp
-    assert in_order_of_appearance(found)
+    seen = list(dict.fromkeys(found.tolist()))
+    assert seen == list(range(len(seen)))
     # No more than asked for, and none of fewer than four vectors on average.
     assert found.max() + 1 <= max(1, min(groups, count // 4))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_vectors_that_lie_apart_are_told_apart(seed):
-    vectors, own = topics(seed, (12, 8))
-    assert adjusted_rand_score(own, cluster(vectors, 2, seed)) == 1.0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -58,26 +41,11 @@ def test_every_vector_is_nearest_to_the_center_of_its_group(seed):
     assert distances.argmin(axis=1).tolist() == found.tolist()
 
 
-def test_the_same_seed_gives_the_same_groups_and_another_may_not():
-    vectors = draw(1, 120)
-    assert np.array_equal(cluster(vectors, 8, 3), cluster(vectors.copy(), 8, 3))
-    assert any(
-        adjusted_rand_score(cluster(vectors, 8, 3), cluster(vectors, 8, seed)) < 1 for seed in range(5)
-    )
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_another_order_of_the_vectors_is_another_order_of_the_same_groups(seed):
     """Also where nothing lies apart: the first centers do not depend on the order."""
     vectors, order = draw(seed, 80), np.random.default_rng(seed).permutation(80)
     assert adjusted_rand_score(cluster(vectors, 6, 1)[order], cluster(vectors[order], 6, 1)) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("count", "asked", "groups"), [(0, 3, 0), (1, 5, 1), (7, 24, 1), (50, 1, 1), (8, 99, 2), (15, 99, 3)]
-)
-def test_no_group_has_fewer_than_four_vectors_on_average(count, asked, groups):
-    assert len(set(cluster(draw(5, count), asked, 0).tolist())) == groups
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -127,8 +95,8 @@ def slow_choice(lifts, weights, count):
     return sorted(chosen)
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_choice_equals_a_plain_greedy_search(seed, count):
     generator = np.random.default_rng(seed)
     lifts = lifts_of(seed, generator.uniform(0.5, 4, 9))
@@ -165,11 +133,7 @@ def test_a_group_that_no_carrier_has_a_pair_with_has_no_say():
     for count in (1, 3, 7):
         found = representative_carriers(missing, GROUP_WEIGHTS, count)
         assert found == representative_carriers(lifts[:, :, kept], GROUP_WEIGHTS[kept], count)
-
-
-def test_lifts_that_are_all_alike_give_the_first_carriers():
-    assert representative_carriers(np.ones((5, 4, 2)), np.ones(2), 2) == [0, 1]
-    assert typical_carriers(np.arange(51), 3) == [14, 15, 16]
+    assert representative_carriers(np.ones((5, 4, 2)), np.ones(2), 2) == [0, 1]  # all alike
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.data())

@@ -54,12 +54,6 @@ def test_a_damaged_file_is_computed_again(library, content):
     assert counted(encoder) == (found, 0)
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(library, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("here", encoding="utf-8")
-    monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "file"))
-    assert counted(load_encoder(library))[1] > 0
-
-
 def test_a_sample_estimates_the_mean_and_knows_its_error(library):
     encoder = load_encoder(library)
     whole = mean_similarity(encoder)

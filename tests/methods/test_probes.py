@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement, Token, TokenizedText
-from stickytoken.methods.probes import KeyedPaths, ProbeGrid, WalkedPaths, walk_vocabulary, word_count
+from stickytoken.methods.probes import KeyedPaths, ProbeGrid, WalkedPaths, walk_vocabulary
 
 TEXTS = ["tip", " tip", "to do", " a b c", "x\ty", "[CLS]", "\N{BLACK STAR}"]
 VOCABULARY = [Token(token_id, TEXTS[token_id % len(TEXTS)]) for token_id in range(3, 90, 2)]
@@ -91,18 +91,12 @@ def slow_walk(seed, vocabulary, words, counts):
     return found
 
 
-@pytest.mark.parametrize("seed", [42, 0, 7])
+@pytest.mark.parametrize("seed", [42, 7])
 def test_walked_paths_equal_a_slow_replay_of_the_published_stream(seed):
     walked = walk_vocabulary(seed, VOCABULARY, VOCABULARY, WORDS, COUNTS)
     assert dict(walked.paths) == slow_walk(seed, VOCABULARY, WORDS, COUNTS)
-
-
-def test_the_published_stream_starts_with_known_gaps():
-    """The first draws of random.Random(42), written down."""
-    walked = walk_vocabulary(42, [Token(5, "x")], [Token(5, "x")], [9], 3)
-    stream = random.Random(42)
-    assert walked.paths == {5: ((stream.randint(0, 9), stream.randint(0, 10), stream.randint(0, 11)),)}
-    assert walked.paths[5] == ((1, 0, 11),)
+    published = walk_vocabulary(42, [Token(5, "x")], [Token(5, "x")], [9], 3)
+    assert published.paths == {5: ((1, 0, 11),)}  # the first draws of random.Random(42), written down
 
 
 @settings(max_examples=60)
@@ -146,9 +140,3 @@ def test_the_token_alone_stands_behind_the_prompt():
     assert text.alone(Token(9, " x")) == " x"
     ids = ProbeGrid((TokenizedText(head=(1, 2), words=((5,),)),), PLACEMENTS, 2, WalkedPaths({}))
     assert ids.alone(Token(9, " x")) == (1, 2, 9)
-
-
-def test_words_are_counted_by_white_space_or_as_they_were_cut():
-    assert word_count("  a b\tc\n") == 3
-    assert word_count("") == 0
-    assert word_count(TokenizedText(head=(1, 2, 3), words=((4, 5), (6,)))) == 2

@@ -1,13 +1,10 @@
 """Lower precision for early rounds: close to the model's own, the same in every batch, nowhere else."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
-import planted
 import profiled
 import tiny
 import tiny_architectures
@@ -15,9 +12,7 @@ from stickytoken import load_encoder
 from stickytoken.encoders.compute.batches import _tf32
 from stickytoken.encoders.compute.linear import require_agreement, sample_inputs
 from stickytoken.errors import InputError
-from stickytoken.insertion import Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Shard, compute_shard
 
 # Architectures with a block that ends in a GELU, with gated blocks, causal ones, with relative positions.
 NAMES = ["bert", "mpnet", "modernbert", "t5", "qwen2", "gemma2"]
@@ -61,14 +56,6 @@ def test_a_vector_does_not_depend_on_its_batch(tmp_path):
     assert np.abs(other.encode_ids(contents[::-1])[::-1] - together).max() < 1e-6
 
 
-def test_the_same_precision_is_the_same_encoder(tmp_path):
-    encoder = load_encoder(model_of("bert", tmp_path))
-    assert encoder.at(None) is encoder
-    assert encoder.at(Precision.BFLOAT16) is encoder.at(Precision.BFLOAT16)
-    assert encoder.at(Precision.BFLOAT16) is not encoder
-    assert encoder.at(Precision.BFLOAT16).at(Precision.BFLOAT16) is encoder.at(Precision.BFLOAT16)
-
-
 def test_samples_see_all_of_the_vocabulary_and_every_special_token():
     entries = list(range(10, 3000))
     found = sample_inputs(entries, [10, 2999, 5])
@@ -80,19 +67,18 @@ def test_samples_see_all_of_the_vocabulary_and_every_special_token():
     assert sample_inputs([7], []) == [(7,), (7,) * 9]
 
 
-@pytest.mark.parametrize("precision", [Precision.FLOAT16, Precision.TF32])
-def test_a_precision_that_the_device_lacks_is_an_error(precision, tmp_path):
-    with pytest.raises(InputError, match=f"precision {precision} is not available on cpu"):
-        load_encoder(model_of("bert", tmp_path)).at(precision)
-
-
-def test_weights_that_are_half_as_wide_already_have_no_screening_precision(tmp_path):
-    encoder = load_encoder(model_of("bert", tmp_path).to(torch.bfloat16))
+def test_a_precision_that_cannot_be_had_is_an_error_that_names_it(tmp_path):
+    encoder = load_encoder(model_of("bert", tmp_path))
+    assert encoder.at(Precision.BFLOAT16) is encoder.at(Precision.BFLOAT16)
+    for precision in (Precision.FLOAT16, Precision.TF32):
+        with pytest.raises(InputError, match=f"precision {precision} is not available on cpu"):
+            encoder.at(precision)
+    half = load_encoder(model_of("bert", tmp_path).to(torch.bfloat16))
     with pytest.raises(InputError, match="already computes in bfloat16: leave out the precision bfloat16"):
-        encoder.at(Precision.BFLOAT16)
-
-
-def test_a_precision_that_changes_the_vectors_too_much_is_an_error():
+        half.at(Precision.BFLOAT16)
+    short = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=6)))
+    with pytest.raises(InputError, match="reads too few tokens to compare bfloat16"):
+        short.at(Precision.BFLOAT16)
     exact, other = np.eye(3, dtype=np.float32), np.ones((3, 3), dtype=np.float32)
     with pytest.raises(InputError, match=r"bfloat16 changes the vectors of m too much \(mean cosine 0.58 "):
         require_agreement(exact, other, Precision.BFLOAT16, "m")
@@ -124,6 +110,7 @@ def test_only_the_round_of_all_tokens_is_in_lower_precision_and_the_table_says_w
     assert max(difference(early, token) for token in early[plain]) > 1e-4
     exact = lower.tokens.filter(pl.col("precision") == "float32")["token_id"].to_list()
     assert set(exact) == {*shards(lower, "confirm"), *lower.plan.late_reference}
+    assert any("screened in bfloat16; numbers of the" in line for line in lower.method.lines(lower))
 
 
 def difference(rounds, token):
@@ -136,52 +123,8 @@ def shards(run, stage):
     return {row["token_id"]: row["lifts"] for row in pl.concat(frames).to_dicts()}
 
 
-@dataclass(frozen=True)
-class VectorStage:
-    """Measures nothing but the vector itself."""
-
-    precision: Precision | None
-    name: str = "vectors"
-    probes_per_token: int = 1
-
-    def probes(self, token):
-        return [(token.id, 7, 8)]
-
-    def measure(self, token, vectors):
-        return {"vector": vectors[0].tolist()}
-
-
-@pytest.mark.parametrize("precision", [None, Precision.BFLOAT16])
-def test_a_stage_is_computed_in_the_precision_that_it_asks_for(precision, tmp_path):
-    encoder = load_encoder(model_of("bert", tmp_path))
-    tokens = tuple(Token(token_id, "x") for token_id in range(9, 15))
-    rows, _ = compute_shard(VectorStage(precision), Shard(0, tokens), encoder)
-    expected = encoder.at(precision).encode_ids([(token.id, 7, 8) for token in tokens])
-    assert np.array_equal(np.array([row["vector"] for row in rows], dtype=np.float32), expected)
-
-
-@pytest.mark.slow
-def test_the_command_line_takes_it_and_says_so(tmp_path):
-    (tmp_path / "model").mkdir()
-    tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "model")).save(str(tmp_path / "saved"))
-    (tmp_path / "sentences.txt").write_text("\n".join(profiled.sentences(200, tiny.WORDS)), encoding="utf-8")
-    options = ["--sentences", tmp_path / "sentences.txt", "--device", "cpu", "--out", tmp_path / "run"]
-    asked = ["detect", tmp_path / "saved", *options, "--set", "screen-precision=bfloat16"]
-    result = planted.command(*asked)
-    assert result.exit_code == 0, result.stderr
-    assert "screened in bfloat16; numbers of the" in result.stdout
-    refused = planted.command(*asked, "--method", "std")
-    assert "--set screen-precision is not an option of the method std" in refused.stderr
-
-
 def test_tf32_is_on_while_the_model_computes_and_then_as_before():
     before = torch.get_float32_matmul_precision()
     with _tf32():
         assert torch.get_float32_matmul_precision() == "high"
     assert torch.get_float32_matmul_precision() == before
-
-
-def test_a_model_that_reads_too_few_tokens_to_be_compared_is_named(tmp_path):
-    encoder = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=6)))
-    with pytest.raises(InputError, match="reads too few tokens to compare bfloat16"):
-        encoder.at(Precision.BFLOAT16)

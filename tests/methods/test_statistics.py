@@ -9,7 +9,6 @@ from scipy import stats
 from stickytoken.errors import InputError
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.statistics import (
-    Estimates,
     Pull,
     anchorage,
     centre_probes,
@@ -37,11 +36,6 @@ def table(seed, tokens=7, probes=5):
 # Estimates
 
 
-def test_estimates_on_another_scale_are_multiplied_everywhere():
-    found = Estimates(*np.arange(8.0).reshape(4, 2)).scaled(2.5)
-    assert np.array_equal(np.stack(found), np.arange(8.0).reshape(4, 2) * 2.5)
-
-
 # centre_probes
 
 
@@ -58,7 +52,7 @@ def test_centring_equals_a_loop_over_probes(known):
 # interaction_variance
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(seeds, st.integers(2, 9), st.integers(2, 6))
 def test_the_interaction_equals_a_two_way_analysis_of_variance(seed, tokens, probes):
     lifts = table(seed, tokens, probes)
@@ -67,12 +61,6 @@ def test_the_interaction_equals_a_two_way_analysis_of_variance(seed, tokens, pro
     expected = (lifts.var() * lifts.size - by_token - by_probe) / ((tokens - 1) * (probes - 1))
     found = interaction_variance(centre_probes(lifts, np.full(tokens, True)))
     assert found == pytest.approx(expected, rel=1e-8, abs=1e-12)
-
-
-@pytest.mark.parametrize("shape", [(1, 5), (5, 1)])
-def test_an_interaction_needs_two_tokens_and_two_probes(shape):
-    with pytest.raises(InputError, match=f"{shape[0]} tokens with {shape[1]} probes each: two of both"):
-        interaction_variance(np.zeros(shape))
 
 
 # mean_with_interval
@@ -243,43 +231,24 @@ def panel_of(generator, carriers=6, level=0.5):
     return anchors.against(before, u)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("level", [0.08, 0.5, 1.0])
-def test_the_anchorage_averages_over_the_pairs_that_count_one_by_one(seed, level):
-    carriers = panel_of(np.random.default_rng(seed), level=level)
-    means, similarities = [], []
-    for before, below in zip(carriers.before, carriers.below, strict=True):
-        sizes = np.bincount(GROUPS[below], minlength=len(WEIGHTS))
-        total = sum(WEIGHTS[group] for group in range(len(WEIGHTS)) if sizes[group])
-        if total:
-            weights = [WEIGHTS[GROUPS[a]] / sizes[GROUPS[a]] / total for a in below.nonzero()[0]]
-            assert sum(weights) == pytest.approx(1)
-            means.append(weights @ carriers.panel.vectors[below].astype(float))
-            similarities.append(weights @ before[below])
-    found = anchorage(carriers)
-    assert found.mean == pytest.approx(np.mean(means, axis=0), abs=1e-9)
-    assert found.similarity == pytest.approx(np.mean(similarities), abs=1e-9)
-
-
-@pytest.mark.parametrize("level", [0.08, 0.4, 1.0])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("level", [0.0, 0.08, 0.4, 1.0])
+@pytest.mark.parametrize("seed", range(3))
 def test_where_the_model_holds_the_predicted_lift_is_the_mean_change_over_the_pairs_below(seed, level):
     """Texts with copies need not have length 1 for that: the response is linear in them."""
     generator = np.random.default_rng([seed, 1])
     carriers = panel_of(generator, level=level)
     tokens = Pull(generator.uniform(-0.2, 1, 9), generator.normal(size=(9, DIMENSION)))
     predicted = predicted_lifts(tokens, anchorage(carriers))
+    if not (counting := carriers.pair_weights.sum(axis=1) > 0).any():
+        assert predicted.tolist() == [0] * 9
+        return
     for row in range(9):
         after = (1 - tokens.contraction[row]) * carriers.vectors + tokens.pull[row]
         lifts = carriers.response(after[None].astype(np.float32)).lifts[0]
-        counting = carriers.pair_weights.sum(axis=1) > 0
         assert predicted[row] == pytest.approx(lifts[counting].mean(), abs=1e-5)
 
 
-def test_without_a_pair_below_there_is_no_lift_to_predict():
-    generator = np.random.default_rng(4)
-    panel = AnchorPanel(draw(generator, 8), GROUPS, WEIGHTS).against(draw(generator, 3), -2.0)
-    found = anchorage(panel)
-    assert not found.mean.any()
-    assert found.similarity == 0
-    assert predicted_lifts(Pull(np.ones(2), np.ones((2, DIMENSION))), found).tolist() == [0, 0]
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1)])
+def test_an_interaction_needs_two_tokens_and_two_probes(shape):
+    with pytest.raises(InputError, match=f"{shape[0]} tokens with {shape[1]} probes each: two of both"):
+        interaction_variance(np.zeros(shape))

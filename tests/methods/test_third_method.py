@@ -59,7 +59,7 @@ def run(toy_encoder, tmp_path_factory):
 # From Python.
 
 
-def test_detect_finds_the_planted_token_by_the_toys_own_rule(run):
+def test_detect_and_probe_find_the_planted_token_by_the_toys_own_rule(toy_encoder, run):
     assert run.record.method == "toy"
     assert run.sticky["token"][0] == planted.PLANTED
     assert run.result.sticky == len(run.sticky) == (run.tokens["score"] > 3).sum()
@@ -67,6 +67,9 @@ def test_detect_finds_the_planted_token_by_the_toys_own_rule(run):
     assert isinstance(run.plan, toy_method.ToyPlan)
     assert run.record.identity_parts["settings"]["cut"] == 3.0
     assert open_run(run.path).result == run.result
+    worst = run.sticky.row(0, named=True)
+    (probed,) = probe(toy_encoder, [worst["token_id"]], method="toy", sentences=planted.small_corpus())
+    assert probed.lift == pytest.approx(worst["lift"], abs=1e-6)
     assert json.loads((run.path / "run.json").read_text("utf-8"))["result"]["typical"] == run.result.typical
 
 
@@ -96,13 +99,6 @@ def test_an_interrupted_run_continues_and_gives_the_same_bytes(toy_encoder, run,
     assert planted.shards_of(done.path).items() > committed.items() > set()
     for name in ("tokens.parquet", "plan.json", "vocabulary.parquet"):
         assert (done.path / name).read_bytes() == (run.path / name).read_bytes()
-
-
-def test_a_probe_gives_what_the_run_stores(toy_encoder, run):
-    worst = run.sticky.row(0, named=True)
-    options = {"method": "toy", "sentences": planted.small_corpus()}
-    (found,) = probe(toy_encoder, [worst["token_id"]], **options)
-    assert found.lift == pytest.approx(worst["lift"], abs=1e-6)
 
 
 def test_reports_show_its_words_columns_and_figures(run):

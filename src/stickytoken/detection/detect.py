@@ -37,7 +37,7 @@ from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSetti
 from stickytoken.methods.protocol import AnyMethod, ProbedToken
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import Numbers, distinct_numbers, file_path, require_callable
-from stickytoken.vocabulary import Vocabulary, categorize, written
+from stickytoken.vocabulary import categorize, written
 
 # Increase it when the same inputs give other numbers than before.
 IDENTITY_VERSION = 4
@@ -119,11 +119,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         RunError: the folder belongs to another run or process, or cannot be written.
     """
     chosen_method = choose_method(method, settings, pairs is not None)
-    settings = (
-        adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
-        if settings is None
-        else settings
-    )
+    settings = settings or adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
     if seed is not None:
         settings = replace(settings, seed=seed)
     settings = with_views(settings, chosen_method.entry.name, dimensions, layers)
@@ -161,7 +157,6 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def with_views(settings: MethodSettings, method: str, dimensions: Numbers, layers: Numbers) -> MethodSettings:
-    """Add dimensions and layers to the settings of a method."""
     asked = {"dimensions": dimensions, "layers": layers}
     given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
     known = {each.name for each in fields(settings)}
@@ -184,7 +179,14 @@ def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity)
         identity=digest(parts),
         identity_parts=parts,
         method=name,
-        model=_model(encoder, job.vocabulary),
+        model=ModelRecord(
+            name=encoder.name,
+            vocabulary=len(job.vocabulary),
+            available=len(job.vocabulary.available),
+            device=encoder.device,
+            parameters=getattr(encoder, "parameters", None),
+            loading=_loading(encoder),
+        ),
         corpus=corpus_record(job.corpus),
         tokens=len(job.tokens),
         settings=asdict(job.settings),
@@ -197,7 +199,6 @@ def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity)
 def _compute(
     job: Job[MethodSettings], method: AnyMethod, held: Resumed[RunRecord], runner: FolderRunner
 ) -> None:
-    """Compute what is not computed yet."""
     folder, vocabulary = held.folder, job.vocabulary.frame()
     plan = folder.read_plan(method.plan_record)
     if plan is None:
@@ -210,34 +211,21 @@ def _compute(
     held.finish(held.record.model_copy(update={"result": outcome.result}))
 
 
-def _model(encoder: Encoder, vocabulary: Vocabulary) -> ModelRecord:
-    return ModelRecord(
-        name=encoder.name,
-        vocabulary=len(vocabulary),
-        available=len(vocabulary.available),
-        device=encoder.device,
-        parameters=getattr(encoder, "parameters", None),
-        loading=_loading(encoder),
-    )
-
-
 def _loading(encoder: Encoder) -> LoadingRecord | None:
     """How the encoder was loaded; None where nobody but its maker can load it again."""
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         return None
     prompting = {name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"}
-    endpoint = (
-        None
-        if spec.endpoint is None
-        else EndpointRecord(
+    endpoint = None
+    if spec.endpoint is not None:
+        endpoint = EndpointRecord(
             tokenizer=spec.vocabulary,
             candidates=spec.candidates,
             max_length=spec.max_length,
             dimensions=spec.endpoint.dimensions,
             key_variable=spec.endpoint.key_variable,
         )
-    )
     return LoadingRecord(
         dtype=spec.dtype,
         revision=spec.revision,
@@ -278,26 +266,21 @@ def probe(
         InputError: a token that cannot be probed, or inputs that cannot be used.
     """
     chosen = choose_method(method, settings, pairs is not None)
-    settings = (
-        adjusted_defaults(chosen.settings(), reads_texts_only(encoder)) if settings is None else settings
-    )
+    settings = settings or adjusted_defaults(chosen.settings(), reads_texts_only(encoder))
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     encoder = load_encoder(encoder)
     corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
-    probed = [_token(vocabulary, token, settings.insertion) for token in token_ids(vocabulary, tokens)]
+    probed = []
+    for token_id in token_ids(vocabulary, tokens):
+        place = vocabulary.place(token_id)
+        category = vocabulary.categories[place]
+        if settings.insertion is not Insertion.IDS and not category.available:
+            raise InputError(
+                f"token id {token_id} ({vocabulary.tokens[place]!r}) cannot occur in text "
+                f"({category.value}): probe it with ids insertion"
+            )
+        probed.append(vocabulary.token(place))
     job = Job(encoder, settings, corpus, vocabulary, probed, True, False)
     return chosen.probe(job, progress)
-
-
-def _token(vocabulary: Vocabulary, token_id: int, insertion: Insertion) -> Token:
-    """A token by its id."""
-    place = vocabulary.place(token_id)
-    category = vocabulary.categories[place]
-    if insertion is not Insertion.IDS and not category.available:
-        raise InputError(
-            f"token id {token_id} ({vocabulary.tokens[place]!r}) cannot occur in text ({category.value}): "
-            "probe it with ids insertion"
-        )
-    return vocabulary.token(place)

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -255,7 +255,6 @@ class Run:
 
     def judge(self, sentences: SentenceSource, **options: Any) -> Judgement:
         """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
-
         return judge(self, sentences, **options)
 
     def summary(self) -> dict[str, Any]:
@@ -279,7 +278,6 @@ def _cell(value: object) -> str:
 
 
 def is_run(path: str | Path) -> bool:
-    """Check whether a folder contains a run, finished or not."""
     return RunFolder(file_path("the run", path)).holds_run()
 
 
@@ -318,17 +316,11 @@ class ModelFilesRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The files of a model as they were at one moment.
-
-    Attributes:
-        folder: where they lie.
-        states: size, times and place on the disk of every file, by relative path.
-        looked_at: the moment, in nanoseconds.
-    """
+    """The files of a model as they were at one moment."""
 
     folder: Path
-    states: Mapping[str, tuple[int, ...]]
-    looked_at: int
+    states: Mapping[str, tuple[int, ...]]  # size, times and place on the disk of every file, by relative path
+    looked_at: int  # the moment, in nanoseconds
 
     @property
     def settled(self) -> bool:
@@ -394,32 +386,20 @@ def _read(path: Path) -> ModelFilesRecord | None:
 
 def _states(folder: Path) -> dict[str, tuple[int, ...]] | None:
     """Return the state of every file below a folder; None if something cannot be looked at."""
-    try:
-        return {
-            str(path.relative_to(folder)): (
-                state.st_size,
-                state.st_mtime_ns,
-                state.st_ctime_ns,
-                state.st_ino,
-                state.st_dev,
-            )
-            for path, state in _walk(folder)
-        }
-    except OSError:
-        return None
-
-
-def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for parent, folders, names in os.walk(folder, onerror=_raise, followlinks=False):
+    found: dict[str, tuple[int, ...]] = {}
+    unread: list[OSError] = []
+    for parent, folders, names in os.walk(folder, onerror=unread.append, followlinks=False):
         for name in [*names, *(each for each in folders if (Path(parent) / each).is_symlink())]:
-            state = (Path(parent) / name).stat()
-            if not stat.S_ISREG(state.st_mode):
-                raise OSError(f"{name} is neither a file nor a folder")
-            yield Path(parent) / name, state
-
-
-def _raise(error: OSError) -> None:
-    raise error
+            path = Path(parent) / name
+            try:
+                state = path.stat()
+            except OSError:
+                return None
+            if not stat.S_ISREG(state.st_mode):  # neither a file nor a folder
+                return None
+            times = state.st_mtime_ns, state.st_ctime_ns
+            found[str(path.relative_to(folder))] = (state.st_size, *times, state.st_ino, state.st_dev)
+    return None if unread else found
 
 
 def _is_self_contained(folder: Path) -> bool:
@@ -431,17 +411,15 @@ def _is_self_contained(folder: Path) -> bool:
     try:
         modules = json.loads((folder / "modules.json").read_text("utf-8"))
         return all(
-            str(module["type"]).startswith("sentence_transformers.") and _is_inside(str(module["path"]))
+            str(module["type"]).startswith("sentence_transformers.")
+            and not Path(str(module["path"])).is_absolute()
+            and ".." not in Path(str(module["path"])).parts
             for module in modules
         ) and all(
             "name_or_path" not in text.read_text("utf-8") for text in folder.rglob("sentence_*_config.json")
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
-
-
-def _is_inside(path: str) -> bool:
-    return not Path(path).is_absolute() and ".." not in Path(path).parts
 
 
 def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
@@ -451,7 +429,6 @@ def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> li
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:
-    """Refuse a model that is not the model of a run."""
     different = model_difference(run.record, encoder.identity)
     if different is None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
@@ -495,7 +472,6 @@ def _of_run(run: Run) -> Encoder:
 
 
 def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
-    """Load the model behind an endpoint of a run."""
     known = recorded.endpoint or EndpointRecord()
     return load_encoder(
         name,
@@ -512,7 +488,6 @@ def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: Endpoint
 
 
 def restored_settings(run: Run) -> MethodSettings:
-    """Return the settings of a run."""
     try:
         return run.settings.restored()
     except (TypeError, InputError) as error:
@@ -587,7 +562,6 @@ def judge(
 
 
 def require_measured(run: Run, numbers: Mapping[str, Sequence[int]]) -> None:
-    """Refuse dimensions and layers that a run did not measure."""
     for name, asked in numbers.items():
         measured = run.settings.values.get(name) or []
         if missing := [number for number in asked if number not in measured]:
@@ -621,15 +595,10 @@ def _in_views(
 
 
 class NextStep(NamedTuple):
-    """Something to do after a detection.
+    """Something to do after a detection."""
 
-    Attributes:
-        purpose: what it is good for; reads on after "to", without a full stop.
-        command: the command line; names in capitals are for the user to fill in.
-    """
-
-    purpose: str
-    command: str
+    purpose: str  # what it is good for; reads on after "to", without a full stop
+    command: str  # the command line; names in capitals are for the user to fill in
 
 
 def next_steps(run: Run) -> tuple[NextStep, ...]:
@@ -641,8 +610,7 @@ def next_steps(run: Run) -> tuple[NextStep, ...]:
     folder = quote(str(run.path))
     if run.sticky.is_empty():
         judge = NextStep(
-            "see what tokens do among your own documents",
-            f"stickytoken judge {folder} --sentences DOCUMENTS",
+            "see what tokens do among your own documents", f"stickytoken judge {folder} --sentences DOCUMENTS"
         )
         scan = NextStep(
             "find documents that repeat a word or contain special tokens",

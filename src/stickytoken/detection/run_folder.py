@@ -85,7 +85,6 @@ class LoadingRecord(Record):
     endpoint: EndpointRecord | None = Field(default=None, description="of a model behind an endpoint")
 
     def prompting(self) -> dict[str, Any]:
-        """Return the arguments of `Prompting`."""
         return self.model_dump(exclude={"dtype", "revision", "layer_choice", "endpoint"})
 
 
@@ -119,13 +118,11 @@ class CorpusRecord(Record):
     duplicates: int = 0
     too_long: int = Field(default=0, description="sentences left out for their length")
     unknown: float | None = Field(
-        default=None,
-        description="share of characters that the tokenizer does not know",
+        default=None, description="share of characters that the tokenizer does not know"
     )
 
 
 def corpus_record(corpus: Sentences | PairCorpus) -> CorpusRecord:
-    """Describe a corpus for run.json."""
     if isinstance(corpus, PairCorpus):
         return CorpusRecord(source=corpus.source, sentences=None, unknown=corpus.unknown)
     return CorpusRecord(
@@ -163,7 +160,6 @@ class RunRecord(MeasurementRecord):
     @field_validator("result", mode="wrap")
     @classmethod
     def _of_method(cls, result: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        """Read the result as what its method writes."""
         if result is None or isinstance(result, ResultRecord) or "method" not in info.data:
             return result
         return method_named(info.data["method"]).result_record.model_validate(result)
@@ -182,25 +178,18 @@ def _unsound(table: pl.DataFrame) -> str | None:
         return "has no column of distinct token ids"
     if ids.is_empty():
         return "has no rows"
-    for column in table:
-        check = _unsound_text if column.name in _TEXTS + _TEXTS_OR_NULL else _unsound_numbers
-        if (wrong := check(column)) is not None:
-            return wrong
-    return None
+    return next((wrong for column in table if (wrong := _unsound_column(column)) is not None), None)
 
 
-def _unsound_text(column: pl.Series) -> str | None:
-    if column.dtype not in (pl.String, pl.Null) or (column.name in _TEXTS and column.null_count()):
-        return f"has rows without text in the column {column.name!r}"
-    if column.dtype == pl.String and (column.str.len_chars() > _LONGEST_TEXT).any():
-        return f"has a text of more than {_LONGEST_TEXT:,} characters in the column {column.name!r}"
-    return None
-
-
-def _unsound_numbers(column: pl.Series) -> str | None:
-    if column.name == "lift" and not (column.dtype.is_numeric() or column.dtype == pl.Null):
+def _unsound_column(column: pl.Series) -> str | None:
+    if column.name in _TEXTS + _TEXTS_OR_NULL:
+        if column.dtype not in (pl.String, pl.Null) or (column.name in _TEXTS and column.null_count()):
+            return f"has rows without text in the column {column.name!r}"
+        if column.dtype == pl.String and (column.str.len_chars() > _LONGEST_TEXT).any():
+            return f"has a text of more than {_LONGEST_TEXT:,} characters in the column {column.name!r}"
+    elif column.name == "lift" and not (column.dtype.is_numeric() or column.dtype == pl.Null):
         return f"has {column.dtype} in the column 'lift', which holds numbers"
-    if column.dtype.is_float() and not column.drop_nulls().is_finite().all():
+    elif column.dtype.is_float() and not column.drop_nulls().is_finite().all():
         return f"has a number that is not finite in the column {column.name!r}"
     return None
 
@@ -209,13 +198,24 @@ class RunFolder(ResultFolder):
     """Reads and writes the files of one run."""
 
     def read_run(self) -> RunRecord:
-        """Read run.json."""
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
         path = self.path / RUN_FILE
         raw = read_json(path)
         if isinstance(raw, Mapping):
-            _require_readable(raw.get("schema_version"), path)
+            version = raw.get("schema_version")
+            if type(version) is not int or version < 1:  # a bool is an int
+                found = "missing" if version is None else json.dumps(version)[:_SHOWN_VERSION]
+                raise RunError(
+                    f"{path} is not a valid record (schema_version: {found}, where a whole number from 1 is "
+                    f"needed): {repair_advice(path)}"
+                )
+            require_version(version, SCHEMA_VERSION, path)
+            if version < SCHEMA_VERSION:
+                raise RunError(
+                    f"{self.path} was written by an earlier version of stickytoken: run the detection again, "
+                    "in another folder"
+                )
         return validated(RunRecord, raw, path)
 
     def read_table(
@@ -228,7 +228,6 @@ class RunFolder(ResultFolder):
         return table
 
     def settings_of(self, record: RunRecord) -> StoredSettings:
-        """The settings in run.json."""
         defaults = method_named(record.method).settings()
         return StoredSettings(record.settings, defaults, str(self.path / RUN_FILE))
 
@@ -250,21 +249,6 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
     if claim is not None and (different := differences(ours, earlier)):
         raise RunError(
             f"{path} contains a different run (it differs in {', '.join(different)}): choose another folder"
-        )
-
-
-def _require_readable(version: Any, path: Path) -> None:
-    if type(version) is not int or version < 1:  # a bool is an int
-        found = "missing" if version is None else json.dumps(version)[:_SHOWN_VERSION]
-        raise RunError(
-            f"{path} is not a valid record (schema_version: {found}, where a whole number from 1 is "
-            f"needed): {repair_advice(path)}"
-        )
-    require_version(version, SCHEMA_VERSION, path)
-    if version < SCHEMA_VERSION:
-        raise RunError(
-            f"{path.parent} was written by an earlier version of stickytoken: run the detection again, in "
-            "another folder"
         )
 
 
@@ -310,36 +294,28 @@ _MOST_SHOWN = 12
 _LEAST_SHOWN = 4
 ORDINARY_TOKENS = 8
 _ORDINARY = 12
-_PAIR = {
-    f"{kind}_{part}": dtype
-    for kind in ("typical", "largest")
-    for part, dtype in (
-        ("carrier", pl.String),
-        ("anchor", pl.String),
-        ("before", pl.Float64),
-        ("after", pl.Float64),
-    )
+_PARTS: dict[str, Any] = {
+    "carrier": pl.String,
+    "anchor": pl.String,
+    "before": pl.Float64,
+    "after": pl.Float64,
 }
-EVIDENCE_SCHEMA = {
+EVIDENCE_SCHEMA: dict[str, Any] = {
     "token_id": pl.Int64,
     "ordinary": pl.Boolean,
     "copies": pl.List(pl.Int64),
     "below": pl.List(pl.Float64),
     "above": pl.List(pl.Float64),
-    **_PAIR,
+    **{f"{kind}_{part}": dtype for kind in ("typical", "largest") for part, dtype in _PARTS.items()},
 }
 
 
 class RunEvidence(NamedTuple):
-    """The evidence of a run.
-
-    Attributes:
-        record: how it was made.
-        tokens: one row per token with a curve; below and above are mean similarities by number of
-            copies, empty if no pair lies on that side; pairs are null if none lies below.
-    """
+    """The evidence of a run."""
 
     record: EvidenceRecord
+    # One row per token with a curve; below and above are mean similarities by number of copies, empty if no
+    # pair lies on that side; pairs are null if none lies below.
     tokens: pl.DataFrame
 
 
@@ -373,9 +349,9 @@ def measured_evidence(
     rows: list[dict[str, Any]] = []
     progress(Progress(stage.name, 0, len(tokens)))
     # One shard for all would fill batches best; small ones bound the memory.
-    size = ORDINARY_TOKENS
-    for start in range(0, len(tokens), size):
-        found, _ = compute_shard(stage, Shard(start, tuple(tokens[start : start + size])), job.encoder)
+    for start in range(0, len(tokens), ORDINARY_TOKENS):
+        part = tuple(tokens[start : start + ORDINARY_TOKENS])
+        found, _ = compute_shard(stage, Shard(start, part), job.encoder)
         rows += found
         progress(Progress(stage.name, len(rows), len(tokens), len(rows), len(rows) * stage.probes_per_token))
     controls = {token.id for token in ordinary}
@@ -405,7 +381,6 @@ def measured_evidence(
 
 
 def has_evidence(folder: RunFolder) -> bool:
-    """Check whether all of the evidence was committed."""
     return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE))
 
 
@@ -440,9 +415,5 @@ def _pair(kind: str, row: dict[str, Any], panel: EvidencePanel) -> dict[str, Any
     if not row[kind]:
         return {}
     carrier, anchor, before, after = row[kind]
-    return {
-        f"{kind}_carrier": panel.carriers[int(carrier)],
-        f"{kind}_anchor": panel.sentences[int(anchor)],
-        f"{kind}_before": before,
-        f"{kind}_after": after,
-    }
+    values = panel.carriers[int(carrier)], panel.sentences[int(anchor)], before, after
+    return {f"{kind}_{part}": value for part, value in zip(_PARTS, values, strict=True)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
@@ -16,12 +16,7 @@ import polars as pl
 from stickytoken.data import Sentences
 from stickytoken.data.tables import TABLE_SUFFIXES, decode, read_bytes, read_table
 from stickytoken.detection.run import Run, require_same_model, restored_settings
-from stickytoken.detection.run_folder import (
-    RunEvidence,
-    measured_evidence,
-    ordinary_tokens,
-    tokens_to_show,
-)
+from stickytoken.detection.run_folder import RunEvidence, measured_evidence, ordinary_tokens, tokens_to_show
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
@@ -31,8 +26,6 @@ from stickytoken.validation import file_path, list_of, shown, whole_number
 from stickytoken.vocabulary import Vocabulary
 
 TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
-
-Value = TypeVar("Value")
 
 _BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
 
@@ -82,15 +75,12 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     given = [tokens] if single else list_of("token ids or texts", "tokens", tokens, ordered=False)
     if not given:
         raise InputError("the list of tokens is empty: name at least one token")
-    return [_token_id(vocabulary, place, token) for place, token in enumerate(given, start=1)]
-
-
-def _token_id(vocabulary: Vocabulary, place: int, token: object) -> int:
-    if isinstance(token, str):
-        return find_token(vocabulary, token)
-    if not isinstance(token, Integral) or isinstance(token, bool):
-        raise InputError(f"token {place} is {shown(token)}: pass a token id, or the text of a token")
-    return int(token)
+    found = []
+    for place, token in enumerate(given, start=1):
+        if not isinstance(token, (str, Integral)) or isinstance(token, bool):
+            raise InputError(f"token {place} is {shown(token)}: pass a token id, or the text of a token")
+        found.append(find_token(vocabulary, token) if isinstance(token, str) else int(token))
+    return found
 
 
 def find_token(vocabulary: Vocabulary, text: str) -> int:
@@ -176,40 +166,28 @@ def _numbers(values: pl.Series, path: Path) -> list[int]:
     ids = values.cast(pl.Int64, strict=False)
     if values.dtype.is_float():
         ids = ids.set(values != ids, None)
-    return [
-        _present(token_id, f"{path}: the token_id of row {row} is not a whole number")
-        for row, token_id in enumerate(ids.to_list(), start=1)
-    ]
+    if (missing := ids.is_null()).any():
+        raise InputError(
+            f"{path}: the token_id of row {missing.to_list().index(True) + 1} is not a whole number"
+        )
+    return ids.to_list()
 
 
 def _names(values: pl.Series, path: Path) -> list[str]:
     if values.dtype != pl.String:
         raise InputError(f"column 'token' of {path} contains {values.dtype}, not text")
-    return [
-        _present(name, f"{path}: the token of row {row} is missing")
-        for row, name in enumerate(values.to_list(), start=1)
-    ]
-
-
-def _present(value: Value | None, otherwise: str) -> Value:
-    if value is None:
-        raise InputError(otherwise)
-    return value
+    if (missing := values.is_null()).any():
+        raise InputError(f"{path}: the token of row {missing.to_list().index(True) + 1} is missing")
+    return values.to_list()
 
 
 @dataclass(frozen=True)
 class Reopened:
-    """A finished run with its model, ready to measure further tokens.
-
-    Attributes:
-        run: the run.
-        job: job of the run; its corpus is empty, because the plan holds all texts.
-        panel: carriers and anchors, encoded once.
-    """
+    """A finished run with its model, ready to measure further tokens."""
 
     run: Run
-    job: Job[MethodSettings]
-    panel: EvidencePanel
+    job: Job[MethodSettings]  # its corpus is empty, because the plan holds all texts
+    panel: EvidencePanel  # carriers and anchors, encoded once
 
 
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -27,19 +27,19 @@ _TURNS = 4
 
 
 class Stage(Protocol):
-    """One pass over tokens. Pure and self-contained."""
+    """One pass over tokens. Pure and self-contained.
+
+    A stage may also have ``carrier_texts``, the text without copies of each probe: its rows then say, as
+    ``seen``, how many copies the tokenizer sees. And it may measure many tokens at once by ``measure_all``,
+    from `whole_vectors` of its ``layers`` where it names any.
+    """
 
     @property
-    def name(self) -> str:
-        """Name of the stage and its shards."""
-
+    def name(self) -> str: ...  # of its shards, too
     @property
-    def probes_per_token(self) -> int:
-        """Number of texts encoded per token."""
-
+    def probes_per_token(self) -> int: ...
     @property
-    def precision(self) -> Precision | None:
-        """Precision that the model may compute in; None is its own."""
+    def precision(self) -> Precision | None: ...  # that the model may compute in; None is its own
 
     def probes(self, token: Token) -> Sequence[Probe]:
         """Return the encoder input for one token: all texts, or all id tuples."""
@@ -48,47 +48,11 @@ class Stage(Protocol):
         """Compute the numbers of a token from the vectors of its probes, in order."""
 
 
-class CountingStage(Stage, Protocol):
-    """A stage whose rows also say, as ``seen``, how many copies the tokenizer sees in each probe."""
-
-    @property
-    def carrier_texts(self) -> Sequence[str]:
-        """The text without copies of each probe; empty where copies are not counted."""
-
-
-class BatchedStage(Stage, Protocol):
-    """A stage that measures many tokens at once, from `whole_vectors` where it names layers."""
-
-    @property
-    def layers(self) -> tuple[int, ...] | None:
-        """Layers whose vectors it needs, maybe none; None where it needs the encoder's own vectors."""
-
-    def measure_all(
-        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> Sequence[Mapping[str, Measured]]:
-        """Compute the numbers of tokens from the vectors of their probes, in order."""
-
-
-def measures_batches(stage: Stage) -> TypeGuard[BatchedStage]:
-    """Check whether a stage measures many tokens at once."""
-    return hasattr(stage, "measure_all")
-
-
-def counts_copies(stage: Stage) -> TypeGuard[CountingStage]:
-    """Check whether a stage asks for the copies that the tokenizer sees."""
-    return bool(getattr(stage, "carrier_texts", ()))
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A slice of a stage, computed and committed as a unit.
+    """A slice of a stage, computed and committed as a unit."""
 
-    Attributes:
-        index: position in the stage.
-        tokens: tokens that it covers.
-    """
-
-    index: int
+    index: int  # place in the stage
     tokens: tuple[Token, ...]
 
 
@@ -112,21 +76,13 @@ def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step of a run.
-
-    Attributes:
-        stage: name of the current stage.
-        done: number of units done, including those of earlier sessions.
-        total: total number of units.
-        computed: number of units that this session computed.
-        sequences: number of texts that this session encoded in this stage.
-    """
+    """A step of a run."""
 
     stage: str
-    done: int
+    done: int  # units, including those of earlier sessions
     total: int
-    computed: int = 0
-    sequences: int = 0
+    computed: int = 0  # units that this session computed
+    sequences: int = 0  # texts that this session encoded in this stage
 
 
 ProgressCallback: TypeAlias = Callable[[Progress], None]
@@ -140,8 +96,7 @@ class AnyShard(Protocol):
     """A slice of work, computed and committed as a unit."""
 
     @property
-    def index(self) -> int:
-        """Position in the work."""
+    def index(self) -> int: ...
 
 
 S = TypeVar("S", bound=AnyShard)
@@ -153,8 +108,7 @@ class Work(Protocol[S_contra, P]):
     """Work that an engine executes shard by shard. Pure except for the encoder; it can be pickled."""
 
     @property
-    def name(self) -> str:
-        """Name of its shards."""
+    def name(self) -> str: ...
 
     def prepare(self, shard: S_contra, encoder: Encoder) -> P:
         """Prepare a shard while the model computes the previous one."""
@@ -165,13 +119,7 @@ class Work(Protocol[S_contra, P]):
 
 @dataclass(frozen=True, slots=True)
 class ComputedShard(Generic[S]):
-    """A shard that is computed but not committed.
-
-    Attributes:
-        shard: the shard.
-        rows: its rows in order.
-        cost: cost of computing it.
-    """
+    """A shard that is computed but not committed."""
 
     shard: S
     rows: Sequence[Mapping[str, Any]]
@@ -183,8 +131,7 @@ class Engine(Protocol):
     """Computes shards of any work."""
 
     @property
-    def identity(self) -> EncoderIdentity:
-        """Identity of the model."""
+    def identity(self) -> EncoderIdentity: ...  # of the model
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         """Yield every shard once, as soon as it is computed."""
@@ -198,7 +145,6 @@ class LocalEngine:
 
     @property
     def identity(self) -> EncoderIdentity:
-        """Identity of the model."""
         return self._encoder.identity
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
@@ -219,17 +165,11 @@ class LocalEngine:
 
 @dataclass(frozen=True, slots=True)
 class PreparedShard:
-    """A shard ready for the model.
+    """A shard ready for the model."""
 
-    Attributes:
-        tokens: tokens that it covers, each with the slice of its probes.
-        probes: all probes as content ids, or as texts if the encoder reads only texts.
-        seen: copies that the tokenizer sees in each probe; None if the stage does not ask.
-    """
-
-    tokens: Sequence[tuple[Token, slice]]
-    probes: Sequence[Probe]
-    seen: Sequence[int] | None = None
+    tokens: Sequence[tuple[Token, slice]]  # each with the slice of its probes
+    probes: Sequence[Probe]  # as content ids, or as texts if the encoder reads only texts
+    seen: Sequence[int] | None = None  # copies that the tokenizer sees in each, if the stage asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +180,6 @@ class TokenWork:
 
     @property
     def name(self) -> str:
-        """Name of the stage."""
         return self.stage.name
 
     def prepare(self, shard: Shard, encoder: Encoder) -> PreparedShard:
@@ -252,9 +191,9 @@ class TokenWork:
             probes.extend(self.stage.probes(token))
             tokens.append((token, slice(start, len(probes))))
         seen = None
-        if counts_copies(self.stage):  # beyond those of the text without copies
+        if texts := getattr(self.stage, "carrier_texts", ()):  # beyond those of the text without copies
             ids = encoder.content_ids([probe for probe in probes if isinstance(probe, str)])
-            carriers = encoder.content_ids(self.stage.carrier_texts)
+            carriers = encoder.content_ids(texts)
             seen = [
                 max(0, row.count(token.id) - carrier.count(token.id))
                 for token, own in tokens
@@ -264,14 +203,13 @@ class TokenWork:
 
     def compute(self, prepared: PreparedShard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Encode all probes of a shard together and measure each token."""
-        stage = self.stage
+        stage, layers = self.stage, getattr(self.stage, "layers", None)
+        reading = encoder if layers is None else whole_vectors(encoder, layers)
+        vectors = encode_probes(reading, prepared.probes, stage.precision)
         found: Sequence[Mapping[str, Any]]
-        if measures_batches(stage):
-            reading = encoder if stage.layers is None else whole_vectors(encoder, stage.layers)
-            vectors = encode_probes(reading, prepared.probes, stage.precision)
-            found = stage.measure_all([token for token, _ in prepared.tokens], vectors)
+        if (measure_all := getattr(stage, "measure_all", None)) is not None:
+            found = measure_all([token for token, _ in prepared.tokens], vectors)
         else:
-            vectors = encode_probes(encoder, prepared.probes, stage.precision)
             found = [stage.measure(token, vectors[own]) for token, own in prepared.tokens]
         rows = [
             {"token_id": token.id, **numbers}
@@ -309,17 +247,11 @@ def encode_probes(
 
 @dataclass(frozen=True)
 class Rows(Generic[S]):
-    """Keys of the rows of a shard, by which a committed shard is recognised.
+    """Keys of the rows of a shard, by which a committed shard is recognised."""
 
-    Attributes:
-        keys: returns the keys of the rows of a shard, in order.
-        column: column that holds the keys.
-        size: returns the size of a shard in units of progress.
-    """
-
-    keys: Callable[[S], Sequence[int]]
-    column: str
-    size: Callable[[S], int]
+    keys: Callable[[S], Sequence[int]]  # in the order of the rows
+    column: str  # that holds them
+    size: Callable[[S], int]  # of a shard in units of progress
 
 
 _TOKEN_ROWS: Rows[Shard] = Rows(
@@ -330,7 +262,6 @@ _TOKEN_ROWS: Rows[Shard] = Rows(
 def run_stage(
     stage: Stage, shards: Sequence[Shard], engine: Engine, folder: ResultFolder, progress: ProgressCallback
 ) -> pl.DataFrame:
-    """Run a stage over tokens; see `run_work`."""
     work = TokenWork(stage)
     return pl.concat(
         run_work(stage.name, lambda: (work, ShardCost(0, 0)), shards, _TOKEN_ROWS, engine, folder, progress)

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -39,17 +39,11 @@ class Node(NamedTuple):
 
 
 class Share(NamedTuple):
-    """How a cluster is divided.
-
-    Attributes:
-        workers: number of workers.
-        cores: number of cores of each worker.
-        gpus: number of GPUs of each worker, 0 or 1.
-    """
+    """How a cluster is divided."""
 
     workers: int
-    cores: int
-    gpus: int
+    cores: int  # of each worker
+    gpus: int  # of each worker, 0 or 1
 
 
 @contextmanager
@@ -71,9 +65,7 @@ def connected(address: str | None) -> Iterator[Any]:
             )
         yield ray
         return
-    if address is None:
-        address = os.environ.get("RAY_ADDRESS") or None
-    _start(ray, address)
+    _start(ray, address if address is not None else os.environ.get("RAY_ADDRESS") or None)
     try:
         yield ray
     finally:
@@ -134,7 +126,6 @@ def _quiet() -> Iterator[None]:
 
 
 def nodes_of(ray: Any) -> list[Node]:
-    """Return the machines that are alive, busy or not."""
     return [
         Node(int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
         for node in ray.nodes()
@@ -168,21 +159,12 @@ def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker reports once its model is loaded.
-
-    Attributes:
-        host: name of its machine.
-        pid: id of its process.
-        version: its version of this package.
-        identity: identity of the model that it loaded.
-        threads: number of threads that it computes with.
-        device: device that it computes on.
-    """
+    """What a worker reports once its model is loaded."""
 
     host: str
     pid: int
-    version: str
-    identity: EncoderIdentity
+    version: str  # of this package
+    identity: EncoderIdentity  # of the model that it loaded
     threads: int
     device: str
 
@@ -198,7 +180,6 @@ class ShardWorker:
         self._work: tuple[int, Work[Any, Any]] | None = None
 
     def load(self) -> WorkerReport:
-        """Load the encoder."""
         import torch
 
         torch.set_num_threads(self._cores)
@@ -208,14 +189,8 @@ class ShardWorker:
             identity = self._encoder.identity
         except StickyTokenError as error:
             raise RunError(f"the worker on {host} cannot load the model: {error}") from error
-        return WorkerReport(
-            host=host,
-            pid=os.getpid(),
-            version=__version__,
-            identity=identity,
-            threads=torch.get_num_threads(),
-            device=self._encoder.device,
-        )
+        threads, device = torch.get_num_threads(), self._encoder.device
+        return WorkerReport(host, os.getpid(), __version__, identity, threads, device)
 
     def compute(self, key: int, work: Sequence[Any], shard: Any) -> ComputedShard[Any]:
         """Compute a shard, after `load`."""
@@ -337,7 +312,6 @@ class RayEngine:
                     ) from error
 
     def close(self) -> None:
-        """Stop the workers."""
         for worker in self._workers:
             self._ray.kill(worker.actor)
         self._workers = []
@@ -369,13 +343,12 @@ class RayEngine:
 
     def _admit(self, worker: _Worker, report: WorkerReport) -> None:
         """Accept a worker if it computes the same numbers as the coordinator."""
-        ours, theirs = __version__, report.version
-        if ours != theirs:
+        if report.version != __version__:
             raise RunError(
-                f"the worker on {report.host} has stickytoken {theirs}, but this process has {ours}: "
-                "install the same version there"
+                f"the worker on {report.host} has stickytoken {report.version}, but this process has "
+                f"{__version__}: install the same version there"
             )
-        if parts := differing_parts(self.identity, report.identity):
+        if parts := differences(asdict(self.identity), asdict(report.identity)):
             raise RunError(
                 f"the worker on {report.host} has another model under the name {self._spec.model!r} "
                 f"(it differs in {', '.join(parts)}): copy the same files there"
@@ -411,12 +384,6 @@ class RayEngine:
         return lost
 
 
-def differing_parts(ours: EncoderIdentity, theirs: EncoderIdentity) -> list[str]:
-    """Name the parts in which the identities of two models differ."""
-    mine: Mapping[str, Any] = asdict(ours)
-    return differences(mine, asdict(theirs))
-
-
 def _as_raised(error: Any) -> Exception:
     """Return the error that the worker raised, with Ray's traceback only if it is a bug."""
     cause = error.cause
@@ -447,7 +414,6 @@ EngineChoice: TypeAlias = str | RayCluster | Engine
 
 
 def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextManager[Engine]:
-    """Return the chosen engine as a context manager."""
     if isinstance(choice, str) and choice == "local":
         return nullcontext(LocalEngine(encoder))
     if isinstance(choice, str) and choice == "ray":
@@ -460,5 +426,4 @@ def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextMana
         return nullcontext(choice)
     if not isinstance(choice, RayCluster):
         raise InputError(f"engine {shown(choice)} is unknown: use local, ray, a RayCluster or an engine")
-
     return ray_engine(encoder, choice.address, choice.workers)

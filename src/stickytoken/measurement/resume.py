@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -49,12 +49,7 @@ def identity_of(
     Batch size, device, threads and engine are left out, because they change nothing beyond rounding.
     So are names and paths.
     """
-    return {
-        "version": version,
-        "encoder": asdict(encoder),
-        **inputs,
-        "settings": settings_values(settings),
-    }
+    return {"version": version, "encoder": asdict(encoder), **inputs, "settings": settings_values(settings)}
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -99,36 +94,22 @@ class IdentityRecord(MeasurementRecord):
 
 @dataclass(frozen=True)
 class MeasurementKind(Generic[R]):
-    """A kind of measurement.
+    """A kind of measurement."""
 
-    Attributes:
-        name: name in messages, such as ``run``.
-        file: file name of its record.
-        read: reads the record of a folder that has one; returns None if that record cannot be continued and
-            may be replaced.
-        finished: returns whether nothing is left to compute.
-    """
-
-    name: str
-    file: str
+    name: str  # in messages, such as ``run``
+    file: str  # of its record
+    # Reads the record of a folder that has one; None if it cannot be continued and may be replaced.
     read: Callable[[ResultFolder], R | None]
-    finished: Callable[[R, ResultFolder], bool]
+    finished: Callable[[R, ResultFolder], bool]  # whether nothing is left to compute
 
 
 @dataclass(frozen=True)
 class Resumed(Generic[R]):
-    """A locked folder that belongs to one measurement.
-
-    Attributes:
-        folder: where to commit results.
-        record: the record found in the folder, or else the one passed to `resumed`.
-        finished: whether the measurement only needs to be opened.
-        kind: kind of the measurement.
-    """
+    """A locked folder that belongs to one measurement."""
 
     folder: ResultFolder
-    record: R
-    finished: bool
+    record: R  # found in the folder, or else the one passed to `resumed`
+    finished: bool  # whether the measurement only needs to be opened
     kind: MeasurementKind[R]
 
     def begin(self, record: R | None = None) -> None:
@@ -157,13 +138,15 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
     """
     require_vacant(folder, kind)
     with folder.locked():
-        earlier = kind.read(folder) if (folder.path / kind.file).is_file() else None
-        if earlier is not None:
-            _require_same(folder, kind, earlier, record)
-        elif not (folder.path / kind.file).is_file():
-            claim = folder.read_record(IDENTITY_FILE, IdentityRecord)
-            if claim is not None:
-                _require_same(folder, kind, claim, record)
+        recorded = (folder.path / kind.file).is_file()
+        earlier = kind.read(folder) if recorded else None
+        claim = earlier if recorded else folder.read_record(IDENTITY_FILE, IdentityRecord)
+        if claim is not None and claim.identity != record.identity:
+            parts = ", ".join(differences(record.identity_parts, claim.identity_parts)) or "its identity"
+            raise RunError(
+                f"{folder.path} contains a different {kind.name} (it differs in {parts}): choose another "
+                "folder"
+            )
         finished = earlier is not None and kind.finished(earlier, folder)
         try:
             yield Resumed(folder, earlier or record, finished, kind)
@@ -189,27 +172,12 @@ def measurements_in(
 
 def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
     """Refuse a folder that contains anything other than a measurement of this kind."""
-    if folder.holds_other_files(kind.file) or _claimed(folder, kind) not in (None, kind.name):
+    foreign = folder.holds_other_files(kind.file)
+    if not foreign and not (folder.path / kind.file).is_file():
+        claim = folder.read_record(IDENTITY_FILE, IdentityRecord)
+        foreign = claim is not None and claim.kind != kind.name
+    if foreign:
         raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")
-
-
-def _claimed(folder: ResultFolder, kind: MeasurementKind[R]) -> str | None:
-    """Return the kind of measurement that a folder belongs to, if known."""
-    if (folder.path / kind.file).is_file():
-        return kind.name
-    claim = folder.read_record(IDENTITY_FILE, IdentityRecord)
-    return None if claim is None else claim.kind
-
-
-def _require_same(
-    folder: ResultFolder, kind: MeasurementKind[R], earlier: MeasurementRecord, ours: MeasurementRecord
-) -> None:
-    if earlier.identity == ours.identity:
-        return
-    parts = ", ".join(differences(ours.identity_parts, earlier.identity_parts)) or "its identity"
-    raise RunError(
-        f"{folder.path} contains a different {kind.name} (it differs in {parts}): choose another folder"
-    )
 
 
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
@@ -219,10 +187,8 @@ def package_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that affect numbers."""
     found = {"python": platform.python_version(), "stickytoken": __version__}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 

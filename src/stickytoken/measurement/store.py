@@ -80,7 +80,6 @@ def _write_stream(path: Path, content: bytes | Callable[[BinaryIO], object]) -> 
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents if they do not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -172,13 +171,10 @@ _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class ShardCost(NamedTuple):
-    """Cost of a committed shard."""
-
     seconds: float
     sequences: int
 
     def plus(self, other: ShardCost) -> ShardCost:
-        """Add another cost."""
         return ShardCost(self.seconds + other.seconds, self.sequences + other.sequences)
 
 
@@ -215,27 +211,26 @@ class ResultFolder:
                 pass
 
     def exists(self) -> bool:
-        """Return whether the path exists."""
         return self._looked_at(self.path.exists)
 
     def holds_run(self) -> bool:
-        """Return whether the folder has a run.json."""
         return self._looked_at((self.path / RUN_FILE).is_file)
 
     def holds_other_files(self, own: str = RUN_FILE) -> bool:
         """Return whether the folder has content that belongs to no measurement."""
-        return self._looked_at(lambda: self._has_foreign_content(own))
 
-    def _has_foreign_content(self, own: str) -> bool:
-        if not self.path.is_dir():
-            return self.path.exists()
-        if (self.path / own).is_file() or (self.path / IDENTITY_FILE).is_file():
-            return False
-        shards = self.path / _SHARDS
-        entries = [*self.path.iterdir(), *(shards.iterdir() if shards.is_dir() else ())]
-        return any(
-            entry != shards and entry.name != _LOCK and not entry.match(_LEFTOVERS) for entry in entries
-        )
+        def foreign() -> bool:
+            if not self.path.is_dir():
+                return self.path.exists()
+            if (self.path / own).is_file() or (self.path / IDENTITY_FILE).is_file():
+                return False
+            shards = self.path / _SHARDS
+            entries = [*self.path.iterdir(), *(shards.iterdir() if shards.is_dir() else ())]
+            return any(
+                each != shards and each.name != _LOCK and not each.match(_LEFTOVERS) for each in entries
+            )
+
+        return self._looked_at(foreign)
 
     def _looked_at(self, look: Callable[[], bool]) -> bool:
         try:
@@ -247,7 +242,6 @@ class ResultFolder:
         return RunError(f"{self.path} cannot be used as a run folder: {error.strerror or error}")
 
     def read_plan(self, kind: type[Record]) -> Record | None:
-        """Read plan.json; return None if it does not exist yet."""
         return self.read_record(PLAN_FILE, kind)
 
     def read_record(self, name: str, kind: type[Record], newest: int | None = None) -> Record | None:
@@ -261,7 +255,6 @@ class ResultFolder:
         return validated(kind, raw, path)
 
     def write_record(self, name: str, record: BaseModel) -> None:
-        """Write a JSON file of the folder."""
         try:
             content = record.model_dump_json(indent=2).encode() + b"\n"
         except PydanticSerializationError as error:
@@ -272,11 +265,9 @@ class ResultFolder:
         write_atomically(self.path / name, content)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the folder; see `write_record` for errors."""
         write_atomically(self.path / name, text.encode("utf-8", "backslashreplace"))
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
-        """Write a Parquet file of the folder; see `write_record` for errors."""
         write_atomically(self.path / name, _parquet(frame))
 
     def read_table(
@@ -329,7 +320,6 @@ class ResultFolder:
         return frame if whole else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
-        """Sum up the cost of committed shards."""
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
         costs = [pl.read_parquet_metadata(io.BytesIO(path.read_bytes())) for path in paths]
         return ShardCost(
@@ -376,7 +366,6 @@ def _sealed(content: bytes) -> bytes:
 
 
 def _read_shard(path: Path) -> pl.DataFrame | None:
-    """Read a shard; return None if it is missing or damaged."""
     try:
         content = path.read_bytes()
         start = content.rfind(_SEAL)
@@ -388,7 +377,6 @@ def _read_shard(path: Path) -> pl.DataFrame | None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -405,7 +393,6 @@ def require_version(version: object, newest: int, path: Path) -> None:
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:
-    """Validate JSON values as a record."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:

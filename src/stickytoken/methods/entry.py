@@ -32,7 +32,6 @@ class Option:
 
     @property
     def setting(self) -> str:
-        """The field of the settings."""
         return self.field or self.name
 
     @property

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import polars as pl
 from pydantic import Field
@@ -116,12 +116,9 @@ class MethodSettings(Protocol):
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
-    def seed(self) -> int:
-        """Of all random sampling."""
-
+    def seed(self) -> int: ...  # of all random sampling
     @property
-    def insertion(self) -> Insertion:
-        """How copies go into a text."""
+    def insertion(self) -> Insertion: ...  # how copies go into a text
 
 
 def adjusted_defaults(settings: MethodSettings, texts_only: bool) -> MethodSettings:
@@ -158,11 +155,8 @@ class Job(Generic[Settings_co]):
         return self.corpus
 
 
-class StageRunner(Protocol):
-    """Runs a stage over tokens."""
-
-    def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
-        """Return one row per token, in the order of the tokens."""
+StageRunner: TypeAlias = Callable[[Stage, Sequence[Token]], pl.DataFrame]
+"""Runs a stage over tokens; returns one row per token, in the order of the tokens."""
 
 
 # Texts in a shard: what a kill loses, and enough of every length to fill batches.
@@ -232,7 +226,7 @@ class Tokens(NamedTuple):
 
 
 class MeasuredTokens(NamedTuple):
-    """Mean lift and contraction of tokens, by id."""
+    """What was measured of tokens, by id."""
 
     lifts: dict[int, float]
     contractions: dict[int, float]
@@ -266,24 +260,15 @@ class Recheck(Protocol):
     """One model on texts that a run has not used."""
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        """Vocabulary of the model."""
-
+    def vocabulary(self) -> Vocabulary: ...
     @property
-    def similarity_spread(self) -> float:
-        """Standard deviation of the similarities of the texts."""
-
+    def similarity_spread(self) -> float: ...  # standard deviation of the similarities of the texts
     @property
-    def carriers(self) -> int:
-        """Number of texts that copies go into."""
-
+    def carriers(self) -> int: ...  # number of texts that copies go into
     @property
-    def anchors(self) -> int:
-        """Number of texts that they are compared with."""
-
+    def anchors(self) -> int: ...  # number of texts that they are compared with
     @property
-    def copies(self) -> tuple[int, ...]:
-        """Numbers of copies of `curves`, without 0."""
+    def copies(self) -> tuple[int, ...]: ...  # of `curves`, without 0
 
     def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> Recheck:
         """Put another model on the same texts."""
@@ -331,9 +316,6 @@ def model_means(
         most: see `mean_similarity`.
     """
 
-    def told(done: int, total: int, computed: int) -> None:
-        progress(Progress("mean similarity", done, total, computed, computed))
-
     keys: dict[View, str] = {}
     if reads_ids(encoder):
         parts = {"version": _VERSION, "encoder": asdict(encoder.identity), "most": most}
@@ -347,15 +329,20 @@ def model_means(
     if missing := [view for view in wanted if view not in known]:
         # The model itself where its own vectors are all that is needed.
         reading = encoder if missing == [views.own] else whole_vectors(encoder, views.layers)
-        computed = mean_similarities(reading, missing, lambda done, total: told(done, total, done), most=most)
+        computed = mean_similarities(
+            reading,
+            missing,
+            lambda done, total: progress(Progress("mean similarity", done, total, done, done)),
+            most=most,
+        )
         for view, u in zip(missing, computed, strict=True):
             known[view] = u
             if view in keys:
                 keep(keys[view], u._asdict())
     else:
         entries = known[wanted[0]].entries + known[wanted[0]].left_out
-        told(0, entries, 0)
-        told(entries, entries, 0)
+        progress(Progress("mean similarity", 0, entries))
+        progress(Progress("mean similarity", entries, entries))
     return {view: known[view] for view in wanted}
 
 

@@ -270,7 +270,6 @@ class CarrierPanel:
         return np.asarray(sums / np.maximum(self._counts, 1)[..., None], dtype=np.float64)
 
     def chosen(self, places: Sequence[int]) -> CarrierPanel:
-        """Keep some of the carriers."""
         kept = np.array(places, dtype=np.intp)
         return CarrierPanel(self.panel, self.vectors[kept], self.before[kept], self.below[kept])
 
@@ -349,10 +348,7 @@ class EvidenceStage(SymptomStage):
         present = panel.pair_weights.sum(axis=1) > 0
         rises = (panel.pair_weights * (after - panel.before)).sum(axis=1)[present]
         lift = float(rises.mean()) if len(rises) else 0.0
-        return {
-            **super().measure(token, vectors),
-            **pairs_to_show(panel.before, after, panel.below, lift),
-        }
+        return {**super().measure(token, vectors), **pairs_to_show(panel.before, after, panel.below, lift)}
 
 
 def pairs_to_show(

@@ -183,48 +183,30 @@ class ProbedToken(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
-    def token_id(self) -> int:
-        """Its id."""
-
+    def token_id(self) -> int: ...
     @property
-    def token(self) -> str:
-        """Its vocabulary string."""
+    def token(self) -> str: ...  # its vocabulary string
 
 
 class FinishedRun(Protocol[Plan_co, Result_co]):
     """A finished run as its method reads it; see `stickytoken.detection.Run`."""
 
     @property
-    def path(self) -> Path:
-        """The run folder."""
-
+    def path(self) -> Path: ...
     @property
-    def model_name(self) -> str:
-        """The model as the user named it."""
-
+    def model_name(self) -> str: ...  # as the user named it
     @property
-    def available(self) -> int:
-        """Vocabulary entries that can occur in text."""
-
+    def available(self) -> int: ...  # vocabulary entries that can occur in text
     @property
-    def settings(self) -> StoredSettings:
-        """Settings of the method."""
-
+    def settings(self) -> StoredSettings: ...
     @property
-    def plan(self) -> Plan_co:
-        """The method's plan.json."""
-
+    def plan(self) -> Plan_co: ...
     @property
-    def result(self) -> Result_co:
-        """The method's result in run.json."""
-
+    def result(self) -> Result_co: ...
     @property
-    def tokens(self) -> pl.DataFrame:
-        """tokens.parquet."""
-
+    def tokens(self) -> pl.DataFrame: ...
     @property
-    def sticky(self) -> pl.DataFrame:
-        """The sticky tokens, worst first."""
+    def sticky(self) -> pl.DataFrame: ...  # worst first
 
 
 class Outcome(NamedTuple, Generic[Result]):

@@ -52,7 +52,6 @@ def entry_of(name: object, pairs_given: bool) -> MethodEntry:
 
 
 def method_named(name: str) -> AnyMethod:
-    """Load a method by name."""
     return _loaded(entry_of(name, pairs_given=False).name)
 
 

@@ -27,7 +27,6 @@ class Estimates(NamedTuple):
     high: Vector
 
     def scaled(self, factor: float) -> Estimates:
-        """Multiply values, errors and intervals by a factor."""
         return Estimates(*(column * factor for column in self))
 
 
@@ -155,7 +154,6 @@ class Shape:
         )
 
     def beyond(self, distance: float, spread: float, noise: float) -> float:
-        """Compute `exceedance` for one distance."""
         return float(self.exceedance(np.array([distance]), spread, np.array([noise]))[0])
 
     def _survival(self, standard: Vector) -> Vector:
@@ -200,7 +198,6 @@ class Null:
         return cls(center - shape.median(spread, noise), spread, shape)
 
     def scaled(self, factor: float) -> Null:
-        """Scale the distribution."""
         return Null(self.center * factor, self.spread * factor, self.shape)
 
     def exceedance(self, estimates: Estimates) -> Vector:
@@ -210,7 +207,6 @@ class Null:
 
 @cache
 def _at_width() -> float:
-    """Compute the standard normal quantile at the level of the width."""
     return float(scipy.stats.norm.ppf(_WIDTH))
 
 

@@ -146,21 +146,6 @@ def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
 # vocabulary_anchors, anchor_panel
 
 
-def test_vocabulary_entries_are_drawn_at_random_in_the_order_of_their_ids(encoder):
-    available = analyze_vocabulary(encoder).available
-
-    def drawn(**options):
-        return vocabulary_anchors(encoder, replace(SETTINGS, **options), available)
-
-    ids = [token.id for token in drawn()]
-    assert ids == sorted(set(ids))
-    assert len(ids) == 200
-    assert ids != [token.id for token in available][:200]
-    assert drawn(seed=1) != drawn() == drawn()
-    assert drawn(vocabulary_anchors=0) == []
-    assert drawn(vocabulary_anchors=10**4) == sorted(available, key=lambda token: token.id)
-
-
 @pytest.mark.parametrize("beside", [True, False])
 def test_the_panel_of_a_plan_has_the_vectors_of_its_texts_one_by_one(encoder, beside):
     """Of all of them, or of those that the lift is measured on."""
@@ -180,3 +165,18 @@ def test_the_panel_of_a_plan_has_the_vectors_of_its_texts_one_by_one(encoder, be
     expected = [group.weight for group in plan.groups] if beside else [1.0]
     assert panel.group_weights.tolist() == expected
     assert panel.weights.sum() == pytest.approx(1)
+
+
+def test_vocabulary_entries_are_drawn_at_random_in_the_order_of_their_ids(encoder):
+    available = analyze_vocabulary(encoder).available
+
+    def drawn(**options):
+        return vocabulary_anchors(encoder, replace(SETTINGS, **options), available)
+
+    ids = [token.id for token in drawn()]
+    assert ids == sorted(set(ids))
+    assert len(ids) == 200
+    assert ids != [token.id for token in available][:200]
+    assert drawn(seed=1) != drawn() == drawn()
+    assert drawn(vocabulary_anchors=0) == []
+    assert drawn(vocabulary_anchors=10**4) == sorted(available, key=lambda token: token.id)

@@ -84,20 +84,6 @@ def test_dimensions_below_a_configured_truncation_are_those_of_the_whole_model(b
         detect_profile(load_encoder(truncated), tmp_path / "above", dimensions=[32])
 
 
-@pytest.mark.slow
-def test_the_run_itself_is_that_without_dimensions(run, backbone, tmp_path):
-    plain = detect_profile(
-        load_encoder(tiny.sentence_transformer(backbone, normalize=True)), tmp_path / "run"
-    )
-    assert_same(run.tokens, plain.tokens)
-    assert_same(run.at(32), plain.tokens)
-    assert plain.dimensions == []
-    assert plain.by_dimension().is_empty()
-    assert "dimensions" not in plain.summary()
-    assert "views" not in json.loads((plain.path / "plan.json").read_text())
-    assert run.result.sequences <= 1.1 * plain.result.sequences
-
-
 def test_the_table_has_a_row_per_dimension_with_the_model_as_it_is_first(run):
     table = run.by_dimension()
     assert table["dimension"].to_list() == [32, 8, 16]
@@ -196,3 +182,17 @@ def test_a_judgement_at_what_the_run_did_not_measure_is_refused(run, backbone):
         judge(run, profiled.sentences(60), dimensions=[24], **options)
     with pytest.raises(InputError, match=r"layers include 1, but .* was made without layers"):
         judge(run, profiled.sentences(60), layers=1, **options)
+
+
+@pytest.mark.slow
+def test_the_run_itself_is_that_without_dimensions(run, backbone, tmp_path):
+    plain = detect_profile(
+        load_encoder(tiny.sentence_transformer(backbone, normalize=True)), tmp_path / "run"
+    )
+    assert_same(run.tokens, plain.tokens)
+    assert_same(run.at(32), plain.tokens)
+    assert plain.dimensions == []
+    assert plain.by_dimension().is_empty()
+    assert "dimensions" not in plain.summary()
+    assert "views" not in json.loads((plain.path / "plan.json").read_text())
+    assert run.result.sequences <= 1.1 * plain.result.sequences

@@ -14,8 +14,7 @@ from stickytoken.methods.profile.estimates import (
     write_effects,
 )
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.statistics import Pull, fit_pull
-from stickytoken.unit_vectors import unit_vectors
+from stickytoken.methods.statistics import Pull
 
 DIMENSION = 9
 
@@ -62,14 +61,9 @@ def test_the_principal_axes_are_those_of_the_singular_value_decomposition(tmp_pa
 
 
 @pytest.fixture(scope="module")
-def model():
-    return profiled.planted_model(2)
-
-
-@pytest.fixture(scope="module")
-def run(model, tmp_path_factory):
+def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("effects") / "run"
-    return profiled.detect_profile(load_encoder(model), folder, insertion="text")
+    return profiled.detect_profile(load_encoder(profiled.planted_model(2)), folder, insertion="text")
 
 
 def test_a_run_keeps_the_effects_of_both_rounds(run):
@@ -79,23 +73,3 @@ def test_a_run_keeps_the_effects_of_both_rounds(run):
     assert set(run.plan.late_reference) <= set(confirmed.ids.tolist()) <= set(screened.ids.tolist())
     assert len(confirmed.ids) == run.result.candidates
     assert set(effects.table["round"]) == {"screen", "confirm"}
-
-
-def test_the_effects_of_a_token_are_fitted_to_the_carriers_of_its_round(model, run):
-    """The first carrier of a prefix and a suffix cell each, written out as texts."""
-    found = read_effects(run.path).of(Round.SCREEN)
-    places = run.result.screening_carriers
-    cells = [(("prefix", "suffix", "random")[p % 3], (8, 4)[(p % 3 + p // 3) % 2]) for p in places]
-    if any(placement == "random" for placement, _ in cells):
-        assert len(cells) == 3  # such a text depends on the seed; the lifts below do not need it
-        return
-    before = [run.plan.carriers[place] for place in places]
-    after = [
-        "!" * copies + text if placement == "prefix" else text + "!" * copies
-        for text, (placement, copies) in zip(before, cells, strict=True)
-    ]
-    vectors = unit_vectors(model.encode(before)), unit_vectors(model.encode(after))
-    (contraction,), (pull,) = fit_pull(vectors[0], vectors[1][None])
-    row = found.ids.tolist().index(34)
-    assert found.contraction[row] == pytest.approx(contraction, abs=1e-5)
-    assert found.pull[row] == pytest.approx(pull, abs=1e-3)

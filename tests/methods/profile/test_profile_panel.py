@@ -1,7 +1,6 @@
 """Anchors in groups and the response of carriers, against loops over pairs."""
 
 import hashlib
-import json
 import math
 from collections import Counter
 
@@ -98,17 +97,12 @@ topics = st.lists(st.sampled_from("abcd"), max_size=25)
 def test_no_group_gets_two_more_than_another_while_that_one_lasts(groups, count, seed):
     drawn = balanced(groups, count, seed)
     assert len(set(drawn)) == len(drawn) == min(count, len(groups))
+    assert drawn == balanced(groups, len(groups), seed)[:count]
     sizes = Counter(groups)
     for end in range(len(drawn) + 1):
         taken = Counter(groups[index] for index in drawn[:end])
         lasting = [taken[group] for group in sizes if taken[group] < sizes[group]]
         assert max(taken.values(), default=0) <= min(lasting, default=len(groups)) + 1
-
-
-@settings(max_examples=50)
-@given(topics, st.integers(0, 30), st.integers(0, 5))
-def test_a_smaller_draw_is_the_beginning_of_a_larger_one(groups, count, seed):
-    assert balanced(groups, count, seed) == balanced(groups, len(groups), seed)[:count]
 
 
 def test_every_item_has_the_same_chance_to_come_first():
@@ -186,30 +180,12 @@ def test_every_carrier_ends_with_each_number_of_copies_carriers_slowest(carriers
     assert stage.probes_per_token == len(found) == 12
 
 
-@pytest.mark.parametrize("u", [-0.2, 0.3, 0.6])
+@pytest.mark.parametrize("u", [-2.0, -0.2, 0.6, 2.0])  # the first and the last leave a side empty
 @pytest.mark.parametrize(("carriers", "probe_of"), KINDS)
 def test_curves_equal_loops_over_pairs(carriers, probe_of, u):
     stage = stage_of(carriers, u)
-    assert stage.panel.below.any()
-    assert not stage.panel.below.all()
     found = stage.measure(TOKEN, vectors_of(stage.probes(TOKEN)))
     expected = slow_curves(carriers, u, probe_of)
     assert set(found) == {"below", "above"}
     for side in ("below", "above"):
-        assert len(found[side]) == 1 + len(COPIES)
         assert found[side] == pytest.approx(expected[side], abs=1e-6)
-
-
-@pytest.mark.parametrize(("u", "empty", "full"), [(-2.0, "below", "above"), (2.0, "above", "below")])
-def test_a_side_without_pairs_has_no_curve(u, empty, full):
-    stage = stage_of(TEXTS, u)
-    found = stage.measure(TOKEN, vectors_of(stage.probes(TOKEN)))
-    assert found[empty] == []
-    everything = slow_curves(TEXTS, u, text_with)[full]
-    assert found[full] == pytest.approx(everything, abs=1e-6)
-
-
-def test_a_row_holds_plain_numbers_that_json_takes():
-    stage = stage_of(TEXTS, 0.3)
-    row = dict(stage.measure(TOKEN, vectors_of(stage.probes(TOKEN))))
-    assert json.loads(json.dumps(row, allow_nan=False)) == row

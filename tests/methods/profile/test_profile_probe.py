@@ -82,6 +82,12 @@ def test_the_symptom_curve_equals_that_of_a_plain_version(model, encoder, vocabu
     (evidence,) = probed(encoder, vocabulary, [STICKY])
     curve, plan = evidence.curve, run.plan
     assert curve.copies == [0, *SYMPTOM_COPIES]
+    # Ordinary tokens beside it, on the same pairs.
+    assert (curve.ordinary_below[0], curve.ordinary_above[0]) == pytest.approx(
+        (curve.below[0], curve.above[0])
+    )
+    assert len(curve.ordinary_below) == len(curve.ordinary_above) == len(curve.copies)
+    assert curve.below[-1] > curve.ordinary_below[-1] + 0.1
     anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
     assert 0 < len(anchors) < len(plan.anchors)
     directions = model.encode(anchors, normalize_embeddings=True)
@@ -92,21 +98,6 @@ def test_the_symptom_curve_equals_that_of_a_plain_version(model, encoder, vocabu
         after = model.encode(changed, normalize_embeddings=True) @ directions.T
         assert below == pytest.approx(after[before < plan.mean_similarity].mean(), abs=1e-5)
         assert above == pytest.approx(after[before >= plan.mean_similarity].mean(), abs=1e-5)
-
-
-def test_a_planted_token_raises_unrelated_pairs_with_every_copy_and_an_ordinary_one_less(encoder, vocabulary):
-    sticky, ordinary = (evidence.curve for evidence in probed(encoder, vocabulary, [STICKY, RIVER]))
-    assert sticky.below == sorted(sticky.below)
-    assert sticky.below[-1] > ordinary.below[-1] + 0.1
-    assert (sticky.below[0], sticky.above[0]) == (ordinary.below[0], ordinary.above[0])
-    for curve in (sticky, ordinary):
-        assert curve.ordinary_below[0] == pytest.approx(curve.below[0], abs=1e-12)
-        assert curve.ordinary_above[0] == pytest.approx(curve.above[0], abs=1e-12)
-        assert {len(side) for side in (curve.below, curve.above, curve.ordinary_below)} == {len(curve.copies)}
-        assert curve.below[0] < curve.above[0]
-    assert sticky.ordinary_below == ordinary.ordinary_below
-    gap = np.subtract(sticky.above, sticky.below)
-    assert gap[-1] < 0.4 * gap[0]  # both kinds of pairs end at one value
 
 
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder, vocabulary):
@@ -149,12 +140,3 @@ def test_the_curve_ends_where_the_model_reads_no_more(tmp_path):
         (evidence,) = probe(encoder, [RIVER], sentences=corpus, settings=settings)
         assert evidence.curve.copies == copies
         assert len(evidence.curve.below) == len(evidence.curve.ordinary_above) == len(copies)
-
-
-def test_progress_tells_of_every_round_and_of_the_curve(encoder, vocabulary):
-    events = []
-    probed(encoder, vocabulary, [RIVER, STICKY], progress=events.append)
-    last = {event.stage: event for event in events}
-    assert list(last) == ["mean similarity", "pilot", "screen", "confirm", "symptoms"]
-    assert all(event.done == event.total for event in last.values())
-    assert last["symptoms"].total == 2 + 8  # and ordinary tokens as a control

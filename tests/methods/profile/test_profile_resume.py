@@ -2,7 +2,6 @@
 
 import shutil
 
-import polars as pl
 import pytest
 
 import planted
@@ -56,21 +55,6 @@ def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole, tmp_path)
         open_run(folder)
     assert finished(profiled.detect_in_small_shards, model, folder) == 0
     assert_same_run(folder, whole)
-
-
-@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: b""], ids=["cut", "empty"])
-def test_a_damaged_shard_of_any_round_is_computed_again_and_the_others_are_not(
-    model, run_copy, whole, damage
-):
-    before, steps = planted.shards_of(run_copy), ("pilot", "screen", "confirm")
-    broken = {step: f"shards/{step}-000001.parquet" for step in steps}
-    for name in broken.values():
-        (run_copy / name).write_bytes(damage(before[name][1]))
-    computed = continued(model, run_copy)
-    after = planted.shards_of(run_copy)
-    assert {name for name in before if after[name] != before[name]} == set(broken.values())
-    assert computed == {step: pl.read_parquet(whole / name).height for step, name in broken.items()}
-    assert_same_run(run_copy, whole)
 
 
 def test_the_plan_is_read_again_and_not_made_anew(model, run_copy, whole):

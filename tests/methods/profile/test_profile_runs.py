@@ -8,7 +8,7 @@ import pytest
 
 import planted
 import profiled
-from stickytoken import detect, load_encoder, open_run
+from stickytoken import detect, load_encoder
 from stickytoken.data.corpora import SentencePair
 from stickytoken.data.sentences import Sentences
 from stickytoken.errors import InputError, RunError
@@ -86,6 +86,7 @@ def test_the_run_counts_its_texts_and_tokens(run):
     assert len(measured["confirm"] | late) == run.result.candidates >= 128
     texts = 128 * 29 + profiled.AVAILABLE * 5 + len(measured["confirm"]) * 24
     assert run.result.sequences == texts
+    assert run.result.empirical_null
     assert run.result.texts_per_token == round(texts / profiled.AVAILABLE, 2)
     for row in run.tokens.to_dicts():
         assert row["texts"] == (24 if row["token_id"] in measured["confirm"] | late else 5)
@@ -110,27 +111,23 @@ def plain_lift(model, run, place, token):
     return lift, {group: np.mean(found) for group, found in changes.items()}
 
 
-@pytest.mark.parametrize(
-    ("step", "token_id", "most"), [("pilot", None, 6), ("screen", 34, 5), ("confirm", None, 6)]
-)
-def test_a_lift_equals_that_of_a_plain_version_of_the_method(tmp_path, step, token_id, most):
+def test_lifts_of_every_round_equal_those_of_a_plain_version_of_the_method(tmp_path):
     model = profiled.planted_model(2)
-    run = detect_profile(
-        load_encoder(model), tmp_path / "run", insertion="text", sentences=profiled.corpus(160)
-    )
-    every = list(range(len(run.plan.carriers)))
-    few = run.result.screening_carriers
-    carriers = {"pilot": every, "screen": few, "confirm": [k for k in every if k not in few]}[step]
-    rows = rows_of(run, step)
-    token_id = token_id or next(iter(rows))
-    row, token = rows[token_id], run.vocabulary.filter(token_id=token_id)["decoded"].item()
-    groups = np.array(row["groups"]).reshape(len(carriers), -1)
-    measured = [own for own in enumerate(carriers) if own[1] % 3 < 2][:most]  # not at random gaps
-    for place, carrier in measured:
-        lift, by_group = plain_lift(model, run, carrier, token)
-        assert row["lifts"][place] == pytest.approx(lift, abs=1e-5), carrier
-        for group, value in by_group.items():
-            assert groups[place, group] == pytest.approx(value, abs=1e-5), (carrier, group)
+    options = {"insertion": "text", "sentences": profiled.corpus(160)}
+    run = detect_profile(load_encoder(model), tmp_path / "run", **options)
+    every, few = list(range(len(run.plan.carriers))), run.result.screening_carriers
+    rounds = {"pilot": every, "screen": few, "confirm": [k for k in every if k not in few]}
+    for step, carriers in rounds.items():
+        rows = rows_of(run, step)
+        token_id = 34 if step == "screen" else next(iter(rows))
+        row, token = rows[token_id], run.vocabulary.filter(token_id=token_id)["decoded"].item()
+        groups = np.array(row["groups"]).reshape(len(carriers), -1)
+        measured = [own for own in enumerate(carriers) if own[1] % 3 < 2][:6]  # not at random gaps
+        for place, carrier in measured:
+            lift, by_group = plain_lift(model, run, carrier, token)
+            assert row["lifts"][place] == pytest.approx(lift, abs=1e-5), (step, carrier)
+            for group, value in by_group.items():
+                assert groups[place, group] == pytest.approx(value, abs=1e-5), (step, carrier, group)
 
 
 # What changes nothing
@@ -210,28 +207,15 @@ def test_without_adaptation_every_token_gets_the_budget_and_no_more(encoder, tmp
     assert run.sticky["token"].to_list() == [planted.PLANTED]
 
 
+# Small vocabularies, missing pairs, and what cannot be measured.
+
+
 def test_the_default_method_is_profile_and_pairs_belong_to_std(encoder, tmp_path):
     corpus = profiled.corpus(170)
     run = detect(encoder, sentences=corpus, tokens=[34, 55], out=tmp_path / "profile")
     assert run.record.method == "profile"
-    assert len(open_run(run.path).plan.carriers) == 51
     pairs = [SentencePair(*corpus.texts[place : place + 2], -0.5) for place in range(0, 20, 2)]
     assert detect(encoder, pairs=pairs * 30, tokens=[55], out=tmp_path / "std").record.method == "std"
-
-
-# Small vocabularies, missing pairs, and what cannot be measured.
-
-
-def test_a_vocabulary_below_200_tokens_is_judged_by_intervals(tmp_path):
-    for count, controlled in ((104, False), (105, True)):
-        words = profiled.WORDS[:count]
-        encoder = load_encoder(profiled.planted_model(2, words=words))
-        corpus = profiled.corpus(words=words)
-        run = detect_profile(encoder, tmp_path / f"run-{count}", sentences=corpus)
-        assert len(run.tokens) == 95 + count
-        assert run.result.empirical_null is controlled
-        assert run.tokens["q_value"].is_null().all() is not controlled
-        assert planted.PLANTED in run.sticky["token"].to_list()
 
 
 def test_a_vocabulary_smaller_than_the_pilot_is_measured_on_all_carriers(tmp_path):
@@ -244,6 +228,8 @@ def test_a_vocabulary_smaller_than_the_pilot_is_measured_on_all_carriers(tmp_pat
     assert {path.name.split("-")[0] for path in (run.path / "shards").iterdir()} == {"pilot", "screen"}
     assert set(run.tokens["texts"]) == {24}
     assert run.result.sequences == len(run.tokens) * 34
+    assert not run.result.empirical_null  # below 200 tokens, intervals decide
+    assert run.tokens["q_value"].is_null().all()
     assert planted.PLANTED in run.sticky["token"].to_list()
 
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from stickytoken.errors import InputError
 from stickytoken.insertion import (
     Placement,
     Token,
@@ -85,14 +84,6 @@ def test_what_has_n_copies_is_the_last_of_those_with_up_to_n(data, text, tokeniz
         path = tuple(data.draw(st.integers(0, words + step)) for step in range(copies))
         found = one(TOKEN, carrier, placement, copies, path)
         assert found == all_of(TOKEN, carrier, placement, copies, path)[-1]
-
-
-def test_copies_that_a_path_does_not_place_are_refused():
-    for copies_as, carrier in ((copies_as_text, "a boat"), (copies_as_ids, TOKENIZED[2])):
-        with pytest.raises(InputError, match="of 3 copies needs a path of 3 gaps, got 2"):
-            copies_as(TOKEN, carrier, RANDOM, 3, (0, 1))
-        with pytest.raises(InputError, match=r"gap 4 of .* outside a sentence of 3 words"):
-            copies_as(TOKEN, carrier, RANDOM, 2, (0, 4))
 
 
 # probes
@@ -208,16 +199,8 @@ def test_a_row_equals_loops_over_carriers_anchors_and_groups(carriers, u):
     found = dict(stage.measure(TOKEN, vectors_of(probes)))
     expected = slow_row(stage, probes, u)
     assert set(found) == set(expected)
+    # Two bytes per dimension for the pull, four per carrier and group.
+    assert (found["pull"].dtype, found["groups"].dtype, found["rising"].dtype) == ("f2", "f4", "f4")
     for name, value in expected.items():
         tolerance = 1e-3 if name == "pull" else 1e-5  # pulls are kept in half precision
         assert found[name] == pytest.approx(value, abs=tolerance, nan_ok=name == "groups"), name
-
-
-def test_a_row_is_small_enough_for_a_large_vocabulary():
-    """Two bytes per dimension for the pull, four per carrier and group."""
-    stage = stage_of()
-    row = stage.measure(TOKEN, vectors_of(stage.probes(TOKEN)))
-    assert row["pull"].dtype == np.float16
-    assert row["groups"].dtype == row["rising"].dtype == np.float32
-    assert (len(row["groups"]), len(row["rising"]), len(row["pull"])) == (24, 6, DIMENSION)
-    assert type(row["contraction"]) is float

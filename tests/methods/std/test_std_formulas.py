@@ -58,16 +58,6 @@ def test_the_score_equals_a_loop_over_the_steps(series, alone, constants):
     assert float(found) == pytest.approx(slow_score(series, alone, constants), rel=1e-12)
 
 
-def test_each_place_of_the_leading_axes_is_scored_by_itself():
-    generator = np.random.default_rng(0)
-    series, alone = generator.uniform(0, 2, (4, 3, 9)), generator.uniform(0, 2, (4, 1))
-    found = sticky_score(series, alone, ANGULAR)
-    assert found.shape == (4, 3)
-    for pair, place in itertools.product(range(4), range(3)):
-        expected = slow_score(series[pair, place].tolist(), alone[pair, 0], ANGULAR)
-        assert found[pair, place] == pytest.approx(expected, rel=1e-12)
-
-
 # falls_on_average
 
 
@@ -96,13 +86,6 @@ def test_the_outlier_threshold_equals_percentiles_of_numpy_and_the_iqr_of_scipy(
 def test_the_candidate_threshold_is_the_linear_quantile(scores, share):
     expected = np.quantile(scores, 1 - share)
     assert candidate_threshold(scores, share) == pytest.approx(expected, rel=1e-9, abs=1e-9)
-
-
-def test_no_scores_and_no_rates_are_refused():
-    with pytest.raises(InputError, match="no token was scored"):
-        candidate_threshold([], 0.02)
-    with pytest.raises(InputError, match="no candidate was validated"):
-        outlier_threshold([], 0.7)
 
 
 def rows_of(path):
@@ -151,14 +134,6 @@ def test_distances_are_those_of_scikit_learn():
     assert set(found) == set(expected) == set(Metric)
     for metric, table in expected.items():
         np.testing.assert_allclose(found[metric], table, rtol=1e-10, atol=1e-12, err_msg=metric)
-
-
-def test_distances_of_float32_vectors_are_computed_in_float64():
-    left, right = np.random.default_rng(6).standard_normal((2, 50, 384)).astype(np.float32)
-    found, exact = distances(left, right), distances(left.astype(np.float64), right.astype(np.float64))
-    for metric in Metric:
-        assert found[metric].dtype == np.float64
-        assert np.array_equal(found[metric], exact[metric])
 
 
 @pytest.mark.parametrize("zero_first", [True, False])

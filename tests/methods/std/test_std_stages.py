@@ -13,7 +13,7 @@ import planted
 import tiny
 from stickytoken import detect
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Token, TokenizedText
+from stickytoken.insertion import Insertion, Token
 from stickytoken.methods.probes import ProbeGrid, WalkedPaths
 from stickytoken.methods.registry import method_named
 from stickytoken.methods.std.plan import (
@@ -146,34 +146,6 @@ def test_the_lift_equals_the_mean_rise_of_the_cosine_by_copies():
     by_copies = [fmean(each[0] - each[copies] for each in series) for copies in range(1, COPIES + 1)]
     assert row["lift_by_copies"] == pytest.approx(by_copies, rel=1e-10)
     assert row["lift"] == pytest.approx(fmean(by_copies), rel=1e-10)
-
-
-def test_a_stage_says_how_many_probes_a_token_costs_and_scoring_probes_the_token_alone_first():
-    scoring, validation = stage_of(ScoringStage), stage_of(ValidationStage)
-    probes = validation.probes(TOKEN)
-    assert validation.probes_per_token == len(probes) == 4 * 3 * COPIES
-    assert scoring.probes_per_token == 4 * 3 * COPIES + 1
-    assert list(scoring.probes(TOKEN)) == [" tip", *probes]
-
-
-def test_ids_probes_are_measured_in_the_same_way():
-    carriers = (TokenizedText((1,), ((5,), (6, 7))), TokenizedText((1,), ((8,),)))
-    grid = ProbeGrid(carriers, PLACEMENTS, 2, WalkedPaths({TOKEN.id: ((0, 2), (1, 0))}))
-    pairs = PairProbes(grid, vectors_of(ANCHORS[:2]), vectors_of([carrier.ids for carrier in carriers]))
-    stage = ValidationStage(pairs, SETTINGS)
-    row = stage.measure(TOKEN, vectors_of(stage.probes(TOKEN)))
-    once = [(1, 77, 5, 6, 7), (1, 5, 6, 7, 77), (1, 77, 5, 6, 7), (1, 77, 8), (1, 8, 77), (1, 8, 77)]
-    twice = [(1, 77, 77, 5, 6, 7), (1, 5, 6, 7, 77, 77), (1, 77, 5, 77, 6, 7)]
-    twice += [(1, 77, 77, 8), (1, 8, 77, 77), (1, 77, 8, 77)]
-
-    def away(probe, pair):
-        return slow_distance("cosine", vector_of(probe), vector_of(ANCHORS[pair]))
-
-    rises = [
-        fmean(away(carriers[k // 3].ids, k // 3) - away(probe, k // 3) for k, probe in enumerate(probes))
-        for probes in (once, twice)
-    ]
-    assert row["lift_by_copies"] == pytest.approx(rises, rel=1e-10)
 
 
 # Stages as a plan makes them.

@@ -19,7 +19,7 @@ from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.methods.job import Job, MemoryRunner, tokens_in
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
-from stickytoken.methods.profile._run import findings, measure_rounds, plan_profile
+from stickytoken.methods.profile._run import findings, job_views, measure_views, plan_profile
 from stickytoken.methods.profile.anchors import (
     ProfilePlanRecord,
     ProfileSettings,
@@ -88,7 +88,6 @@ _SPLIT, _CALIBRATING_TOKENS = 4, 5  # keys of the generators
 
 
 def require_judging(run: FinishedRun[Any, Any]) -> None:
-    """Refuse a run without effects."""
     if not (run.path / EFFECTS_FILE).is_file():
         raise RunError(
             f"{run.path} has no {EFFECTS_FILE}, which judging a corpus needs: run the detection "
@@ -110,8 +109,14 @@ def judge_corpus(
     effects = read_effects(run.path, view).of(Round.SCREEN)
     every = len(tokens) == len(job.vocabulary.available)
     unselected = np.isin(effects.ids, effects.ids if every else plan.reference)
-    reference = _calibrating_tokens(effects.ids[unselected], job.settings.seed)
-    found, calibrating = _calibrated(job, corpus, effects, reference, progress)
+    if (count := int(unselected.sum())) < _LEAST_TOKENS:
+        raise InputError(
+            f"the run measured {count} random tokens, and {_LEAST_TOKENS} are needed to judge another "
+            "corpus: detect without --tokens"
+        )
+    generator = np.random.default_rng([job.settings.seed, _CALIBRATING_TOKENS])
+    reference = np.sort(generator.permutation(effects.ids[unselected])[:_TOKENS])
+    found, common, calibrating = _calibrated(job, corpus, effects, reference, progress)
     # Ordinary lifts: those that were computed, and their error.
     fitted = Null.fit(found.values[unselected], 0.0)
     null = Null(fitted.center, float(np.hypot(fitted.spread, found.error)), fitted.shape)
@@ -133,7 +138,7 @@ def judge_corpus(
     if len(chosen):
         measured = _measure(job, corpus, chosen, range(_CARRIERS), MemoryRunner(job.encoder, progress))
         variance = found.error**2 / len(reference)
-        lifts = measured.lifts - calibrating.common
+        lifts = measured.lifts - common
         close = mean_with_interval(lifts, job.settings.confidence, variance, corpus.plan.call_noise**2)
         for target, source in zip(lift, close, strict=True):
             target[rows] = source
@@ -142,7 +147,7 @@ def judge_corpus(
     estimates = TokenEstimates(effects.ids, texts, lift, lift, null, 0.0)
     universal = _universality(job, plan, tokens, effects, chosen, calibrating)
     return Judgement(
-        tokens=_table(job, corpus, tokens, effects, estimates, universal, int(unselected.sum())),
+        tokens=_table(job, corpus, tokens, effects, estimates, universal, count),
         source=job.sentences.source,
         texts=len(job.sentences),
         anchors=len(corpus.panel.vectors),
@@ -181,30 +186,17 @@ def _encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors:
     return _Corpus(own, panel, spread_of(before, panel.weights), chosen.left_out)
 
 
-class _Calibrating(NamedTuple):
-    """What the random tokens showed."""
-
-    common: Vector  # common effect of each carrier, beside their mean, shape (K,)
-    effects: Pull  # contraction and pull of each token in a few of the carriers
-
-
-def _calibrating_tokens(available: Ids, seed: int) -> Ids:
-    if len(available) < _LEAST_TOKENS:
-        raise InputError(
-            f"the run measured {len(available)} random tokens, and {_LEAST_TOKENS} are needed to judge "
-            "another corpus: detect without --tokens"
-        )
-    return np.sort(np.random.default_rng([seed, _CALIBRATING_TOKENS]).permutation(available)[:_TOKENS])
-
-
 def _calibrated(
     job: Job[ProfileSettings],
     corpus: _Corpus,
     screened: TokenEffects,
     reference: Ids,
     progress: ProgressCallback,
-) -> tuple[Calibrated, _Calibrating]:
-    """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers."""
+) -> tuple[Calibrated, Vector, Pull]:
+    """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers.
+
+    Return also the common effect of each carrier beside their mean, and the tokens' pulls and contractions.
+    """
     every = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, range(_CARRIERS))
     predicted = predicted_lifts(screened, anchorage(every.panel))
     common, residuals = np.empty(_CARRIERS), np.empty((len(reference), _CALIBRATING))
@@ -230,7 +222,7 @@ def _calibrated(
     # Pull and contraction carry the noise of the calls that they were measured by.
     carriers = screening_carriers(job.settings)
     found = found._replace(error=max(found.error, float(np.sqrt(least / carriers))))
-    return found, _Calibrating(common - level, Pull(contractions, pulls))
+    return found, common - level, Pull(contractions, pulls)
 
 
 def _features(encoder: Encoder, screened: TokenEffects) -> list[NDArray[np.floating[Any]]]:
@@ -264,7 +256,7 @@ def _universality(
     tokens: pl.DataFrame,
     effects: TokenEffects,
     probed: Ids,
-    calibrating: _Calibrating,
+    calibrating: Pull,
 ) -> Vector:
     """Return the run's universality; of tokens that it did not measure closely, that of their pulls here."""
     found = np.full(len(effects.ids), np.nan)
@@ -281,7 +273,7 @@ def _universality(
     for kind in kinds:
         alone = np.eye(len(panel.group_weights))[kind]
         of_kind = anchorage(replace(panel, group_weights=alone).against(carriers, plan.mean_similarity))
-        ordinary = float(np.median(predicted_lifts(calibrating.effects, of_kind)))
+        ordinary = float(np.median(predicted_lifts(calibrating, of_kind)))
         own = Pull(effects.contraction[rough], effects.pull[rough])
         lifts.append(predicted_lifts(own, of_kind) - ordinary)
     spreads = np.array([plan.groups[kind].spread for kind in kinds])
@@ -406,7 +398,8 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     once = replace(job, tokens=distinct)
     plan = plan_profile(once, progress)
     runner = MemoryRunner(job.encoder, progress)
-    measured = measure_rounds(once, plan, runner)
+    views = job_views(once)
+    measured = measure_views(once, plan, runner, views, confirm_all=True)[views.own]
     found = findings(once, plan, job.vocabulary.frame(), measured)
     curves = _curves(once, plan, runner)
     rows = {row["token_id"]: row for row in found.tokens.to_dicts()}

@@ -63,7 +63,7 @@ _OF_A_VIEW = 0.15
 
 def plan_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> ProfilePlanRecord:
     return make_profile_plan(
-        job.encoder, job.settings, job.sentences, job.vocabulary.available, progress, views=_views(job)
+        job.encoder, job.settings, job.sentences, job.vocabulary.available, progress, views=job_views(job)
     )
 
 
@@ -71,7 +71,7 @@ def run_profile(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: FolderRunner
 ) -> Outcome[ProfileResultRecord]:
     """Run the rounds into a run folder, and sum up what they found."""
-    views, ids = _views(job), [token.id for token in job.tokens]
+    views, ids = job_views(job), [token.id for token in job.tokens]
     every = measure_views(job, plan, run, views)
     measured = every[views.own]
     found = findings(job, plan, vocabulary, measured)
@@ -101,7 +101,7 @@ def run_profile(
     return Outcome(tokens, result)
 
 
-def _views(job: Job[ProfileSettings]) -> Views:
+def job_views(job: Job[ProfileSettings]) -> Views:
     return views_of(job.encoder, job.settings.dimensions, job.settings.layers)
 
 
@@ -173,12 +173,6 @@ def findings(
                 shares[first.rows(each.ids)] = seen / copies[places].sum()
         tokens = tokens.with_columns(pl.Series("copies_seen", shares))
     return found._replace(tokens=tokens)
-
-
-def measure_rounds(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: StageRunner) -> Measured:
-    """Return what the rounds measure of the model as it is, with every token in the last of them."""
-    views = _views(job)
-    return measure_views(job, plan, run, views, confirm_all=True)[views.own]
 
 
 def measure_views(

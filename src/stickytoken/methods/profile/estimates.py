@@ -126,7 +126,6 @@ class Screened(NamedTuple):
 def screen(
     lifts: Vector, reference: NDArray[np.bool_], confidence: float, call_noise: float = 0.0
 ) -> Screened:
-    """Estimate every token from the first round."""
     centred = centre_probes(lifts, reference)
     noise = max(interaction_variance(centred[reference]), call_noise**2) / lifts.shape[1]
     if noise <= _ROUNDING * float((lifts**2).mean()):
@@ -203,8 +202,6 @@ def estimate(
 
 def lifts_of(rounds: Mapping[Round, Measurements], group: int | None = None) -> tuple[Lifts, Lifts | None]:
     """Return the lifts of the first round and, if there is one, the last."""
-    if Round.SCREEN not in rounds:
-        raise InputError("there is no first round to estimate from")
     found = {
         step: Lifts(measured.ids, measured.lifts if group is None else measured.on_group(group))
         for step, measured in rounds.items()

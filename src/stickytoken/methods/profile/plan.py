@@ -108,8 +108,7 @@ def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
 
 def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Choose the tokens with the highest values, of several columns in turn; ties go to the smaller id."""
-    columns = values[:, None] if values.ndim == 1 else values
-    orders = [np.lexsort((ids, -columns[:, place])) for place in range(columns.shape[1])]
+    orders = [np.lexsort((ids, -values[:, place])) for place in range(values.shape[1])]
     chosen: dict[int, None] = {}
     for row in np.stack(orders, axis=1).ravel():
         if len(chosen) == count:

@@ -141,7 +141,6 @@ def decide(
     settings: ProfileSettings,
     center: Vector,
 ) -> Findings:
-    """Estimate, test and judge every token."""
     late, smallest = np.array(plan.late_reference), settings.smallest_effect
     tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence, plan.call_noise)
     spread = plan.similarity_spread

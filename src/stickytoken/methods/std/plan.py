@@ -103,15 +103,8 @@ class StdSettings:
     manhattan: ScoreConstants = field(default=ScoreConstants(1.0, 0.5, 0.1))
 
     def __post_init__(self) -> None:
-        least = {
-            "sentences": 2,
-            "pairs": 1,
-            "scoring_pairs": 1,
-            "validation_pairs": 1,
-            "copies": 1,
-            "seed": 0,
-        }
-        set_whole_numbers(self, least)
+        least = {"sentences": 2, "pairs": 1, "scoring_pairs": 1, "validation_pairs": 1, "copies": 1}
+        set_whole_numbers(self, least | {"seed": 0})
         for name in ("candidate_share", "outlier_range"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
         if not 0 < self.candidate_share <= 1:
@@ -147,8 +140,6 @@ def falls_on_average(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 def candidate_threshold(scores: Sequence[float], share: float) -> float:
     """Find the score that the best ``share`` of the tokens reach (linear quantile)."""
-    if not len(scores):
-        raise InputError("no token was scored")
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
 
 
@@ -158,8 +149,6 @@ def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
     A candidate with a higher rate is sticky (Chen et al. 2025, step 4 of the Sticky Token
     Detector).
     """
-    if not len(rates):
-        raise InputError("no candidate was validated")
     first, third = np.quantile(np.asarray(rates, dtype=np.float64), [0.25, 0.75])
     return float(third + outlier_range * (third - first))
 
@@ -380,7 +369,6 @@ def scoring_stage(
 
 
 def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ValidationStage:
-    """Build the stage that validates candidates."""
 
     def paths(words: Sequence[int]) -> PathSource:
         return KeyedPaths(settings.seed, _VALIDATION_KEY, tuple(words), settings.copies, settings.insertion)
