@@ -13,10 +13,11 @@ from typing import Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken import validation
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
+from stickytoken.validation import list_of
+from stickytoken.validation import shown as described
 from stickytoken.vocabulary import RoundTripTokenizer
 
 
@@ -219,11 +220,11 @@ def texts_of(texts: object) -> list[str]:
     """Return the texts of a list, array, column or generator; refuse what is no such thing."""
     if isinstance(texts, str):
         raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
-    found: list[str] = validation.list_of("texts", "the argument of encode", texts)
+    found: list[str] = list_of("texts", "the argument of encode", texts)
     for place, text in enumerate(found):
         if not isinstance(text, str):
             raise InputError(
-                f"encode takes a list of texts, but item {place + 1} is {validation.shown(text)}"
+                f"encode takes a list of texts, but item {place + 1} is {described(text)}"
             )
     return found
 
