@@ -32,7 +32,7 @@ AREAS = {"attention", "hidden states", "pooling", "attribution", "embedding", "s
         ("prompteol", (1, 3), 4, "lasttoken"),
         ("{sentence}", None, 4, "lasttoken"),
         ("echo", None, 4, "mean"),
-        pytest.param("metaeol", None, 1, "lasttoken of several prompts", marks=pytest.mark.slow),
+        pytest.param("metaeol", None, 1, "lasttoken of several prompts", marks=pytest.mark.nightly),
     ],
 )
 def test_a_planted_token_is_told_from_ordinary_ones(prompt, span, layer, pooling):

@@ -153,7 +153,7 @@ def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, cont
 def test_tables_of_another_kind_are_refused(run_copy):
     path = folder_of(run_copy) / "measures.parquet"
     pl.read_parquet(path).with_columns(pl.col("value").cast(pl.String)).write_parquet(path)
-    assert "has String values in column 'value' instead of Float64" in Page(stickytoken.report(run_copy)).text
+    assert "has String values instead of Float64 in column 'value'" in Page(stickytoken.report(run_copy)).text
     pl.DataFrame({"other": [1]}).write_parquet(path)
     assert "has no column" in Page(stickytoken.report(run_copy)).text
 
