@@ -1,6 +1,7 @@
 """Explanations as a section of the report: what is there is shown, what is not is said, nothing acts."""
 
 import json
+import math
 import shutil
 
 import polars as pl
@@ -150,12 +151,36 @@ def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, cont
         make_report(run_copy, explanations=run_copy / "explain")
 
 
-def test_tables_of_another_kind_are_refused(run_copy):
-    path = folder_of(run_copy) / "measures.parquet"
-    pl.read_parquet(path).with_columns(pl.col("value").cast(pl.String)).write_parquet(path)
-    assert "has String values instead of Float64 in column 'value'" in Page(stickytoken.report(run_copy)).text
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (
+            "measures",
+            pl.col("value").cast(pl.String),
+            "has String values instead of Float64 in column 'value'",
+        ),
+        (
+            "measures",
+            pl.lit(math.nan).alias("benign_mean"),
+            "not finite in column 'benign_mean'",
+        ),
+        ("neighbours", pl.lit(None, pl.Float64).alias("cosine"), "has an empty value in column 'cosine'"),
+        ("attribution", pl.lit(0, pl.Int64).alias("row"), "has cells twice or not at all"),
+    ],
+)
+def test_tables_that_somebody_changed_are_refused(run_copy, name, change, said):
+    path = folder_of(run_copy) / f"{name}.parquet"
+    pl.read_parquet(path).with_columns(change).write_parquet(path)
+    assert said in Page(stickytoken.report(run_copy)).text
     pl.DataFrame({"other": [1]}).write_parquet(path)
     assert "has no column" in Page(stickytoken.report(run_copy)).text
+
+
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_an_interval_that_is_not_known_is_not_drawn(run_copy, end):
+    path = folder_of(run_copy) / "measures.parquet"
+    pl.read_parquet(path).with_columns(pl.lit(None, pl.Float64).alias(end)).write_parquet(path)
+    assert any(each.startswith("explain-") for each in Page(stickytoken.report(run_copy)).data["figures"])
 
 
 def test_an_explanation_of_another_schema_or_model_is_not_shown(run_copy):

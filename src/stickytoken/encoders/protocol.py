@@ -223,9 +223,7 @@ def texts_of(texts: object) -> list[str]:
     found: list[str] = list_of("texts", "the argument of encode", texts)
     for place, text in enumerate(found):
         if not isinstance(text, str):
-            raise InputError(
-                f"encode takes a list of texts, but item {place + 1} is {described(text)}"
-            )
+            raise InputError(f"encode takes a list of texts, but item {place + 1} is {described(text)}")
     return found
 
 

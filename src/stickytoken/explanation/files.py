@@ -201,11 +201,23 @@ def explanation_folders(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
+_SOMETIMES_EMPTY = {"layer", "head", "low", "high", "deviations", "share_below", "carriers"}
+
+
 def read_explanation(folder: Path) -> StoredExplanation:
     """Read the folder of one token."""
     record, files, tables = _record(folder / EXPLANATION_FILE), store.ResultFolder(folder), {}
     for name, schema in TABLE_SCHEMAS.items():
-        tables[name] = files.read_table(f"{name}.parquet", schema)
+        filled = [column for column in schema if column not in _SOMETIMES_EMPTY]
+        table = tables[name] = files.read_table(f"{name}.parquet", schema, filled)
+        if name == "attribution" and any(
+            len(cells) != len(cells.unique(("row", "column")))
+            or len(cells) != cells["row"].n_unique() * cells["column"].n_unique()
+            for cells in table.partition_by("pair")
+        ):
+            raise RunError(
+                f"{folder / name}.parquet has cells twice or not at all: delete it and run explain again"
+            )
     return StoredExplanation(record, tables, folder)
 
 

@@ -121,7 +121,7 @@ def _layers(found: Mapping[str, list[dict[str, Any]]], token: str) -> go.Figure:
             showlegend=column == 1,
             hovertemplate="benign tokens<br>layer %{x}: %{y:.4f}<extra></extra>",
         )
-        known = all(row["low"] is not None for row in rows)
+        known = all(row[end] is not None for row in rows for end in ("low", "high"))
         arms = [row["high"] - row["value"] for row in rows] if known else []
         figure.add_scatter(
             x=layers,
