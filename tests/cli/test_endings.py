@@ -150,6 +150,16 @@ def test_a_full_disk_behind_stdout_is_one_line(form, small_run, tmp_path):
 # Pipes
 
 
+@pytest.mark.parametrize(("closed", "given"), [(1, "show"), (2, "show"), (0, "clean")])
+def test_a_stream_that_was_closed_before_the_start_is_an_empty_one(closed, given, small_run):
+    command = [sys.executable, "-c", MAIN, given, str(small_run.path)]
+    closing = f"import os; os.close({closed}); os.execv({sys.executable!r}, {command!r})"
+    arguments = [sys.executable, "-c", closing]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
+    assert bool(ended.stdout) == (closed == 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "show --format json", "detect"])
 def test_a_reader_that_closes_early_ends_a_command_quietly(
