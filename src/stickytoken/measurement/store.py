@@ -288,11 +288,12 @@ class ResultFolder:
             raise RunError(f"{path} is damaged: delete it and run the same command again") from error
         if missing := [column for column in columns if column not in table.columns]:
             raise RunError(f"{path} has no column {missing[0]!r}: delete it and run the same command again")
+        types = columns if isinstance(columns, Mapping) else {}
         for column in columns:
             values = table[column]
-            if isinstance(columns, Mapping) and values.dtype != columns[column]:
-                wrong = f"{values.dtype} values instead of {columns[column]}"
-            elif values.dtype.is_float() and isinstance(columns, Mapping) and not values.is_finite().all():
+            if values.dtype != types.get(column, values.dtype):
+                wrong = f"{values.dtype} values instead of {types[column]}"
+            elif column in types and values.dtype.is_float() and not values.is_finite().all():
                 wrong = "a number that is not finite"
             elif column in filled and values.null_count():
                 wrong = "an empty value"
