@@ -88,6 +88,8 @@ class Judgement:
         error: standard error of the lifts that are computed from the run.
         measured: number of tokens that were put into texts of the corpus.
         undecided: tokens that may be flagged but were not among those.
+        narrow_limit: median similarity within a narrow corpus, which has too few pairs below the model's mean
+            similarity: its pairs below this median count as unrelated. None for any other corpus.
         others: judgements in the other views that were asked for.
     """
 
@@ -101,6 +103,7 @@ class Judgement:
     error: float
     measured: int
     undecided: int
+    narrow_limit: float | None = None
     others: Mapping[View, Judgement] = field(default_factory=dict)
 
     def __repr__(self) -> str:

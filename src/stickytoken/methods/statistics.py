@@ -278,6 +278,20 @@ def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
     return Pull(1 - kept, mean - kept[:, None] * origin)
 
 
+def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Vector:
+    """Divide the contraction of T tokens into one value per carrier, shape (T, K).
+
+    Their mean is the k of `fit_pull`; how they scatter says how well it is known.
+    """
+    deviations = (before - before.mean(axis=0, dtype=np.float64)).astype(np.float64)
+    variation = float((deviations**2).sum())
+    if variation < _NO_VARIATION:
+        return np.zeros(after.shape[:2])
+    own = after - after.mean(axis=1, keepdims=True, dtype=np.float64)
+    kept = np.einsum("tkd,kd->tk", own, deviations) * (len(before) / variation)
+    return np.asarray(1 - kept, dtype=np.float64)
+
+
 class Anchorage(NamedTuple):
     """What a corpus adds to a token's lift on it."""
 

@@ -14,7 +14,6 @@ from stickytoken.methods.profile.estimates import (
     write_effects,
 )
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.statistics import Pull
 
 DIMENSION = 9
 
@@ -24,8 +23,10 @@ def measured(ids, seed):
     count = len(ids)
     nothing = np.zeros((count, 2))
     pull = generator.normal(size=(count, DIMENSION)).astype(np.float16)
-    effects = Pull(generator.random(count), pull)
-    return Measurements(np.array(ids), nothing, nothing.astype(np.float32), nothing[:, :, None], effects)
+    contractions = generator.random((count, 2))
+    return Measurements(
+        np.array(ids), nothing, nothing.astype(np.float32), nothing[:, :, None], contractions, pull
+    )
 
 
 def reread(folder, rounds, **options):

@@ -257,6 +257,11 @@ def judge(
         f"{found.measured} tokens were measured on these texts; the lifts of the others are computed from "
         f"the run, with a standard error of {found.error:.4f}"
     )
+    if found.narrow_limit is not None:
+        inform(
+            "note: to the model, these texts are more alike than random words: lifts are measured on the "
+            f"less similar half of their pairs, below {found.narrow_limit:.4f}"
+        )
     if found.left_out:
         inform(f"note: {found.left_out} texts were left out: the model cannot read them in full")
     if found.undecided:

@@ -11,11 +11,10 @@ import polars as pl
 import scipy
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, reads_ids
-from stickytoken.encoders.views import View, ViewEncoder
-from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.views import View
+from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Placement
-from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.methods.job import Job, MemoryRunner, tokens_in
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
@@ -49,9 +48,12 @@ from stickytoken.methods.profile.plan import (
     usable_carriers,
 )
 from stickytoken.methods.profile.verdict import (
+    ERASING_COLUMNS,
     NEGLIGIBLE_SHARE,
+    embedding_matrix,
     find_lifts,
     severities,
+    share_erased,
     universality,
     verdicts,
 )
@@ -146,8 +148,11 @@ def judge_corpus(
         effects.contraction[rows], effects.pull[rows] = measured.effects
     estimates = TokenEstimates(effects.ids, texts, lift, lift, null, 0.0)
     universal = _universality(job, plan, tokens, effects, chosen, calibrating)
+    ordinary = run.result.ordinary_contraction if view is None else None
+    if ordinary is None:
+        ordinary = float(np.median(tokens["contraction"].to_numpy()))
     return Judgement(
-        tokens=_table(job, corpus, tokens, effects, estimates, universal, count),
+        tokens=_table(job, corpus, tokens, effects, estimates, universal, count, ordinary),
         source=job.sentences.source,
         texts=len(job.sentences),
         anchors=len(corpus.panel.vectors),
@@ -157,6 +162,7 @@ def judge_corpus(
         error=found.error,
         measured=len(chosen),
         undecided=int(may.sum()) - len(chosen),
+        narrow_limit=corpus.plan.narrow_limit,
     )
 
 
@@ -181,8 +187,8 @@ def _encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors:
     vectors = unit_vectors(encoder.encode(chosen.texts))
     panel = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
     seen = Seen(View(encoder.dimension), panel, plan.mean_similarity)
-    texts, (before,) = usable_carriers(encoder, list(carriers), [seen], _CARRIERS, source)
-    own = plan.model_copy(update={"carriers": texts})
+    texts, (before,), (limit,) = usable_carriers(encoder, list(carriers), [seen], _CARRIERS, source)
+    own = plan.model_copy(update={"carriers": texts, "narrow_limit": limit})
     return _Corpus(own, panel, spread_of(before, panel.weights), chosen.left_out)
 
 
@@ -231,11 +237,7 @@ def _features(encoder: Encoder, screened: TokenEffects) -> list[NDArray[np.float
     The row is free of the noise of measuring.
     """
     known = [np.column_stack([screened.pull, screened.contraction.astype(screened.pull.dtype)])]
-    try:
-        model = encoder.model if isinstance(encoder, ViewEncoder) else encoder
-        rows = inspector_of(model).embedding_matrix() if reads_ids(model) else None
-    except ModelError:
-        rows = None
+    rows = embedding_matrix(encoder)
     return known if rows is None else [*known, rows[screened.ids]]
 
 
@@ -272,7 +274,7 @@ def _universality(
     lifts = []
     for kind in kinds:
         alone = np.eye(len(panel.group_weights))[kind]
-        of_kind = anchorage(replace(panel, group_weights=alone).against(carriers, plan.mean_similarity))
+        of_kind = anchorage(replace(panel, group_weights=alone).against(carriers, plan.unrelated_below))
         ordinary = float(np.median(predicted_lifts(calibrating, of_kind)))
         own = Pull(effects.contraction[rough], effects.pull[rough])
         lifts.append(predicted_lifts(own, of_kind) - ordinary)
@@ -289,6 +291,7 @@ def _table(
     estimates: TokenEstimates,
     universal: Vector,
     null_tokens: int,
+    ordinary: float,
 ) -> pl.DataFrame:
     settings, unknown = job.settings, np.full(len(effects.ids), np.nan)
     available, smallest = len(job.vocabulary.available), settings.smallest_effect * corpus.spread
@@ -305,18 +308,36 @@ def _table(
         "lift_high": estimates.lift.high,
         "universality": universal,
         "moves_up": up,
-        "contraction": effects.contraction,
         "fixed_point": fixed_points(pulls, corpus.panel.weights @ corpus.panel.vectors),
         "q_value": unknown if mattering.q_values is None else mattering.q_values,
     }
     rows = np.searchsorted(effects.ids, tokens["token_id"].to_numpy())
-    given = verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows])
+    # What copies leave of a text is the run's answer: it does not depend on what texts are compared with.
+    known = {name: tokens[name].to_numpy() for name in ERASING_COLUMNS if name in tokens.columns}
+    erases = known.get("erases", np.zeros(len(rows), dtype=np.bool_)).astype(np.bool_)
+    lost = tokens["contraction"].cast(pl.Float64).to_numpy()
+    given = verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows], erases)
     deviations = (estimates.lift.value - estimates.null.center) / corpus.spread
+    grades = severities(deviations[rows], share_erased(lost, ordinary), erases, given)
+    said = [
+        "; ".join(
+            [
+                *([f"erases {k:.0%} of a text (an ordinary token: {ordinary:.0%})"] if erasing else []),
+                *(["lifts these texts"] if lifting else []),
+            ]
+        )
+        or None
+        for k, erasing, lifting in zip(lost, erases, found[rows], strict=True)
+    ]
     return (
         tokens.select("token_id", "token", "decoded", "category")
         .with_columns(**{name: pl.Series(values[rows]) for name, values in columns.items()})
         .with_columns(
-            severity=pl.Series(severities(deviations[rows], given), dtype=pl.String),
+            contraction=tokens["contraction"],
+            **{name: tokens[name] for name in ("contraction_low", "contraction_high") if name in known},
+            erases=pl.Series(erases),
+            reason=pl.Series(said, dtype=pl.String),
+            severity=pl.Series(grades, dtype=pl.String),
             verdict=pl.Series(given, dtype=pl.String),
         )
         .with_columns(pl.col(pl.Float64).fill_nan(None))
@@ -380,6 +401,10 @@ class ProfileEvidence:
     validation_rate: dict[str, float]  # by metric, share of pairs below the mean similarity that rise
     by_placement: dict[str, dict[str, float]]  # the lift
     contraction: float
+    contraction_low: float
+    contraction_high: float
+    erases: bool
+    reason: str | None
     fixed_point: float | None
     q_value: float | None
     texts: int

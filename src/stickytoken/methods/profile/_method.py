@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
+import numpy as np
 import polars as pl
 
 from stickytoken.methods.entry import (
@@ -34,7 +35,7 @@ from stickytoken.methods.profile.anchors import (
 )
 from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.profile.verdict import MEASURED_COLUMNS, recheck
+from stickytoken.methods.profile.verdict import MEASURED_COLUMNS, is_character, recheck
 from stickytoken.methods.protocol import EvidencePanel, FinishedRun, Method, evidence_panel
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.validation import visible
@@ -48,6 +49,8 @@ _SEVERITY = Column("severity", "severity")
 _UNIVERSALITY = Column("universality", "universality", 2)
 _KIND = Column("kind", "kind")
 _SHOWN_COPIES = (0, 1, 2, 4, 8, 16, 32)
+# A note on single characters needs so many of them, and of others, beyond this quantile of the others.
+_LEAST_COMPARED, _NEARLY_ALL, _MANY = 50, 0.99, 0.1
 # The least that one decimal shows.
 _SHOWN = 0.05
 _GLOSSARY = {
@@ -57,16 +60,20 @@ _GLOSSARY = {
     "model's own vectors of texts, so that models can be compared.",
     "severity": "Grade of a flagged token by SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from "
     "0.8 severe (Cohen's small, medium and large effects). At 0.8, a typical unrelated text overtakes about "
-    "four in five of the others. A topical token is graded on the kind of text that it lifts most.",
-    "verdict": "Sticky: a lift that matters, on most kinds of text. Topical: on only some kinds of text, "
-    "which comes from its meaning and is not a defect. Benign: everything else.",
+    "four in five of the others. A topical token is graded on the kind of text that it lifts most. A token "
+    "that erases texts is graded by the share of what an ordinary token leaves of a text that it takes as "
+    "well, with the same bounds, if that grade is higher.",
+    "verdict": "Sticky: copies erase far more of a text than those of ordinary tokens and draw it toward "
+    "others, whatever it is compared with, or they lift unrelated texts of most kinds. Topical: they lift "
+    "only some kinds, which comes from the token's meaning and is no defect. Benign: everything else.",
+    "reason": "Why a token is flagged, in words.",
     "universality": "The share of the kinds of text (news, law, code, chat, ...) that the token lifts by at "
     "least half of what matters. Sticky tokens exceed 0.5.",
     "kind": "The kind of text that a topical token lifts most.",
     "lift on single words": "The lift if the carrier is compared with single vocabulary entries instead of "
     "texts. Nobody embeds single entries, and no verdict rests on it.",
-    "contraction": "How much of the difference between similarities is lost: 0 keeps the meaning, 1 erases "
-    "it.",
+    "contraction": "The share of a text's own meaning that copies erase: 0 keeps it, 1 erases it. It does "
+    "not depend on what the text is compared with.",
     "q value": "The expected share of ordinary tokens among those that stand out at least as much over all "
     "texts. A token that stands out on one kind of text is flagged whatever its q value.",
 }
@@ -79,7 +86,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     plan_record = ProfilePlanRecord
     result_record = ProfileResultRecord
     columns = MEASURED_COLUMNS
-    listed = (*_INTERVAL, _UNIVERSALITY, _KIND, _SEVERITY)
+    listed = (*_INTERVAL, _CONTRACTION, _UNIVERSALITY, _KIND, _SEVERITY)
     reported = (
         _SEVERITY,
         _KIND,
@@ -111,7 +118,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     def evidence_panel(self, job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidencePanel:
         anchors = anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
         texts = self.texts(plan).anchors
-        return evidence_panel(job, plan.carriers[:SYMPTOM_CARRIERS], texts, anchors, plan.mean_similarity)
+        return evidence_panel(job, plan.carriers[:SYMPTOM_CARRIERS], texts, anchors, plan.unrelated_below)
 
     def texts(self, plan: ProfilePlanRecord) -> PlanTexts:
         anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
@@ -124,15 +131,30 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         name, sticky = run.model_name, run.sticky
         if sticky.is_empty():
             scope = "" if run.result.looked_at == run.available else " among those measured"
-            return f"{name} has no sticky tokens{scope}{self._strongest(run)}."
-        worst = sticky.row(0, named=True)
+            return f"{name} has no sticky tokens{scope}{self._strongest(run)}{self._most_erasing(run)}."
         grades = ", ".join(f"{count} {grade}" for grade, count in severity_counts(sticky).items() if count)
         tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
+        found = f"{name} has {len(sticky)} {tokens} ({grades}); "
+        if run.result.erasing:
+            erasing = sticky.filter(pl.col("erases")).sort("contraction", descending=True)
+            worst = erasing.row(0, named=True)
+            return (
+                f"{found}the one that erases texts most, {visible(repr(worst['token']))}, takes "
+                f"{worst['contraction']:.0%} of a text's own meaning, an ordinary token "
+                f"{run.result.ordinary_contraction:.0%}."
+            )
+        worst = sticky.row(0, named=True)
         return (
-            f"{name} has {len(sticky)} {tokens} ({grades}); the worst, {visible(repr(worst['token']))}, "
+            f"{found}the worst, {visible(repr(worst['token']))}, "
             f"moves unrelated texts together by {self._moved(run, worst['lift']):.1f} standard deviations of "
             "the model's similarities more than an ordinary token does."
         )
+
+    def _most_erasing(self, run: Run) -> str:
+        ordinary = run.result.ordinary_contraction
+        if ordinary is None:  # a run of an earlier version did not look
+            return "; whether any erases texts was not examined by this earlier version: detect again"
+        return f"; none erases far more of a text than an ordinary token, which takes {ordinary:.0%} of it"
 
     def _strongest(self, run: Run) -> str:
         known = run.tokens.filter(pl.col("lift").is_not_null()).sort("lift", descending=True)
@@ -165,6 +187,12 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             f"similarities spread by {plan.similarity_spread:.4f}; "
             f"mean similarity u = {plan.mean_similarity_text}",
         ]
+        if result.erasing:
+            erase = "token erases" if result.erasing == 1 else "tokens erase"
+            found.append(
+                f"{result.erasing} {erase} texts whatever they are compared with (an ordinary token: "
+                f"{result.ordinary_contraction:.0%}); column reason says how much, and toward what"
+            )
         if screened := run.settings.values.get("screen_precision"):
             found.append(
                 f"screened in {screened}; numbers of the {result.candidates} tokens measured most closely "
@@ -185,9 +213,35 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
                 "the vocabulary is too small, or its tokens too similar, to tell what is ordinary: verdicts "
                 "rest on the intervals alone, without control of false discoveries"
             )
+        if (limit := run.plan.narrow_limit) is not None:
+            found.append(
+                "to the model, the sentences are more alike than random words: lifts are measured on the "
+                f"less similar half of their pairs, below {limit:.4f}"
+            )
+        if (said := self._erasing_characters(run)) is not None:
+            found.append(said)
         if run.plan.left_out:
             found.append(f"{run.plan.left_out} sentences were left out: the model cannot read them in full")
         return found
+
+    def _erasing_characters(self, run: Run) -> str | None:
+        """Say that single characters erase texts, where many erase more than nearly all longer entries do."""
+        if run.result.ordinary_contraction is None:
+            return None
+        single = is_character(run.tokens)
+        known = run.tokens["contraction"].to_numpy()
+        if min(single.sum(), (~single).sum()) < _LEAST_COMPARED:
+            return None
+        bound = float(np.quantile(known[~single], _NEARLY_ALL))
+        beyond = run.tokens.filter(single & (known > bound)).sort("contraction", descending=True)
+        if len(beyond) < _MANY * single.sum():
+            return None
+        return (
+            f"{len(beyond):,} of {single.sum():,} single characters, such as "
+            f"{visible(repr(beyond['token'][0]))}, erase more of a text than {_NEARLY_ALL:.0%} of the longer "
+            f"entries do (more than {bound:.0%}). The model has seen too little of them to keep the text; "
+            "they are compared with one another, and flagged only if they stand out among themselves"
+        )
 
     def key_facts(self, run: Run) -> list[Fact]:
         result = run.result
@@ -202,7 +256,13 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         )
         if highest is None:
             return [topical]
+        erased = run.tokens["contraction"].max()
+        losses = []
+        if (ordinary := result.ordinary_contraction) is not None and isinstance(erased, float):
+            meaning = f"of a text erased by the token that erases most; by an ordinary token, {ordinary:.0%}"
+            losses = [Fact(f"{erased:.0%}", meaning)]
         return [
+            *losses,
             Fact(
                 f"{self._moved(run, highest):.1f} SD",
                 f"lift of {whose}, beyond an ordinary token's; it always matters from {smallest:g} SD",
@@ -215,8 +275,8 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             "Copies of every token were put into short texts (carriers), at their beginning, their end and "
             f"between their words, {settings.text('copies')} at a time. Each text was compared with texts of "
             "several kinds (anchors) before and after. A few random tokens went through all carriers first, "
-            "to find the few that best represent all; all tokens then went through these. Those that lift "
-            f"most got {settings.number('confirming_texts'):g} further texts, and their numbers rest on "
+            "to find the few that best represent all; all tokens then went through these. Those that lift or "
+            f"erase most got {settings.number('confirming_texts'):g} further texts; their numbers rest on "
             "these alone. What is ordinary was learned from the vocabulary itself."
         )
 
@@ -255,22 +315,35 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
                 "Lift against contraction",
                 _LIFT,
                 _CONTRACTION,
-                "Lift says how far unrelated texts come together, contraction how much of the difference "
-                "between similarities is lost (0: none, 1: all). Among ordinary tokens, one rises as the "
-                "other falls: a word close to many texts lifts and contracts little, and noise contracts but "
-                "does not lift. A sticky token lifts far more than others of its contraction.",
+                "Lift says how far unrelated texts come together, contraction how much of a text's own "
+                "meaning copies erase (0: nothing, 1: everything). Among ordinary tokens, one rises as the "
+                "other falls: a word close to many texts lifts and erases little, and noise erases but "
+                "does not lift. A sticky token lifts far more than others of its contraction, or erases far "
+                "more than any of them and draws texts toward others.",
             ),
         ]
 
     def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
         first = probed[0]
-        measured = ("lift", "lift_low", "lift_high", "universality", "severity", "verdict")
+        measured = ("lift", "lift_low", "lift_high", "contraction", "universality", "severity", "verdict")
         return [
             ProbeTable(
                 "Lift: mean rise of the similarity of unrelated texts",
-                ("id", "token", "category", "lift", "low", "high", "universality", "severity", "verdict"),
+                (
+                    "id",
+                    "token",
+                    "category",
+                    "lift",
+                    "low",
+                    "high",
+                    "contraction",
+                    "universality",
+                    "severity",
+                    "verdict",
+                ),
                 list(map(attrgetter("token_id", "token", "category", *measured), probed)),
             ),
+            *(f"{visible(repr(each.token))} {each.reason}" for each in probed if each.reason),
             self._curves(probed, "below"),
             self._curves(probed, "above"),
             f"An ordinary token lifts by {first.ordinary_lift:.4f}. "

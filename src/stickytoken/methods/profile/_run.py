@@ -54,7 +54,7 @@ from stickytoken.methods.profile.plan import (
     screening_carriers,
     tokens_to_confirm,
 )
-from stickytoken.methods.profile.verdict import Findings, decide
+from stickytoken.methods.profile.verdict import Findings, decide, embedding_matrix, erasures
 from stickytoken.methods.protocol import Outcome
 
 # Every further view adds at least this share of the number of tokens that whole vectors choose.
@@ -92,6 +92,8 @@ def run_profile(
         topical=int((tokens["verdict"] == "topical").sum()),
         ordinary_lift=found.ordinary_lift,
         ordinary_spread=found.ordinary_spread,
+        ordinary_contraction=found.ordinary_contraction,
+        erasing=int((tokens["erases"] & (tokens["verdict"] == "sticky")).sum()),
         empirical_null=found.empirical_null,
         screening_carriers=measured.carriers,
         texts_per_token=round(cost.sequences / len(ids), 2),
@@ -152,8 +154,17 @@ def findings(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, measured: Measured
 ) -> Findings:
     rounds, panel, carriers, _ = measured
-    center, available = panel.weights @ panel.vectors, len(job.vocabulary.available)
-    found = decide(vocabulary, available, rounds, plan, _unselected(job, plan), job.settings, center)
+    available = len(job.vocabulary.available)
+    found = decide(
+        vocabulary,
+        available,
+        rounds,
+        plan,
+        _unselected(job, plan),
+        job.settings,
+        panel,
+        embedding_matrix(job.encoder),
+    )
     # The precision behind each token's numbers: the last round has the model's own.
     own = job.encoder.identity.dtype
     early = str(job.settings.screen_precision or own)
@@ -214,7 +225,7 @@ def measure_views(
     few = _few_carriers(job, plan, pilot[views.whole])
     rest = [place for place in every if place not in few]
     screened = measure(Round.SCREEN, np.union1d(wanted, unselected), few)
-    chosen = dict.fromkeys(screened, wanted) if confirm_all else _chosen(job, plan, views, screened)
+    chosen = dict.fromkeys(screened, wanted) if confirm_all else _chosen(job, plan, views, screened, panels)
     chosen = {view: np.setdiff1d(ids, late) for view, ids in chosen.items()}
     known = {view: found.chosen(np.arange(len(late)), rest) for view, found in pilot.items()}
     further = reduce(np.union1d, chosen.values())
@@ -246,7 +257,7 @@ def _stage(
         reading = require_ids(reading, f"screening in {stage.precision}").at(stage.precision)
     vectors = reading.encode([plan.carriers[place] for place in places])
     further = [
-        (view, panels[view].against(view.units(vectors), plan.seen_in(view).mean_similarity))
+        (view, panels[view].against(view.units(vectors), plan.seen_in(view).unrelated_below))
         for view in views.further
     ]
     return replace(stage, layers=views.layers, further=tuple(further))
@@ -259,24 +270,31 @@ def _few_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Mea
             job.encoder.content_ids(plan.carriers), cells(job.settings, len(plan.carriers)), strict=True
         )
         return typical_carriers(np.array([len(ids) + cell.copies for ids, cell in carriers]), count)
-    # Groups of the lift, and kinds of text, count half each.
+    # Groups of the lift, kinds of text, and contractions count a third each.
     weights = np.array([group.weight for group in plan.groups])
     kinds = np.array([group.kind for group in plan.groups], dtype=np.float64)
-    importance = np.asarray(weights + kinds / max(1.0, kinds.sum()))
-    return representative_carriers(pilot.groups.astype(np.float64), importance, count)
+    importance = np.append(weights + kinds / max(1.0, kinds.sum()), 1.0)
+    values = np.concatenate([pilot.groups, pilot.contractions[:, :, None]], axis=2)
+    return representative_carriers(values, importance, count)
 
 
 def _chosen(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, views: Views, screened: Mapping[View, Measurements]
+    job: Job[ProfileSettings],
+    plan: ProfilePlanRecord,
+    views: Views,
+    screened: Mapping[View, Measurements],
+    panels: Mapping[View, AnchorPanel],
 ) -> dict[View, Ids]:
     """Choose the tokens of the last round in every view: those of whole vectors, and its own highest."""
     count = tokens_to_confirm(job.settings, len(job.tokens))
-    of_whole = _candidates(job, plan.seen_in(views.whole), screened[views.whole], count)
+
+    def candidates(view: View) -> Ids:
+        whole = view == views.whole
+        return _candidates(job, plan.seen_in(view), screened[view], panels[view], count, of_a_view=not whole)
+
+    of_whole = candidates(views.whole)
     return {
-        view: of_whole
-        if view == views.whole
-        else np.union1d(of_whole, _candidates(job, plan.seen_in(view), measured, count, of_a_view=True))
-        for view, measured in screened.items()
+        view: of_whole if view == views.whole else np.union1d(of_whole, candidates(view)) for view in screened
     }
 
 
@@ -284,10 +302,11 @@ def _candidates(
     job: Job[ProfileSettings],
     plan: ProfilePlanRecord,
     screened: Measurements,
+    panel: AnchorPanel,
     count: int,
     of_a_view: bool = False,
 ) -> Ids:
-    """Choose the tokens that lift most: all anchors, and the kind of text that each lifts most."""
+    """Choose the tokens that lift most, over all anchors and on one kind of text, or erase most."""
     settings, late, unselected = job.settings, np.array(plan.late_reference), _unselected(job, plan)
     found = estimate(
         *lifts_of({Round.SCREEN: screened}), unselected, late, settings.confidence, plan.call_noise
@@ -299,7 +318,10 @@ def _candidates(
     spreads = np.median(np.abs(ordinary - np.median(ordinary, axis=0)), axis=0)
     standard = np.divide(deviations, spreads, out=np.zeros_like(deviations), where=spreads > 0)
     # Not by posterior means: with one error for all tokens they rank alike.
-    values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1)])
+    vocabulary, rounds = job.vocabulary.frame(), {Round.SCREEN: screened}
+    embedding = embedding_matrix(job.encoder)
+    erased = erasures(rounds, panel, vocabulary, plan, unselected, settings, embedding).standard()
+    values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])
     if of_a_view:
         smallest = settings.smallest_effect * plan.similarity_spread

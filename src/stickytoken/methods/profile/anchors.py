@@ -156,6 +156,7 @@ class ViewRecord(Record):
     mean_similarity_error: float
     similarity_spread: float
     share_below: float
+    narrow_limit: float | None = None
     spreads: list[float] = Field(description="by group of anchors")
 
 
@@ -165,7 +166,11 @@ class ProfilePlanRecord(PlanRecord):
     similarity_spread: float = Field(
         description="standard deviation of carriers' similarities to the anchors of the lift"
     )
-    share_below: float = Field(description="share of those pairs with a similarity below u")
+    share_below: float = Field(description="share of those pairs that count for the lift")
+    narrow_limit: float | None = Field(
+        default=None,
+        description="median similarity of a corpus with too few pairs below u: pairs below it count instead",
+    )
     left_out: int = Field(description="sentences too long for the model")
     groups: list[AnchorGroupRecord] = Field(description="vocabulary entries, if any, are the last")
     anchors: list[AnchorRecord] = Field(description="those that the lift is measured on first")
@@ -181,9 +186,15 @@ class ProfilePlanRecord(PlanRecord):
     @model_serializer(mode="wrap")
     def _without_empty_views(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = serialize(self)
-        if not self.views:  # so that earlier versions read the plan
-            del written["views"]
+        for name in ("views", "narrow_limit"):
+            if not getattr(self, name):  # so that earlier versions read the plan
+                del written[name]
         return written
+
+    @property
+    def unrelated_below(self) -> float:
+        """The similarity below which pairs count for the lift: u, unless the corpus is a narrow one."""
+        return self.mean_similarity if self.narrow_limit is None else self.narrow_limit
 
     def seen_in(self, view: View | None) -> ProfilePlanRecord:
         """Return the plan with the numbers of one of its views; itself for the model as it is, or None."""
@@ -204,6 +215,12 @@ class ProfileResultRecord(ResultRecord):
     topical: int
     ordinary_lift: float = Field(description="lift of the typical token")
     ordinary_spread: float = Field(description="standard deviation of the lifts of ordinary tokens")
+    ordinary_contraction: float | None = Field(
+        default=None, description="contraction of the typical token; null in runs of earlier versions"
+    )
+    erasing: int | None = Field(
+        default=None, description="sticky tokens that erase texts; null in runs of earlier versions"
+    )
     empirical_null: bool = Field(
         description="whether false discoveries are controlled; with too few tokens, intervals decide"
     )

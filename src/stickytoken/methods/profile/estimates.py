@@ -32,6 +32,8 @@ from stickytoken.methods.statistics import (
 
 # Noise below this share of the mean square is rounding.
 _ROUNDING = 1e-20
+# Rows of a large vocabulary that are computed with at a time.
+_ROWS = 8192
 
 Ids = NDArray[np.int64]
 
@@ -44,22 +46,28 @@ class Measurements:
     lifts: Vector  # on the anchors that the run is about, shape (T, K)
     rising: NDArray[np.float32]  # share of those pairs that rise, shape (T, K)
     groups: NDArray[np.float32]  # lifts by group, NaN where a carrier has no pair with it, shape (T, K, G)
-    effects: Pull
+    contractions: Vector  # by carrier, shape (T, K)
+    pull: NDArray[np.floating[Any]]  # shape (T, d)
     seen: NDArray[np.int64] | None = None  # copies that the tokenizer saw, if counted, shape (T, K)
+
+    @property
+    def effects(self) -> Pull:
+        return Pull(self.contractions.mean(axis=1), self.pull)
 
     def rows(self, ids: Ids) -> NDArray[np.intp]:
         """Find the rows of token ids, all of which must be here."""
         return np.searchsorted(self.ids, ids)
 
     def chosen(self, rows: NDArray[np.intp], carriers: list[int]) -> Measurements:
-        """Keep some tokens and some carriers; the effects stay those of all carriers."""
+        """Keep some tokens and some carriers; the pull stays that of all carriers."""
         both = np.ix_(rows, np.array(carriers, dtype=np.intp))
         return Measurements(
             self.ids[rows],
             self.lifts[both],
             self.rising[both],
             self.groups[both],
-            Pull(self.effects.contraction[rows], self.effects.pull[rows]),
+            self.contractions[both],
+            self.pull[rows],
             None if self.seen is None else self.seen[both],
         )
 
@@ -80,14 +88,14 @@ def measurements(rows: pl.DataFrame, carriers: int, view: View | None = None) ->
     seen = _matrix(ordered, "seen") if "seen" in ordered.columns else None
     if view is None:
         lifts, rising, groups = (_matrix(ordered, column) for column in ("lifts", "rising", "groups"))
-        effects = Pull(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull"))
+        contractions, pulls = _matrix(ordered, "contractions").astype(np.float64), _matrix(ordered, "pull")
     else:
-        numbers, pull = (_matrix(ordered, column) for column in view_columns(view))
+        numbers, pulls = (_matrix(ordered, column) for column in view_columns(view))
         lifts = numbers[:, :carriers]
         rising = numbers[:, carriers : 2 * carriers].astype(np.float32)
-        groups = numbers[:, 2 * carriers : -1].astype(np.float32)
-        effects = Pull(numbers[:, -1].copy(), pull)
-    return Measurements(ids, lifts, rising, groups.reshape(len(ids), carriers, -1), effects, seen)
+        groups = numbers[:, 2 * carriers : -carriers].astype(np.float32)
+        contractions = numbers[:, -carriers:].copy()
+    return Measurements(ids, lifts, rising, groups.reshape(len(ids), carriers, -1), contractions, pulls, seen)
 
 
 def _matrix(ordered: pl.DataFrame, column: str) -> NDArray[Any]:
@@ -109,7 +117,8 @@ def together(first: Measurements, second: Measurements) -> Measurements:
         joined(first.lifts, second.lifts),
         joined(first.rising, second.rising),
         joined(first.groups, second.groups),
-        Pull(*(joined(a, b) for a, b in zip(first.effects, second.effects, strict=True))),
+        joined(first.contractions, second.contractions),
+        joined(first.pull, second.pull),
         None if first.seen is None or second.seen is None else joined(first.seen, second.seen),
     )
 
@@ -144,6 +153,10 @@ def screen(
     )
 
 
+# With fewer unselected tokens, the null distribution cannot be estimated.
+LEAST_NULL_TOKENS = 200
+
+
 class TokenEstimates(NamedTuple):
     """Final estimates of every token; effects are relative to the typical token."""
 
@@ -153,10 +166,28 @@ class TokenEstimates(NamedTuple):
     tested: Estimates  # without shrinkage; p-values are computed from them
     null: Null  # distribution of ordinary tokens
     level: float  # lift of the mean token; added to an effect it gives the lift itself
+    # Tokens that have a null of their own, shape (T,), and that null.
+    nulls: Sequence[tuple[NDArray[np.bool_], Null]] = ()
+
+    def exceedance(self) -> Vector:
+        """Compute p-values: how often an ordinary token of the same kind of entry comes out as high."""
+        found = self.null.exceedance(self.tested)
+        for own, null in self.nulls:
+            found[own] = null.exceedance(Estimates(*(column[own] for column in self.tested)))
+        return found
+
+    def standard(self) -> Vector:
+        """Compute distances from the ordinary token of the same kind, in standard deviations with noise."""
+        center, spread = np.full(len(self.ids), self.null.center), np.full(len(self.ids), self.null.spread)
+        for own, null in self.nulls:
+            center[own], spread[own] = null.center, null.spread
+        scale = np.hypot(spread, self.tested.error)
+        distance = self.tested.value - center
+        return np.asarray(np.divide(distance, scale, out=np.zeros_like(distance), where=scale > 0))
 
 
 class Lifts(NamedTuple):
-    """Lifts of one round, by ascending id."""
+    """Lifts of one round, or other values by carrier, by ascending id."""
 
     ids: Ids
     values: Vector  # shape (T, K)
@@ -169,8 +200,12 @@ def estimate(
     late_reference: Ids,
     confidence: float,
     call_noise: float = 0.0,
+    kinds: Sequence[NDArray[np.bool_]] = (),
 ) -> TokenEstimates:
     """Estimate every token from the last round that it reached.
+
+    Kinds of entries, each the places of its tokens among those of the first round, get a null of their own
+    if they have enough tokens.
 
     Estimates are on the scale of the last round: its carriers may move more than those of the first, or
     less. A token of the last round is estimated from that round alone, whose texts had no part in its
@@ -179,9 +214,15 @@ def estimate(
     unselected = np.isin(first.ids, reference)
     screened = screen(first.values, unselected, confidence, call_noise)
     texts = np.full(len(first.ids), first.values.shape[1])
+    noise = float(screened.plain.error[0] ** 2)
+    nulls = [
+        (own, Null.fit(screened.plain.value[own & unselected], noise))
+        for own in kinds
+        if (own & unselected).sum() >= LEAST_NULL_TOKENS
+    ]
     if last is None:
         level = float(first.values[unselected].mean())
-        return TokenEstimates(first.ids, texts, screened.shrunk, screened.plain, screened.null, level)
+        return TokenEstimates(first.ids, texts, screened.shrunk, screened.plain, screened.null, level, nulls)
     rows, own = np.searchsorted(first.ids, last.ids), np.isin(last.ids, late_reference)
     scale = scale_between(
         screened.plain.value[rows[own]], screened.reliability, last.values[own].mean(axis=1)
@@ -197,7 +238,8 @@ def estimate(
         for target, source in zip(into, confirmed, strict=True):
             target[rows] = source
     level = float((last.values[own] - expected[own, None]).mean())
-    return TokenEstimates(first.ids, texts, lift, tested, screened.null.scaled(scale), level)
+    nulls = [(own, null.scaled(scale)) for own, null in nulls]
+    return TokenEstimates(first.ids, texts, lift, tested, screened.null.scaled(scale), level, nulls)
 
 
 def lifts_of(rounds: Mapping[Round, Measurements], group: int | None = None) -> tuple[Lifts, Lifts | None]:
@@ -207,6 +249,94 @@ def lifts_of(rounds: Mapping[Round, Measurements], group: int | None = None) -> 
         for step, measured in rounds.items()
     }
     return found[Round.SCREEN], found.get(Round.CONFIRM)
+
+
+def contractions_of(
+    rounds: Mapping[Round, Measurements], weights: Mapping[Round, Vector] | None = None
+) -> tuple[Lifts, Lifts | None]:
+    """Return the contractions of the first round and, if there is one, the last, by carrier.
+
+    Each token's may be multiplied by a weight.
+    """
+    found = {
+        step: Lifts(
+            measured.ids, measured.contractions * (1.0 if weights is None else weights[step][:, None])
+        )
+        for step, measured in rounds.items()
+    }
+    return found[Round.SCREEN], found.get(Round.CONFIRM)
+
+
+# Ridge penalties to choose from, relative to the mean squared length of a centred row.
+_ROW_PENALTIES = np.geomspace(1.0, 1e4, 13)
+# Of those that explain at least this share of what the best one explains, the largest is taken.
+_EXPLAINED = 0.9
+# Tokens that the penalty is chosen by, at most.
+_CHOOSING = 2**15
+
+
+def explained_pulls(pull: NDArray[np.floating[Any]], rows: NDArray[np.floating[Any]]) -> Vector:
+    """Predict T pulls from the tokens' rows of the embedding matrix, shape (T, d).
+
+    By ridge regression, each from the other tokens (leave-one-out). A row that was changed pulls in a way
+    that other rows do not lead to expect. A small penalty would explain part of that too, from directions in
+    which few rows differ, so the largest one is taken that explains nearly as much as the best.
+    """
+    mean = pull.mean(axis=0, dtype=np.float64)
+    deviations = pull - mean
+    centred = rows - rows.mean(axis=0, dtype=np.float64)
+    centred /= float(np.sqrt(np.square(centred).sum(axis=1).mean())) or 1.0
+    lengths, directions = np.linalg.eigh(centred.T @ centred)
+    turned = centred @ directions
+    products = turned.T @ deviations
+
+    def errors(penalty: float, chosen: slice) -> Vector:
+        fitted = turned[chosen] @ (products / (lengths + penalty)[:, None])
+        leverage = (turned[chosen] ** 2) @ (1 / (lengths + penalty))
+        return np.asarray((deviations[chosen] - fitted) / (1 - leverage)[:, None], dtype=np.float64)
+
+    some = slice(None, None, -(-len(pull) // _CHOOSING))
+    total = float((deviations[some] ** 2).sum())
+    explained = np.array([total - float((errors(each, some) ** 2).sum()) for each in _ROW_PENALTIES])
+    if (best := float(explained.max())) <= 0:
+        return np.broadcast_to(mean, pull.shape)
+    penalty = float(_ROW_PENALTIES[np.flatnonzero(explained >= _EXPLAINED * best)[-1]])
+    return np.asarray(pull - errors(penalty, slice(None)), dtype=np.float64)
+
+
+def unexplained(
+    rounds: Mapping[Round, Measurements], rows: NDArray[np.floating[Any]], late_reference: Ids
+) -> dict[Round, NDArray[np.floating[Any]]]:
+    """Subtract from the pulls of all rounds what the tokens' rows explain.
+
+    ``rows`` are those of the tokens of the first round, which the regression is fitted to. Its predictions
+    are brought to the scale of the last round by a line through the pulls of the pilot's tokens.
+    """
+    first, last = rounds[Round.SCREEN], rounds.get(Round.CONFIRM)
+    explained = explained_pulls(first.pull.astype(np.float64), rows)
+    found: dict[Round, NDArray[np.floating[Any]]] = {Round.SCREEN: first.pull - explained}
+    if last is not None:
+        late = last.rows(last.ids[np.isin(last.ids, late_reference)])
+        known, measured = explained[first.rows(last.ids)], last.pull.astype(np.float64)
+        center, origin = known[late].mean(axis=0), measured[late].mean(axis=0)
+        deviations = known[late] - center
+        variation = float((deviations**2).sum())
+        slope = float((deviations * (measured[late] - origin)).sum()) / variation if variation > 0 else 0.0
+        found[Round.CONFIRM] = measured - origin - slope * (known - center)
+    return found
+
+
+def reach(pull: NDArray[np.floating[Any]], texts: NDArray[np.float32]) -> Vector:
+    """Compute how far T pulls draw a text toward other texts: the root mean square of p . text, shape (T,).
+
+    A word that pulls a text toward a meaning of its own reaches few texts.
+    """
+    products = (texts.T @ texts / len(texts)).astype(np.float64)
+    found = np.empty(len(pull))
+    for start in range(0, len(pull), _ROWS):
+        rows = pull[start : start + _ROWS].astype(np.float64)
+        found[start : start + _ROWS] = np.sqrt(np.maximum(((rows @ products) * rows).sum(axis=1), 0.0))
+    return found
 
 
 # Ridge penalties to choose from, relative to the mean squared length of the features.
@@ -284,12 +414,13 @@ def round_measurements(
 
     seen = np.minimum(measured.seen, planned)
     factors = np.clip(shares(planned) / np.maximum(shares(seen), np.finfo(float).tiny), 1.0, _MOST)
-    mean, (contraction, pull) = factors.mean(axis=1), measured.effects
+    pull = measured.pull * factors.mean(axis=1)[:, None]
     return replace(
         measured,
         lifts=measured.lifts * factors,
         groups=(measured.groups * factors[:, :, None]).astype(measured.groups.dtype),
-        effects=Pull(contraction * mean, (pull * mean[:, None]).astype(pull.dtype)),
+        contractions=measured.contractions * factors,
+        pull=pull.astype(measured.pull.dtype),
     )
 
 
@@ -302,7 +433,6 @@ EFFECTS_COLUMNS = ("token_id", "round", "contraction", "pull")
 # those of whole pulls at a Spearman correlation of at least 0.998 (all-mpnet-base-v2, 768 dimensions) and
 # 0.962 (all-MiniLM-L6-v2, 384).
 MOST_BYTES = 512 * 2**20
-_ROWS = 8192
 
 
 class Effects(NamedTuple):

@@ -24,6 +24,7 @@ from stickytoken.methods.probes import (
     Carrier,
     CarrierPanel,
     Response,
+    Vector,
     as_carriers,
     require_insertion,
     with_copies,
@@ -43,7 +44,7 @@ from stickytoken.methods.profile.anchors import (
     sources,
     vocabulary_anchors,
 )
-from stickytoken.methods.statistics import Pull, fit_pull
+from stickytoken.methods.statistics import carrier_contractions, fit_pull
 from stickytoken.unit_vectors import unit_vectors
 
 # Carriers of the first round, beside what the budget leaves for the others.
@@ -162,9 +163,12 @@ def make_profile_plan(
     seen = [
         Seen(view, AnchorPanel(view.units(vectors), places, weights), u.value) for view, u in means.items()
     ]
-    chosen, similarities = usable_carriers(reading, carriers, seen, carriers_needed(settings), corpus.source)
+    chosen, similarities, limits = usable_carriers(
+        reading, carriers, seen, carriers_needed(settings), corpus.source
+    )
     records = [
-        _view_record(each, means[each.view], before) for each, before in zip(seen, similarities, strict=True)
+        _view_record(each, means[each.view], before, limit)
+        for each, before, limit in zip(seen, similarities, limits, strict=True)
     ]
     order = np.random.default_rng([settings.seed, _REFERENCE]).permutation([token.id for token in vocabulary])
     return ProfilePlanRecord(
@@ -216,10 +220,11 @@ class Seen(NamedTuple):
 
 def usable_carriers(
     encoder: Encoder, texts: Sequence[str], seen: Sequence[Seen], needed: int, source: str
-) -> tuple[list[str], list[NDArray[np.float32]]]:
+) -> tuple[list[str], list[NDArray[np.float32]], list[float | None]]:
     """Choose the first carriers that have enough unrelated anchors in all views.
 
-    Return them, and their similarities to the anchors by view.
+    A narrow corpus has too few similarities below u. The lower half of its own then counts as unrelated.
+    Return the carriers; by view, their similarities to the anchors, and the limit that replaces u, if any.
     """
     vectors = encoder.encode(texts)
     every = [view.units(vectors) @ panel.vectors.T for view, panel, _ in seen]
@@ -230,21 +235,27 @@ def usable_carriers(
                 f"{encoder.name} gives all sentences of {source} the same similarity "
                 f"({before.mean():.4f}{at}): there is nothing that a token could move"
             )
-    usable = np.ones(len(texts), dtype=np.bool_)
+    usable, limits = np.ones(len(texts), dtype=np.bool_), list[float | None]()
     for (_, panel, u), before, at in zip(seen, every, where, strict=True):
-        usable &= (before < u) @ panel.weights >= _LEAST_BELOW
+        enough, limit = (before < u) @ panel.weights >= _LEAST_BELOW, None
+        if (usable & enough).sum() < needed:
+            limit = float(np.median(before[:, panel.weights > 0]))
+            enough = (before < limit) @ panel.weights >= _LEAST_BELOW
+        usable &= enough
+        limits.append(limit)
         if usable.sum() < needed:
             raise InputError(
-                f"only {usable.sum()} of {len(texts)} carriers from {source} have a similarity below the "
-                f"model's mean {u:.4f} to some anchors{at}, {needed} are needed: "
-                "use sentences on more varied subjects or, if the model finds all texts more similar than "
-                "single words, load it with the prompt and pooling that it was trained with"
+                f"only {usable.sum()} of {len(texts)} carriers from {source} have a similarity below its "
+                f"median {limit:.4f} to some anchors{at}, {needed} are needed: use more sentences, or "
+                "sentences on more varied subjects"
             )
     first = np.flatnonzero(usable)[:needed]
-    return [texts[k] for k in first], [before[first] for before in every]
+    return [texts[k] for k in first], [before[first] for before in every], limits
 
 
-def _view_record(seen: Seen, u: MeanSimilarity, before: NDArray[np.float32]) -> ViewRecord:
+def _view_record(
+    seen: Seen, u: MeanSimilarity, before: NDArray[np.float32], limit: float | None
+) -> ViewRecord:
     view, panel, _ = seen
     of_groups = [before[:, panel.groups == k] for k in range(len(panel.group_weights))]
     return ViewRecord(
@@ -254,7 +265,8 @@ def _view_record(seen: Seen, u: MeanSimilarity, before: NDArray[np.float32]) -> 
         mean_similarity_entries=u.entries,
         mean_similarity_error=u.error,
         similarity_spread=spread_of(before, panel.weights),
-        share_below=float(((before < u.value) @ panel.weights).mean()),
+        share_below=float(((before < (u.value if limit is None else limit)) @ panel.weights).mean()),
+        narrow_limit=limit,
         spreads=[spread_of(own, np.full(own.shape[1], 1 / own.shape[1])) for own in of_groups],
     )
 
@@ -266,7 +278,7 @@ def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> floa
 
 
 def view_columns(view: View) -> tuple[str, str]:
-    """Name the columns of a view in a shard: lifts, rising, groups and contraction together; the pull."""
+    """Name the columns of a view in a shard: lifts, rising, groups and contractions together; the pull."""
     return f"{view.key}:numbers", f"{view.key}:pull"
 
 
@@ -315,31 +327,35 @@ class ProfileStage:
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, Measured]]:
         """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions."""
-        (lifts, groups, rising), effects = _measured(View(self.panel.vectors.shape[1]), self.panel, vectors)
+        own = View(self.panel.vectors.shape[1])
+        (lifts, groups, rising), contractions, pulls = _measured(own, self.panel, vectors)
         rows: list[dict[str, Measured]] = [
             {
                 "lifts": lifts[row].tolist(),
                 "rising": rising[row].astype(np.float32),
                 "groups": groups[row].astype(np.float32).ravel(),
-                "contraction": float(effects.contraction[row]),
-                "pull": effects.pull[row],
+                "contractions": contractions[row].astype(np.float32),
+                "pull": pulls[row],
             }
             for row in range(len(tokens))
         ]
         for view, panel in self.further:
-            (lifts, groups, rising), effects = _measured(view, panel, vectors)
+            (lifts, groups, rising), contractions, pulls = _measured(view, panel, vectors)
             flat = groups.reshape(len(groups), -1)
-            together = np.concatenate([lifts, rising, flat, effects.contraction[:, None]], axis=1)
+            together = np.concatenate([lifts, rising, flat, contractions], axis=1)
             numbers, pull = view_columns(view)
             for row, into in enumerate(rows):
-                into[numbers], into[pull] = together[row], effects.pull[row]
+                into[numbers], into[pull] = together[row], pulls[row]
         return rows
 
 
-def _measured(view: View, panel: CarrierPanel, vectors: NDArray[np.float32]) -> tuple[Response, Pull]:
+def _measured(
+    view: View, panel: CarrierPanel, vectors: NDArray[np.float32]
+) -> tuple[Response, Vector, NDArray[np.float16]]:
+    """Return the lifts, the contraction by carrier, and the pull."""
     units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
-    contraction, pull = fit_pull(panel.vectors, units)
-    return panel.response(units), Pull(contraction, pull.astype(np.float16))
+    contractions, pull = carrier_contractions(panel.vectors, units), fit_pull(panel.vectors, units).pull
+    return panel.response(units), contractions, pull.astype(np.float16)
 
 
 def round_stage(
@@ -360,7 +376,7 @@ def round_stage(
         carriers=as_carriers(encoder, settings.insertion, texts),
         places=tuple(places),
         cells=tuple(every[place] for place in places),
-        panel=panel.against(unit_vectors(lower.encode(texts)), plan.mean_similarity),
+        panel=panel.against(unit_vectors(lower.encode(texts)), plan.unrelated_below),
         seed=settings.seed,
         precision=precision,
         counting=settings.insertion is Insertion.WORDS and not getattr(encoder.tokenizer, "estimates", False),

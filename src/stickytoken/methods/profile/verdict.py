@@ -5,40 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.data.sentences import open_ended
-from stickytoken.encoders.protocol import IdEncoder
-from stickytoken.encoders.views import MeanSimilarity
+from stickytoken.encoders.protocol import Encoder, IdEncoder, reads_ids
+from stickytoken.encoders.views import MeanSimilarity, ViewEncoder
+from stickytoken.errors import ModelError
 from stickytoken.insertion import Insertion, Joining, Token
+from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods.entry import Severity, Verdict, severity_of
 from stickytoken.methods.job import MeasuredTokens, MemoryRunner, Rechecked, RecheckJob, Tokens
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings, anchor_panel
 from stickytoken.methods.profile.estimates import (
+    LEAST_NULL_TOKENS,
     Ids,
     Measurements,
     TokenEstimates,
+    contractions_of,
     estimate,
     lifts_of,
     measurements,
+    reach,
     together,
+    unexplained,
 )
 from stickytoken.methods.profile.plan import ProfileStage, Round, make_profile_plan, round_stage
-from stickytoken.methods.statistics import Pull, fixed_points, q_values
+from stickytoken.methods.statistics import Estimates, Pull, fixed_points, q_values
 from stickytoken.vocabulary import Vocabulary
 
 # A lift that may be smaller than this share of the smallest effect is never flagged.
 NEGLIGIBLE_SHARE = 0.5
 # A sticky token lifts most kinds of text.
 UNIVERSAL_SHARE = 0.5
-# With fewer unselected tokens, the null distribution cannot be estimated.
-LEAST_NULL_TOKENS = 200
+# Copies erase far more than usual if fewer than one in so many ordinary tokens does.
+RARE = 2000
+# They must also take, with confidence, this share of what an ordinary token leaves of a text. Where too few
+# tokens show what is rare, it is the second share.
+_LEAST_ERASED, _ERASED_WITHOUT_NULL = 0.1, 0.5
 # Fewer carriers say nothing about their noise.
 _LEAST_CARRIERS = 2
 
@@ -61,7 +70,9 @@ MEASURED_COLUMNS = (
     "severity",
     "verdict",
 )
-TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
+# Runs of earlier versions lack them.
+ERASING_COLUMNS = ("contraction_low", "contraction_high", "erases", "reason")
+TOKEN_COLUMNS = (*MEASURED_COLUMNS, *ERASING_COLUMNS, "precision")
 
 
 class Flagged(NamedTuple):
@@ -105,22 +116,126 @@ def universality(effects: Vector, spreads: Vector, smallest: float) -> Vector:
     return np.asarray(shares, dtype=np.float64)
 
 
-def severities(effects: Vector, verdicts: Sequence[Verdict]) -> list[Severity | None]:
-    """Grade effects above the ordinary token's; only flagged tokens have a severity."""
+def share_erased(contraction: Vector | float, ordinary: float) -> Any:
+    """Compute the share of what an ordinary token leaves of a text that copies take from it as well."""
+    return (contraction - ordinary) / max(1 - ordinary, np.finfo(float).tiny)
+
+
+def severities(
+    effects: Vector, erased: Vector, erases: NDArray[np.bool_], verdicts: Sequence[Verdict]
+) -> list[Severity | None]:
+    """Grade flagged tokens by the larger of two numbers.
+
+    One is the effect above the ordinary token's, the other, of tokens that erase, `share_erased`.
+    """
+    grades = np.where(erases, np.maximum(effects, erased), effects)
     return [
-        None if verdict is Verdict.BENIGN else severity_of(effect)
-        for effect, verdict in zip(effects, verdicts, strict=True)
+        None if verdict is Verdict.BENIGN else severity_of(grade)
+        for grade, verdict in zip(grades, verdicts, strict=True)
     ]
 
 
-def verdicts(mattering: NDArray[np.bool_], on_a_kind: NDArray[np.bool_], universal: Vector) -> list[Verdict]:
-    """Call flagged tokens sticky if they lift most kinds of text, and topical otherwise."""
-    flagged = mattering | on_a_kind
-    sticky = flagged & ~(universal <= UNIVERSAL_SHARE)
+def verdicts(
+    mattering: NDArray[np.bool_],
+    on_a_kind: NDArray[np.bool_],
+    universal: Vector,
+    erases: NDArray[np.bool_],
+) -> list[Verdict]:
+    """Call tokens sticky that erase texts or lift most kinds of text, and topical if they lift only some."""
+    flagged = mattering | on_a_kind | erases
+    sticky = erases | flagged & ~(universal <= UNIVERSAL_SHARE)
     return [
         Verdict.STICKY if is_sticky else Verdict.TOPICAL if is_flagged else Verdict.BENIGN
         for is_sticky, is_flagged in zip(sticky, flagged, strict=True)
     ]
+
+
+def is_character(tokens: pl.DataFrame) -> NDArray[np.bool_]:
+    """Tell entries that are a single letter, digit or symbol from longer ones."""
+    return (tokens["decoded"].str.strip_chars().str.len_chars() <= 1).to_numpy()
+
+
+class Erasing(NamedTuple):
+    """What copies leave of a text."""
+
+    contraction: Estimates  # of every token, on the scale of the last round
+    ordinary: float  # contraction of the typical token
+    found: NDArray[np.bool_]  # whether a token erases far more than ordinary ones
+
+
+def embedding_matrix(encoder: Encoder) -> NDArray[np.floating[Any]] | None:
+    """Return the matrix of token embeddings; None where it is not at hand."""
+    try:
+        model = encoder.model if isinstance(encoder, ViewEncoder) else encoder
+        return inspector_of(model).embedding_matrix() if reads_ids(model) else None
+    except ModelError:
+        return None
+
+
+def text_anchors(panel: AnchorPanel, plan: ProfilePlanRecord) -> NDArray[np.float32]:
+    """Vectors of the anchors that are texts, not vocabulary entries."""
+    return panel.vectors[panel.groups < len(plan.groups) - bool(plan.vocabulary_anchors)]
+
+
+def erasures(
+    rounds: Mapping[Round, Measurements],
+    panel: AnchorPanel,
+    vocabulary: pl.DataFrame,
+    plan: ProfilePlanRecord,
+    unselected: Ids,
+    settings: ProfileSettings,
+    embedding: NDArray[np.floating[Any]] | None,
+) -> TokenEstimates:
+    """Estimate the contraction of every token times its `reach`, on which it may be found to erase texts.
+
+    The contraction alone would also find rare names and numbers, which erase a text in favour of a meaning
+    that few texts share. Where the embedding matrix is known, shape (V, d), the reach is that of the part of
+    the pull that the token's row does not explain. Single characters erase more than words, and are compared
+    with one another.
+    """
+    texts, ids = text_anchors(panel, plan), rounds[Round.SCREEN].ids
+    pulls: Mapping[Round, NDArray[np.floating[Any]]] = {step: each.pull for step, each in rounds.items()}
+    if embedding is not None:
+        pulls = unexplained(rounds, embedding[ids], np.array(plan.late_reference))
+    weights = {step: reach(pull, texts) for step, pull in pulls.items()}
+    entries = vocabulary.filter(pl.col("token_id").is_in(ids)).sort("token_id")
+    characters = is_character(entries)
+    return estimate(
+        *contractions_of(rounds, weights),
+        unselected,
+        np.array(plan.late_reference),
+        settings.confidence,
+        plan.call_noise,
+        kinds=(characters, ~characters),
+    )
+
+
+def find_erasing(
+    rounds: Mapping[Round, Measurements],
+    panel: AnchorPanel,
+    vocabulary: pl.DataFrame,
+    plan: ProfilePlanRecord,
+    unselected: Ids,
+    available: int,
+    settings: ProfileSettings,
+    embedding: NDArray[np.floating[Any]] | None,
+) -> Erasing:
+    """Find tokens whose copies erase a text and draw it toward others, as those of ordinary tokens do not."""
+    late = np.array(plan.late_reference)
+    lost = estimate(*contractions_of(rounds), unselected, late, settings.confidence, plan.call_noise)
+    value, error, low, high = lost.lift
+    contraction = Estimates(value + lost.level, error, low + lost.level, high + lost.level)
+    ordinary = lost.null.center + lost.level
+    least = share_erased(contraction.low, ordinary)
+    if len(unselected) < LEAST_NULL_TOKENS or lost.null.spread == 0:
+        return Erasing(contraction, ordinary, least > _ERASED_WITHOUT_NULL)
+    tested = erasures(rounds, panel, vocabulary, plan, unselected, settings, embedding)
+    chances = tested.exceedance()
+    rare = (chances <= 1 / RARE) | (q_values(chances, max(available, len(tested.ids))) <= settings.fdr)
+    found = rare & (least > _LEAST_ERASED)
+    if Round.CONFIRM in rounds:  # the few texts of the first round are not enough
+        found &= np.isin(tested.ids, rounds[Round.CONFIRM].ids)
+    return Erasing(contraction, ordinary, found)
 
 
 class Findings(NamedTuple):
@@ -129,6 +244,7 @@ class Findings(NamedTuple):
     tokens: pl.DataFrame
     ordinary_lift: float  # of the typical token
     ordinary_spread: float  # standard deviation of the lifts of ordinary tokens
+    ordinary_contraction: float  # of the typical token
     empirical_null: bool  # whether false discoveries are controlled
 
 
@@ -139,7 +255,8 @@ def decide(
     plan: ProfilePlanRecord,
     unselected: Ids,
     settings: ProfileSettings,
-    center: Vector,
+    panel: AnchorPanel,
+    embedding: NDArray[np.floating[Any]] | None,
 ) -> Findings:
     late, smallest = np.array(plan.late_reference), settings.smallest_effect
     tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence, plan.call_noise)
@@ -148,6 +265,7 @@ def decide(
     # Tokens that were selected by their lift must not define what is ordinary in the last round.
     known = _latest(rounds, {Round.SCREEN: unselected, Round.CONFIRM: late})
     groups = known.groups
+    erasing = find_erasing(rounds, panel, vocabulary, plan, unselected, available, settings, embedding)
 
     # A topical token is graded, and named, by the kind of text that it lifts most.
     on_kinds = _on_kinds(rounds, plan, unselected, available, settings)
@@ -155,11 +273,11 @@ def decide(
     spreads = np.array([group.spread for group in plan.groups])
     universal = universality(groups[:, kinds], spreads[kinds], smallest)
     on_a_kind = np.asarray(on_kinds.any(axis=1))
-    found = verdicts(lifting.found, on_a_kind, universal)
+    found = verdicts(lifting.found, on_a_kind, universal, erasing.found)
     topical = on_a_kind & np.array([verdict is Verdict.TOPICAL for verdict in found])
     by_kind = np.where(on_kinds, groups / spreads, -np.inf)
-    names = [group.name for group in plan.groups]
-    most = [names[place] if own else None for place, own in zip(by_kind.argmax(axis=1), topical, strict=True)]
+    names = np.array([group.name for group in plan.groups])
+    most = [name if own else None for name, own in zip(names[by_kind.argmax(axis=1)], topical, strict=True)]
     effects = (tokens.lift.value - tokens.null.center) / spread
     effects = np.where(topical, np.maximum(effects, by_kind.max(axis=1)), effects)
 
@@ -172,24 +290,73 @@ def decide(
         "lift_high": tokens.lift.high + tokens.level,
         "lift_words": groups[:, -1] + known.levels[-1] if plan.vocabulary_anchors else unknown,
         "validation_rate": known.rising,
-        "contraction": known.effects.contraction,
-        "fixed_point": fixed_points(known.effects, center),
+        "contraction": erasing.contraction.value,
+        "contraction_low": erasing.contraction.low,
+        "contraction_high": erasing.contraction.high,
+        "erases": erasing.found,
+        "fixed_point": fixed_points(known.effects, panel.weights @ panel.vectors),
         "q_value": unknown if lifting.q_values is None else lifting.q_values,
         "universality": universal,
         "kind": most,
-        "severity": severities(effects, found),
+        "severity": severities(
+            effects, share_erased(erasing.contraction.value, erasing.ordinary), erasing.found, found
+        ),
         "verdict": found,
+        "reason": [
+            reason(
+                contraction if erases else None,
+                erasing.ordinary,
+                [str(name) for name in names[kinds & (row >= NEGLIGIBLE_SHARE * smallest * spreads)]],
+                int(kinds.sum()),
+                lifts,
+                kind,
+            )
+            for contraction, erases, row, lifts, kind in zip(
+                erasing.contraction.value, erasing.found, groups, lifting.found, most, strict=True
+            )
+        ],
     }
-    strings = dict.fromkeys(("kind", "severity", "verdict"), pl.String)
+    strings = dict.fromkeys(("kind", "severity", "verdict", "reason"), pl.String)
     table = pl.DataFrame(columns, schema_overrides=strings).with_columns(pl.col(pl.Float64).fill_nan(None))
     return Findings(
         table.join(vocabulary, on="token_id", how="left", validate="1:1")
-        .select(*MEASURED_COLUMNS)
+        .select(*MEASURED_COLUMNS, *ERASING_COLUMNS)
         .sort("token_id"),
         tokens.null.center + tokens.level,
         tokens.null.spread,
+        erasing.ordinary,
         lifting.q_values is not None,
     )
+
+
+# Kinds of text that a reason names.
+_NAMED_KINDS = 2
+
+
+def reason(
+    erased: float | None, ordinary: float, lifted: Sequence[str], kinds: int, lifts: bool, kind: str | None
+) -> str | None:
+    """Say in words why a token is flagged; None if it is not.
+
+    Args:
+        erased: contraction of a token that erases; None of another one.
+        ordinary: contraction of the typical token.
+        lifted: kinds of text that the token lifts by at least half the smallest effect.
+        kinds: number of kinds that were measured.
+        lifts: whether its lift matters.
+        kind: the kind of text that a topical token is an outlier on.
+    """
+    said = []
+    if erased is not None:
+        most = " and ".join(lifted[:_NAMED_KINDS]) if len(lifted) <= _NAMED_KINDS else f"{len(lifted)} kinds"
+        toward = f"pulls it toward {most}" if lifted else "pulls it toward no kind that was measured"
+        advice = "" if lifted else ": judge your own texts"
+        said.append(f"erases {erased:.0%} of a text (an ordinary token: {ordinary:.0%}), {toward}{advice}")
+    if lifts:
+        said.append(f"lifts {len(lifted)} of {kinds} kinds of text" if kinds else "lifts unrelated texts")
+    if kind is not None:
+        said.append(f"outlier on {kind}")
+    return "; ".join(said) or None
 
 
 class _Latest(NamedTuple):
@@ -348,17 +515,25 @@ class ProfileRecheck:
         ordinary = self.ordinary((*excluded, *tokens.ids))
         found = self._measurements(tokens._replace(as_ids=[*tokens.as_ids, *ordinary]))
         ids = np.array([token.id for token in ordinary])
-        center = self._panel.weights @ self._panel.vectors
         vocabulary, available = self.vocabulary.frame(), len(self.vocabulary.available)
         rounds = {Round.SCREEN: found}
-        judged = decide(vocabulary, available, rounds, self.plan, ids, self.settings, center)
+        judged = decide(
+            vocabulary,
+            available,
+            rounds,
+            self.plan,
+            ids,
+            self.settings,
+            self._panel,
+            embedding_matrix(self.encoder),
+        )
         usual = found.rows(ids)
         means: Vector = found.lifts.mean(axis=1)
         return Rechecked(
             judged.tokens.filter(pl.col("token_id").is_in(tokens.ids)),
             dict(zip(found.ids.tolist(), means.tolist(), strict=True)),
             float(np.median(means[usual])),
-            float(np.median(found.effects.contraction[usual])),
+            judged.ordinary_contraction,
         )
 
     def curves(self, tokens: Tokens) -> dict[int, list[float]]:
