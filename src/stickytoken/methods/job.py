@@ -81,6 +81,9 @@ class DimensionRecord(Record):
         description="largest lift above the typical token's, in those standard deviations"
     )
     mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
+    ordinary_contraction: float | None = Field(
+        default=None, description="contraction of the typical token; null in runs of earlier versions"
+    )
 
     @property
     def view(self) -> View:

@@ -70,7 +70,7 @@ def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
     assert len(table) == profiled.AVAILABLE == run.record.tokens == run.result.looked_at
     assert table["token_id"].is_sorted()
     missing = {name for name, count in table.null_count().row(0, named=True).items() if count}
-    assert missing <= {"fixed_point", "severity", "kind"}
+    assert missing <= {"fixed_point", "severity", "kind", "reason"}
     assert not any(series.is_nan().any() for series in table.select(pl.col(pl.Float64)))
     assert ((table["lift_low"] < table["lift"]) & (table["lift"] < table["lift_high"])).all()
     assert table.filter(pl.col("severity").is_null())["verdict"].unique().to_list() == ["benign"]
@@ -261,7 +261,6 @@ REFUSED = {
     "far too few": ({"sentences": profiled.corpus(28)}, "29 are needed: use more or shorter sentences$"),
     "alike": ({"model": lambda: alike(0)}, SAME),
     "nearly alike": ({"model": lambda: alike(1e-5)}, SAME),
-    "above": ({"model": lambda: profiled.planted_model(2, common=2)}, "of 100 carriers from test have"),
     "pairs": (
         {"sentences": None, "pairs": [SentencePair("a bird", "a song", 0.1)]},
         "takes no pairs: .* std",

@@ -111,25 +111,31 @@ def test_a_severity_begins_at_its_bound_and_benign_tokens_have_none(verdict):
     assert list(SEVERITY_BOUNDS.values()) == bounds
     effects = np.array([-9.0, *bounds, *(np.nextafter(bound, 0) for bound in bounds), 99.0])
     expected = ["negligible", "mild", "serious", "severe", "negligible", "mild", "serious", "severe"]
-    assert severities(effects, [verdict] * 8) == expected
-    assert severities(effects[:2], [Verdict.BENIGN, verdict]) == [None, "mild"]
+    none, nothing = np.zeros(8, dtype=bool), np.zeros(8)
+    assert severities(effects, nothing, none, [verdict] * 8) == expected
+    assert severities(effects[:2], nothing[:2], none[:2], [Verdict.BENIGN, verdict]) == [None, "mild"]
+    # A token that erases has the higher of its two grades.
+    assert severities(nothing, effects, ~none, [verdict] * 8) == expected
+    assert severities(effects, nothing + 0.3, ~none, [verdict] * 8)[0] == "mild"
 
 
 # verdicts
 
 
-VERDICTS = [  # whether the lift matters, whether that on a kind does, universality
-    ("sticky", True, False, 1.0),
-    ("sticky", True, True, np.nextafter(UNIVERSAL_SHARE, 1)),
-    ("topical", True, False, UNIVERSAL_SHARE),
-    ("topical", True, True, 0.0),
-    ("sticky", True, False, math.nan),
-    ("sticky", False, True, math.nan),
-    ("sticky", False, True, 1.0),
-    ("topical", False, True, 0.0),
-    ("benign", False, False, 1.0),
-    ("benign", False, False, 0.0),
-    ("benign", False, False, math.nan),
+VERDICTS = [  # whether the lift matters, whether that on a kind does, universality, whether it erases
+    ("sticky", True, False, 1.0, False),
+    ("sticky", True, True, np.nextafter(UNIVERSAL_SHARE, 1), False),
+    ("topical", True, False, UNIVERSAL_SHARE, False),
+    ("topical", True, True, 0.0, False),
+    ("sticky", True, True, 0.0, True),
+    ("sticky", True, False, math.nan, False),
+    ("sticky", False, True, math.nan, False),
+    ("sticky", False, True, 1.0, False),
+    ("topical", False, True, 0.0, False),
+    ("benign", False, False, 1.0, False),
+    ("benign", False, False, 0.0, False),
+    ("benign", False, False, math.nan, False),
+    ("sticky", False, False, 0.0, True),
 ]
 
 

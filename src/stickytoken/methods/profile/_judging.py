@@ -16,7 +16,7 @@ from stickytoken.encoders.views import View
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods.job import Job, MemoryRunner, tokens_in
+from stickytoken.methods.job import Job, MemoryRunner, read_dimensions, tokens_in
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
 from stickytoken.methods.profile._run import findings, job_views, measure_views, plan_profile
 from stickytoken.methods.profile.anchors import (
@@ -148,8 +148,8 @@ def judge_corpus(
         effects.contraction[rows], effects.pull[rows] = measured.effects
     estimates = TokenEstimates(effects.ids, texts, lift, lift, null, 0.0)
     universal = _universality(job, plan, tokens, effects, chosen, calibrating)
-    ordinary = run.result.ordinary_contraction if view is None else None
-    if ordinary is None:
+    seen = next((each for each in read_dimensions(run.path) if each.view == view), run.result)
+    if (ordinary := seen.ordinary_contraction) is None:  # a run of an earlier version
         ordinary = float(np.median(tokens["contraction"].to_numpy()))
     return Judgement(
         tokens=_table(job, corpus, tokens, effects, estimates, universal, count, ordinary),

@@ -134,6 +134,7 @@ def _write_views(
                 ordinary_sd=each.ordinary_spread / spread,
                 largest_sd=float(np.max(lifts)) if len(lifts) else None,
                 mean_similarity=seen.mean_similarity,
+                ordinary_contraction=each.ordinary_contraction,
             )
         )
     folder.write_table(DIMENSION_TOKENS_FILE, pl.concat(tables))

@@ -275,45 +275,52 @@ _EXPLAINED = 0.9
 _CHOOSING = 2**15
 
 
-def explained_pulls(pull: NDArray[np.floating[Any]], rows: NDArray[np.floating[Any]]) -> Vector:
+def explained_pulls(
+    pull: NDArray[np.floating[Any]], rows: NDArray[np.floating[Any]], unselected: NDArray[np.bool_]
+) -> Vector:
     """Predict T pulls from the tokens' rows of the embedding matrix, shape (T, d).
 
-    By ridge regression, each from the other tokens (leave-one-out). A row that was changed pulls in a way
-    that other rows do not lead to expect. A small penalty would explain part of that too, from directions in
-    which few rows differ, so the largest one is taken that explains nearly as much as the best.
+    By ridge regression on the unselected tokens, each of which is predicted from the others. A row that was
+    changed pulls in a way that other rows do not lead to expect. A small penalty would explain part of that
+    too, from directions in which few rows differ, so the largest one is taken that explains nearly as much
+    as the best.
     """
-    mean = pull.mean(axis=0, dtype=np.float64)
+    mean = pull[unselected].mean(axis=0, dtype=np.float64)
     deviations = pull - mean
-    centred = rows - rows.mean(axis=0, dtype=np.float64)
-    centred /= float(np.sqrt(np.square(centred).sum(axis=1).mean())) or 1.0
-    lengths, directions = np.linalg.eigh(centred.T @ centred)
+    centred = rows - rows[unselected].mean(axis=0, dtype=np.float64)
+    centred /= float(np.sqrt(np.square(centred[unselected]).sum(axis=1).mean())) or 1.0
+    lengths, directions = np.linalg.eigh(centred[unselected].T @ centred[unselected])
     turned = centred @ directions
-    products = turned.T @ deviations
+    products = turned[unselected].T @ deviations[unselected]
 
-    def errors(penalty: float, chosen: slice) -> Vector:
+    def errors(penalty: float, chosen: NDArray[np.intp]) -> Vector:
         fitted = turned[chosen] @ (products / (lengths + penalty)[:, None])
-        leverage = (turned[chosen] ** 2) @ (1 / (lengths + penalty))
+        leverage = (turned[chosen] ** 2) @ (1 / (lengths + penalty)) * unselected[chosen]
         return np.asarray((deviations[chosen] - fitted) / (1 - leverage)[:, None], dtype=np.float64)
 
-    some = slice(None, None, -(-len(pull) // _CHOOSING))
+    places = np.flatnonzero(unselected)
+    some = places[:: -(-len(places) // _CHOOSING)]
     total = float((deviations[some] ** 2).sum())
     explained = np.array([total - float((errors(each, some) ** 2).sum()) for each in _ROW_PENALTIES])
     if (best := float(explained.max())) <= 0:
         return np.broadcast_to(mean, pull.shape)
     penalty = float(_ROW_PENALTIES[np.flatnonzero(explained >= _EXPLAINED * best)[-1]])
-    return np.asarray(pull - errors(penalty, slice(None)), dtype=np.float64)
+    return np.asarray(pull - errors(penalty, np.arange(len(pull))), dtype=np.float64)
 
 
 def unexplained(
-    rounds: Mapping[Round, Measurements], rows: NDArray[np.floating[Any]], late_reference: Ids
+    rounds: Mapping[Round, Measurements],
+    rows: NDArray[np.floating[Any]],
+    unselected: Ids,
+    late_reference: Ids,
 ) -> dict[Round, NDArray[np.floating[Any]]]:
     """Subtract from the pulls of all rounds what the tokens' rows explain.
 
-    ``rows`` are those of the tokens of the first round, which the regression is fitted to. Its predictions
+    ``rows`` are those of the tokens of the first round, which the regression is fitted in. Its predictions
     are brought to the scale of the last round by a line through the pulls of the pilot's tokens.
     """
     first, last = rounds[Round.SCREEN], rounds.get(Round.CONFIRM)
-    explained = explained_pulls(first.pull.astype(np.float64), rows)
+    explained = explained_pulls(first.pull.astype(np.float64), rows, np.isin(first.ids, unselected))
     found: dict[Round, NDArray[np.floating[Any]]] = {Round.SCREEN: first.pull - explained}
     if last is not None:
         late = last.rows(last.ids[np.isin(last.ids, late_reference)])

@@ -196,7 +196,7 @@ def erasures(
     texts, ids = text_anchors(panel, plan), rounds[Round.SCREEN].ids
     pulls: Mapping[Round, NDArray[np.floating[Any]]] = {step: each.pull for step, each in rounds.items()}
     if embedding is not None:
-        pulls = unexplained(rounds, embedding[ids], np.array(plan.late_reference))
+        pulls = unexplained(rounds, embedding[ids], unselected, np.array(plan.late_reference))
     weights = {step: reach(pull, texts) for step, pull in pulls.items()}
     entries = vocabulary.filter(pl.col("token_id").is_in(ids)).sort("token_id")
     characters = is_character(entries)
@@ -312,7 +312,12 @@ def decide(
                 kind,
             )
             for contraction, erases, row, lifts, kind in zip(
-                erasing.contraction.value, erasing.found, groups, lifting.found, most, strict=True
+                erasing.contraction.value,
+                erasing.found,
+                groups,
+                lifting.found | (on_a_kind & ~topical),
+                most,
+                strict=True,
             )
         ],
     }
