@@ -8,7 +8,6 @@ import pytest
 
 import accessibility
 from report_pages import words_cut_off
-from stickytoken.demo._compare import NO_REPAIR
 from web_app import (
     ATTACKS,
     SHOWN,
@@ -55,21 +54,6 @@ def test_another_token_is_tried_by_name_by_id_and_from_the_list(page):
     panel.get_by_label("From the run").click()
     page.get_by_role("option").filter(has_text=SHOWN[1]).click()
     expect(named(page)).to_have_text(SHOWN[1])
-
-
-def test_sentences_placement_and_copies_change_the_answer(page):
-    panel = open_tab(page, "Try")
-    panel.get_by_label("Sentence A").fill("baba bama")
-    panel.get_by_label("Sentence B").fill("laga lara")
-    panel.get_by_role("textbox", name=TOKEN).fill("!")
-    panel.get_by_text("before (prefix)", exact=True).click()
-    expect(page.locator("#try-answer .lead")).to_contain_text("before sentence B")
-    expect(page.locator("#try-sentences")).to_contain_text("baba bama")
-    copies = panel.get_by_role("spinbutton", name="Copies")
-    before = int(copies.input_value())
-    copies.press("ArrowUp")
-    panel.get_by_role("button", name="Show what happens").click()
-    expect(page.locator("#try-answer .headline")).to_have_text(re.compile(f"^{before + 1} copies"))
 
 
 def test_bad_input_is_one_line_in_the_page(page):
@@ -234,19 +218,6 @@ def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):
     expect(bert_page.locator("#explain-tables")).to_contain_text("Similarity as a sum over tokens")
 
 
-def test_a_model_without_attention_is_explained_without_it(page):
-    panel = open_tab(page, "Explain")
-    answer = page.locator("#explain-answer")
-    expect(answer.locator(".headline")).to_be_visible(timeout=60_000)
-    expect(answer).to_contain_text("it has no attention and no layers")
-    expect(titles(panel).first).to_have_text("All measures")
-    expect(titles(panel).filter(has_text="Attention")).to_have_count(0)
-    panel.get_by_role("textbox", name=TOKEN).fill("volcano")
-    panel.get_by_role("button", name="Explain").click()
-    expect(error(page)).to_contain_text("the vocabulary has no token 'volcano'")
-    expect(titles(panel)).to_have_count(0)
-
-
 def test_two_runs_are_compared(page):
     panel = open_tab(page, "Compare")
     answer = page.locator("#compare-answer")
@@ -264,28 +235,6 @@ def test_two_runs_are_compared(page):
     expect(answer.locator("table")).to_have_count(0)
     choose(page, first, usual)
     expect(answer).to_contain_text("Agreement")
-
-
-# Why and Repair.
-
-
-def test_a_visitor_asks_about_two_hostile_texts(page):
-    expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
-    panel = open_tab(page, "Why")
-    answer = page.locator("#why-answer")
-    expect(answer.locator(".headline")).to_be_visible(timeout=60_000)
-    panel.get_by_role("textbox", name="First text").fill(f"baba {ATTACKS[0]}")
-    panel.get_by_role("textbox", name="Second text").fill("laga lara")
-    panel.get_by_role("button", name="Show why").click()
-    expect(answer).to_contain_text(SHOWN[0])
-    panel.get_by_role("textbox", name="Second text").fill(" ")
-    panel.get_by_role("button", name="Show why").click()
-    expect(error(page)).to_contain_text("the second text is empty: write a sentence")
-
-
-def test_without_a_repair_the_page_says_how_to_make_one(page):
-    panel = open_tab(page, "Repair")
-    assert panel.locator("code").all_inner_texts() == NO_REPAIR.split("`")[1::2]
 
 
 # As a whole.

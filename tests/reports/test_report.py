@@ -17,8 +17,7 @@ import stickytoken
 from report_pages import Page
 from stickytoken import open_run
 from stickytoken.errors import InputError, RunError
-from stickytoken.reports.content import read_content
-from stickytoken.reports.sections import report_figures
+from stickytoken.reports.content import read_content, report_figures
 
 SECTIONS = [
     "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction",

@@ -13,9 +13,8 @@ import stickytoken
 from report_pages import Page
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts.results import TABLES, impacts_in
-from stickytoken.reports.content import impact_details, read_content
+from stickytoken.reports.content import read_content, report_figures, run_details
 from stickytoken.reports.figures.effects import costs, token_costs
-from stickytoken.reports.sections import report_figures
 
 FIGURES = ["impact-costs", "impact-tokens", "intrusion"]
 COPIED = "measured"
@@ -30,7 +29,7 @@ def test_an_explanation_and_an_impact_of_a_token_show_the_same_benign_token_firs
     matches = [each.token for each in measured.record.tokens if each.matched_to == token_id]
     benign = explained.tables["benign"]["benign"].to_list()
     assert matches == benign[: files.FEW.benign]
-    assert impact_details(content.impacts)[f"impact {measured.path.name}"]["benign tokens"] == benign[:1]
+    assert run_details(content)[f"impact {measured.path.name}"]["benign tokens"] == benign[:1]
 
 
 def impact_of(run):

@@ -20,7 +20,7 @@ from stickytoken.demo._components import one_line, render
 from stickytoken.demo._explain import explain_tab, why_tab
 from stickytoken.demo._explore import explore_tab
 from stickytoken.demo._try import try_tab
-from stickytoken.demo.context import WAITING, Startup
+from stickytoken.demo.context import Startup
 from stickytoken.errors import InputError
 from stickytoken.reports.figures.figure import template
 from stickytoken.reports.templating import packaged
@@ -70,7 +70,8 @@ def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
                 repair_tab(startup, blocks)
             with gr.Tab("Compare") as comparing:
                 compare_tab(startup.library, comparing)
-    blocks.queue(max_size=WAITING)
+    # Requests that may wait for the model; more are refused.
+    blocks.queue(max_size=32)
     return blocks
 
 

@@ -19,7 +19,6 @@ from stickytoken.measurement.store import write_atomically
 from stickytoken.reports import content as facts
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures.figure import ReportFigure, template
-from stickytoken.reports.sections import explained_tokens, report_figures, shown_scans
 from stickytoken.reports.templating import environment, glossary, json_for_html, packaged
 
 # More rows would make the file slow to open; tokens.parquet has them all.
@@ -27,13 +26,17 @@ _MOST_ROWS = 1000
 
 
 def run_page(content: RunContent) -> str:
-    overview, tokens, flagged = report_figures(content), explained_tokens(content), content.flagged
+    overview, tokens, flagged = (
+        facts.report_figures(content),
+        facts.explained_tokens(content),
+        content.flagged,
+    )
     return render(
         "run.html.j2",
-        [*overview, *(figure for each in tokens for figure in each.figures)],
+        [*overview, *(figure for each in tokens for figure in each["figures"])],
         overview=overview,
         explained=tokens,
-        scans=shown_scans(content),
+        scans=facts.shown_scans(content),
         title=content.record.model.short_name,
         content=content,
         record=content.record,
