@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stickytoken.cli import _options as opt
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import announced, load, load_for, named_token_ids, tell_layer, token_id
-from stickytoken.cli._printing import finish_run, print_dimensions
+from stickytoken.cli.commands.runs import finish_run, print_dimensions
 from stickytoken.cli.console import inform, print_columns, print_csv, print_json, print_line, print_table
 from stickytoken.errors import InputError
 from stickytoken.methods.entry import Column, MethodEntry, Option
@@ -68,9 +68,9 @@ class MethodOptions:
             owners = _owners(strange[0])
             option = owners[0][1]
             flag = option.flag if not option.rare else f"--set {option.flag.strip('-')}"
+            names = " or ".join(owner.name for owner, _ in owners)
             raise InputError(
-                f"{flag} is not an option of the method {entry.name}: leave it out, or use "
-                f"{' or '.join(owner.name for owner, _ in owners)}"
+                f"{flag} is not an option of the method {entry.name}: leave it out, or use {names}"
             )
         asked = {known[name].setting: value for name, value in given.items()}
         settings: MethodSettings = method_named(entry.name).settings(**asked)
@@ -83,17 +83,16 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     said = ". ".join(f"{entry.name}: {entry.summary}" for entry in entries())
     without, with_pairs = (entry_of(None, pairs_given=given).name for given in (False, True))
     default = without if without == with_pairs else f"{without}, or {with_pairs} with --set pairs=FILE"
-    found: list[tuple[str, Any]] = [
-        ("method", Annotated[names | None, opt.method_option(help=f"{said}. Default: {default}.")])
-    ]
+    declared = opt.method_option(help=f"{said}. Default: {default}.")
+    found: dict[str, Any] = {"method": Annotated[names | None, declared]}
     options = [option for entry in entries() for option in entry.options if option.probe or not probe]
     for name in dict.fromkeys(option.name for option in options):
         owners = [owner for owner in _owners(name) if owner[1].probe or not probe]
         option = owners[0][1]
         told = f"{option.help} Default: {_defaults(owners)}."
         declared = opt.method_option(option.flag, help=told, min=option.least, hidden=option.rare)
-        found.append((name, Annotated[option.kind | None, declared]))
-    columns = [(name, annotation, field(default=None)) for name, annotation in found]
+        found[name] = Annotated[option.kind | None, declared]
+    columns = [(name, annotation, field(default=None)) for name, annotation in found.items()]
     return make_dataclass("GivenMethodOptions", columns, bases=(MethodOptions,), frozen=True)
 
 
@@ -221,12 +220,11 @@ def judge(
     measured = partial(
         run_judge, opened, corpus, anchors=anchors, dimensions=dimensions or (), layers=layers or ()
     )
-    with announced(
-        encoder,
-        loading,
-        lambda stand_in, _: measured(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage)),
-        uncertain=MEASURING,
-    ) as progress:
+
+    def rehearsed(stand_in: Any, _: Path) -> object:
+        return measured(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
+
+    with announced(encoder, loading, rehearsed, uncertain=MEASURING) as progress:
         found = measured(encoder=encoder, progress=progress)
     if output_format is opt.TableFormat.JSON:
         print_json(found.summary())
@@ -245,18 +243,13 @@ def judge(
             sd=(pl.col("lift") - found.ordinary_lift) / found.similarity_spread
         )
         print_columns(f"{len(shown)} of {len(flagged)} flagged tokens", _COLUMNS, shown)
-        print_line(
-            "moves up: share of random queries and documents of the corpus for which copies move the "
-            "document past a tenth of the corpus"
-        )
-    print_line(
-        f"{found.texts:,} texts from {found.source}, compared with {found.anchors:,} of them; an ordinary "
-        f"token lifts by {found.ordinary_lift:.4f}, similarities spread by {found.similarity_spread:.4f}"
-    )
-    print_line(
-        f"{found.measured} tokens were measured on these texts; the lifts of the others are computed from "
-        f"the run, with a standard error of {found.error:.4f}"
-    )
+        said = "share of random queries and documents of the corpus for which copies move the document"
+        print_line(f"moves up: {said} past a tenth of the corpus")
+    texts = f"{found.texts:,} texts from {found.source}, compared with {found.anchors:,} of them"
+    lift = f"an ordinary token lifts by {found.ordinary_lift:.4f}"
+    print_line(f"{texts}; {lift}, similarities spread by {found.similarity_spread:.4f}")
+    others = f"the lifts of the others are computed from the run, with a standard error of {found.error:.4f}"
+    print_line(f"{found.measured} tokens were measured on these texts; {others}")
     if found.left_out:
         inform(f"note: {found.left_out} texts were left out: the model cannot read them in full")
     if found.undecided:

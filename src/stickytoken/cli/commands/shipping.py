@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stickytoken.cli import _loading, console
 from stickytoken.cli import _options as opt
-from stickytoken.cli import console
 from stickytoken.cli._command import command, project_table
-from stickytoken.cli._loading import (
-    collector_paused,
-    load_for,
-    named_token_ids,
-    require_found,
-    silence_transformers_once_loaded,
-)
+from stickytoken.cli._loading import collector_paused, load_for, named_token_ids
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.methods.entry import Column
 from stickytoken.version import __version__
@@ -94,17 +88,10 @@ def repair(
     opened = open_run(run)
     encoder = load_for(str(run), opened.record, loading, prompting, model)
     with console.progress_bar() as progress:
+        named = named_token_ids(encoder, tokens)
+        given: dict[str, Any] = {"sentences": sentences, "task": task, "verify": verify, "seed": seed}
         found = run_repair(
-            opened,
-            named_token_ids(encoder, tokens),
-            out=out,
-            strategy=strategy,
-            encoder=encoder,
-            sentences=sentences,
-            task=task,
-            verify=verify,
-            seed=seed,
-            progress=progress,
+            opened, named, out=out, strategy=strategy, encoder=encoder, progress=progress, **given
         )
         listed = None if affected is None else affected_in(affected, column, found, encoder)
     if output_format is opt.Format.JSON:
@@ -113,10 +100,8 @@ def repair(
         record, verification = found.record, found.record.verification
         console.print_columns(f"Repaired tokens of {record.model}", _TOKENS, found.tokens)
         if verification is not None:
-            ordinary = verification.ordinary_contraction
-            console.print_line(
-                f"SD: lift beyond an ordinary token's; meaning lost by ordinary copies: {ordinary:.2f}"
-            )
+            ordinary = f"meaning lost by ordinary copies: {verification.ordinary_contraction:.2f}"
+            console.print_line(f"SD: lift beyond an ordinary token's; {ordinary}")
             for each in verification.checks:
                 console.print_line(f"{'passed' if each.passed else 'FAILED'}  {each.name}: {each.finding}")
         state = record.state if verification is not None else f"{record.state} (--no-verify)"
@@ -187,20 +172,13 @@ def check(
             "pass a model or a run folder, or name a model in the table tool.stickytoken of pyproject.toml",
             param_hint="[MODEL|RUN]",
         )
-    options: dict[str, Any] = {
-        "revision": revision,
-        "folder": folder,
-        "documents": documents,
-        "column": column,
-        "fail_on": fail_on,
-        "max_tokens": max_tokens,
-        "baseline": baseline,
-    }
+    options: dict[str, Any] = {"revision": revision, "folder": folder, "documents": documents}
+    options |= {"column": column, "fail_on": fail_on, "max_tokens": max_tokens, "baseline": baseline}
     try:
         from stickytoken.findings import repository_path, repository_root
         from stickytoken.gate import check as run_check
 
-        silence_transformers_once_loaded()
+        _loading.silence_transformers_once_loaded()
         given = {name: value for name, value in options.items() if value is not None}
         place = None  # the file in the repository and the line that name the model of the project
         with console.progress_bar() as progress:
@@ -320,7 +298,7 @@ def demo(
         source = str(run[0]) if run else model or "all-MiniLM-L6-v2"
         of_run = model if run else None
         repaired = None if repair is None else open_repair(repair)
-        startup = Startup(require_found(source, named, loading, of_run), library, repaired)
+        startup = Startup(_loading.require_found(source, named, loading, of_run), library, repaired)
         with console.status("preparing the page"):
             served = serve(make_app(startup, share), port, share)
 

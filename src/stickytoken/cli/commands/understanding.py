@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -96,9 +97,8 @@ def explain(
         if not own.strip():
             raise InputError(f"--text is {own!r}: pass a text with words, or leave it out")
     if sentences is None and column is not None:
-        raise InputError(
-            f"--column {column!r} is given without --sentences: pass --sentences too, or leave it out"
-        )
+        missing = f"--column {column!r} is given without --sentences"
+        raise InputError(f"{missing}: pass --sentences too, or leave it out")
     corpus = None if sentences is None else load_sentences(sentences, column)
     run = run_in(source, model)
     # An explanation of a model alone is only printed.
@@ -106,17 +106,9 @@ def explain(
     if place is not None:
         require_unlocked(place, numbers or tokens, run)
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
+    given: dict[str, Any] = {"run": run, "texts": text, "sentences": corpus, "settings": settings}
     with console.progress_bar() as progress:
-        found = run_explain(
-            encoder,
-            numbers or tokens,
-            run=run,
-            texts=text,
-            sentences=corpus,
-            settings=settings,
-            out=place,
-            progress=progress,
-        )
+        found = run_explain(encoder, numbers or tokens, **given, out=place, progress=progress)
     if place is not None:
         console.inform(f"tables: {place}/<token id>/")
     if run is not None:
@@ -156,51 +148,34 @@ _SHOWN = (
 def _print_token(found: Explanation, token: TokenExplanation) -> None:
     from stickytoken.explanation.files import furthest
 
-    def words(columns: tuple[str, ...]) -> list[str]:
-        return [column.replace("_", " ") for column in columns]
+    def print_named(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        console.print_table(title, [column.replace("_", " ") for column in columns], rows)
 
     tables = found.of_token(token.token_id)
     rows = {row["measure"]: row for row in furthest(tables["measures"])}
-    columns: tuple[str, ...] = (
-        "measure",
-        "layer",
-        "value",
-        "low",
-        "high",
-        "benign_low",
-        "benign_high",
-        "deviations",
-        "outside",
-    )
+    known = ("layer", "value", "low", "high", "benign_low", "benign_high", "deviations")
     outside = {True: "yes", False: "no", None: None}
-    shown = [
-        rows[name] | {"measure": name.replace("_", " "), "outside": outside[rows[name]["outside"]]}
-        for name in _SHOWN
-        if name in rows
-    ]
-    console.print_table(
+    print_named(
         f"{token.token!r} ({token.token_id}) compared with {len(tables['benign'])} benign tokens, "
         "at the layer where it differs most",
-        words(columns),
-        [[row[column] for column in columns] for row in shown],
+        ("measure", *known, "outside"),
+        [
+            (name.replace("_", " "), *(rows[name][each] for each in known), outside[rows[name]["outside"]])
+            for name in _SHOWN
+            if name in rows
+        ],
     )
     heads = tables["heads"].drop_nulls("head").sort("wasserstein", descending=True).head(5)
     if not heads.is_empty():
         measured = ("value", "benign_mean", "deviations", "wasserstein", "wasserstein_benign", "kl")
         columns = ("layer", "head", *measured)
-        console.print_table(
-            "Attention that the copies receive: the heads that differ most from those of benign tokens",
-            words(columns),
-            heads.select(columns).iter_rows(),
-        )
+        title = "Attention that the copies receive: the heads that differ most from those of benign tokens"
+        print_named(title, columns, heads.select(columns).iter_rows())
     parts = ("from_copies", "from_carrier", "from_reference", "completeness_error")
-    columns = ("similarity_before", "similarity", *parts)
+    sums = ("similarity_before", "similarity", *parts)
     for pair in tables["pairs"].to_dicts():
-        console.print_table(
-            f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}",
-            words(columns),
-            [[pair[column] for column in columns]],
-        )
+        title = f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}"
+        print_named(title, sums, [[pair[column] for column in sums]])
     if not tables["neighbours"].is_empty():
         neighbours = tables["neighbours"].select("neighbour", "cosine").rows()
         near = ", ".join(f"{name!r} {cosine:.2f}" for name, cosine in neighbours)
@@ -261,15 +236,12 @@ def why(
         return
     for line in tell(found, top):
         console.print_line(line)
-    console.print_table(
-        "Pairs that raise the cosine most",
-        ("first text", "second text", "contribution", "sticky"),
-        [
-            (pair.first_text, pair.second_text, pair.value, "yes" if pair.sticky else "")
-            for pair in found.strongest(top)
-        ],
-        (None, None, 3, None),
-    )
+    pairs = [
+        (pair.first_text, pair.second_text, pair.value, "yes" if pair.sticky else "")
+        for pair in found.strongest(top)
+    ]
+    columns = ("first text", "second text", "contribution", "sticky")
+    console.print_table("Pairs that raise the cosine most", columns, pairs, (None, None, 3, None))
     _print_matrix(found)
     for name, parts in (("first", found.first.parts), ("second", found.second.parts)):
         changes = [(part.text, part.deletion) for part in parts if part.deletion is not None]
@@ -399,23 +371,15 @@ def impact(
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
-    whole = partial(
-        measure,
-        tasks=tasks,
-        run=run,
-        tokens=named_token_ids(encoder, tokens),
-        intrusion=intrusion,
-        settings=settings,
-    )
+    named = named_token_ids(encoder, tokens)
+    whole = partial(measure, tasks=tasks, run=run, tokens=named, intrusion=intrusion, settings=settings)
     with announced(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
         found = whole(encoder, out=out, engine=engine, progress=progress)
     show_impact(found, output_format)
     if run is not None and found.path.parent == run.path:
         console.inform(f"for a report with this: stickytoken report {run.path}")
-    if found.failed:
-        raise InputError(
-            "not run: " + "; ".join(f"{name} ({reason})" for name, reason in found.failed.items())
-        )
+    if failed := "; ".join(f"{name} ({reason})" for name, reason in found.failed.items()):
+        raise InputError(f"not run: {failed}")
 
 
 def show_impact(impact: Impact, output_format: opt.Format) -> None:
@@ -430,12 +394,10 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     for effect in main.iter_rows(named=True):
         console.print_line(statistics.cost_sentence(effect, kind))
     if not effects.is_empty():
-        console.print_table(
-            "What copies cost", *statistics.headed(statistics.EFFECTS, effects.to_dicts(), kind)
-        )
-        conditions = impact.conditions.join(
-            main.select("task", "metric"), on=["task", "metric"], maintain_order="left"
-        )
+        shown = statistics.headed(statistics.EFFECTS, effects.to_dicts(), kind)
+        console.print_table("What copies cost", *shown)
+        keys = ["task", "metric"]
+        conditions = impact.conditions.join(main.select(keys), on=keys, maintain_order="left")
         by_token = statistics.headed(statistics.CONDITIONS, conditions.to_dicts(), kind)
         console.print_table("By token, main metrics", *by_token)
     intrusion = impact.intrusion.to_dicts()
@@ -448,14 +410,10 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     )
     for task in impact.result.tasks:
         if task.cut:
-            console.inform(
-                f"note: {task.name}: {task.cut} of {task.texts} texts were truncated so that the copies fit, "
-                "the same in every condition"
-            )
+            cut = f"{task.cut} of {task.texts} texts were truncated so that the copies fit"
+            console.inform(f"note: {task.name}: {cut}, the same in every condition")
     if intrusion and intrusion[0]["cut"]:
-        cut, documents = intrusion[0]["cut"], intrusion[0]["documents"]
-        console.inform(
-            f"note: intrusion: {cut} of {documents} documents were truncated so that the copies fit"
-        )
+        cut = f"{intrusion[0]['cut']} of {intrusion[0]['documents']} documents"
+        console.inform(f"note: intrusion: {cut} were truncated so that the copies fit")
     for note in impact.record.notes:
         console.inform(f"note: {note}")
