@@ -6,8 +6,6 @@ import numpy as np
 import polars as pl
 import pytest
 import pytrec_eval
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
@@ -167,21 +165,15 @@ def test_clustering_is_what_sklearn_says(tmp_path):
         np.testing.assert_allclose(task.scores(metric, found[None]), oracle(task.labels, clusters))
 
 
-def test_the_v_measure_of_many_clusterings_is_that_of_sklearn():
+def test_scores_of_many_conditions_are_those_of_sklearn():
     generator = np.random.default_rng(0)
-    gold, clusters = generator.integers(4, size=30), generator.integers(4, size=(6, 30))
-    clusters[0], clusters[1] = gold, 0
-    expected = [v_measure_score(gold, row) for row in clusters]
-    np.testing.assert_allclose(v_measures(gold, clusters, 4), expected, atol=1e-12)
+    gold, others = generator.integers(4, size=30), generator.integers(4, size=(6, 30))
+    others[0], others[1] = gold, 0
+    expected = [v_measure_score(gold, row) for row in others]
+    np.testing.assert_allclose(v_measures(gold, others, 4), expected, atol=1e-12)
     assert v_measures(np.zeros(5, int), np.zeros((1, 5), int), 4).tolist() == [1.0]
-
-
-@given(seed=st.integers(0, 200), kinds=st.integers(2, 5), size=st.integers(1, 30))
-def test_the_macro_f1_of_many_predictions_is_that_of_sklearn(seed, kinds, size):
-    generator = np.random.default_rng(seed)
-    gold, predicted = generator.integers(kinds, size=size), generator.integers(kinds, size=(3, size))
-    expected = [f1_score(gold, row, average="macro", zero_division=0.0) for row in predicted]
-    np.testing.assert_allclose(macro_f1(gold, predicted, kinds), expected, atol=1e-12)
+    expected = [f1_score(gold, row, average="macro", zero_division=0.0) for row in others]
+    np.testing.assert_allclose(macro_f1(gold, others, 4), expected, atol=1e-12)
 
 
 def test_classification_is_what_sklearn_says(tmp_path):
@@ -272,7 +264,6 @@ def edit(path, function):
     ("file", "change", "message"),
     [
         ("corpus.jsonl", lambda rows: [*rows, rows[0]], "_id 'd0' in row 61 is a duplicate"),
-        ("queries.jsonl", lambda rows: [*rows, rows[3]], "_id 'q3' in row 21 is a duplicate"),
         ("corpus.jsonl", lambda rows: rows[1:], r"id 'd0' in row 1 is not in corpus\.jsonl"),
         ("queries.jsonl", lambda rows: rows[:-1], r"id 'q19' in row 39 is not in queries\.jsonl"),
         ("queries.jsonl", lambda rows: [rows[0] | {"text": ""}, *rows[1:]], "query 'q0' is blank"),
@@ -280,7 +271,6 @@ def edit(path, function):
         ("qrels/test.tsv", "q0\td0\t1\nq0\td0\t1", "judges document 'd0' for query 'q0' again"),
         ("qrels/test.tsv", "q0\td0\t0", "no query has a relevant document"),
         ("qrels/test.tsv", "q0\td0\t0.5", "not a whole number"),
-        ("qrels/test.tsv", "q0\td0\tyes", "not a finite number"),
     ],
 )
 def test_a_beir_folder_that_is_wrong_is_refused(tmp_path, file, change, message):
@@ -301,14 +291,3 @@ def test_queries_without_relevant_documents_are_left_out_and_counted(tmp_path):
     task, notes = load_task(folder)
     assert task.units == 20
     assert notes == ["beir: 1 of 21 queries have no relevant document and are left out"]
-
-
-def test_several_qrels_without_a_test_one_are_refused(tmp_path):
-    folder = files.beir(tmp_path / "beir")
-    (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "a.tsv")
-    assert load_task(folder)[0].units == 20
-    (folder / "qrels" / "b.tsv").write_text("")
-    with pytest.raises(
-        InputError, match=r"must contain test\.tsv, or a single \.tsv file: it contains a\.tsv, b"
-    ):
-        load_task(folder)

@@ -38,7 +38,7 @@ def spaced(low, high, count):
 # nearest_free
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(values, min_size=1, max_size=30), st.data())
 def test_nearest_free_equals_a_search_through_all_free_values(numbers, data):
     ascending = sorted(numbers)
@@ -114,7 +114,7 @@ def slow_select(pairs, u, count):
     return chosen
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=40, unique=True),
     st.integers(1, 30),

@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+import stickytoken
 from stickytoken.cli import console
 from stickytoken.cli._options import EndpointLoadingOptions, LoadingOptions, PromptingOptions
 from stickytoken.errors import InputError, ModelError, StickyTokenError
 
 if TYPE_CHECKING:
-    from stickytoken.detection import Run
     from stickytoken.detection.run_folder import RunRecord
-    from stickytoken.encoders import Encoder
     from stickytoken.encoders.endpoint.encoder import CostEstimate, EndpointEncoder
     from stickytoken.measurement.engine import Progress, ProgressCallback
 
 
 def load(
     model: str, loading: LoadingOptions, prompting: PromptingOptions, *, tokenizer_needed: bool = True
-) -> Encoder:
+) -> stickytoken.Encoder:
     """Load the model that the options name, on this machine or behind an endpoint."""
     from stickytoken.encoders.endpoint.options import names_endpoint
 
@@ -60,7 +59,7 @@ def load(
     with console.status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import Prompting, load_encoder
 
-        encoder: Encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
+        encoder: stickytoken.Encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
     if console.current_verbosity() is console.Verbosity.VERBOSE:
         from stickytoken.encoders.loading.resolution import resolve_model
 
@@ -72,7 +71,7 @@ def load(
     return encoder
 
 
-def _told_of_server(encoder: EndpointEncoder) -> Encoder:
+def _told_of_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
     """Say what the server of an encoder does, and from now on its long pauses."""
     encoder.endpoint.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.capabilities
@@ -102,7 +101,7 @@ def load_for(
     loading: LoadingOptions,
     prompting: PromptingOptions,
     model: str | None = None,
-) -> Encoder:
+) -> stickytoken.Encoder:
     """Load the model that the source names, or the model of a run.
 
     What the user leaves open is as in the run: precision and revision separately, prompt and token prepending
@@ -158,7 +157,7 @@ def _named_by(source: str) -> Iterator[None]:
         raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
 
 
-def tell_layer(encoder: Encoder) -> None:
+def tell_layer(encoder: stickytoken.Encoder) -> None:
     """Say which layer of a prompted language model is read and why, and which one contrast changes."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
@@ -172,7 +171,7 @@ def tell_layer(encoder: Encoder) -> None:
 
 @contextmanager
 def announced(
-    encoder: Encoder | None,
+    encoder: stickytoken.Encoder | None,
     loading: EndpointLoadingOptions,
     measurement: Callable[[Any, Path], object],
     uncertain: str | None = None,
@@ -285,7 +284,7 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def run_in(source: str, model: str | None) -> Run | None:
+def run_in(source: str, model: str | None) -> stickytoken.Run | None:
     """Open the run that the source names; None where it names a model."""
     from stickytoken.detection.run import is_run, open_run
 
@@ -296,7 +295,7 @@ def run_in(source: str, model: str | None) -> Run | None:
     return None
 
 
-def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] | None:
+def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
     """Find the ids of tokens that `--tokens` names; None where it names none."""
     from stickytoken.data.tables import TABLE_SUFFIXES
     from stickytoken.detection.selection import find_named, token_ids_from_file

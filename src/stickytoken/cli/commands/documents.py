@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
@@ -71,8 +72,6 @@ def scan(
             findings as CSV or SARIF. Default: by the ending of --out, else table.
         limit: Maximum number of documents to list in a table.
     """
-    from stickytoken.data import load_sentences
-    from stickytoken.detection.run import open_run
     from stickytoken.measurement.store import require_writable, write_atomically
     from stickytoken.scanning.results import headline
     from stickytoken.scanning.scan import ScanOptions, default_out, scan_documents
@@ -83,14 +82,14 @@ def scan(
         raise typer.BadParameter("it needs --effect or --predict", param_hint="--queries")
     chosen: dict[str, Any] = {"column": column, "id_column": id_column, "source_column": source_column}
     chosen["effect"] = "measured" if effect else "predicted" if predict else None
-    chosen["queries"] = None if queries is None else load_sentences(queries)
+    chosen["queries"] = None if queries is None else stickytoken.load_sentences(queries)
     chosen["workers"] = workers
     if output_format is None:
         endings = {f".{each}": each for each in ScanFormat if each is not ScanFormat.TABLE}
         output_format = ScanFormat.TABLE if out is None else endings.get(out.suffix, ScanFormat.TABLE)
     if output_format is ScanFormat.TABLE and out is not None:
         raise InputError(f"--out {str(out)!r} names no format: end it in .json, .csv or .sarif")
-    opened = open_run(run)
+    opened = stickytoken.open_run(run)
     folder = folder or default_out(opened, documents, ScanOptions(**chosen))
     require_writable(folder)
     if out is not None:
@@ -205,14 +204,15 @@ def clean(
             given.
         output_format: Print the lines, or one JSON document of the removals.
     """
-    from stickytoken.cleaning import Cleaner
     from stickytoken.cleaning.cleaner import LineTotals, clean_lines, counts_in_words, open_cleaner
 
     if diff and output_format is LineFormat.JSON:
         raise typer.BadParameter("use one of --diff and --format json", param_hint="--diff")
     actions = _actions(action)
     read = open_cleaner(rules)
-    cleaner = Cleaner(read.rules, read.actions | actions, replacement=read.replacement, source=read.source)
+    cleaner = stickytoken.Cleaner(
+        read.rules, read.actions | actions, replacement=read.replacement, source=read.source
+    )
     if rules_out is not None:
         cleaner.save(rules_out)
         words, specials = len(cleaner.rules.words), len(cleaner.rules.specials)

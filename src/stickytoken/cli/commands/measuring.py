@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import announced, load, load_for, named_token_ids, tell_layer, token_id
@@ -39,10 +40,8 @@ class CorpusOptions:
 
     def read(self) -> Sentences | None:
         """Read the corpus; None where pairs take its place."""
-        from stickytoken.data import load_sentences
-
         if self.pairs is None or self.sentences is not None:
-            return load_sentences(self.sentences, self.column)
+            return stickytoken.load_sentences(self.sentences, self.column)
         if self.column is not None:
             raise InputError(
                 f"--column {self.column!r} is given without --sentences: pairs have the columns sentence1, "
@@ -131,7 +130,6 @@ def detect(
         out: Run folder. Default: runs/<model>-<method>-<identity>.
         write_report: Write report.html into the run folder, with curves and pairs.
     """
-    from stickytoken.detection import detect as run_detection
     from stickytoken.detection.run import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
     from stickytoken.encoders.endpoint.options import names_endpoint
@@ -151,7 +149,7 @@ def detect(
     encoder = load(model, loading, prompting)
     tell_layer(encoder)
     measured = partial(
-        run_detection,
+        stickytoken.detect,
         sentences=sentences,
         pairs=corpus.pairs,
         tokens=named_token_ids(encoder, tokens),
@@ -208,17 +206,14 @@ def judge(
     """
     import polars as pl
 
-    from stickytoken.data import load_sentences
-    from stickytoken.detection import judge as run_judge
-    from stickytoken.detection import open_run
     from stickytoken.methods.protocol import MEASURING
 
-    opened = open_run(run)
+    opened = stickytoken.open_run(run)
     opened.method.require_judging(opened)
-    corpus = load_sentences(sentences, column)
+    corpus = stickytoken.load_sentences(sentences, column)
     encoder = load_for(str(run), opened.record, loading, prompting, model)
     measured = partial(
-        run_judge, opened, corpus, anchors=anchors, dimensions=dimensions or (), layers=layers or ()
+        stickytoken.judge, opened, corpus, anchors=anchors, dimensions=dimensions or (), layers=layers or ()
     )
 
     def rehearsed(stand_in: Any, _: Path) -> object:
@@ -274,7 +269,6 @@ def probe(
 
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
-    from stickytoken.detection import probe as run_probe
     from stickytoken.encoders.endpoint.options import names_endpoint
     from stickytoken.methods.registry import choose_method
 
@@ -283,7 +277,11 @@ def probe(
     sentences = corpus.read()
     encoder = load(model, loading, prompting)
     measured = partial(
-        run_probe, tokens=numbers or tokens, sentences=sentences, pairs=corpus.pairs, settings=settings
+        stickytoken.probe,
+        tokens=numbers or tokens,
+        sentences=sentences,
+        pairs=corpus.pairs,
+        settings=settings,
     )
     with announced(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
         evidence = measured(encoder, progress=progress)

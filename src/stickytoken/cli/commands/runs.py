@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
@@ -19,8 +20,6 @@ from stickytoken.methods.entry import Column
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from stickytoken.detection import Run
 
 
 _MEANING = {
@@ -105,11 +104,9 @@ def show(
     """
     import polars as pl
 
-    from stickytoken.detection import open_run
-
     if contains == "":
         raise InputError("--contains is '': pass a part of a token's text, or leave it out")
-    found = open_run(run)
+    found = stickytoken.open_run(run)
     if dimensions:
         _show_dimensions(found, output_format)
         return
@@ -140,7 +137,7 @@ def show(
         print_rows(f"{len(shown)} of {len(rows)} tokens", found, shown)
 
 
-def _show_dimensions(run: Run, output_format: opt.Format) -> None:
+def _show_dimensions(run: stickytoken.Run, output_format: opt.Format) -> None:
     table = run.by_dimension()
     if table.is_empty():
         made = f"the run in {run.path} was made without dimensions and layers"
@@ -151,7 +148,7 @@ def _show_dimensions(run: Run, output_format: opt.Format) -> None:
         print_dimensions(run.record.model.name, table)
 
 
-def _require_of(run: Run, verdict: str | None, validated: bool, sort: str | None) -> None:
+def _require_of(run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None) -> None:
     method, whose = run.method, f"the run in {run.path} used the method {run.record.method}"
     columns = dict.fromkeys([*(column.key for column in method.listed), *run.tokens.columns])
     sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
@@ -163,7 +160,7 @@ def _require_of(run: Run, verdict: str | None, validated: bool, sort: str | None
         raise InputError(f"{whose}, which has no verdict {verdict!r}: list by {' or '.join(method.verdicts)}")
 
 
-def _rows_at(run: Run, dimension: int | None, layer: int | None) -> pl.DataFrame:
+def _rows_at(run: stickytoken.Run, dimension: int | None, layer: int | None) -> pl.DataFrame:
     """Return the tokens by a dimension and layer; the model as it is without either."""
     if dimension is None and layer is None:
         return run.tokens
@@ -209,7 +206,7 @@ def print_dimensions(model: str, table: pl.DataFrame) -> None:
 _FEW = 20
 
 
-def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
+def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     # The category is left out where every token has the usual one.
     special = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if special else []
@@ -217,7 +214,7 @@ def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
     console.print_columns(title, (*first, *run.listed(rows), Column("verdict", "verdict")), rows)
 
 
-def finish_run(run: Run, output_format: opt.Format, write_report: bool) -> None:
+def finish_run(run: stickytoken.Run, output_format: opt.Format, write_report: bool) -> None:
     try:
         show_run(run, output_format)
     finally:  # also if stdout was closed early
@@ -233,7 +230,7 @@ def finish_run(run: Run, output_format: opt.Format, write_report: bool) -> None:
                 console.inform(f"report: {run.path / REPORT_FILE}")
 
 
-def show_run(run: Run, output_format: opt.Format) -> None:
+def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     if output_format is opt.Format.JSON:
         console.print_json(run.summary())
         return
@@ -296,13 +293,12 @@ def published(
 
     Args:
         model: A model of the paper. Default: that of --run, else list all forty.
-        run: Run folder of the same model, to put its numbers beside them.
+        run: stickytoken.Run folder of the same model, to put its numbers beside them.
         output_format: Print tables, one JSON document, or CSV.
     """
     from stickytoken.comparisons import published as paper
-    from stickytoken.detection import open_run
 
-    opened = None if run is None else open_run(run)
+    opened = None if run is None else stickytoken.open_run(run)
     if model is None and opened is not None:
         model = paper.model_of(opened)
     told = {"source": paper.SOURCE, "comparable": paper.COMPARABLE}
@@ -354,15 +350,12 @@ def compare(
         out: Also write a page to this file: HTML, or Markdown for a name that ends in .md.
         figures: Folder for the figures as PNG and SVG; needs Chrome or Chromium.
     """
-    from stickytoken.comparisons import compare as compare_runs
     from stickytoken.comparisons.result import HEADINGS, shown_reason, shown_rows
 
     with console.status("comparing the runs"):
-        found = compare_runs(runs)
+        found = stickytoken.compare(runs)
         if out is not None or figures is not None:
-            from stickytoken.reports import report
-
-            report(found, out=out, figures=figures)
+            stickytoken.report(found, out=out, figures=figures)
     if output_format is opt.TableFormat.JSON:
         console.print_json(found.summary())
     elif output_format is opt.TableFormat.CSV:
@@ -407,7 +400,6 @@ def card(
         push: Send the block to the card of this repository on the hub: owner/name.
         output_format: Print the block, or one JSON document.
     """
-    from stickytoken.detection import open_run
     from stickytoken.model_cards import card_block, push_card, write_block, write_eval_results
 
     if eval_results is not None and eval_dataset is None:
@@ -416,7 +408,7 @@ def card(
         )
     if eval_dataset is not None and eval_results is None and push is None:
         raise InputError("--eval-dataset needs --eval-results or --push: pass where the results should go")
-    opened = open_run(run)
+    opened = stickytoken.open_run(run)
     block = card_block(opened)
     written = {True: "written", False: "unchanged"}
     told: dict[str, Any] = {"run": str(opened.path), "block": block}
@@ -463,7 +455,6 @@ def report(
         explanations: Folder that `explain --out` wrote to. Default: explain in the run folder.
         open_it: Open the HTML file in a browser.
     """
-    from stickytoken.reports import report as make_report
     from stickytoken.reports.report import REPORT_FILE, format_of
 
     written = format_of(out).value if output_format is None else output_format.value
@@ -473,7 +464,7 @@ def report(
     if html and out is None:
         out = runs[0].expanduser() / REPORT_FILE
     with console.status("writing the report"):
-        text = make_report(*runs, format=written, out=out, figures=figures, explanations=explanations)
+        text = stickytoken.report(*runs, format=written, out=out, figures=figures, explanations=explanations)
     if out is None:
         console.print_document(text)
     else:

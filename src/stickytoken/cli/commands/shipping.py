@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import stickytoken
 from stickytoken.cli import _loading, console
 from stickytoken.cli import _options as opt
 from stickytoken.cli._command import command, project_table
@@ -79,18 +80,16 @@ def repair(
             again.
         column: Column of --affected with the texts. Default: found by name.
     """
-    from stickytoken.detection import open_run
-    from stickytoken.repairs import repair as run_repair
     from stickytoken.repairs.result import affected_in, require_documents, require_place
 
     require_place(out)  # before the model is loaded
     require_documents(affected, column)
-    opened = open_run(run)
+    opened = stickytoken.open_run(run)
     encoder = load_for(str(run), opened.record, loading, prompting, model)
     with console.progress_bar() as progress:
         named = named_token_ids(encoder, tokens)
         given: dict[str, Any] = {"sentences": sentences, "task": task, "verify": verify, "seed": seed}
-        found = run_repair(
+        found = stickytoken.repair(
             opened, named, out=out, strategy=strategy, encoder=encoder, progress=progress, **given
         )
         listed = None if affected is None else affected_in(affected, column, found, encoder)
@@ -176,7 +175,6 @@ def check(
     options |= {"column": column, "fail_on": fail_on, "max_tokens": max_tokens, "baseline": baseline}
     try:
         from stickytoken.findings import repository_path, repository_root
-        from stickytoken.gate import check as run_check
 
         _loading.silence_transformers_once_loaded()
         given = {name: value for name, value in options.items() if value is not None}
@@ -185,7 +183,7 @@ def check(
             if (project := project_table(Path.cwd())) is not None:
                 path = repository_path(project.file, repository_root(Path.cwd()))
                 place = None if path is None else (path, project.model_line)
-            found = run_check(source, **given, place=place, progress=progress)
+            found = stickytoken.check(source, **given, place=place, progress=progress)
     except StickyTokenError as error:
         # With a document for a check that failed early, a missing document is never read as a pass.
         summary = {"outcome": "inconclusive", "incomplete": [str(error)], "findings": []}
@@ -290,20 +288,18 @@ def demo(
     with collector_paused():
         from stickytoken.demo.context import AppContext, SharedModel, Startup, find_runs, make_context
         from stickytoken.demo.server import make_app, require_free, serve
-        from stickytoken.repairs import open_repair
 
         require_free(port)  # before the slow work
         library = find_runs(run or [], folder.expanduser())
         named = library.record(library.labels[0]) if run else None
         source = str(run[0]) if run else model or "all-MiniLM-L6-v2"
         of_run = model if run else None
-        repaired = None if repair is None else open_repair(repair)
+        repaired = None if repair is None else stickytoken.open_repair(repair)
         startup = Startup(_loading.require_found(source, named, loading, of_run), library, repaired)
         with console.status("preparing the page"):
             served = serve(make_app(startup, share), port, share)
 
     def loaded() -> AppContext:
-        from stickytoken.data import load_sentences
         from stickytoken.encoders.loading.load import loaded_like
         from stickytoken.encoders.text_encoder import as_id_reader
 
@@ -311,7 +307,7 @@ def demo(
         shared, other = SharedModel(as_id_reader(encoder, "demo")), None
         if repaired is not None and shared.is_model_of(repaired.record):
             other = SharedModel(loaded_like(encoder, repaired.path))
-        return make_context(shared, library, load_sentences(None), other)
+        return make_context(shared, library, stickytoken.load_sentences(None), other)
 
     try:
         if output_format is opt.Format.JSON:

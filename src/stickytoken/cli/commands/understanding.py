@@ -15,6 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+import stickytoken
 from stickytoken.attribution.result import AttributionMethod
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
@@ -25,7 +26,6 @@ from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
-    from stickytoken.attribution.result import Why
     from stickytoken.explanation import Explanation
     from stickytoken.explanation.files import TokenExplanation
     from stickytoken.impacts import Impact
@@ -83,15 +83,12 @@ def explain(
         sentences: Corpus, as for detect. Default: that of the run, else the bundled one.
         out: Folder for the tables. Default: explain in the run folder; none for a model.
     """
-    from stickytoken.data import load_sentences
-    from stickytoken.explanation import ExplainSettings
-    from stickytoken.explanation import explain as run_explain
     from stickytoken.explanation.explain import require_unlocked
     from stickytoken.explanation.files import EXPLANATIONS_FOLDER, require_place
 
     if out is not None:
         require_place(out)
-    settings = ExplainSettings(**asdict(measuring))
+    settings = stickytoken.ExplainSettings(**asdict(measuring))
     numbers = [token_id(token) for token in tokens] if ids else []
     for own in text or ():
         if not own.strip():
@@ -99,7 +96,7 @@ def explain(
     if sentences is None and column is not None:
         missing = f"--column {column!r} is given without --sentences"
         raise InputError(f"{missing}: pass --sentences too, or leave it out")
-    corpus = None if sentences is None else load_sentences(sentences, column)
+    corpus = None if sentences is None else stickytoken.load_sentences(sentences, column)
     run = run_in(source, model)
     # An explanation of a model alone is only printed.
     place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
@@ -108,7 +105,7 @@ def explain(
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     given: dict[str, Any] = {"run": run, "texts": text, "sentences": corpus, "settings": settings}
     with console.progress_bar() as progress:
-        found = run_explain(encoder, numbers or tokens, **given, out=place, progress=progress)
+        found = stickytoken.explain(encoder, numbers or tokens, **given, out=place, progress=progress)
     if place is not None:
         console.inform(f"tables: {place}/<token id>/")
     if run is not None:
@@ -211,8 +208,6 @@ def why(
         html: Write a self-contained page to this file.
     """
     from stickytoken.attribution.result import sentences as tell
-    from stickytoken.attribution.why import why as run_why
-    from stickytoken.detection import open_run
 
     for name, text in (("first", first), ("second", second)):
         if not text.strip():
@@ -222,10 +217,12 @@ def why(
 
         require_place(html)
     require_found(model, None, loading)
-    opened = None if run is None else open_run(run)
+    opened = None if run is None else stickytoken.open_run(run)
     encoder = load_for(model, None if opened is None else opened.record, loading, prompting, model)
     with console.late_progress(seconds=3) as progress:
-        found = run_why(encoder, first, second, method=method, run=opened, words=words, progress=progress)
+        found = stickytoken.why(
+            encoder, first, second, method=method, run=opened, words=words, progress=progress
+        )
     if html is not None:
         from stickytoken.reports.page import write_similarity_page
 
@@ -258,7 +255,7 @@ def why(
     console.inform(f"method {found.method}; error of the sum {found.completeness_error:+.4f}{rest}")
 
 
-def _print_matrix(found: Why) -> None:
+def _print_matrix(found: stickytoken.Why) -> None:
     """Print the matrix in colours; where it does not fit, its strongest rows and columns in reading order.
 
     Red raises the cosine, blue lowers it.
@@ -353,13 +350,11 @@ def impact(
     """
     from stickytoken.data.tasks import PAPER_TASKS
     from stickytoken.encoders.protocol import reads_ids
-    from stickytoken.impacts import ImpactSettings
-    from stickytoken.impacts import impact as measure
     from stickytoken.impacts.results import require_place
 
     if out is not None:
         require_place(out)  # before the model is loaded
-    settings = ImpactSettings(**asdict(measuring))
+    settings = stickytoken.ImpactSettings(**asdict(measuring))
     engine = computing.choice
     tasks = [*(task or ()), *(PAPER_TASKS if preset else ())]
     run = run_in(source, model)
@@ -372,7 +367,9 @@ def impact(
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
     named = named_token_ids(encoder, tokens)
-    whole = partial(measure, tasks=tasks, run=run, tokens=named, intrusion=intrusion, settings=settings)
+    whole = partial(
+        stickytoken.impact, tasks=tasks, run=run, tokens=named, intrusion=intrusion, settings=settings
+    )
     with announced(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
         found = whole(encoder, out=out, engine=engine, progress=progress)
     show_impact(found, output_format)
