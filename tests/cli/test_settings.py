@@ -142,14 +142,15 @@ def test_paths_are_relative_to_the_file_and_names_of_models_stay(root, monkeypat
     assert values_of("check")["source"] == "organisation/model"
 
 
-def test_the_nearest_table_counts_and_none_above_the_repository(root):
+def test_the_nearest_table_counts_and_none_above_the_repository(root, monkeypatch):
     written(root / "pyproject.toml", '[tool.stickytoken]\nmodel = "outer"\n')
     inner = root / "inner"
     inner.mkdir()
     written(inner / "pyproject.toml", '[project]\nname = "x"\n')
-    assert project_table(inner).table == {"model": "outer"}
+    monkeypatch.chdir(inner)
+    assert values_of("check")["source"] == "outer"
     (inner / ".git").mkdir()
-    assert project_table(inner) is None
+    assert values_of("check")["source"] is None
 
 
 def test_the_line_is_that_of_the_table_where_it_names_no_model(root):

@@ -5,10 +5,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 import planted
 import tiny
-from stickytoken import detect, probe
+from stickytoken import detect, load_tokenizer, probe
 from stickytoken.data.corpora import PairCorpus, SentencePair, readable
 from stickytoken.data.sentences import collect_sentences
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.methods.registry import entries
 
@@ -23,20 +22,21 @@ EMOJI = ["😀😃", "🎉🎊", "👍🙏👍", "🚀"]
 
 
 @pytest.fixture(scope="module")
-def wordpiece():
-    return HuggingFaceTokenizer(tiny.wordpiece_tokenizer())
+def wordpiece(bert_folder):
+    return load_tokenizer(bert_folder)
 
 
-def unigram():
+def unigram(folder):
     pieces = [("<unk>", 0.0), ("▁", -1.0), *((letter, -2.0) for letter in "abcdefghijklmnopqrstuvwxyz.")]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.normalizer = normalizers.Lowercase()
-    return HuggingFaceTokenizer(tokenizer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(folder)
 
 
-def test_a_corpus_of_unknown_characters_is_refused(wordpiece):
-    for texts, tokenizer in ((CHINESE, wordpiece), (EMOJI, unigram())):
+def test_a_corpus_of_unknown_characters_is_refused(wordpiece, tmp_path):
+    for texts, tokenizer in ((CHINESE, wordpiece), (EMOJI, unigram(tmp_path))):
         with pytest.raises(InputError, match=r"of tiny does not know (9\d|100)% of the characters in test"):
             readable(collect_sentences(texts, "test"), tokenizer, "tiny")
 
@@ -104,9 +104,3 @@ def test_a_tokenizer_without_spans_counts_tokens():
 
     texts = [f"a b c d e f g h i {letter}" for letter in "jklmnopqrst"] + ["a b c d e f g h i x"]
     assert readable(collect_sentences(texts, "test"), Spanless(), "model").unknown == pytest.approx(1 / 120)
-
-
-def test_the_unknown_token_of_a_bare_pipeline_is_found():
-    assert unigram().unknown_id == 0
-    assert HuggingFaceTokenizer(tiny.wordpiece_tokenizer().backend_tokenizer).unknown_id == 1
-    assert HuggingFaceTokenizer(Tokenizer(models.BPE({"a": 0, "b": 1}, []))).unknown_id is None

@@ -110,6 +110,10 @@ class _PairTask(Task):
         )
         return np.asarray((left * right).sum(axis=1, keepdims=True))
 
+    @cached_property
+    def _gold(self) -> NDArray[np.float64]:
+        return np.array(self.gold, dtype=np.float64)
+
 
 def _codes(values: Sequence[str], distinct: Sequence[str]) -> NDArray[np.intp]:
     places = {value: place for place, value in enumerate(distinct)}
@@ -130,7 +134,7 @@ class SimilarityTask(_PairTask):
         """Compute Spearman's or Pearson's correlation; NaN if one side is constant."""
         from scipy.stats import rankdata
 
-        rows = np.vstack([self.gold, outcomes[:, :, 0]])
+        rows = np.vstack([self._gold, outcomes[:, :, 0]])
         if sample is not None:
             rows = rows[:, sample]
         if metric == "spearman":
@@ -152,7 +156,7 @@ class PairClassificationTask(_PairTask):
         """Compute the average precision; NaN if no pair or every pair matches."""
         from sklearn.metrics import average_precision_score
 
-        gold, cosines = _drawn(np.array(self.gold), outcomes[:, :, 0], sample)
+        gold, cosines = _drawn(self._gold, outcomes[:, :, 0], sample)
         if not 0 < gold.sum() < len(gold):
             return np.full(len(cosines), np.nan)
         return np.array([average_precision_score(gold, row) for row in cosines])
