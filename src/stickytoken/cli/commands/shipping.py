@@ -167,10 +167,10 @@ def check(
     if out is not None and output_format not in (CheckFormat.JSON, CheckFormat.JUNIT, CheckFormat.SARIF):
         raise typer.BadParameter("it needs --format json, junit or sarif", param_hint="--out")
     if source is None:
-        raise typer.BadParameter(
-            "pass a model or a run folder, or name a model in the table tool.stickytoken of pyproject.toml",
-            param_hint="[MODEL|RUN]",
+        missing = (
+            "pass a model or a run folder, or name a model in the table tool.stickytoken of pyproject.toml"
         )
+        raise typer.BadParameter(missing, param_hint="[MODEL|RUN]")
     options: dict[str, Any] = {"revision": revision, "folder": folder, "documents": documents}
     options |= {"column": column, "fail_on": fail_on, "max_tokens": max_tokens, "baseline": baseline}
     try:
@@ -234,28 +234,23 @@ def _write_document(
 def _print_check(check: Check) -> None:
     """Print the outcome first, then the tokens that count, or all sticky ones."""
     console.print_line(check.headline())
-    tokens = [finding for finding in check.findings if finding.rule == "sticky-token"]
-    others = [finding for finding in check.findings if finding.rule != "sticky-token"]
+    tokens = [each for each in check.findings if each.rule == "sticky-token"]
+    others = [each for each in check.findings if each.rule != "sticky-token"]
     most = 50
     if tokens:
         names = ("token_id", "token", "severity", "lift", "effect_low", "effect_high", "change")
         titles = ("level", "id", "token", "severity", "lift", "SD low", "SD high", "against the baseline")
         digits = (None, None, None, None, 4, 2, 2, None)
         width = len(titles) - (check.baseline is None)
-        rows = [
-            (finding.level.value, *(finding.properties.get(name) for name in names))[:width]
-            for finding in tokens[:most]
-        ]
-        console.print_table(
-            f"{len(rows)} of {len(tokens)} sticky tokens", titles[:width], rows, digits[:width]
-        )
+        rows = [(each.level.value, *map(each.properties.get, names))[:width] for each in tokens[:most]]
+        title = f"{len(rows)} of {len(tokens)} sticky tokens"
+        console.print_table(title, titles[:width], rows, digits[:width])
     if others:
-        told = [(finding.level.value, finding.rule, finding.message) for finding in others[:most]]
+        told = [(each.level.value, each.rule, each.message) for each in others[:most]]
         title = f"{len(told)} of {len(others)} documents with findings"
         console.print_table(title, ("level", "rule", "document"), told)
-    console.print_line(
-        f"run: {check.run}" + ("" if check.baseline is None else f"; baseline: {check.baseline}")
-    )
+    baseline = "" if check.baseline is None else f"; baseline: {check.baseline}"
+    console.print_line(f"run: {check.run}{baseline}")
 
 
 @command("contrast")
