@@ -293,7 +293,7 @@ def published(
 
     Args:
         model: A model of the paper. Default: that of --run, else list all forty.
-        run: stickytoken.Run folder of the same model, to put its numbers beside them.
+        run: Run folder of the same model, to put its numbers beside them.
         output_format: Print tables, one JSON document, or CSV.
     """
     from stickytoken.comparisons import published as paper
