@@ -113,9 +113,7 @@ def measure(results: Results, model: str, sample: int, work: Path) -> Run:
 
 
 def main(
-    model: Annotated[str, typer.Argument()] = MINILM,
-    sample: int = 2000,
-    name: str = "endpoint",
+    model: Annotated[str, typer.Argument()] = MINILM, sample: int = 2000, name: str = "endpoint"
 ) -> None:
     results = Results(name, model=model, sample=sample)
     os.environ["STICKYTOKEN_API_KEY"] = KEY
