@@ -157,7 +157,11 @@ def main():
         (copy.parent / "shared").symlink_to(ROOT.parent / "shared")
         for number, (path, kind, *sources) in enumerate(drawn(given.count, given.seed), start=1):
             lines = (text.decode().splitlines() for text in sources[:2])
-            print(f"{number}. {kind}", *difflib.unified_diff(*lines, str(path), lineterm="", n=0), sep="\n")
+            print(
+                f"{number}. {kind}",
+                *difflib.unified_diff(*lines, str(path.relative_to(ROOT)), lineterm="", n=0),
+                sep="\n",
+            )
             if given.only is None or number in given.only:
                 found = outcome(copy, path, *sources, stamp=10 * number)
                 totals[found.partition(" by ")[0]] += 1
