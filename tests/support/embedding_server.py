@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from quiet_handler import QuietHandler
-
 STATUSES = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
 BROKEN_DATA = ("short", "long", "empty", "empty vector", "nan", "null", "twice", "other dimension", "garbage")
 BROKEN_TRANSPORT = ("drop", "cut", "slow", "bad gzip")
@@ -87,6 +85,21 @@ class Behaviour:
     elsewhere: str = ""
     faults: deque[str | None] = field(default_factory=deque)
     wrong: bool = False
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """Prints nothing and bears clients that go away."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except ConnectionError:
+            self.close_connection = True
 
 
 class RefusalError(Exception):
