@@ -275,5 +275,5 @@ def test_records_come_back_as_they_were_written(tmp_path, finished_run):
     folder.write_record("run.json", finished_run.record)
     folder.write_record("plan.json", finished_run.plan)
     assert folder.read_run() == finished_run.record
-    assert folder.read_plan(StdPlanRecord) == finished_run.plan
+    assert folder.read_record("plan.json", StdPlanRecord) == finished_run.plan
     assert json.loads((tmp_path / "run.json").read_text("utf-8"))["schema_version"] == SCHEMA_VERSION

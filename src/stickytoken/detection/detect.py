@@ -200,7 +200,7 @@ def _compute(
     job: Job[MethodSettings], method: AnyMethod, held: Resumed[RunRecord], runner: FolderRunner
 ) -> None:
     folder, vocabulary = held.folder, job.vocabulary.frame()
-    plan = folder.read_plan(method.plan_record)
+    plan = folder.read_record(PLAN_FILE, method.plan_record)
     if plan is None:
         plan = method.make_plan(job, runner.progress)
     held.begin(held.record.model_copy(update={"result": None}))

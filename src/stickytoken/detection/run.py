@@ -38,7 +38,7 @@ from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.machine import digest
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences, package_versions
-from stickytoken.measurement.store import TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.methods.entry import Column
 from stickytoken.methods.job import (
     DimensionRecord,
@@ -165,7 +165,7 @@ class Run:
         Raises:
             RunError: plan.json is missing or damaged.
         """
-        plan: PlanRecord | None = self._folder.read_plan(self.method.plan_record)
+        plan: PlanRecord | None = self._folder.read_record(PLAN_FILE, self.method.plan_record)
         if plan is None:
             raise RunError(f"{self.path} has no plan.json: run the same command again to write it")
         return plan

@@ -17,7 +17,7 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import files
 from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
-from stickytoken.measurement.store import VOCABULARY_FILE
+from stickytoken.measurement.store import PLAN_FILE, VOCABULARY_FILE
 from stickytoken.methods.entry import Column, Distribution, Fact, Scale, Scatter
 from stickytoken.methods.job import PlanRecord, StoredSettings
 from stickytoken.methods.protocol import AnyMethod
@@ -117,7 +117,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     if record.result is None:
         return replace(
             unfinished,
-            plan=folder.read_plan(method_named(record.method).plan_record),
+            plan=folder.read_record(PLAN_FILE, method_named(record.method).plan_record),
             measured=folder.committed(),
             missing=(_UNFINISHED,),
         )
