@@ -25,7 +25,7 @@ from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.job import RecheckJob, Tokens
+from stickytoken.methods.base import RecheckJob, Tokens
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.verdict import recheck
 from stickytoken.repairs import Repair

@@ -18,7 +18,7 @@ import stickytoken
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.job import RecheckJob
+from stickytoken.methods.base import RecheckJob
 from stickytoken.methods.profile.verdict import recheck
 from stickytoken.repairs import repair
 from stickytoken.repairs.repair import neighbours_of, used_texts

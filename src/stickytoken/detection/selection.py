@@ -16,12 +16,11 @@ import polars as pl
 from stickytoken.data import Sentences
 from stickytoken.data.tables import TABLE_SUFFIXES, decode, read_bytes, read_table
 from stickytoken.detection.run import Run, require_same_model, restored_settings
-from stickytoken.detection.run_folder import RunEvidence, measured_evidence, ordinary_tokens, tokens_to_show
+from stickytoken.detection.run_folder import RunEvidence, measured_evidence
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
-from stickytoken.methods.job import Job, MethodSettings
-from stickytoken.methods.protocol import EvidencePanel
+from stickytoken.methods.base import EvidencePanel, Job, MethodSettings
 from stickytoken.validation import file_path, list_of, shown, whole_number
 from stickytoken.vocabulary import Vocabulary
 
@@ -205,11 +204,6 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> RunEvidence:
     """Compute curves and pairs as `detect` does for the worst tokens."""
     run, job = opened.run, opened.job
-    tokens = available_tokens(job.vocabulary, token_ids)
-    ordinary = []
-    if with_ordinary:
-        # Those that detect would draw.
-        named = [*token_ids, *tokens_to_show(run.tokens, run.method.ranked_by.key)]
-        excluded = available_tokens(job.vocabulary, named)
-        ordinary = ordinary_tokens(job.vocabulary.available, run.tokens, excluded, job.settings.seed)
-    return measured_evidence(job, tokens, ordinary, opened.panel)
+    named = [token.id for token in available_tokens(job.vocabulary, token_ids)]
+    ranked_by = run.method.ranked_by.key
+    return measured_evidence(job, opened.panel, run.tokens, ranked_by, named, with_ordinary)

@@ -30,7 +30,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import package_versions
 from stickytoken.measurement.store import TOKENS_FILE, default_folder
-from stickytoken.methods.job import adjusted_defaults
+from stickytoken.methods.base import adjusted_defaults
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import file_path, require_callable, shown, whole_number
 

@@ -69,7 +69,9 @@ def connected(address: str | None) -> Iterator[Any]:
         address = os.environ.get("RAY_ADDRESS") or None
     if address is not None:
         _require_answer(address)
-    own = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES} if address is None else {}
+    own: dict[str, Any] = (
+        {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES} if address is None else {}
+    )
     try:
         with _quiet():
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)

@@ -11,8 +11,7 @@ from stickytoken.methods.entry import MethodEntry
 from stickytoken.validation import shown
 
 if TYPE_CHECKING:
-    from stickytoken.methods.job import MethodSettings
-    from stickytoken.methods.protocol import AnyMethod
+    from stickytoken.methods.base import AnyMethod, MethodSettings
 
 # The first one is the default.
 _BUILT_IN = (profile.ENTRY, std.ENTRY)

@@ -23,8 +23,8 @@ from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.methods.base import Recheck, Tokens
 from stickytoken.methods.entry import Verdict
-from stickytoken.methods.job import Recheck, Tokens
 from stickytoken.repairs import result
 from stickytoken.validation import visible
 

@@ -26,7 +26,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import differences, hardware, identity_of, now, package_versions
 from stickytoken.measurement.store import move_folder
-from stickytoken.methods.job import Recheck, RecheckJob, Tokens
+from stickytoken.methods.base import Recheck, RecheckJob, Tokens
 from stickytoken.methods.registry import choose_method
 from stickytoken.repairs._plan import (
     RepairSettings,

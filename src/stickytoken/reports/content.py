@@ -18,9 +18,8 @@ from stickytoken.explanation import files
 from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
 from stickytoken.measurement.store import PLAN_FILE, VOCABULARY_FILE
+from stickytoken.methods.base import AnyMethod, PlanRecord, StoredSettings
 from stickytoken.methods.entry import Column, Distribution, Fact, Scale, Scatter
-from stickytoken.methods.job import PlanRecord, StoredSettings
-from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.registry import method_named
 from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.result import RepairRecord, repairs_in, token_rows

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from stickytoken.methods.protocol import AnyMethod
+from stickytoken.methods.base import AnyMethod
 from stickytoken.validation import visible
 
 _BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")

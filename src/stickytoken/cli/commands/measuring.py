@@ -21,7 +21,7 @@ from stickytoken.methods.registry import entries, entry_of, method_named
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
-    from stickytoken.methods.job import MethodSettings
+    from stickytoken.methods.base import MethodSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class MethodOptions:
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
         """Make the settings of the chosen method, or of the first that accepts the given options."""
-        from stickytoken.methods.job import adjusted_defaults
+        from stickytoken.methods.base import adjusted_defaults
 
         said = {each.name: getattr(self, each.name) for each in fields(self)}
         method = said.pop("method")
@@ -206,7 +206,7 @@ def judge(
     """
     import polars as pl
 
-    from stickytoken.methods.protocol import MEASURING
+    from stickytoken.methods.base import MEASURING
 
     opened = stickytoken.open_run(run)
     opened.method.require_judging(opened)

@@ -17,7 +17,7 @@ from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods.job import Job, MemoryRunner, tokens_in
+from stickytoken.methods.base import MEASURING, FinishedRun, Job, Judgement, MemoryRunner, tokens_in
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
 from stickytoken.methods.profile._run import findings, job_views, measure_views, plan_profile
 from stickytoken.methods.profile.anchors import (
@@ -55,7 +55,6 @@ from stickytoken.methods.profile.verdict import (
     universality,
     verdicts,
 )
-from stickytoken.methods.protocol import MEASURING, FinishedRun, Judgement
 from stickytoken.methods.statistics import (
     Estimates,
     Null,

@@ -9,10 +9,18 @@ import numpy as np
 import polars as pl
 
 from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.methods.base import (
+    EvidencePanel,
+    FinishedRun,
+    FolderRunner,
+    Job,
+    Method,
+    Outcome,
+    StoredSettings,
+    evidence_panel,
+)
 from stickytoken.methods.entry import Column, Distribution, Fact, Figure, PlanTexts, ProbeTable, Scatter
-from stickytoken.methods.job import FolderRunner, Job, StoredSettings
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel
-from stickytoken.methods.protocol import EvidencePanel, FinishedRun, Method, Outcome, evidence_panel
 from stickytoken.methods.std.plan import (
     Metric,
     StdEvidence,

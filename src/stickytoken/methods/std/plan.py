@@ -19,7 +19,7 @@ from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Progress, ProgressCallback, Shard, compute_shard
 from stickytoken.measurement.resume import Record
-from stickytoken.methods.job import Job, PlanRecord, ResultRecord, model_mean
+from stickytoken.methods.base import Job, PlanRecord, ResultRecord, model_mean
 from stickytoken.methods.probes import (
     KeyedPaths,
     PathSource,
