@@ -164,24 +164,6 @@ def test_named_tokens_get_the_numbers_that_they_have_in_the_whole_run(encoder, s
     assert len({run.record.identity for run in (small_run, alone, some)}) == 3
 
 
-@pytest.mark.slow
-def test_the_batch_size_changes_neither_identity_nor_numbers(bert_folder, small_run, tmp_path):
-    model = SentenceTransformer(str(bert_folder), device="cpu")
-    batches = []
-    model[0].register_forward_pre_hook(lambda _module, inputs: batches.append(inputs[0]["input_ids"].shape))
-    run = detect(
-        load_encoder(model, token_budget=100),
-        sentences=planted.small_corpus(),
-        settings=planted.SMALL,
-        out=tmp_path / "run",
-    )
-    assert all(rows == 1 or rows * length <= 100 for rows, length in batches)
-    assert max(rows for rows, _ in batches) > 1
-    assert run.record.identity == small_run.record.identity
-    assert_close(numbers(run), numbers(small_run))
-    assert run.tokens["verdict"].to_list() == small_run.tokens["verdict"].to_list()
-
-
 def test_progress_tells_of_every_stage_up_to_its_end(encoder, tmp_path):
     events = []
     detect(

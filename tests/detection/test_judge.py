@@ -74,12 +74,6 @@ def test_the_same_call_gives_the_same_numbers_and_a_run_in_a_folder_does_too(fou
     assert run.judge(**SMALL, encoder=pulling).tokens.equals(found.tokens)
 
 
-def test_an_ordinary_model_has_nothing_to_flag(tmp_path):
-    ordinary = load_encoder(profiled.planted_model(0))
-    run = profiled.detect_profile(ordinary, tmp_path / "run", smallest_effect=1)
-    assert judge(run, **SMALL, encoder=ordinary).flagged.is_empty()
-
-
 def test_named_tokens_are_judged_beside_the_random_ones_of_the_run(pulling, tmp_path):
     run = profiled.detect_profile(pulling, tmp_path / "run", tokens=[34, 200], smallest_effect=1)
     found = judge(run, **SMALL, encoder=pulling)

@@ -85,11 +85,6 @@ def test_without_a_choice_all_available_tokens_are_taken_by_ascending_id(vocabul
     assert chosen[2].text == " tip"
 
 
-def test_named_tokens_are_taken_once_and_by_ascending_id(vocabulary):
-    chosen = choose_tokens(vocabulary, [13, 1, 13, 0], None, 0)
-    assert [(token.id, token.text) for token in chosen] == [(0, "<s>"), (1, "tip"), (13, "Stone")]
-
-
 def test_a_sample_is_a_function_of_the_seed_and_every_token_comes_about_equally_often(vocabulary):
     """4 of 12 in 600 samples: 200 times each, standard deviation 11.5."""
     counts = dict.fromkeys(AVAILABLE, 0)
@@ -182,13 +177,6 @@ def test_tokens_are_read_from_text_and_tables(vocabulary, write, name, content, 
 def test_a_token_file_that_cannot_be_used_is_refused(vocabulary, write, name, content, message):
     with pytest.raises(InputError, match=message):
         token_ids_from_file(vocabulary, write(name, content))
-
-
-def test_a_token_file_that_is_missing_or_a_folder_is_refused(vocabulary, tmp_path):
-    with pytest.raises(InputError, match="no file"):
-        token_ids_from_file(vocabulary, tmp_path / "absent.txt")
-    with pytest.raises(InputError, match="is a folder"):
-        token_ids_from_file(vocabulary, tmp_path)
 
 
 def test_a_token_is_found_by_vocabulary_string_and_by_text(finished_run):

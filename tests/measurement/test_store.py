@@ -9,7 +9,7 @@ import pytest
 
 import planted
 from stickytoken import detect, open_run
-from stickytoken.detection.run_folder import SCHEMA_VERSION, RunFolder
+from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 from stickytoken.machine import digest
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS as PROFILE_COLUMNS
@@ -80,21 +80,6 @@ def test_a_second_process_is_refused_until_the_first_is_killed(holder, encoder, 
     assert planted.detect_thirty(encoder, folder).result.scored == 30
 
 
-def failing_writer(folder):
-    with folder.locked():
-        with pytest.raises(RunError, match="another process"), RunFolder(folder.path).locked():
-            pass
-        raise ZeroDivisionError
-
-
-def test_a_folder_has_one_writer_and_is_free_after_an_error_of_it(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    with pytest.raises(ZeroDivisionError):
-        failing_writer(folder)
-    with folder.locked():
-        pass
-
-
 def test_a_writer_removes_the_leftovers_of_a_killed_one_and_nothing_else(tmp_path):
     (tmp_path / "shards").mkdir()
     leftovers = [tmp_path / ".plan.json.k2j3.tmp", tmp_path / "shards" / ".score-000003.parquet.a_b.tmp"]
@@ -104,11 +89,6 @@ def test_a_writer_removes_the_leftovers_of_a_killed_one_and_nothing_else(tmp_pat
     with RunFolder(tmp_path).locked():
         assert not any(path.exists() for path in leftovers)
         assert all(path.read_bytes() == b"half" for path in kept)
-
-
-def test_a_run_is_read_while_another_process_writes_it(holder, finished_run, tmp_path):
-    shutil.copytree(finished_run.path, tmp_path / "run", dirs_exist_ok=True)
-    assert open_run(tmp_path / "run").tokens.equals(finished_run.tokens)
 
 
 # Folders of other runs
@@ -268,12 +248,3 @@ def test_the_hash_of_a_stored_identity_has_not_changed():
     """Otherwise no run of an earlier version could be continued: change IDENTITY_VERSION only on purpose."""
     record = json.loads((GOLDEN / "run.json").read_text("utf-8"))
     assert digest(record["identity_parts"]) == record["identity"]
-
-
-def test_records_come_back_as_they_were_written(tmp_path, finished_run):
-    folder = RunFolder(tmp_path)
-    folder.write_record("run.json", finished_run.record)
-    folder.write_record("plan.json", finished_run.plan)
-    assert folder.read_run() == finished_run.record
-    assert folder.read_record("plan.json", StdPlanRecord) == finished_run.plan
-    assert json.loads((tmp_path / "run.json").read_text("utf-8"))["schema_version"] == SCHEMA_VERSION

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import math
 from statistics import fmean
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from stickytoken import detect
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.methods.probes import ProbeGrid, WalkedPaths
-from stickytoken.methods.registry import method_named
 from stickytoken.methods.std.plan import (
     PLACEMENTS,
     PairProbes,
@@ -217,16 +215,3 @@ def test_the_std_method_refuses_a_model_that_nothing_moves(tmp_path):
 
 
 # What the paper's method says of a run.
-
-
-@pytest.mark.parametrize(
-    ("sticky", "said"),
-    [(0, "No sticky tokens among"), (1, "1 sticky token among"), (2, "2 sticky tokens among")],
-)
-def test_one_sticky_token_is_counted_in_the_singular(sticky, said):
-    run = SimpleNamespace(
-        sticky=SimpleNamespace(is_empty=lambda: True),
-        model_name="model",
-        result=SimpleNamespace(sticky=sticky, candidates=30),
-    )
-    assert said in method_named("std").headline(run)
