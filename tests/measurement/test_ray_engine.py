@@ -155,14 +155,6 @@ def test_a_worker_without_the_model_says_where_and_why(model_copy):
     assert repr(str(model_copy)) in str(caught.value)
 
 
-def test_a_relative_folder_is_found_from_any_directory(bert_folder, monkeypatch, tmp_path):
-    monkeypatch.chdir(bert_folder.parent)
-    spec = load_encoder(bert_folder.name, device="cpu", prompt="query: ", max_length=32).spec
-    monkeypatch.chdir(tmp_path)
-    identity = ShardWorker(spec, "cpu", 1).load().identity
-    assert (identity.prompt, identity.max_length) == ("query: ", 32)
-
-
 # The user's Ray.
 
 

@@ -43,9 +43,6 @@ def draw_effects(generator, shape, size):
     return plain.rvs(size=size, random_state=generator) * unit
 
 
-# fit
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("spread", "noise"), [(3.0, 0.0), (3.0, 2.0), (1.0, 1.5)])
 def test_center_and_spread_of_a_normal_vocabulary_are_recovered_through_the_noise(seed, spread, noise):
@@ -97,9 +94,6 @@ def test_tokens_that_are_alike_but_for_their_noise_have_no_spread():
     assert (found.spread, found.shape) == (0.0, NORMAL)
 
 
-# Shape
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_without_noise_a_shape_is_a_family_around_its_median_in_units_of_its_width(shape):
     distances = np.linspace(-3, 8, 23)
@@ -133,9 +127,6 @@ def test_p_values_with_noise_equal_a_numerical_integral(shape, error):
     found = shape.exceedance(distances, 1.0, np.full(7, error))
     expected = [slow_exceedance(shape, distance, error) for distance in distances]
     assert found == pytest.approx(expected, rel=0.01, abs=1e-12)
-
-
-# exceedance of a null
 
 
 @pytest.mark.parametrize("unit", [1.0, 0.02])

@@ -33,7 +33,7 @@ def test_benign_tokens_are_alike_and_not_excluded(vocabulary):
     assert match != match_benign(vocabulary, token_id, {token_id + 1}, 8, 43)
 
 
-@pytest.mark.parametrize(("count", "most"), [(3, 16), (8, 16), (16, 19), (8, 40), (19, 40), (40, 60)])
+@pytest.mark.parametrize(("count", "most"), [(3, 16), (16, 19), (19, 40)])
 def test_a_smaller_request_gets_the_first_of_a_larger_one(vocabulary, count, most):
     (token_id,) = ids_of(vocabulary, "garden")
     whole = match_benign(vocabulary, token_id, (), most, 0).tokens

@@ -21,7 +21,7 @@ from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
-from stickytoken.measurement.resume import Resumed, hardware, identity_of, now, package_versions, resumed
+from stickytoken.measurement.resume import hardware, identity_of, now, package_versions, resumed
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE, default_folder
 from stickytoken.methods import base
 from stickytoken.methods.base import SHARD_PROBES, FolderRunner, Job, MethodSettings
@@ -112,7 +112,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     settings = settings or base.adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
     if seed is not None:
         settings = replace(settings, seed=seed)
-    settings = with_views(settings, chosen_method.entry.name, dimensions, layers)
+    settings = _with_views(settings, chosen_method.entry.name, dimensions, layers)
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     out = None if out is None else file_path("out", out)
@@ -136,7 +136,17 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     with resumed(folder, run_folder.RUN, record) as held:
         if not held.finished:
             with chosen_engine(engine, encoder) as opened:
-                _compute(job, chosen_method, held, FolderRunner(opened, folder, progress, shard_probes))
+                entries = vocabulary.frame()
+                plan = folder.read_record(PLAN_FILE, chosen_method.plan_record)
+                if plan is None:
+                    plan = chosen_method.make_plan(job, progress)
+                held.begin(held.record.model_copy(update={"result": None}))
+                folder.write_record(PLAN_FILE, plan)
+                folder.write_table(VOCABULARY_FILE, entries)
+                runner = FolderRunner(opened, folder, progress, shard_probes)
+                outcome = chosen_method.compute(job, plan, entries, runner)
+                folder.write_table(TOKENS_FILE, outcome.tokens)
+                held.finish(held.record.model_copy(update={"result": outcome.result}))
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):
             panel = chosen_method.evidence_panel(job, run.plan)
@@ -149,7 +159,9 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     return run
 
 
-def with_views(settings: MethodSettings, method: str, dimensions: Numbers, layers: Numbers) -> MethodSettings:
+def _with_views(
+    settings: MethodSettings, method: str, dimensions: Numbers, layers: Numbers
+) -> MethodSettings:
     asked = {"dimensions": dimensions, "layers": layers}
     given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
     known = {each.name for each in fields(settings)}
@@ -187,21 +199,6 @@ def _record(job: Job[MethodSettings], method: base.AnyMethod, model: EncoderIden
         hardware=hardware(encoder.device),
         started=now(),
     )
-
-
-def _compute(
-    job: Job[MethodSettings], method: base.AnyMethod, held: Resumed[RunRecord], runner: FolderRunner
-) -> None:
-    folder, vocabulary = held.folder, job.vocabulary.frame()
-    plan = folder.read_record(PLAN_FILE, method.plan_record)
-    if plan is None:
-        plan = method.make_plan(job, runner.progress)
-    held.begin(held.record.model_copy(update={"result": None}))
-    folder.write_record(PLAN_FILE, plan)
-    folder.write_table(VOCABULARY_FILE, vocabulary)
-    outcome = method.compute(job, plan, vocabulary, runner)
-    folder.write_table(TOKENS_FILE, outcome.tokens)
-    held.finish(held.record.model_copy(update={"result": outcome.result}))
 
 
 def _loading(encoder: Encoder) -> run_folder.LoadingRecord | None:

@@ -21,14 +21,8 @@ from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import MeasurementRecord, Record
 from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, ResultFolder
-from stickytoken.methods.base import (
-    EvidencePanel,
-    Job,
-    MemoryRunner,
-    MethodSettings,
-    ResultRecord,
-    StoredSettings,
-)
+from stickytoken.methods import base
+from stickytoken.methods.base import EvidencePanel, MethodSettings, ResultRecord, StoredSettings
 from stickytoken.methods.entry import Verdict
 from stickytoken.methods.registry import entries, method_named
 
@@ -302,7 +296,7 @@ class RunEvidence(NamedTuple):
 
 
 def measured_evidence(
-    job: Job[MethodSettings],
+    job: base.Job[MethodSettings],
     panel: EvidencePanel,
     tokens: pl.DataFrame,
     ranked_by: str,
@@ -323,7 +317,7 @@ def measured_evidence(
         ordinary = list(islice(drawn, _ORDINARY_TOKENS))
     by_id = {token.id: token for token in available}
     # One shard for all would fill batches best; small ones bound the memory.
-    run = MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
+    run = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
     measured = run(stage, [by_id[token_id] for token_id in (*shown, *ordinary)]).to_dicts()
     rows = []
     for row in measured:

@@ -22,12 +22,6 @@ MANHATTAN = ScoreConstants(1.0, 0.5, 0.1)
 # A coarse grid, so that equal neighbours, which neither fall nor rise, are common.
 
 
-# sticky_score
-
-
-# falls_on_average
-
-
 # Thresholds.
 
 
@@ -60,9 +54,6 @@ def test_the_default_share_gives_the_published_numbers_of_candidates(shared):
         scores = np.random.default_rng(4).permutation(available) / 3
         threshold = candidate_threshold(scores.tolist(), StdSettings().candidate_share)
         assert (scores >= threshold).sum() == candidates
-
-
-# Distances.
 
 
 @pytest.mark.parametrize("zero_first", [True, False])

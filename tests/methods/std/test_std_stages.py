@@ -11,7 +11,6 @@ import pytest
 import planted
 import tiny
 from stickytoken import detect
-from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.methods.probes import ProbeGrid, WalkedPaths
 from stickytoken.methods.std.plan import (
@@ -182,16 +181,6 @@ def test_planned_stages_take_tokens_whose_text_has_white_space_inside(encoder, p
 # Encoders that no token moves: nothing may be called sticky, and the run says why.
 
 
-class Constant:
-    """Gives every text the same vector."""
-
-    name = fingerprint = "constant"
-    tokenizer = tiny.wordpiece_tokenizer()
-
-    def encode(self, texts):
-        return np.ones((len(texts), 4), np.float32)
-
-
 class Deaf(WordBag):
     """Reads only the words of the corpus: other tokens change nothing."""
 
@@ -207,11 +196,6 @@ def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_ha
     assert run.sticky.is_empty()
     assert run.tokens["validation_rate"].drop_nulls().n_unique() == 1
     assert any("have the same validation rate" in note for note in run.method.notes(run))
-
-
-def test_the_std_method_refuses_a_model_that_nothing_moves(tmp_path):
-    with pytest.raises(InputError, match="has a similarity below the model's mean"):
-        detect(Constant(), sentences=planted.small_corpus(), settings=planted.SMALL, out=tmp_path / "run")
 
 
 # What the paper's method says of a run.
