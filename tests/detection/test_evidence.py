@@ -115,15 +115,3 @@ def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, run_co
     assert again.evidence.tokens.equals(run.evidence.tokens)
     after = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
     assert after == before
-
-
-def test_a_run_of_the_method_std_keeps_evidence_too(encoder, tmp_path):
-    run = planted.detect_thirty(encoder, tmp_path / "run")
-    evidence = run.evidence
-    carriers = {pair.sentence2 for pair in run.plan.validation}
-    anchors = {pair.sentence1 for pair in run.plan.validation}
-    assert set(evidence.record.carriers) <= carriers
-    shown = evidence.tokens.filter(pl.col("typical_before").is_not_null())
-    assert set(shown["typical_anchor"]) <= anchors
-    assert (shown["typical_before"] < run.plan.mean_similarity).all()
-    assert evidence.record.anchors == len(anchors)

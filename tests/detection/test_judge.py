@@ -107,10 +107,3 @@ def test_what_cannot_be_judged_is_refused(run, pulling, small_run):
         judge(small_run, **SMALL)
     with pytest.raises(RunError, match="another model"):
         judge(run, **SMALL, encoder=load_encoder(profiled.planted_model(1)))
-
-
-def test_long_documents_are_judged_by_their_first_sentences(run, pulling):
-    texts = SMALL["sentences"]
-    documents = [" ".join(texts[k : k + 4]) for k in range(len(texts) - 4)]
-    found = judge(run, documents, encoder=pulling, anchors=200)
-    assert found.sticky["token"].to_list() == [planted.PLANTED]

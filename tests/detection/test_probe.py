@@ -32,25 +32,6 @@ def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, tmp_path, in
     assert len({evidence.validation_rate["cosine"] for evidence in found}) > 3
 
 
-def test_the_rates_are_the_weighted_rates_of_the_placements(encoder):
-    events = []
-    options = {"sentences": planted.small_corpus(), "settings": planted.SMALL, "progress": events.append}
-    found = probe(encoder, [55, 60, 55], **options)
-    assert found[0] == found[2] != found[1]
-    validated = [event for event in events if event.stage == "validate"]
-    assert [(event.done, event.total) for event in validated] == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    assert validated[-1].sequences == 3 * 6 * 3 * 3
-    for evidence in found:
-        assert list(evidence.by_placement) == ["prefix", "suffix", "random"]
-        for metric in METRICS:
-            rates = {place: by_metric[metric] for place, by_metric in evidence.by_placement.items()}
-            mean = (4 * rates["prefix"] + 4 * rates["suffix"] + 3 * rates["random"]) / 11
-            assert evidence.validation_rate[metric] == pytest.approx(mean, abs=1e-12)
-            assert all((rate * 6) == pytest.approx(round(rate * 6)) for rate in rates.values())
-        assert len(evidence.lift_by_copies) == 3
-        assert sum(evidence.lift_by_copies) / 3 == pytest.approx(evidence.lift, abs=1e-12)
-
-
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):
     corpus = planted.small_corpus()
     with pytest.raises(InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): probe it with ids"):

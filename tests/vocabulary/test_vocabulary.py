@@ -199,15 +199,6 @@ def test_an_entry_made_by_hand_gets_the_category_that_it_was_made_for(kind, made
     assert {token: found[token] for token in made} == made
 
 
-def test_decoded_text_keeps_the_leading_space_of_a_tokenizer_that_adds_one():
-    for kind in ("byte-level BPE that adds a space", "BPE with byte fallback", "Unigram"):
-        vocabulary = categorize(HuggingFaceTokenizer(TOKENIZERS[kind]()))
-        decoded = dict(zip(vocabulary.tokens, vocabulary.decoded, strict=True))
-        marked = "Ġbird" if "Ġbird" in decoded else "▁bird"
-        assert decoded[marked] == " bird", kind
-        assert decoded["tip"] == "tip", kind
-
-
 def test_padding_and_truncation_of_the_given_tokenizer_do_not_matter():
     plain, switched = scattered_ids(), scattered_ids()
     backend = switched.backend_tokenizer
