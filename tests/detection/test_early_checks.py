@@ -83,3 +83,14 @@ def test_a_path_from_a_notebook_may_begin_with_the_home_folder(encoder, tmp_path
     monkeypatch.setenv("HOME", str(tmp_path))
     run = detect(encoder, sentences=tiny.sentences(60), settings=planted.SMALL, tokens=[60], out="~/run")
     assert run.path == tmp_path / "run"
+
+
+def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_run, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    wrong = "is the folder of a run or another measurement: choose another one, such as .*explain"
+    with pytest.raises(RunError, match=wrong):
+        explain(NO_MODEL, ["river"], out=small_run.path)
+    for out in (tmp_path, small_run.path):
+        with pytest.raises(RunError, match="contains files but no impact"):
+            impact(NO_MODEL, tokens=[5], intrusion="bundled", out=out)
+    planted.refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong)

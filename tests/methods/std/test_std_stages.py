@@ -11,6 +11,7 @@ import pytest
 import planted
 import tiny
 from stickytoken import detect
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.methods.probes import ProbeGrid, WalkedPaths
 from stickytoken.methods.std.plan import (
@@ -199,3 +200,18 @@ def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_ha
 
 
 # What the paper's method says of a run.
+
+
+class Constant:
+    """Gives every text the same vector."""
+
+    name = fingerprint = "constant"
+    tokenizer = tiny.wordpiece_tokenizer()
+
+    def encode(self, texts):
+        return np.ones((len(texts), 4), np.float32)
+
+
+def test_the_std_method_refuses_a_model_that_nothing_moves(tmp_path):
+    with pytest.raises(InputError, match="has a similarity below the model's mean"):
+        detect(Constant(), sentences=planted.small_corpus(), settings=planted.SMALL, out=tmp_path / "run")
