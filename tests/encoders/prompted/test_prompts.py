@@ -1,28 +1,25 @@
 """Templates, cleaning, presets: text in, text out; and templates as ids."""
 
-import copy
 import json
 import re
 from types import SimpleNamespace
 
 import pytest
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_architectures as architectures
 from prompt_reference import AUXILIARY as PUBLISHED_AUXILIARY
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.prompted._prompt_ids import PromptTokenizer
 from stickytoken.encoders.prompted.prompts import (
     AUXILIARY,
     PLACEHOLDER,
     PROMPTS,
     SENTENCE,
+    PromptTokenizer,
+    PromptTokenizers,
     clean_sentence,
     contrast_layer_for,
     find_prompt,
-    is_template,
     join_words,
     layer_for,
     preset_for,
@@ -41,10 +38,8 @@ from stickytoken.errors import InputError
         ("What is it?", "What is it."),
         ("in the park!", "in the park!."),
         ('She said "no" and left', "She said 'no' and left."),
-        ("He asked 'why?'", "He asked 'why?'"),
         ("", ""),
         ('hi?"', "hi?'"),
-        ("?", "."),
     ],
 )
 def test_sentences_are_cleaned_in_the_published_order(text, cleaned):
@@ -106,12 +101,6 @@ def test_an_own_template_has_its_placeholder_before_the_quotation_or_the_sentenc
 def test_a_template_that_cannot_be_filled_is_refused(prompt, reason):
     with pytest.raises(InputError, match=reason):
         find_prompt(prompt)
-
-
-def test_known_prompts_and_templates_are_told_from_texts_to_put_in_front():
-    assert is_template("PromptEOL")
-    assert is_template('"{sentence}":')
-    assert not is_template("query: ")
 
 
 # Presets.
@@ -191,10 +180,8 @@ def merging_tokenizer():
 
 
 def assert_filled_is_whole(tokenizer, template, prepending):
-    prompt, own = find_prompt(template), copy.deepcopy(tokenizer)
-    if prepending:
-        own.add_tokens([PLACEHOLDER])
-    adapted = HuggingFaceTokenizer(own)
+    prompt, own = find_prompt(template), PromptTokenizers(tokenizer, "tiny")
+    adapted = (own.prepending if prepending else own.plain).tokenizer
     prompts = PromptTokenizer(adapted, (), prompt, prepending=prepending)
     sentences = [join_words(text) for text in SENTENCES]
     if prompt.quoted:
@@ -211,17 +198,10 @@ def test_filled_prompts_are_the_whole_text_s_ids(template, prepending):
     assert_filled_is_whole(merging_tokenizer(), template, prepending)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["roberta-base", "t5"])
-def test_filled_prompts_are_the_whole_text_s_ids_of_a_real_tokenizer(shared, name):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(shared / "tokenizers" / name)
-    for template in ("prompteol", "Word: {sentence}?"):
-        assert_filled_is_whole(tokenizer, template, prepending=True)
-
-
 def tokenized(template, sentence):
-    tokenizer, prompt = merging_tokenizer(), find_prompt(template)
-    prompts = PromptTokenizer(HuggingFaceTokenizer(tokenizer), (), prompt, prepending=False)
+    tokenizer = merging_tokenizer()
+    own = PromptTokenizers(tokenizer, "tiny").plain.tokenizer
+    prompts = PromptTokenizer(own, (), find_prompt(template), prepending=False)
     (text,) = prompts.tokenize([sentence])
     return text, tokenizer.decode(text.ids), tokenizer.decode(prompts.prompts[0].fill(text.ids))
 

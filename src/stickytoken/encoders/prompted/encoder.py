@@ -17,10 +17,9 @@ from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders.compute import prefixes
 from stickytoken.encoders.compute.batches import Arithmetic, BatchEngine
 from stickytoken.encoders.compute.model_state import config_of, weight_mark
-from stickytoken.encoders.prompted._prompt_ids import Ids, PromptTokenizers, PromptVocabulary
 from stickytoken.encoders.prompted.layers import find_decoder, pooled_states, states_after
 from stickytoken.encoders.prompted.model import FixedBeginnings, PromptedModel, PromptRow, Reading
-from stickytoken.encoders.prompted.prompts import AUXILIARY
+from stickytoken.encoders.prompted.prompts import AUXILIARY, Ids, PromptTokenizers, PromptVocabulary
 from stickytoken.encoders.protocol import EncoderIdentity, shown
 from stickytoken.encoders.text_encoder import context_length
 from stickytoken.errors import EncodingError
