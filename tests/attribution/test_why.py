@@ -142,16 +142,6 @@ def test_a_part_that_is_joined_to_most_others_is_named(found):
     assert said.endswith(f"See: stickytoken probe 'my model' {name}")
 
 
-@pytest.mark.slow
-def test_a_text_beyond_the_context_is_cut_into_spans_and_said(encoder):
-    found = why(encoder, "river " * 10_000, SECOND)
-    assert found.first.left_out == 10_000 - 62
-    assert len(found.first.parts) == 48
-    said = " ".join(sentences(found))
-    assert "its last 9,938 tokens are left out" in said
-    assert "spans of several words" in said
-
-
 def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_folder):
     encoder, run = load_encoder(planted_folder), open_run(planted_run)
     sticky = run.sticky["decoded"][0].strip()

@@ -127,13 +127,6 @@ def test_carriers_are_measured_alike_however_many_at_a_time(explained, sticky_be
 # Models.
 
 
-def test_a_model_in_half_precision_is_explained(bert_folder):
-    encoder = load_encoder(bert_folder, dtype="bfloat16", device="cpu")
-    found = explain(encoder, ["river"], sentences=CORPUS, settings=replace(SMALL, attribution=False))
-    assert "attention" in set(found.measures["area"])
-    assert found.measures["value"].null_count() == 0
-
-
 @pytest.mark.parametrize(("name", "placement"), [("t5", Placement.PREFIX), ("qwen3", Placement.RANDOM)])
 def test_other_architectures(name, placement, tmp_path):
     architecture = next(each for each in architectures.ARCHITECTURES if each.name == name)
@@ -209,12 +202,6 @@ def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
     assert {"embedding_norm", "pooling_share"} <= {each.measure for each in found.tokens[0].findings}
     with pytest.raises(RunError, match=r"with another .*they differ in max_length, modules, tokenizer"):
         explain(encoder, ["river"], run=run, settings=SMALL)
-
-
-def test_a_run_of_the_other_method_works_too(small_run, encoder):
-    found = explain(encoder, ["river"], run=small_run, settings=replace(SMALL, attribution_carriers=1))
-    assert 0 < found.carriers <= SMALL.carriers
-    assert set(found.pairs["carrier"]) <= {pair.sentence2 for pair in small_run.plan.validation}
 
 
 def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run, planted_folder, tmp_path):

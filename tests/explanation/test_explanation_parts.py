@@ -10,8 +10,8 @@ from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
 from stickytoken.explanation import settings as _embeddings
-from stickytoken.explanation.files import BOUNDS, Bounds, compare, distribution_distances, head_rows
-from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Part, place_copies, share_below
+from stickytoken.explanation.files import BOUNDS, Bounds, compare, head_rows
+from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Part, place_copies
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 
 UNBOUNDED, SHARE = Bounds(), Bounds(0, 1)
@@ -87,15 +87,6 @@ def test_rounding_errors_are_no_difference(value, benign, bounds, outside):
     assert np.isnan(found["deviations"][0]) == (benign.std() < 1e-7)
 
 
-def test_distances_of_distributions():
-    sample, reference = generator().normal(size=40), generator(1).normal(1, 1, 200)
-    distance, divergence = distribution_distances(sample, reference)
-    assert distance == pytest.approx(stats.wasserstein_distance(sample, reference))
-    assert divergence > 0
-    assert distribution_distances(reference, reference) == (0, pytest.approx(0))
-    assert distribution_distances(np.ones(3), np.ones(5)) == (0, 0)
-
-
 # Placing.
 
 
@@ -158,11 +149,6 @@ def test_neighbours_and_geometry_are_those_of_cosines(matrix):
     assert found["entries"] == 6
     spread = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2
     assert found["first_component_share"] == pytest.approx(spread[0] / spread.sum())
-
-
-def test_the_share_of_entries_below_a_token():
-    assert share_below(np.array([3.0, 1.0, 2.0]), 2, [0, 1, 9]) == 0.5
-    assert share_below(np.array([3.0, 1.0, np.nan]), 2, [0, 1]) is None
 
 
 def test_a_large_matrix_is_never_copied_as_a_whole():

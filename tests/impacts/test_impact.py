@@ -14,7 +14,7 @@ import impact_files as files
 import planted
 from stickytoken import open_impact, open_run
 from stickytoken.data.tasks import load_task
-from stickytoken.errors import EncodingError, InputError, RunError
+from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import ImpactSettings, impact
 from stickytoken.impacts.results import TABLES
 from stickytoken.impacts.statistics import gaps, impact_markdown
@@ -134,14 +134,6 @@ def test_long_texts_are_cut_alike_and_counted(encoder, tmp_path, insertion):
     assert len({len(each) for each in counting.seen if isinstance(each, tuple)}) <= 2
 
 
-def test_a_text_without_a_vector_is_an_error_and_no_zero(planted_encoder, sticky, tmp_path):
-    folder = files.beir(tmp_path / "beir")
-    corpus = folder / "corpus.jsonl"
-    corpus.write_text(corpus.read_text("utf-8") + json.dumps({"_id": "empty", "text": ""}) + "\n")
-    with pytest.raises(EncodingError, match=r"has no tokens|is zero"):
-        impact(planted_encoder, [folder], tokens=[sticky], settings=files.FEW, out=tmp_path / "out")
-
-
 def test_a_finished_measurement_is_opened_and_another_refused(
     whole, planted_encoder, options, tasks, tmp_path, planted_run
 ):
@@ -160,17 +152,6 @@ def test_a_finished_measurement_is_opened_and_another_refused(
     for folder in (tmp_path, planted_run):
         with pytest.raises(RunError, match="contains files but no impact"):
             impact(planted_encoder, tasks[:1], out=folder, **options)
-
-
-def test_a_damaged_shard_is_computed_again(whole, planted_encoder, options, tasks, tmp_path):
-    impact(planted_encoder, tasks[:1], out=tmp_path / "out", **options)
-    path = tmp_path / "out" / "shards" / "task-sts-000002.parquet"
-    content = path.read_bytes()
-    path.write_bytes(content[:-20])
-    (tmp_path / "out" / "effects.parquet").unlink()
-    again = impact(planted_encoder, tasks[:1], out=tmp_path / "out", **options)
-    assert path.read_bytes()[:4] == content[:4]
-    assert again.conditions.equals(whole.conditions.filter(task="sts"))
 
 
 def test_what_is_no_whole_impact_is_refused(tmp_path, whole):

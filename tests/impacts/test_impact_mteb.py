@@ -139,21 +139,6 @@ def test_no_condition_is_given_anothers_vectors_or_scores(encoder, tmp_path):
     assert len({(meta.name, meta.revision) for meta in metas}) == 3
 
 
-def test_a_task_of_mteb_is_measured_beside_a_file(encoder, tmp_path):
-    tokens = [files.token_id(encoder, each) for each in ("river", "song")]
-    tasks = [mocks.MockSTSTask(), files.sts(tmp_path)]
-    found = impact(encoder, tasks, tokens=tokens, settings=SETTINGS, out=tmp_path / "out")
-    row = found.effects.filter(layout="mteb").to_dicts()[0]
-    assert row["metric"] == "main_score"
-    assert row["difference"] is not None
-    assert (row["difference_low"], row["difference_high"]) == (None, None)
-    clean = evaluate(encoder.model, MtebTask(mocks.MockSTSTask()))
-    assert row["clean"] == pytest.approx(clean)
-    before = planted.files_of(found.path)
-    impact(encoder, tasks, tokens=tokens, settings=SETTINGS, out=tmp_path / "out")
-    assert planted.files_of(found.path) == before
-
-
 def test_the_preset_without_data_measures_what_it_has_and_fails_at_the_end(bert_folder, tmp_path):
     options = ["--preset", "paper", "--tokens", "river", "--set", "repetitions=1", "--set", "resamples=100"]
     said = r"no task could be run \(Banking77Classification,.*, SummEval\):.*network or a cached copy"

@@ -16,7 +16,6 @@ from stickytoken.encoders.prompted import encoder as prompt_runner
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.prompts import Contrast
 from stickytoken.insertion import Placement
-from stickytoken.machine import Precision
 
 KNOWN = ("mistral", "qwen3", "gemma2", "phi3")
 CARRIERS = ("the old river sings to the stone", "a bird", "the quiet winter night walks under the glass")
@@ -146,17 +145,6 @@ def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch)
     assert np.abs(found - first).max() > 1e-3
 
 
-@pytest.mark.parametrize("span", [None, (1, 3)])
-def test_in_a_lower_precision_vectors_do_not_depend_on_what_was_encoded_before(span):
-    encoder, fresh = (encoder_of(read("ke", span, 3), "llama").at(Precision.BFLOAT16) for _ in range(2))
-    contents = probes_of(encoder, tokens=2)
-    first = encoder.encode_ids(contents)
-    encoder.encode_layers(SENTENCES, [1, 2])
-    encoder.encode(SENTENCES[:3])
-    assert np.array_equal(encoder.encode_ids(contents), first)
-    assert np.array_equal(fresh.encode_ids(contents), first)
-
-
 # What goes wrong.
 
 
@@ -236,24 +224,3 @@ def test_threads_and_encoders_on_one_model_do_not_disturb_each_other():
 
 
 # Devices.
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
-def test_a_model_spread_over_devices_is_read():
-    model, tokenizer = tiny_decoders.decoder("qwen2")
-    expected = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3))).encode(SENTENCES)
-
-    def moved(value):
-        if isinstance(value, tuple):
-            return tuple(map(moved, value))
-        return value.cuda() if isinstance(value, torch.Tensor) else value
-
-    for layer in model.layers[1:]:
-        layer.cuda()
-        layer.register_forward_pre_hook(
-            lambda _, args, kwargs: (moved(args), {key: moved(each) for key, each in kwargs.items()}),
-            with_kwargs=True,
-        )
-    model.norm.cuda()
-    found = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3))).encode(SENTENCES)
-    assert np.abs(found - expected).max() < 1e-4

@@ -163,28 +163,6 @@ def test_an_echo_is_the_mean_over_the_second_copy():
         assert np.abs(encoder.encode([sentence])[0] - states.mean(0).numpy()).max() < 1e-5
 
 
-def test_a_model_with_several_states_a_token_is_read_behind_the_last_layer_alone():
-    tokenizer = parts_of("olmo2")[1]
-    settings = {
-        **_GROUPED,
-        **_BY_LAYER,
-        "intermediate_size": [64] * 4,
-        "laurel_rank": 8,
-        "num_kv_shared_layers": 0,
-        "activation_sparsity_pattern": [0.0] * 4,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-    }
-    model = random_model("Gemma3nText", settings, rows=len(tokenizer))
-    ids = tokenizer('This sentence : "a bird." means in one word:"')["input_ids"]
-    with torch.inference_mode():
-        expected = model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1].numpy()
-    plain = CausalPromptEncoder(model, tokenizer, "tiny", read())
-    assert np.abs(plain.encode(["a bird"])[0] - expected).max() < 1e-5
-    for reading in (read(span=(1, 3)), read(layer=2)):
-        with pytest.raises(ModelError, match="one state per token"):
-            CausalPromptEncoder(model, tokenizer, "tiny", reading).encode(["a bird"])
-
-
 # The placeholder's vector.
 
 
@@ -229,16 +207,6 @@ def test_each_rule_is_its_formula_in_double_precision(rule):
     own = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
     assert not contrasted(own, own + 1e-7 * own.roll(1, dims=0), settings, 2).any()
     assert contrasted(own, own * (1 + 1e-4), settings, 2).any()
-
-
-def test_a_prompt_that_is_the_auxiliary_one_is_left_with_nothing_to_attend_to():
-    prompt, parts = prompt_reference.AUXILIARY.replace("{}", "{sentence}"), tiny_decoders.decoder("qwen2")
-    contrasts = (Contrast(1, None, ContrastRule.NORM), Contrast(1, 0.0))
-    found, zero = (
-        CausalPromptEncoder(*parts, "tiny", read(prompt, None, -1, each)).encode(SENTENCES)
-        for each in contrasts
-    )
-    np.testing.assert_allclose(found, zero, rtol=1e-5, atol=1e-6)
 
 
 def test_contrast_needs_a_layer_whose_attention_has_an_output_projection():
