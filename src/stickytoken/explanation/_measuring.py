@@ -39,7 +39,6 @@ class Surroundings:
 
 
 def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
-    """Measure one text."""
     found = {}
     for name, by_copies in (("attention_received", True), ("attention_from_others", False)):
         received = _received(after, by_copies=by_copies)
@@ -217,7 +216,6 @@ class Checkpoints:
         return Measured(values, heads, _as_arrays(found["distances"].get(str(token_id), {})))
 
     def commit_measured(self, token_id: int, measured: Measured) -> None:
-        """Commit the measurements on all carriers."""
         self.commit(_INSIDE, 0, token_id, measured._asdict() | {"distances": {token_id: measured.distances}})
 
 

@@ -31,7 +31,6 @@ from stickytoken.explanation.settings import (
     PlacedCarrier,
     Vector,
     gather,
-    share_below,
 )
 from stickytoken.machine import digest
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
@@ -163,7 +162,6 @@ class _Job:
 
     @property
     def names(self) -> Mapping[int, str]:
-        """Vocabulary strings by id."""
         return self.inspector.encoder.tokenizer.entries
 
     @cached_property
@@ -428,9 +426,12 @@ class _Job:
         for name, values in attributed.get(token_id, {}).items():
             rows += rows_of(name, values, np.stack([attributed[k][name] for k in nearest]))
         if self.matrix is not None:
-            available = [token.id for token in self.vocabulary.available]
+            size = len(self.matrix.rows)
+            available = [token.id for token in self.vocabulary.available if token.id < size]
             for name, column in self.matrix.measures.items():
-                below = share_below(column, token_id, available)
+                # The share of available entries below the token; a row of zeros has no cosine.
+                value, others_below = column[token_id], column[available] < column[token_id]
+                below = None if np.isnan(value) else float(others_below.mean())
                 measure = rows_of(name, column[[token_id]], column[list(others)][:, None])
                 rows += [row | {"share_below": below} for row in measure]
         return rows

@@ -132,7 +132,6 @@ class StoredExplanation:
 
     @property
     def token(self) -> TokenExplanation:
-        """What was found about the token."""
         return self.record.tokens[0]
 
 
@@ -239,7 +238,6 @@ class Bounds:
 
     @property
     def closed(self) -> bool:
-        """Whether both ends are finite."""
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
     def log_odds(self, values: Vector) -> Vector:

@@ -145,15 +145,7 @@ def impact(
         with chosen_engine(engine, reading) as opened:
             runner = _vectors.GroupRunner(opened, folder, progress)
             found, failed = _run_tasks(loaded, reading, settings, conditions, runner, alone=corpus is None)
-            rows: dict[str, statistics.Rows] = {name.removesuffix(".parquet"): [] for name in results.TABLES}
-            for task, (outcomes, _) in found:
-                measured = statistics.task_rows(task, outcomes, conditions, settings, names, named)
-                for name, own in measured.items():
-                    rows[name] += own
-            # Only the main metrics count as tests.
-            p_values = [row["p_value"] if row["main"] else None for row in rows["effects"]]
-            for row, q_value in zip(rows["effects"], statistics.corrected(p_values), strict=True):
-                row["q_value"] = q_value
+            rows = _rows_of_tasks(found, conditions, settings, names, named)
             if corpus is not None:
                 rows |= _vectors.run_intrusion(reading, settings, corpus, conditions, names, named, runner)
             result = results.ImpactResultRecord(
@@ -167,7 +159,8 @@ def impact(
                 folder.write_table(name, pl.DataFrame(rows[name.removesuffix(".parquet")], columns))
             folder.write_text("impact.md", statistics.impact_markdown(finished, rows))
             held.finish(finished)
-            _vectors.remove_vectors(out)
+            for path in out.glob(f"{_vectors.VECTORS}*.npz"):  # the shards contain all outcomes
+                path.unlink(missing_ok=True)
         return results.open_impact(out)
 
 
@@ -250,7 +243,7 @@ def _run_tasks(
             found.append((task, _vectors.run_task(encoder, settings, conditions, runner, task)))
             continue
         reading = protocol.require_ids(encoder, "an MTEB task", "use a task from files")
-        room = _vectors.room_of(reading, conditions, replace(settings, insertion=Insertion.TEXT))
+        room = _vectors.room_of(reading, conditions, settings.copies, Insertion.TEXT)
         work = _MtebWork(_vectors.shard_stage(task.name), task, settings, room)
         make_work, columns = (lambda work=work: (work, ShardCost(0, 0))), (*task.columns, _TEXTS, _CUT)
         try:
@@ -263,6 +256,26 @@ def _run_tasks(
     if failed and not found and alone:
         raise InputError(f"no task could be run ({', '.join(failed)}): {next(iter(failed.values()))}")
     return found, failed
+
+
+def _rows_of_tasks(
+    found: Sequence[tuple[AnyTask, _vectors.TaskOutcomes]],
+    conditions: Sequence[Condition],
+    settings: ImpactSettings,
+    names: dict[int, str],
+    named: Sequence[int],
+) -> dict[str, statistics.Rows]:
+    """Return the rows of all tables, with q values over all tasks."""
+    rows: dict[str, statistics.Rows] = {name.removesuffix(".parquet"): [] for name in results.TABLES}
+    for task, (outcomes, _) in found:
+        measured = statistics.task_rows(task, outcomes, conditions, settings, names, named)
+        for name, own in measured.items():
+            rows[name] += own
+    # Only the main metrics count as tests.
+    p_values = [row["p_value"] if row["main"] else None for row in rows["effects"]]
+    for row, q_value in zip(rows["effects"], statistics.corrected(p_values), strict=True):
+        row["q_value"] = q_value
+    return rows
 
 
 class EditingEncoder:

@@ -24,7 +24,7 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import statistics
 from stickytoken.impacts.results import ImpactSettings, TaskRecord
 from stickytoken.impacts.statistics import COPIES, TOP, Carrier, Condition, Rows, needed_room, prepare, probe
-from stickytoken.insertion import Probe, Token
+from stickytoken.insertion import Insertion, Probe, Token
 from stickytoken.measurement import engine as engines
 from stickytoken.measurement.store import ResultFolder, ShardCost, write_atomically
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -32,7 +32,7 @@ from stickytoken.unit_vectors import exact_unit_vectors
 # Number of inputs without copies that an engine encodes at a time.
 SHARD_PROBES = 8192
 UNIT = "unit"
-_VECTORS = "vectors-"
+VECTORS = "vectors-"  # begins the names of files with vectors of a measurement that is not finished
 
 # Outcomes of a task under all conditions, shape (conditions, units, columns), and its record.
 TaskOutcomes: TypeAlias = tuple[NDArray[np.float64], TaskRecord]
@@ -50,30 +50,22 @@ class CleanVectors:
         return {probe: place for place, probe in enumerate(self.probes)}
 
 
+@dataclass(frozen=True)
 class EditedVectors:
     """Encodes the inputs of all repetitions of a token, each distinct one once."""
 
-    def __init__(self, encoder: Encoder, clean: CleanVectors) -> None:
-        self._encoder = encoder
-        self._clean = clean
-        self._edited: dict[Probe, NDArray[np.float32]] = {}
-
-    @property
-    def encoded(self) -> int:
-        """Number of inputs with copies that were encoded."""
-        return len(self._edited)
+    encoder: Encoder
+    clean: CleanVectors
+    edited: dict[Probe, NDArray[np.float32]] = field(default_factory=dict)
 
     def of(self, probes: Sequence[Probe]) -> NDArray[np.float32]:
         """Return the vectors of inputs in order, shape (n, d)."""
-        clean = self._clean.places
-        missing = [each for each in dict.fromkeys(probes) if each not in clean and each not in self._edited]
-        if missing:
-            tokenized = engines.tokenized_probes(self._encoder, missing)
-            vectors = engines.encode_probes(self._encoder, tokenized)
-            self._edited.update(zip(missing, vectors, strict=True))
-        return np.stack(
-            [self._clean.vectors[clean[each]] if each in clean else self._edited[each] for each in probes]
-        )
+        clean, edited = self.clean.places, self.edited
+        if missing := [each for each in dict.fromkeys(probes) if each not in clean and each not in edited]:
+            tokenized = engines.tokenized_probes(self.encoder, missing)
+            edited.update(zip(missing, engines.encode_probes(self.encoder, tokenized), strict=True))
+        vectors = self.clean.vectors
+        return np.stack([vectors[clean[each]] if each in clean else edited[each] for each in probes])
 
 
 @dataclass(frozen=True)
@@ -129,7 +121,7 @@ class GroupRunner:
 
         Sharing the vectors keeps the batches of a continued measurement the same as without an interruption.
         """
-        distinct, file = tuple(dict.fromkeys(probes)), self.folder.path / f"{_VECTORS}{name}.npz"
+        distinct, file = tuple(dict.fromkeys(probes)), self.folder.path / f"{VECTORS}{name}.npz"
         key = hashlib.sha256(repr(list(distinct)).encode("utf-8", "surrogatepass")).hexdigest()
         found: tuple[NDArray[np.float32], float] | None = None
         try:
@@ -202,7 +194,7 @@ class TaskWork(GroupWork):
                     [probe(self.settings, each, condition, copies) for each in carriers]
                 )
             rows += as_rows(self.task.columns, self.task.outcomes(by_role, condition.seed))
-        return rows, vectors.encoded
+        return rows, len(vectors.edited)
 
 
 def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
@@ -212,11 +204,10 @@ def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
     ]
 
 
-def room_of(encoder: WordEncoder, conditions: Sequence[Condition], settings: ImpactSettings) -> int:
+def room_of(encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion) -> int:
     """Return how many tokens the copies of any condition may take."""
     tokens = {token for condition in conditions for token in condition.tokens}
-    by_id = sorted(tokens, key=lambda token: token.id)
-    return needed_room(encoder, by_id, settings.copies, settings.insertion)
+    return needed_room(encoder, sorted(tokens, key=lambda token: token.id), copies, insertion)
 
 
 def run_task(
@@ -228,7 +219,8 @@ def run_task(
 ) -> TaskOutcomes:
     """Compute all conditions of a task."""
     edited, name = task.edited(settings.side), shard_stage(task.name)
-    room, insertion = room_of(encoder, conditions, settings), settings.insertion
+    insertion = settings.insertion
+    room = room_of(encoder, conditions, settings.copies, insertion)
     carriers = {
         role: prepare(encoder, texts, room if role in edited else 0, insertion, task.name)
         for role, texts in task.texts.items()
@@ -258,14 +250,7 @@ def task_record(task: Scored, texts: int, edited: int, cut: int) -> TaskRecord:
 
 
 def shard_stage(name: str) -> str:
-    """Return the name of a task's shards."""
     return "task-" + re.sub(r"[^A-Za-z0-9._]+", "-", name)
-
-
-def remove_vectors(folder: Path) -> None:
-    """Delete the vectors of a finished measurement, whose shards contain all its outcomes."""
-    for path in folder.glob(f"{_VECTORS}*.npz"):
-        path.unlink(missing_ok=True)
 
 
 # Documents that search results are filled with.
@@ -359,7 +344,7 @@ class _IntrusionWork(GroupWork):
         shape = len(self.targets), len(COPIES)
         hits = (ranks <= TOP).sum(axis=0).reshape(shape)
         middle = np.median(ranks, axis=0).reshape(shape)
-        return as_rows(_COLUMNS, np.hstack([hits, middle]).astype(np.float64)), vectors.encoded
+        return as_rows(_COLUMNS, np.hstack([hits, middle]).astype(np.float64)), len(vectors.edited)
 
     @cached_property
     def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:

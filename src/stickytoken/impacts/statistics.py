@@ -144,22 +144,16 @@ def prepare(
         if len(carrier.content.ids) <= longest:
             return carrier
         if insertion is Insertion.IDS:
-            return Carrier(carrier.text, first_ids(carrier.content, longest), True)
+            left, words = longest - len(carrier.content.head), list[tuple[int, ...]]()
+            for word in carrier.content.words:
+                words.append(word[: max(0, left)])
+                left -= len(word)
+            kept = TokenizedText(carrier.content.head, tuple(filter(None, words)))
+            return Carrier(carrier.text, kept, True)
         text = _first_words(encoder, carrier.text, longest)
         return Carrier(text, encoder.tokenize([text])[0], True)
 
     return [cut(carrier) for carrier in whole]
-
-
-def first_ids(content: TokenizedText, longest: int) -> TokenizedText:
-    left = longest - len(content.head)
-    words: list[tuple[int, ...]] = []
-    for word in content.words:
-        if left <= 0:
-            break
-        words.append(word[:left])
-        left -= len(word)
-    return TokenizedText(content.head, tuple(words))
 
 
 def _first_words(encoder: WordEncoder, text: str, longest: int) -> str:
@@ -464,7 +458,6 @@ INTRUSION = {
 def headed(
     columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], measured: str = "sticky"
 ) -> tuple[list[str], list[list[Any]]]:
-    """Return the headings and the cells of a table."""
     headings = [heading.replace("sticky", measured) for heading in columns.values()]
     return headings, [[row[key] for key in columns] for row in rows]
 
@@ -533,7 +526,6 @@ def _shown(value: float) -> str:
 
 
 def settings_line(settings: ImpactSettings) -> str:
-    """Say how the texts were edited, and what the intervals are about."""
     return (
         f"{settings.copies} copies, placement {settings.placement}, insertion {settings.insertion}, "
         f"side {settings.side}, repetitions: {settings.seeds}; {settings.confidence:.0%} intervals "
