@@ -20,8 +20,9 @@ from stickytoken.data.sentences import collect_sentences
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.result import TABLES
-from stickytoken.explanation.settings import gather
+from stickytoken.explanation.settings import PARTS, Part, gather
 from stickytoken.insertion import Placement
+from stickytoken.inspection import inspector_of
 
 SMALL = ExplainSettings(
     copies=4, carriers=6, benign=5, attribution_carriers=2, attribution_benign=3, steps=6, directions=20
@@ -71,6 +72,9 @@ def test_tables_have_all_layers_and_heads_and_no_nan(explained):
 
 
 def test_matrices_sum_to_similarities(explained, sticky_bert):
+    material = gather(sticky_bert, SMALL, None, None, CORPUS)
+    anchors = sticky_bert.encode(list(material.anchors))
+    mean = (sticky_bert.encode([each.text for each in material.carriers]) @ anchors.T).mean()
     for pair in explained.pairs.to_dicts():
         cells = explained.attribution.filter(token_id=pair["token_id"], pair=pair["pair"])
         assert cells["value"].sum() == pytest.approx(pair["sum"], abs=1e-9)
@@ -79,6 +83,8 @@ def test_matrices_sum_to_similarities(explained, sticky_bert):
         assert parts == pytest.approx(pair["sum"], abs=1e-9)
         carrier, anchor = sticky_bert.encode([pair["carrier"], pair["anchor"]])
         assert pair["similarity_before"] == pytest.approx(float(carrier @ anchor), abs=1e-5)
+        unrelated = sorted(each for each in anchors @ carrier if each < mean)
+        assert pair["similarity_before"] == pytest.approx(float(unrelated[len(unrelated) // 2]), abs=1e-5)
         content = (*sticky_bert.tokenize([pair["carrier"]])[0].ids, *[pair["token_id"]] * SMALL.copies)
         after = sticky_bert.encode_ids([content])[0]
         assert pair["similarity"] == pytest.approx(float(after @ anchor), abs=1e-5)
@@ -98,6 +104,23 @@ def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
     found = [row["value"], row["low"], row["high"]]
     np.testing.assert_allclose(found, [np.mean(lifts), low, high], atol=1e-5)
     assert row["carriers"] == len(lifts)
+
+
+def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained, sticky_bert):
+    token_id, expected = explained.tokens[0].token_id, {"received": [], "from_others": []}
+    for carrier in gather(sticky_bert, SMALL, None, None, CORPUS).carriers:
+        content = [carrier.with_copies(token_id)]
+        (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], PARTS)
+        weights = np.bincount(inside.labels, minlength=PARTS + 1).astype(float)
+        for name, kept in (
+            ("received", weights),
+            ("from_others", weights * (np.arange(PARTS + 1) != Part.COPIES)),
+        ):
+            received = np.nan_to_num(inside.attention[..., Part.COPIES]) @ kept / kept.sum()
+            expected[name].append(received.mean(axis=1))
+    for name, values in expected.items():
+        found = explained.measures.filter(measure=f"attention_{name}", token_id=token_id)
+        np.testing.assert_allclose(found["value"], np.mean(values, axis=0), atol=1e-6)
 
 
 def test_copies_are_as_far_from_benign_ones_as_their_plain_embeddings():

@@ -115,6 +115,16 @@ def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, tmp_
     assert not (folder / "shards").exists()
 
 
+def test_progress_of_attribution_counts_parts_of_texts(encoder):
+    events = []
+    found = again(encoder, None, ["river"], progress=events.append)
+    steps = [event for event in events if event.stage == "attribution"]
+    rows, columns = found.attribution["row"].max(), found.attribution["column"].max()  # without references
+    assert steps[-1].total == 2 * (1 + SETTINGS.attribution_benign) + rows + columns
+    assert [event.done for event in steps[:3]] == [0, 2, 2 + rows + columns]
+    assert all(event.done == event.computed for event in steps)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["heads.parquet", "explanation.json"])
 def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes(

@@ -1,5 +1,6 @@
 """A measurement interrupted by a kill or an error, or continued on Ray, ends with the same results."""
 
+import numpy as np
 import pytest
 
 import engines
@@ -99,12 +100,17 @@ def test_a_later_session_encodes_nothing_again(bert, options, tmp_path):
         assert (found.path / name).read_bytes() == (expected.path / name).read_bytes(), name
 
 
-def test_damaged_vectors_are_computed_again(bert, options, tmp_path):
+@pytest.mark.parametrize("damage", ["cut", "of other texts"])
+def test_damaged_vectors_are_computed_again(bert, options, tmp_path, damage):
     given = options | {"tasks": options["tasks"][:1], "intrusion": None}
     with pytest.raises(engines.InterruptionError):
         impact(bert, progress=engines.interrupted_after("sts", done=2), out=tmp_path / "out", **given)
     (file,) = (tmp_path / "out").glob("vectors-*.npz")
-    file.write_bytes(file.read_bytes()[:-30])
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-30])
+    else:
+        vectors = np.load(file)["vectors"]
+        np.savez(file, vectors=vectors[::-1], seconds=np.array(0.0), key=np.array("other"))
     found = impact(bert, out=tmp_path / "out", **given)
     assert found.scores.equals(impact(bert, out=tmp_path / "alone", **given).scores)
 

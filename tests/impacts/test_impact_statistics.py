@@ -18,6 +18,7 @@ from stickytoken.impacts.statistics import (
     compare,
     conclusion,
     contrast_intervals,
+    corrected,
     cost_sentence,
     make_conditions,
     resampled,
@@ -116,6 +117,11 @@ def test_sets_with_an_undefined_cost_are_left_out():
     spoiled = np.vstack([costs, [[np.nan, 0, 0, 0], [1, 0, np.nan, 0]]])
     assert compare(spoiled, [0]) == compare(costs, [0])
     assert compare(spoiled[3:], [0]) == (None, None)
+
+
+def test_p_values_are_corrected_over_the_tasks_that_have_one():
+    assert corrected([None, None]) == [None, None]
+    assert corrected([0.01, None, 0.04]) == pytest.approx([0.02, None, 0.04])
 
 
 # Rows of effects, on a task whose metric is a mean over its units.

@@ -187,11 +187,21 @@ def test_a_row_of_the_matrix_is_the_placeholder_where_there_is_one():
     assert np.abs(encoder.encode(SENTENCES) - first).max() > 1e-4
 
 
-def test_a_placeholder_without_a_row_reads_the_embeddings_by_layer_of_another_token():
-    tokenizer = parts_of("gemma 4")[1]
+def test_a_placeholder_without_a_row_reads_the_embeddings_by_layer_of_token_0():
+    with_row, tokenizer = parts_of("gemma 4")
     model = random_model(*FAMILIES["gemma 4"], rows=len(tokenizer))
-    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3)))
-    assert np.isfinite(encoder.encode(SENTENCES)).all()
+    # Overwritten late, so that what the placeholder reads in the first layer matters.
+    reading = read(span=(2, 3), layer=4)
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading)
+    with torch.no_grad():
+        own = with_row.state_dict()
+        for key, value in model.state_dict().items():
+            own[key][: len(value)] = value
+        # A Gemma multiplies its embeddings by the root of their width.
+        with_row.embed_tokens.weight[len(tokenizer)] = encoder.prompted.placeholder / 32**0.5
+        with_row.embed_tokens_per_layer.weight[len(tokenizer)] = model.embed_tokens_per_layer.weight[0]
+    expected = CausalPromptEncoder(with_row, tokenizer, "tiny", reading).encode(SENTENCES)
+    assert np.abs(encoder.encode(SENTENCES) - expected).max() < 1e-4
 
 
 # Contrast.
