@@ -139,6 +139,24 @@ def test_a_run_without_sticky_tokens_shows_the_highest_for_scale(clean_run):
     assert page.tokens[:9:3] == highest
 
 
+def test_a_report_of_a_clean_model_closes_all_but_the_answer(run, clean_run):
+    html = stickytoken.report(clean_run)
+    closed = re.findall(r'<details class="part"><summary><h2 id="([^"]+)"', html)
+    assert closed == [
+        part for part in section_ids(html) if part not in ("steps", "worst", "lift-distribution")
+    ]
+    assert '<details class="part">' not in stickytoken.report(run)
+
+
+def test_the_contents_lead_to_every_part(run, clean_run, run_copy):
+    planted.edit_record(run_copy, result=None)
+    for page in map(stickytoken.report, (run, clean_run, run_copy)):
+        contents = page[page.index('<nav class="contents"') : page.index("</nav>")]
+        assert re.findall('href="#([^"]+)"', contents) == [
+            part for part in section_ids(page) if part != "steps"
+        ]
+
+
 def test_a_run_of_the_method_std(planted_run):
     html = stickytoken.report(planted_run)
     assert section_ids(html)[1:5] == ["worst", "score-distribution", "rate-distribution", "symptom-curves"]

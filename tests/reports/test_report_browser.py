@@ -153,6 +153,37 @@ def test_it_prints_on_light_ground(folder, tmp_path):
     assert dark not in fills
 
 
+@pytest.mark.browser
+def test_paper_has_the_numbers_and_no_legend_over_an_axis(folder):
+    over = """[...document.querySelectorAll('[data-figure]')].filter(plot => {
+        const legend = plot.querySelector('.legend')?.getBoundingClientRect();
+        return legend && [...plot.querySelectorAll('.xtitle, .xtick')].some(each => {
+            const axis = each.getBoundingClientRect();
+            return axis.width && axis.bottom > legend.top + 2 && axis.top < legend.bottom - 2
+                && axis.right > legend.left && axis.left < legend.right;
+        });
+    }).map(plot => plot.dataset.figure)"""
+    for name in ("report.html", "measured.html", "explained.html"):
+        with opened(folder / name) as (page, heard):
+            wait_for_plots(page)
+            assert page.evaluate(over) == []
+            page.evaluate("dispatchEvent(new Event('beforeprint'))")
+            assert page.locator("details.numbers:not([open])").count() == 0
+            assert page.evaluate(over) == []
+            page.evaluate("dispatchEvent(new Event('afterprint'))")
+            assert page.locator("details.numbers[open]").count() == 0
+            assert heard == []
+
+
+@pytest.mark.browser
+def test_a_closed_part_opens_by_its_link_and_is_drawn_then(clean_run, tmp_path):
+    stickytoken.report(clean_run, out=tmp_path / "clean.html")
+    with opened(tmp_path / "clean.html") as (page, heard):
+        page.get_by_role("link", name="Symptom curves").click()
+        wait_until(page, "document.querySelector('#figure-symptom-curves .main-svg')?.clientWidth > 300")
+        assert heard == []
+
+
 def ink(theme):
     color = template(theme)["layout"]["font"]["color"]
     return tuple(round(int(color[place : place + 2], 16) / 255, 3) for place in (1, 3, 5))

@@ -265,8 +265,21 @@ def meaning(content: RunContent) -> str | None:
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
-    """Return what to do about the verdicts; nothing for an unfinished run."""
-    return () if content.run is None else next_steps(content.run)
+    """Return what to do about the verdicts; nothing for an unfinished run.
+
+    Where a verified repair is there, it is used instead of written again.
+    """
+    if content.run is None:
+        return ()
+    found = next_steps(content.run)
+    if content.repairs and content.repairs[0].verified and found[0].command.startswith("stickytoken repair"):
+        made = content.repairs[0].started[:10]
+        use = NextStep(
+            f"encode your documents again with the repaired copy, which was written on {made} and verified",
+            "stickytoken embed FOLDER --input DOCUMENTS --out VECTORS",
+        )
+        return use, *found[1:]
+    return found
 
 
 # Only the latest measurements and repairs are shown.

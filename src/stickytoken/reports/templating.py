@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -99,7 +98,7 @@ def number(value: Any, digits: int | None = None) -> str:
         if digits is None:
             digits = 4 if abs(value) < 10 else 1
         if value and abs(value) < 10**-digits / 2:
-            return minus(f"{'<' if value > 0 else '>'} {math.copysign(10**-digits, value):.{digits}f}")
+            return f"< {10**-digits:.{digits}f}" if value > 0 else f"{0:.{digits}f}"
         return minus(f"{value:,.{digits}f}")
     return str(value)
 
