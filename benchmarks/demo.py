@@ -116,9 +116,9 @@ def times(name: str = "demo") -> None:
 # Tabs, with what shows that an example was computed when they were opened.
 TABS = {
     "Try": None,
-    "Why": "#why-answer .headline",
+    "Why similar": "#why-answer .headline",
     "Explore": None,
-    "Explain": "#explain-answer .headline",
+    "Why sticky": "#explain-answer .headline",
     "Compare": "#compare-answer .cards",
 }
 LONGEST, SETTLED = 180_000, 1500  # milliseconds: an answer on a busy machine; pictures and transitions over

@@ -185,6 +185,24 @@ def test_filters_keep_what_passes_all_of_them(table, content, filters):
     assert 0 < len(wanted) < len(content.tokens)
 
 
+def test_the_token_that_is_shown_follows_what_is_searched(startup, content):
+    narrow = event_of(startup, "change", *web_app.FILTERS)
+    _, table, offered = narrow("run", "ba", [], [], [])
+    assert offered["value"] == table["data"][0][table["headers"].index("id")]
+    for text in ("", "no such token"):
+        assert "value" not in narrow("run", text, [], [], [])[2]
+
+
+def test_commands_about_the_packaged_run_show_no_path_of_an_installed_package(demo_bert):
+    (about,) = [
+        value
+        for value in event_of(started(context_of(demo_bert, [EXAMPLE])), "input", "Run")(EXAMPLE.name)
+        if isinstance(value, str) and "headline" in value
+    ]
+    assert "RUN" in about
+    assert str(EXAMPLE.parent) not in about
+
+
 def test_cells_are_rounded_and_visible_and_read_with_equally_many_digits(planted_profile, tmp_path):
     run = shutil.copytree(planted_profile[1], tmp_path / "run")
     tokens = pl.read_parquet(run / "tokens.parquet").with_columns(

@@ -161,6 +161,8 @@ def test_the_table_is_filtered_and_a_token_shows_its_evidence(page):
     cell.first.click()
     expect(looked_at(page)).to_have_text("baba")
     assert all("baba" in row.lower() for row in rows(page))
+    search.fill("laga")
+    expect(looked_at(page)).to_contain_text("laga")
     search.fill("")
     expect(page.locator("#explore-count")).to_have_text(everything)
 
@@ -192,7 +194,7 @@ def titles(panel):
 
 
 def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):
-    panel = open_tab(bert_page, "Explain")
+    panel = open_tab(bert_page, "Why sticky")
     headline = bert_page.locator("#explain-answer .headline")
     expect(headline).to_be_visible(timeout=60_000)
     panel.get_by_role("textbox", name=TOKEN).fill("river")
@@ -208,7 +210,7 @@ def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):
     ]
     attributed = "One pair's similarity, token by token"
     open_tab(bert_page, "Explore")
-    open_tab(bert_page, "Explain")
+    open_tab(bert_page, "Why sticky")
     expect(titles(panel)).to_have_text(without)
     drawn(bert_page, 2 + len(without))
     assert "Nearest embeddings" in bert_page.inner_text("#explain-tables")
@@ -243,9 +245,9 @@ def test_two_runs_are_compared(page):
 def settled(page, tab):
     """Open a tab, and wait until all of it is there."""
     panel = open_tab(page, tab)
-    if tab == "Explain":
+    if tab == "Why sticky":
         expect(page.locator("#explain-answer .headline")).to_be_visible(timeout=60_000)
-    if tab == "Why":
+    if tab == "Why similar":
         expect(panel.locator("#why-answer .headline")).to_be_visible(timeout=60_000)
     elif tab == "Repair":  # no repair is open
         expect(panel.locator("#repair-answer")).to_be_visible()
@@ -317,7 +319,7 @@ def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_grave(browser, a
 
 def test_all_pictures_of_an_explanation_fit_a_phone(browser, bert_app):
     with browsing(browser, bert_app, viewport={"width": 390, "height": 844}) as (page, heard):
-        panel = settled(page, "Explain")
+        panel = settled(page, "Why sticky")
         panel.get_by_label("Attribution").check()
         panel.get_by_role("button", name="Explain").click()
         heading = panel.get_by_role("heading", name="One pair's similarity, token by token")
@@ -363,7 +365,7 @@ def test_two_visitors_do_not_disturb_each_other(browser, app, page):
         for visitor, name in ((page, "baba"), (other, "laga")):
             expect(named(visitor)).to_have_text(name)
         # The example of Explain is computed once, and whole for both.
-        titles = [settled(visitor, "Explain").get_by_role("heading", level=3) for visitor in (page, other)]
+        titles = [settled(visitor, "Why sticky").get_by_role("heading", level=3) for visitor in (page, other)]
         expect(titles[1]).to_have_text(titles[0].all_inner_texts())
         other.reload()
         expect(named(other)).to_have_text(SHOWN[0])

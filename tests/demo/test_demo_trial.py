@@ -112,6 +112,9 @@ def test_a_trial_equals_texts_encoded_one_by_one(tried, counting, model, placeme
     plain, token, benign = np.split(rest, 3)
     for cells, rows in zip(heat.data, (plain, token, benign), strict=True):
         assert_allclose(np.array(cells.z), rows @ plain.T, atol=1e-3)
+    # Colours are for pairs of different sentences: one is always most similar to itself.
+    pairs = np.array([np.array(cells.z)[~np.eye(len(plain), dtype=bool)] for cells in heat.data])
+    assert heat.layout.coloraxis.cmax == pytest.approx(pairs.max(), abs=1e-3)
     # B with its copies against A: a cell of the heat map is a point of the curve.
     assert heat.data[1].z[1][0] == pytest.approx(drawn.y[COUNTS.index(3)], abs=1e-3)
 

@@ -45,7 +45,7 @@ REPAIR = (*SENTENCES, "Repaired token", "Where the copies go", "Copies")
 EXPLAIN = ("Token", "Where the copies go", "Copies", "Texts", "Benign tokens", "Attribution")
 WHY = ("First text", "Second text", "Method", "Whole words in place of tokens")
 FILTERS = ("Run", "Search", "Verdict", "Entry", "Script")
-TABS = ("Try", "Why", "Explore", "Explain", "Repair", "Compare")
+TABS = ("Try", "Why similar", "Explore", "Why sticky", "Repair", "Compare")
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
 
 

@@ -43,6 +43,7 @@ _FIGURES = 7
 
 
 def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
+    gr.HTML(ui.lead("Why is this token sticky? What the model does with its copies, beside benign tokens."))
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
         placement = ui.placement_field(interactive=True)
@@ -213,6 +214,7 @@ _METHODS = [
 
 
 def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
+    gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")
     method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")
     words = gr.Checkbox(value=False, label="Whole words in place of tokens")

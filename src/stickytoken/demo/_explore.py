@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 import gradio as gr
 import polars as pl
 
 from stickytoken.demo import _components as ui
-from stickytoken.demo.context import Startup, checked_token_id, worst_token
+from stickytoken.demo.context import EXAMPLE, Startup, checked_token_id, worst_token
 from stickytoken.detection.selection import token_evidence
 from stickytoken.errors import InputError
 from stickytoken.reports import content as facts
@@ -66,7 +67,9 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     def narrow(label: object, text: object, *wanted: object) -> list[Any]:
         found = library.content(label)
         rows = _filtered(found, text if isinstance(text, str) else "", *wanted)
-        return [_counted(len(rows)), _table(found, rows), gr.update(choices=_offered(rows))]
+        # What is looked for is shown; with no search, the token stays that is shown.
+        first: dict[str, Any] = {"value": rows["token_id"][0]} if text and len(rows) else {}
+        return [_counted(len(rows)), _table(found, rows), gr.update(choices=_offered(rows), **first)]
 
     def select(label: object, event: gr.SelectData) -> list[Any]:
         place = [column.title for column in columns(library.content(label))].index("id")
@@ -85,7 +88,9 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     # Pasted text is a change but not an input.
     triggers = [search.change, *(each.input for each in filters)]
     narrowed = ui.show_errors(narrow, lambda error: [error, *no_tokens])
-    gr.on(triggers, narrowed, [run, search, *filters], [count, table, token], **ui.ON_TABLES)
+    gr.on(triggers, narrowed, [run, search, *filters], [count, table, token], **ui.ON_TABLES).then(
+        looked, [run, token], shown, **ui.ON_MODEL
+    )
     selected = ui.show_errors(select, lambda error: [gr.update(value=None), error])
     table.select(selected, run, [token, shown[0]], **ui.ON_TABLES).then(
         looked, [run, token], shown, **ui.ON_MODEL
@@ -98,12 +103,15 @@ def _first(content: RunContent) -> int | None:
 
 
 def _about(content: RunContent) -> str:
+    # The packaged example lies where the package is installed: its path helps nobody.
+    installed = quote(str(EXAMPLE))
+    steps = [each._replace(command=each.command.replace(installed, "RUN")) for each in facts.steps(content)]
     return ui.render(
         "run.html.j2",
         tone=facts.tone(content),
         headline=facts.headline(content),
         meaning=facts.meaning(content),
-        steps=facts.steps(content),
+        steps=steps,
         facts=facts.key_facts(content),
         notes=facts.notes(content),
     )

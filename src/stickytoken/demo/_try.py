@@ -322,6 +322,8 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
     columns = ["mean similarity to the others, without copies"]
     columns += [f"with {copies} × {name}" for name in (token, benign)]
     others = [values[~np.eye(len(names), dtype=bool)].reshape(len(names), -1) for values in matrices]
+    # Sentences are most similar to themselves: colours are for the other pairs.
+    shades = [float(value) for values in others for value in values.ravel()] or [0.0, 1.0]
     said = ""
     if len(names) > 1:
         what = ("without copies", "with copies of the token", "with copies of the benign token")
@@ -347,8 +349,8 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
     plot.update_layout(
         coloraxis={
             "colorscale": "Cividis",
-            "cmin": min(0.0, *(float(values.min()) for values in matrices)),
-            "cmax": 1,
+            "cmin": min(0.0, *shades),
+            "cmax": max(shades),
             "colorbar": {"title": {"text": "cosine"}, "thickness": 12, "len": 0.9},
         },
         margin={"t": 40},

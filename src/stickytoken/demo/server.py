@@ -60,11 +60,11 @@ def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
         with gr.Tabs():
             with gr.Tab("Try"):
                 try_tab(startup, blocks)
-            with gr.Tab("Why") as asking:
+            with gr.Tab("Why similar") as asking:
                 why_tab(startup, blocks, asking)
             with gr.Tab("Explore") as exploring:
                 explore_tab(startup, exploring)
-            with gr.Tab("Explain") as explaining:
+            with gr.Tab("Why sticky") as explaining:
                 explain_tab(startup, blocks, explaining)
             with gr.Tab("Repair"):
                 repair_tab(startup, blocks)
@@ -298,7 +298,7 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
 
 def _style() -> dict[str, Any]:
     themes = json.dumps({name: template(name) for name in ("light", "dark")})
-    script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes)
+    script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes) + packaged("pieces.js")
     return {
         # System fonts, so that nothing is fetched.
         "theme": gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),
