@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.repairs._pipeline import merge_pairs, renamed_model, word_pieces
 from stickytoken.repairs._plan import Row
 from stickytoken.repairs.result import Strategy
-from stickytoken.repairs.tokenizer_edit import merge_pairs, renamed_model, word_pieces
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
