@@ -57,17 +57,6 @@ def test_prompts_are_the_users_own_and_stay_as_they_are(model, guarded):
     same(guarded.encode(DIRTY, prompt_name="document"), model.encode(CLEAN, prompt_name="document"))
 
 
-def test_what_encode_can_return_is_the_same(model, guarded):
-    tensors = guarded.encode(DIRTY, convert_to_tensor=True)
-    assert isinstance(tensors, torch.Tensor)
-    same(tensors, model.encode(CLEAN, convert_to_tensor=True))
-    tokens = guarded.encode(DIRTY, output_value="token_embeddings")
-    expected = model.encode(CLEAN, output_value="token_embeddings")
-    assert [len(each) for each in tokens] == [len(each) for each in expected]
-    assert guarded.tokenize(DIRTY)["input_ids"].tolist() == model.tokenize(CLEAN)["input_ids"].tolist()
-    assert len(guarded.encode([])) == 0
-
-
 def test_of_pairs_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(guarded, model):
     pairs = [("able able able able the river", "a [SEP] bird"), ("one", "two")]
     cleaned = [("the river", "a bird"), ("one", "two")]
@@ -160,7 +149,6 @@ def test_the_cleaner_may_be_a_file_or_its_content_or_another_guards(model, clean
     ("make", "error", "message"),
     [
         (lambda model, cleaner: guard("all-MiniLM-L6-v2", cleaner), InputError, "pass a loaded Sentence"),
-        (lambda model, cleaner: guard(model[0], cleaner), InputError, "pass a loaded Sentence"),
         (lambda model, cleaner: guard(model, "no/such/run"), RunError, "no/such/run"),
         (lambda model, cleaner: guard(model, {"words": []}), InputError, "is not a cleaner"),
         (lambda model, cleaner: guard(model, cleaner, on_found=3), InputError, "pass a function"),

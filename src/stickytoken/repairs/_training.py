@@ -17,6 +17,7 @@ from stickytoken.errors import RepairError
 from stickytoken.insertion import TokenizedText
 from stickytoken.inspection.module_embedding import input_embeddings, sharing_weights
 from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.methods.probes import Vector
 from stickytoken.methods.statistics import Pull, fit_pull
 from stickytoken.unit_vectors import unit_vectors
 
@@ -51,11 +52,8 @@ def kept_rows(
     short = sorted((tuple(ids) for ids in read if ids and network.encoder.fits(ids)), key=len)[:_TEXTS]
     whole = unit_vectors(network.encoder.encode_ids([*short, *(each.text.ids for each in contexts[::2])]))
     mean = whole.mean(axis=0, dtype=np.float64)
-    common = mean / np.linalg.norm(mean)
-    # Many copies shall contract a text, and pull it along what texts share, as those of ordinary entries do.
-    share = float(np.median(ordinary.pull @ common))
-    pull = now.pull + (share - now.pull @ common)[:, None] * common
-    many = (1 - np.median(ordinary.contraction)) * before[:, None, :] + pull[None, :, :]
+    aim = _aim(now, ordinary, mean / np.linalg.norm(mean))
+    many = (1 - aim.contraction)[None, :, None] * before[:, None, :] + aim.pull[None, :, :]
     wanted = np.stack([single, unit_vectors(many)], axis=1).reshape(len(contexts), len(asked), -1)
     targets = torch.from_numpy(wanted.astype(np.float32)).to(network.table.device)
     start = torch.from_numpy(present).to(network.table.device)
@@ -72,6 +70,13 @@ def _measure(
     filled = [each.filled((token_id,)) for each in contexts for token_id in ids]
     after = unit_vectors(encoder.encode_ids(filled)).reshape(len(contexts), len(ids), -1)
     return before, after[::2], fit_pull(before, after[1::2].transpose(1, 0, 2))
+
+
+def _aim(now: Pull, ordinary: Pull, common: Vector) -> Pull:
+    """Contract as ordinary entries do, and pull as they do along the direction that texts share."""
+    contraction = np.full(len(now.contraction), np.median(ordinary.contraction))
+    share = float(np.median(ordinary.pull @ common))
+    return Pull(contraction, now.pull + (share - now.pull @ common)[:, None] * common)
 
 
 # Each context is read so often.
