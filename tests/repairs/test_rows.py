@@ -81,7 +81,7 @@ def vectors(encoder, contexts, ids):
     return unit_vectors(encoder.encode_ids([each.filled(ids) for each in contexts]))
 
 
-def test_kept_rows_reach_their_aim_and_training_what_one_copy_does(model, monkeypatch):
+def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatch):
     (stone,) = ids_of(model, "stone")
     encoder = load_encoder(model)
     contexts = _training.contexts_among(encoder, TEXTS, [stone], seed=3)

@@ -33,10 +33,10 @@ class Effect(NamedTuple):
 def effect_of(row: Mapping[str, Any], run: Run) -> Effect | None:
     """Compute the effect of a row of tokens.parquet; None where it was not measured with an interval."""
     scale = run.method.scale(run)
-    ends = [row.get(name) for name in ("lift", "lift_low", "lift_high")]
-    if scale is None or any(end is None for end in ends):
+    ends: list[Any] = [row.get(name) for name in ("lift", "lift_low", "lift_high")]
+    if scale is None or None in ends:
         return None
-    return Effect(*((end - scale.ordinary) / scale.spread for end in ends if end is not None))
+    return Effect(*((end - scale.ordinary) / scale.spread for end in ends))
 
 
 def require_comparable(run: Run, baseline: Run) -> None:
@@ -188,11 +188,7 @@ STICKY_TOKEN = Rule(
     "baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
-_COUNTED = {
-    FailOn.STICKY: None,
-    FailOn.SERIOUS: frozenset({"serious", "severe"}),
-    FailOn.SEVERE: frozenset({"severe"}),
-}
+_COUNTED = {FailOn.STICKY: None, FailOn.SERIOUS: {"serious", "severe"}, FailOn.SEVERE: {"severe"}}
 
 
 def judge_tokens(
@@ -233,6 +229,10 @@ def judge_tokens(
         judged.append((row, effect, change, before, counts))
     judged.sort(key=lambda each: not each[-1])
     counted = sum(counts for *_, counts in judged)
+
+    def ends(name: str, effect: Effect | None) -> dict[str, float | None]:
+        return dict(zip((name, f"{name}_low", f"{name}_high"), effect or (None, None, None), strict=True))
+
     findings = []
     for row, effect, change, before, counts in judged:
         if counts:
@@ -244,17 +244,13 @@ def judge_tokens(
             "token": row["token"],
             "severity": row.get("severity"),
             "lift": row["lift"],
-            **_ends("effect", effect),
+            **ends("effect", effect),
             "change": change,
-            **_ends("baseline_effect", before),
+            **ends("baseline_effect", before),
         }
         message, identity = _message(row, effect, change, before), (Path(run.model_name).name, row["token"])
         findings.append(Finding(STICKY_TOKEN.id, level, message, *place, identity, properties))
     return findings, counted
-
-
-def _ends(name: str, effect: Effect | None) -> dict[str, Any]:
-    return dict(zip((name, f"{name}_low", f"{name}_high"), effect or (None, None, None), strict=True))
 
 
 def _message(row: Mapping[str, Any], effect: Effect | None, change: str | None, before: Effect | None) -> str:
