@@ -7,11 +7,12 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -42,12 +43,16 @@ _TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 _Encode = Callable[[Sequence[str]], list[list[int]]]
 
 
-class Affected(NamedTuple):
+@dataclass(frozen=True)
+class Affected:
     """The documents that must be encoded again."""
 
     file: str  # Parquet, one row per affected document
     documents: int  # that were looked at
     count: int  # of affected ones
+
+    def summary(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def require_documents(path: Path | None, column: str | None) -> None:

@@ -279,8 +279,8 @@ def _as_json(value: Any) -> bytes:
 
 _EXTRA = ("additional_special_tokens", "extra_special_tokens")
 # Settings of classes that build their own pipeline; the pipeline is in tokenizer.json now.
-_OF_CLASSES = ("add_bos_token", "add_eos_token", "auto_map", "from_slow", "legacy")
-_OF_CLASSES += ("vocab_file", "tokenizer_file")
+_OF_CLASSES = {"add_bos_token", "add_eos_token", "auto_map", "from_slow", "legacy"}
+_OF_CLASSES |= {"vocab_file", "tokenizer_file"}
 _SETTINGS = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
 
 
