@@ -162,6 +162,8 @@ def test_actions_say_what_is_done_with_each_kind():
     reported = Cleaner(RULES, {"flagged": "report", "special": "report"}).clean(text)
     assert (reported.text, reported.removals) == (text, ())
     assert [span.kind for span in reported.reported] == [SpanKind.SPECIAL, SpanKind.FLAGGED]
+    among = "able able [SEP] able able air"
+    assert Cleaner(RULES, {"flagged": "report"})(among) == "able able able able air"
     with pytest.raises(RefusedTextError, match=r"special token \('\[SEP\]'\) at character 4"):
         Cleaner(RULES, {"special": "refuse"})(text)
 
@@ -175,10 +177,6 @@ def test_a_guess_is_reported_and_taken_out_only_on_request():
     assert Cleaner(RULES, {"interleaved": "remove"})(text) == " ".join(words)
 
 
-def test_a_special_token_among_flagged_copies_is_taken_out_though_the_copies_stay():
-    assert Cleaner(RULES, {"flagged": "report"})("able able [SEP] able able air") == "able able able able air"
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -188,7 +186,6 @@ def test_a_special_token_among_flagged_copies_is_taken_out_though_the_copies_sta
         (lambda: Cleaner(RULES, ["run"]), "actions is"),
         (lambda: Cleaner(("able",)), "pass CleaningRules"),
         (lambda: Cleaner(RULES, replacement="gone"), "letters or digits"),
-        (lambda: Cleaner(RULES, replacement=None), "letters or digits"),
         (lambda: Cleaner(RULES, replacement="☃"), "which the rules are about"),
         (lambda: CLEANER(b"able"), "pass a string"),
         (lambda: CleaningRules(words=("able", " ")), "not blank"),
@@ -214,6 +211,12 @@ def test_a_cleaner_is_read_as_it_was_written(tmp_path):
     assert (tmp_path / "cleaner.json").read_bytes().isascii()
 
 
+def damaged(entry, value):
+    document = CLEANER.to_json()
+    document["rules"][entry] = value
+    return json.dumps(document)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -221,21 +224,14 @@ def test_a_cleaner_is_read_as_it_was_written(tmp_path):
         ("[" * 100_000, "not JSON"),
         ("{}", "is not a cleaner"),
         ('{"format": "stickytoken cleaner"}', "entry 'rules' is missing"),
+        (damaged("version", 2), "the version 2"),
+        (damaged("words", "able"), "words"),
+        (damaged("unknown", 1), "the unknown entry 'unknown'"),
     ],
 )
 def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, message):
     (tmp_path / "cleaner.json").write_text(content)
     with pytest.raises(InputError, match=message):
-        Cleaner.from_file(tmp_path / "cleaner.json")
-
-
-@pytest.mark.parametrize(("entry", "value"), [("version", 2), ("words", "able"), ("unknown", 1)])
-def test_damaged_rules_are_refused(tmp_path, entry, value):
-    CLEANER.save(tmp_path / "cleaner.json")
-    content = json.loads((tmp_path / "cleaner.json").read_text())
-    content["rules"][entry] = value
-    (tmp_path / "cleaner.json").write_text(json.dumps(content))
-    with pytest.raises(InputError):
         Cleaner.from_file(tmp_path / "cleaner.json")
 
 
