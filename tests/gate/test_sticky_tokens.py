@@ -132,10 +132,6 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
             "verdicts that the method profile does not give",
         ),
         (lambda table: table.with_columns(verdict=pl.lit(None, pl.String)), "has no verdict on"),
-        (
-            lambda table: table.with_columns(lift=pl.lit(None, pl.Float64), verdict=pl.lit("benign")),
-            "too few texts",
-        ),
     ],
 )
 def test_a_table_that_lacks_something_never_passes(altered, change, reason):

@@ -175,10 +175,7 @@ def converted(model, dtype):
     [
         (lambda model: (model / "adapter_config.json").write_text("{}"), "holds an adapter, .*: merge it"),
         (lambda model: (model / "model.safetensors").unlink(), r"has no model\.safetensors"),
-        (
-            lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"),
-            "pickled: save them as safetensors first",
-        ),
+        (lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"), "pickled: save"),
         (lambda model: converted(model, torch.int8), "are stored as I8: rows can be written into"),
         (named_by_router, "has a Router with several sets of embeddings"),
         (lambda model: (model / "modules.json").write_text("3"), "is not a list of modules"),
