@@ -201,7 +201,7 @@ def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, m
         made.append(out)
         return profiled.detect_profile(encoder, out)
 
-    monkeypatch.setattr(sys.modules["stickytoken.gate.check"], "detect", detect)
+    monkeypatch.setattr(sys.modules["stickytoken.gate"], "detect", detect)
     shutil.rmtree(runs / "run")
     first = check(model, folder=runs)
     assert first.run.parent == runs
