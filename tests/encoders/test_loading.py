@@ -26,7 +26,7 @@ def folder(pristine, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer])
-@pytest.mark.parametrize("name", ["no-such/model", "no-such-model", "no such model", "über/modell"])
+@pytest.mark.parametrize("name", ["no-such/model", "no such model"])
 def test_without_the_hub_an_unknown_name_gives_one_line_that_names_it(name, load):
     with pytest.raises(ModelError, match="not in the hub cache") as caught:
         load(name)

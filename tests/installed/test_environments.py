@@ -242,11 +242,6 @@ def announced(log, served):
     raise AssertionError(log.read_text("utf-8"))
 
 
-def test_openvino_is_used_by_nobody_who_has_few_texts(with_extra, bert_folder, sentence_file, tmp_path):
-    options = ("--sentences", sentence_file, *QUICK, "--out", tmp_path / "run")
-    assert with_extra("openvino").done("detect", bert_folder, *options)
-
-
 @pytest.mark.parametrize(
     ("extra", "arguments", "reached"),
     [

@@ -140,7 +140,7 @@ def pins(file="constraints.txt"):
 
 EXTRAS = PROJECT["optional-dependencies"]
 # Whoever wants these has them already; only the tests need all of them.
-FRAMEWORKS = {"haystack", "langchain", "llama-index", "openvino"}
+FRAMEWORKS = {"haystack", "langchain", "llama-index"}
 
 
 def requirements():

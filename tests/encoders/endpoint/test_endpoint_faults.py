@@ -15,7 +15,7 @@ from stickytoken.encoders.endpoint import _client
 from stickytoken.errors import ModelError, RunError
 
 TEXTS = tiny.sentences(120)
-STATUS = ("408", "409", "429", "500", "502", "503")
+STATUS = ("408", "429", "500")
 FORMS = ("drop", "cut", "bad gzip", "gzip", "no usage")
 DATA = [each for each in BROKEN_DATA if each != "other dimension"]
 
@@ -70,12 +70,6 @@ def test_a_slow_answer_is_asked_for_again_in_halves(serve, encoder):
     served.server.answered.clear()
     np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
     assert min(map(len, served.server.answered)) <= 30
-
-
-def test_a_slow_server_gets_requests_that_it_answers_in_time(serve):
-    known = serve().encoder().capabilities
-    for seconds, tokens in ((0.0, 16_384), (0.005, 1000), (3.0, 256)):
-        assert known.model_copy(update={"token_seconds": seconds}).most_tokens == tokens
 
 
 @pytest.mark.parametrize(
