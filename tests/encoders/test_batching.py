@@ -110,11 +110,10 @@ def test_on_cuda_a_batch_takes_a_share_of_the_free_memory_within_bounds(
 @pytest.mark.parametrize(("name", "pooling"), [("bert", "mean"), ("t5", "mean"), ("qwen2-chat", "lasttoken")])
 def test_vectors_do_not_depend_on_the_number_of_threads(name, pooling, backbone):
     encoder = load_encoder(architectures.stacked(backbone(name), pooling=pooling), token_budget=40)
-    alone = encoder.encode(TEXTS)
-    for threads in (2, 3):
-        with torch_threads(threads):
-            # MKL rounds by where its inputs lie in memory.
-            np.testing.assert_allclose(encoder.encode(TEXTS), alone, atol=4e-6)
+    alone = encoder.encode(TEXTS[:20])
+    with torch_threads(3):
+        # MKL rounds by where its inputs lie in memory.
+        np.testing.assert_allclose(encoder.encode(TEXTS[:20]), alone, atol=4e-6)
 
 
 def test_every_item_is_computed_once_by_threads_of_one_torch_thread_each():

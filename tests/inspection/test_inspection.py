@@ -16,7 +16,7 @@ from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.attention import AttentionCapture
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
-from stickytoken.inspection.module_embedding import BatchLimits, backbone_of
+from stickytoken.inspection.module_embedding import backbone_of
 
 TEXT = "the river sings near the old bridge"
 COPIES = 4
@@ -288,7 +288,7 @@ def test_batches_and_order_change_nothing(prompted, bert_folder):
     labels = [[0] * len(content) for content in contents]
     inspector = inspector_of(encoder)
     together = inspector.look(contents, labels, 1)
-    inspector.limits = BatchLimits(weights=1)
+    inspector.most_weights = 1
     one_by_one = inspector.look(contents[::-1], labels[::-1], 1)[::-1]
     for left, right in zip(together, one_by_one, strict=True):
         for name in ("hidden", "attention", "supplied", "vector"):

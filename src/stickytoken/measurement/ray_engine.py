@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from stickytoken.encoders.loading.load import load_from_spec
@@ -185,7 +185,7 @@ class ShardWorker:
         torch.set_num_threads(self._cores)
         host = socket.gethostname()
         try:
-            self._encoder = load_from_spec(self._spec, self._device)
+            self._encoder = load_from_spec(replace(self._spec, device=self._device))
             identity = self._encoder.identity
         except StickyTokenError as error:
             raise RunError(f"the worker on {host} cannot load the model: {error}") from error

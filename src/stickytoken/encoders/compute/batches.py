@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -231,7 +231,9 @@ class BatchRunner(BatchEngine):
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         lengths = [len(content) + self._template.overhead for content in contents]
-        with nullcontext() if self._reader is None else self._reader.keeping_states():
+        with ExitStack() as stack:
+            if self._reader is not None:  # several threads may compute meanwhile
+                stack.enter_context(switched_on(self._reader.config, "output_hidden_states"))
             return self.run(
                 lengths,
                 lambda batch: self.launch([contents[row] for row in batch]),
@@ -389,7 +391,7 @@ class LayerReader:
             if not 1 <= layer <= count:
                 raise InputError(f"layers include {layer}, and {name} has {count}: use 1 to {count}")
         self.count = count
-        self._config: Any = config
+        self.config: Any = config
         norms = (
             getattr(owner, name, None)
             for owner in (backbone, getattr(backbone, "encoder", None))
@@ -397,14 +399,10 @@ class LayerReader:
         )
         self._norm = next((norm for norm in norms if isinstance(norm, torch.nn.Module)), torch.nn.Identity())
 
-    def keeping_states(self) -> AbstractContextManager[None]:
-        """Let the model return the states of all layers; several threads may compute meanwhile."""
-        return switched_on(self._config, "output_hidden_states")
-
     def vectors(self, features: dict[str, Any]) -> torch.Tensor:
         """Return the model's own vectors and, behind each, those after the layers; (n, (1 + layers) x d).
 
-        Call it within `keeping_states`.
+        The model's configuration must ask for hidden states.
         """
         first, *later = self._model
         found = first(features)
