@@ -142,15 +142,6 @@ def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_named(backbone
         load_encoder(library, prompt=Prompting(prompt_name="web"))
 
 
-def test_the_ids_of_the_prompt_stand_in_the_head(model):
-    text = load_encoder(model, prompt="the song: ").tokenize(["river stone"])[0]
-
-    def ids(words):
-        return tuple(model.tokenizer(words, add_special_tokens=False).input_ids)
-
-    assert (text.head, text.words) == (ids("the song: "), (ids("river"), ids("stone")))
-
-
 def test_token_types_are_those_of_the_tokenizer(model):
     model.tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:1 [SEP]:1",

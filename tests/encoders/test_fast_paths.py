@@ -37,20 +37,6 @@ def test_vectors_stay_and_one_token_reaches_the_last_feed_forward_part(name, bac
     np.testing.assert_allclose(encoder.encode(TEXTS), model.encode(TEXTS), atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "pooling"),
-    [
-        *(("bert", pooling) for pooling in ("mean", "max", "lasttoken")),
-        *((name, "cls") for name in ("distilbert", "t5")),
-    ],
-)
-def test_other_poolings_and_other_layers_are_left_alone(name, pooling, backbone):
-    model = architectures.stacked(backbone(name), pooling=pooling)
-    encoder = load_encoder(model)
-    np.testing.assert_allclose(encoder.encode(TEXTS), model.encode(TEXTS), atol=4e-6)
-    assert name != "bert" or 1 not in seen_by_the_last_layer(model, encoder)
-
-
 def test_a_last_layer_that_mixes_tokens_after_its_attention_is_noticed(backbone):
     """As a user's own change of the model may."""
     model = architectures.stacked(backbone("bert"), pooling="cls")
