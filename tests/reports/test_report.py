@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 
+import numpy as np
 import polars as pl
 import pytest
 from plotly.offline import get_plotlyjs
@@ -17,7 +18,7 @@ import stickytoken
 from report_pages import Page
 from stickytoken import open_run
 from stickytoken.errors import InputError, RunError
-from stickytoken.reports.content import read_content, report_figures
+from stickytoken.reports.content import cards, read_content, report_figures
 
 SECTIONS = [
     "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction",
@@ -43,6 +44,11 @@ def test_the_parts_stand_in_the_order_of_what_matters(run):
     row = run.sticky.row(0, named=True)
     assert f"lift {row['lift']:.3f}" in page.text
     assert f"90% interval {row['lift_low']:.3f} to {row['lift_high']:.3f}" in page.text
+    (card,) = cards(read_content(run.path))
+    assert card.strip["high"] == 98  # the end of the scale
+    places, lifts = card.strip, (row["lift_low"], row["lift"], row["lift_high"], run.result.ordinary_lift)
+    line = np.polyfit(lifts, [places[name] for name in ("low", "value", "high", "ordinary")], 1)
+    assert np.polyval(line, lifts) == pytest.approx(list(places.values()), abs=0.02)
     pair = run.evidence.tokens.row(0, named=True)
     for name in ("typical_carrier", "typical_anchor", "largest_carrier", "largest_anchor"):
         assert pair[name] in page.text

@@ -94,6 +94,7 @@ def test_a_scatter_says_how_many_it_draws():
     figure = scatter(table, CLOUD)
     others, sticky = drawn(figure)
     assert (len(others["x"]), len(sticky["x"])) == (2500, 3)
+    assert len(set(others["customdata"])) == 2500
     assert set(others["customdata"]) <= {f"\u2068t{k}\u2069" for k in range(3, 9000)}
     assert drawn(scatter(table, CLOUD))[0]["x"] == others["x"]
     assert len(drawn(scatter(table.head(60), CLOUD))[0]["x"]) == 57

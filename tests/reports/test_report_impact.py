@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 import impact_files as files
 import planted
@@ -56,6 +57,10 @@ def test_the_page_shows_the_figures_with_their_words_and_numbers(measured):
     effects = measured.effects.to_dicts()
     assert [row[:2] for row in figures[0].table.rows] == [[e["task"], e["metric"]] for e in effects]
     assert [row[7] for row in figures[0].table.rows] == [e["difference_low"] for e in effects]
+    arms = figures[0].plot.data[0].error_x
+    for above, below, row in zip(arms.array, arms.arrayminus, effects, strict=True):
+        assert row["drop_sticky"] + above == pytest.approx(row["drop_sticky_high"], abs=1e-5)
+        assert row["drop_sticky"] - below == pytest.approx(row["drop_sticky_low"], abs=1e-5)
     assert f"sticky tokens lower spearman by {effects[0]['drop_sticky']:.4f}" in figures[0].alt
     hits = measured.intrusion["hits_sticky"].to_list()
     assert [row[1] for row in figures[2].table.rows] == hits
