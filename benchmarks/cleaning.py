@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bench import MINILM, RESULTS, SHARED, Results, commands, json_lines, retrieval_set, watched, write_json
 from models import plain_model, planted_rows
 from stickytoken import Run, load_encoder, open_run
-from stickytoken.cleaning import Cleaner, CleaningRules, SpanKind, find_spans
+from stickytoken.cleaning import Cleaner, CleaningRules, find_spans
 from stickytoken.cleaning.rules import rules_of_run
 from stickytoken.scanning.scan import scan_documents
 
@@ -52,10 +52,6 @@ def _evenly(document: str, copies: Sequence[str]) -> str:
 def _at_random(document: str, copies: Sequence[str], draw: random.Random) -> str:
     length = len(document.split())
     return _spread(document, copies, [draw.randint(0, length) for _ in copies])
-
-
-def _inside(document: str, piece: str, draw: random.Random) -> str:
-    return _spread(document, [piece], [draw.randint(0, len(document.split()))])
 
 
 def _between(copies: Sequence[str], others: Sequence[str]) -> str:
@@ -117,10 +113,10 @@ SCANNED: dict[str, Recipe] = {
     "prefix": RECIPES["prefix"],
     "suffix": RECIPES["suffix"],
     "spread": RECIPES["spread at random"],
-    "interleaved": lambda text, copies, other, draw: _inside(text, _between(copies, other[:1]), draw),
-    "mixed_case": lambda text, copies, _, draw: _inside(text, " ".join(_cased(copies, draw)), draw),
-    "nested_special": lambda text, _, __, draw: _inside(
-        text, " ".join(["<|endof<|endoftext|>text|>"] * draw.randint(1, 4)), draw
+    "interleaved": lambda text, copies, other, draw: _at_random(text, [_between(copies, other[:1])], draw),
+    "mixed_case": lambda text, copies, _, draw: _at_random(text, [" ".join(_cased(copies, draw))], draw),
+    "nested_special": lambda text, _, __, draw: _at_random(
+        text, [" ".join(["<|endof<|endoftext|>text|>"] * draw.randint(1, 4))], draw
     ),
 }
 
@@ -155,7 +151,7 @@ def shares(
 
     Each text is one line of a corpus. A recipe plants 4 to 16 copies of a flagged word, or of a random word
     of the vocabulary without a flag, in so many random documents of each corpus. --planted, a planted.json,
-    names further words to treat as flagged. Prints its tables.
+    names further words to treat as flagged.
     """
     opened = open_run(run)
     rules = Cleaner.from_run(opened).rules
@@ -166,35 +162,33 @@ def shares(
         path.stem: [line for line in path.read_text("utf-8").splitlines() if line.strip()] for path in corpus
     }
     cleaner, free, unsettled = Cleaner(rules), free_words(opened), 0
-    print("corpus | texts | flagged | changed by cleaning")
+    results = Results("cleaning_shares", documents=documents, seed=seed)
     for name, texts in corpora.items():
         found = sum(bool(find_spans(text, rules)) for text in texts)
         changed = sum(cleaner(text) != text for text in texts)
-        print(f"{name} | {len(texts):,} | {found} ({found / len(texts):.3%}) | {changed}")
-    print("recipe |", " | ".join(f"{name}, {kind}" for name in corpora for kind in ("flagged", "other")))
-    for recipe, plant in RECIPES.items():
-        found_shares = []
+        results.check(
+            f"{name}, {len(texts):,} texts", "shown", f"{found} flagged, {changed} changed by cleaning"
+        )
+    every: dict[str, Recipe] = RECIPES | {
+        "nested special token": lambda text, _, __, draw: (
+            f"{text} {nested(draw.choice(rules.specials), draw)}"
+        )
+    }
+    for recipe, plant in every.items():
+        shares = {}
         for name, texts in corpora.items():
-            for words in (list(rules.words), free):
-                draw = random.Random(f"{seed} {recipe} {name} {words is free}")
-                hits = 0
+            for kind, words in (("flagged", list(rules.words)), ("other", free)):
+                draw, hits = random.Random(f"{seed} {recipe} {name} {words is free}"), 0
                 for _ in range(documents):
                     copies = copies_of(words, draw)
                     text = plant(draw.choice(texts), copies, draw.sample(free, 20), draw)
                     hits += bool(find_spans(text, rules))
                     unsettled += cleaner(cleaner(text)) != cleaner(text)
-                found_shares.append(f"{hits / documents:.3f}")
-        print(recipe, "|", " | ".join(found_shares))
-    draw, found_shares = random.Random(seed), []
-    for texts in corpora.values():
-        hits = 0
-        for _ in range(documents):
-            text = f"{draw.choice(texts)} {nested(draw.choice(rules.specials), draw)}"
-            hits += any(span.kind is SpanKind.SPECIAL for span in find_spans(text, rules))
-            unsettled += cleaner(cleaner(text)) != cleaner(text)
-        found_shares.append(f"{hits / documents:.3f}")
-    print("nested special token |", " | ".join(found_shares))
-    print(f"texts that cleaning did not settle: {unsettled}")
+                shares[f"{name}, {kind}"] = hits / documents
+        told = "; ".join(f"{cell} {share:.3f}" for cell, share in shares.items())
+        results.check(recipe, "shown", told, shares=shares)
+    results.check("texts that cleaning did not settle", "0", str(unsettled), unsettled == 0)
+    results.finish(strict=False)
 
 
 def ranks(run: Path, data: Path, model: str, documents: int = 200, seed: int = 42) -> None:

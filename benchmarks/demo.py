@@ -1,4 +1,4 @@
-"""The web app and the documentation in Chromium: how soon they are there, and pictures of the app."""
+"""The web app in Chromium: how soon it is there, and pictures of it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from bench import IMAGES, MINILM, ROOT, Results, chromium, commands, refuse, save_picture
+from bench import IMAGES, MINILM, Results, chromium, commands, refuse, save_picture
 from stickytoken.detection import open_run
 
 TOKENS = ("river", "trajectory", "saddam", "the", "house")
-LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
@@ -118,9 +116,9 @@ def times(name: str = "demo") -> None:
 # Tabs, with what shows that an example was computed when they were opened.
 TABS = {
     "Try": None,
-    "Why": "#why-answer .headline",
+    "Why similar": "#why-answer .headline",
     "Explore": None,
-    "Explain": "#explain-answer .headline",
+    "Why sticky": "#explain-answer .headline",
     "Compare": "#compare-answer .cards",
 }
 LONGEST, SETTLED = 180_000, 1500  # milliseconds: an answer on a busy machine; pictures and transitions over
@@ -168,38 +166,5 @@ def example(run: Path) -> None:
         table.write_parquet(EXAMPLE / name, compression="zstd", compression_level=22)
 
 
-def pages(times: int = 5) -> None:
-    """How long do the pages of the documentation take to load, each so many times in a fresh context?
-
-    A load ends with the load event, by the clock of the browser. The pages are those of `make docs`.
-    """
-    site, found = ROOT / "build" / "docs", {}
-    with chromium() as browser:
-        for path in sorted(site.rglob("*.html")):
-            loads = []
-            for _ in range(times):
-                context = browser.new_context(viewport={"width": 1400, "height": 900})
-                page = context.new_page()
-                page.goto(path.as_uri(), wait_until="load")
-                page.wait_for_function(f"{LOADED} > 0")
-                loads.append(page.evaluate(LOADED))
-                context.close()
-            found[path.relative_to(site).as_posix()] = loads
-    every = np.concatenate([np.array(loads) for loads in found.values()])
-    p95, medians = float(np.quantile(every, 0.95)) / 1000, {k: float(np.median(v)) for k, v in found.items()}
-    slowest = max(medians, key=medians.__getitem__)
-    results = Results("page_loads", load_average=os.getloadavg()[0])
-    results.check(
-        f"{len(found)} pages, {times} loads of each: 95th percentile",
-        "under 1 s",
-        f"{p95:.2f} s; median {np.median(every) / 1000:.2f} s",
-        p95 < 1,
-        slowest=slowest,
-        median_of_slowest=medians[slowest],
-        largest=float(every.max()),
-    )
-    results.finish(strict=False)
-
-
 if __name__ == "__main__":
-    commands(__doc__, times, screenshots, example, pages)
+    commands(__doc__, times, screenshots, example)

@@ -1,8 +1,7 @@
 """Is a model behind an endpoint audited as it is in process, at the cost that was announced?
 
-tests/support/embedding_server.py serves the model in a process of its own. Between the server and the run is
-tests/support/fault_proxy.py, which answers some requests with 429 and 500, drops some, and damages or loses
-some answers. The run is killed once, and continued.
+tests/support/embedding_server.py serves the model. It answers some requests with 429 and 500, drops some, and
+damages or loses some answers. The run is killed once, and continued.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,37 +27,20 @@ from stickytoken.encoders.endpoint.encoder import CostEstimate, estimate_cost
 from stickytoken.measurement.engine import Progress
 from stickytoken.methods.profile.anchors import ProfileSettings
 
-SUPPORT = ROOT / "tests" / "support"
-sys.path.append(str(SUPPORT))
-from fault_proxy import DAMAGED, HARMLESS, UNANSWERED, FaultProxy  # type: ignore[import-not-found]  # noqa: E402
+sys.path.append(str(ROOT / "tests" / "support"))
+from embedding_server import FAULTS, Behaviour, EmbeddingServer  # type: ignore[import-not-found]
 
 KEY = "sk-planted-benchmark-0123456789"
-PORT, KILLED_AT = 8433, 0.3
+KILLED_AT = 0.3
 LIFT, ESTIMATE = 1e-3, 0.05
-FAULTY, FAULTS = 0.1, 100_000
-
-
-@contextmanager
-def serving(model: str) -> Iterator[str]:
-    """Start a server of a model in a process of its own; yield the name of the model behind it."""
-    command = [sys.executable, str(SUPPORT / "embedding_server.py"), model]
-    process = subprocess.Popen(
-        [*command, "--port", str(PORT), "--name", "mini"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        _ = process.stdout and process.stdout.readline()
-        yield f"http://127.0.0.1:{PORT}/v1#mini"
-    finally:
-        process.terminate()
-        process.wait()
+FAULTY, REQUESTS = 0.1, 100_000
 
 
 def faults(seed: int = 0) -> Iterator[str | None]:
     """Draw what happens to each request; refusals come in bursts."""
     generator = random.Random(seed)
-    names = (*UNANSWERED, *DAMAGED, *HARMLESS)
-    for _ in range(FAULTS):
-        name = generator.choice(names) if generator.random() < FAULTY else None
+    for _ in range(REQUESTS):
+        name = generator.choice(FAULTS) if generator.random() < FAULTY else None
         yield from [name] * (5 if name == "429" else 1)
 
 
@@ -75,31 +57,26 @@ def killed_once(name: str, model: str, sample: int, texts: int, out: Path) -> in
     return len(encoder.endpoint.answers)
 
 
-def measure(results: Results, server: str, model: str, sample: int, work: Path) -> Run:
+def measure(results: Results, model: str, sample: int, work: Path) -> Run:
     """Estimate, kill, continue and repeat; compare what was sent with the estimates."""
-    url, _, served = server.partition("#")
-    # What is found out about a server is part of what is counted, and the estimate leaves it out.
-    proxy = FaultProxy(url)
-    with proxy.running() as place:
-        name = f"{place}#{served}"
+    served = load_encoder(model, device="cpu")
+    room = None if served.max_length is None else served.max_length - 2
+    server = EmbeddingServer.of(served, Behaviour(name="mini", max_tokens=room))
+    with server.running() as url:
+        name = f"{url}#mini"
         options = EndpointOptions(price_per_million=0.02)
+        # What is found out about a server is part of what is counted, and the estimate leaves it out.
         encoder: Any = load_encoder(name, tokenizer=model, endpoint=options)
-        proxy.tokens, proxy.requests = 0, 0
-        proxy.delivered.clear()
+        server.answered.clear()
+        server.delivered_tokens = 0
         estimates: dict[str, int] = {}
-
-        def answered() -> int:
-            """Tokens that were answered: the server counts them, or characters or nothing."""
-            if encoder.capabilities.counts_tokens:
-                return int(proxy.tokens)
-            return int(encoder.endpoint.counted_by_server(list(proxy.delivered.elements())))
 
         def estimated(when: str) -> CostEstimate:
             with tempfile.TemporaryDirectory() as folder:
                 found = estimate_cost(
                     encoder, lambda stand_in: detect(stand_in, sample=sample, out=f"{folder}/out")
                 )
-            estimates[when] = found.tokens + answered()
+            estimates[when] = found.tokens + server.delivered_tokens
             return found
 
         def step_taken(step: Progress) -> None:
@@ -107,12 +84,12 @@ def measure(results: Results, server: str, model: str, sample: int, work: Path) 
                 estimated("after the pilot")
 
         texts = estimated("at the start").texts
-        proxy.behave(faults())
+        server.behaviour.faults.extend(faults())
         kept = killed_once(name, model, sample, texts, work / "run")
         run = detect(encoder, sample=sample, out=work / "run", progress=step_taken)
-        before = proxy.requests
+        before = server.seen
         detect(encoder, sample=sample, out=work / "run")
-        counted, idle = answered(), proxy.requests - before
+        counted, idle = server.delivered_tokens, server.seen - before
     for when, tokens in estimates.items():
         off = counted / tokens - 1
         results.check(
@@ -121,34 +98,29 @@ def measure(results: Results, server: str, model: str, sample: int, work: Path) 
             f"{off:+.1%} ({counted:,} and {tokens:,})",
             abs(off) <= ESTIMATE,
         )
-    twice = sum(count - 1 for count in proxy.delivered.values() if count > 1)
+    delivered = Counter(server.texts)
+    twice = delivered.total() - len(delivered)
     results.check(
-        f"{sum(proxy.harmed.values()):,} harmed requests and a kill",
+        f"{server.harmed.total():,} harmed requests and a kill",
         "no text answered twice but in flight and for checks",
-        f"{twice} of {len(proxy.delivered):,} ({kept:,} kept at the kill)",
+        f"{twice} of {len(delivered):,} ({kept:,} kept at the kill)",
         twice <= 4 * 256 + 32 * 6,
-        harmed=dict(proxy.harmed),
-        requests=proxy.requests,
-        in_vain=sum(proxy.spoiled.values()),
+        harmed=dict(server.harmed),
+        requests=len(server.answered),
     )
     results.check("a finished run repeated", "sends nothing", f"{idle} requests", idle == 0)
     return run
 
 
 def main(
-    model: Annotated[str, typer.Argument()] = MINILM,
-    server: str | None = None,
-    sample: int = 2000,
-    name: str = "endpoint",
+    model: Annotated[str, typer.Argument()] = MINILM, sample: int = 2000, name: str = "endpoint"
 ) -> None:
-    """--server URL#NAME is one that runs, with the same model, as `models.py infinity` does."""
-    results = Results(name, model=model, server=server, sample=sample)
+    results = Results(name, model=model, sample=sample)
     os.environ["STICKYTOKEN_API_KEY"] = KEY
     with tempfile.TemporaryDirectory() as folder:
         os.environ["STICKYTOKEN_CACHE"] = f"{folder}/cache"
         work = Path(folder)
-        with nullcontext(server) if server else serving(model) as place:
-            run = measure(results, place, model, sample, work)
+        run = measure(results, model, sample, work)
         settings: Any = ProfileSettings(insertion="words")  # type: ignore[arg-type]
         local = load_encoder(model, device="cpu")
         own = detect(local, sample=sample, settings=settings, out=work / "own")

@@ -10,36 +10,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bench import (
-    MINILM,
-    MINILM_U,
-    PUBLISHED,
-    Results,
-    commands,
-    detected,
-    published_table,
-    refuse,
-    show_table,
-    watched,
-    write_json,
-)
+from bench import MINILM, MINILM_U, PUBLISHED, Results, commands, detected, published_table, refuse, watched
 from stickytoken.cli.console import progress_bar
-from stickytoken.comparisons.published import published_models
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
-from stickytoken.errors import StickyTokenError
-from stickytoken.methods.std.plan import StdEvidence, StdResultRecord, StdSettings, outlier_threshold
+from stickytoken.methods.std.plan import StdEvidence, StdSettings, outlier_threshold
 from stickytoken.unit_vectors import unit_vectors
 
-MODELS = Path(__file__).with_name("paper_models.csv")
 MINILM_SCORE_THRESHOLD = 49.2041992
-NUMBERS = ("available", "candidates", "sticky", "mean_similarity", "score_threshold")
 
 
 def minilm(
@@ -239,89 +222,5 @@ def of_model(model: Path, pairs: Path, published: Path = PUBLISHED, tokens: int 
     results.finish()
 
 
-def paper_models() -> dict[str, dict[str, Any]]:
-    """The models of the paper, how each is loaded here, and what was published about it.
-
-    The published runs used no prompt; the largest models ran in bfloat16, to fit one GPU. The padding side is
-    as published and without effect here, where no batch is padded.
-    """
-    loading = pl.read_csv(MODELS, schema_overrides={"prompt": pl.String})
-    known = published_models().drop("parameters", "vocabulary")
-    rows = known.join(loading, on="model", validate="1:1", maintain_order="left")
-    return {row["model"]: row for row in rows.with_columns(pl.col("prompt").fill_null("")).to_dicts()}
-
-
-def forty(
-    model: list[str] | None = None,
-    root: Path | None = None,
-    sentences: str = "paper",
-    pairs: Path | None = None,
-    sample: int | None = None,
-    device: str | None = None,
-    out: Path = Path("runs/paper"),
-    name: str = "paper_table",
-) -> None:
-    """The paper's method on its forty models, or on each --model: our numbers beside the published ones.
-
-    A model is loaded from --root, a folder with a folder per model, or from the hub. One that cannot be
-    loaded or run is listed with the reason and does not stop the others. The published runs used sentences
-    of eleven STS sets (--sentences paper); the sample of sentences differs, so numbers agree in kind, not in
-    digits, except the vocabulary's.
-    """
-    options = {"sentences": None if pairs else sentences, "pairs": pairs, "sample": sample}
-    found = run_models(model, root, device, out, settings=StdSettings(), **options)
-    write_json(name, device or "cpu", sentences=str(pairs or sentences), sample=sample, models=found)
-
-
-def run_models(
-    names: list[str] | None, root: Path | None, device: str | None, out: Path, **options: Any
-) -> list[dict[str, Any]]:
-    """Run the models and print what they gave, or why there is nothing."""
-    known = paper_models()
-    if unknown := [name for name in names or () if name not in known]:
-        refuse(f"not among the paper's models: {', '.join(unknown)}")
-    found: list[dict[str, Any]] = []
-    shown = []
-    for name in names or known:
-        theirs, ours, failure = {number: known[name][number] for number in NUMBERS}, None, None
-        try:
-            ours = run_model(known[name], root, device, out / name, options)
-            forms = zip(NUMBERS, (",", "", "", ".4f", ".1f"), strict=True)
-            shown.append([name, *(f"{ours[key]:{form}} / {theirs[key]:{form}}" for key, form in forms)])
-        # torch raises RuntimeError when the device's memory ends.
-        except (StickyTokenError, MemoryError, RuntimeError) as error:
-            failure = " ".join(str(error).split()) or type(error).__name__
-        found.append({"model": name, "published": theirs, "ours": ours, "failure": failure})
-    show_table("ours / published", ("model", *(key.replace("_", " ") for key in NUMBERS)), shown)
-    for each in found:
-        if each["failure"]:
-            print(f"not run: {each['model']}: {each['failure']}")
-    return found
-
-
-def run_model(
-    model: dict[str, Any], root: Path | None, device: str | None, out: Path, options: dict[str, Any]
-) -> dict[str, Any]:
-    local = root / model["model"] if root else None
-    encoder = load_encoder(
-        local if local and local.is_dir() else model["hub_name"],
-        device=device,
-        **{key: model[key] for key in ("prompt", "dtype", "max_length", "trust_remote_code")},
-    )
-    run = detected(encoder, out=out, **options)
-    result = run.result_of(StdResultRecord)
-    return {
-        "available": run.record.model.available,
-        "scored": result.scored,
-        "candidates": result.candidates,
-        "sticky": result.sticky,
-        "mean_similarity": run.plan.mean_similarity,
-        "score_threshold": result.score_threshold,
-        "seconds": result.seconds,
-        "device": encoder.device,
-        "tokens": run.sticky["token"].to_list(),
-    }
-
-
 if __name__ == "__main__":
-    commands(__doc__, minilm, model=of_model, forty=forty)
+    commands(__doc__, minilm, model=of_model)

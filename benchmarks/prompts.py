@@ -34,8 +34,7 @@ from stickytoken.encoders.prompted.prompts import (
     find_prompt,
 )
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-from stickytoken.errors import StickyTokenError
-from stickytoken.evaluation import Score, Tried, Tuning, compare, read_similarity, tune, tune_contrast
+from stickytoken.evaluation import Tried, Tuning, read_similarity, tune, tune_contrast
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, resampled
 
 WORDS = [f"w{place}" for place in range(2000)]
@@ -43,7 +42,6 @@ SENTENCE_WORDS = 11  # the full stop is the twelfth token
 LONGER_WORDS = 24  # of the sentences that token prepending is timed on
 EARLY = 27 / 32  # share of the layers behind which the paper reads early
 CONTRAST_LAYER = 4
-TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSB", "SICKR")
 SAMPLES = 2000
 
 
@@ -206,47 +204,6 @@ def reuse(quick: bool = False, name: str = "causal_reuse") -> None:
     results.finish(strict=not quick)
 
 
-def prepending_scores(
-    model: str,
-    tasks: Path,
-    prompt: list[str] | None = None,
-    device: str | None = None,
-    name: str = "token_prepending_scores",
-) -> None:
-    """Scores of one model on every set that is there, plain and prepended at the same layer.
-
-    TASKS is a folder with STS12.jsonl ... SICKR.jsonl: sentence1, sentence2, score. What cannot be run is
-    said, and the rest runs.
-    """
-    results = Results(name, device or "cpu")
-    for each in prompt or ("prompteol", "metaeol", "cot", "ke"):
-        prompting = Prompting(each, token_prepending=not find_prompt(each).echoes)
-        encoder = load_encoder(model, device=device, prompt=prompting)
-        encoder.encode(["weights are packed before a time is taken"])
-        rows: dict[tuple[str, int | None], dict[str, Score]] = {}
-        missing = []
-        for task in TASKS:
-            try:
-                for row in compare(encoder, read_similarity(tasks / f"{task}.jsonl")).scores:
-                    rows.setdefault((row.encoding, row.layer), {})[task] = row
-            except StickyTokenError as error:
-                missing.append(f"{task} ({error})")
-        not_run = ", ".join(missing) or "none"
-        for (encoding, layer), found in rows.items():
-            values = [row.scores["spearman"] for row in found.values()]
-            mean = "-" if None in values else f"{np.mean(values):.2f}"  # type: ignore[arg-type]
-            seconds = sum(row.seconds for row in found.values())
-            results.check(
-                f"{each}, {encoding}, layer {layer}",
-                "none",
-                f"{mean} over {len(values)} sets in {seconds:.0f} s; not run: {not_run}",
-                spearman=dict(zip(found, values, strict=True)),
-            )
-        if not rows:
-            results.check(each, "none", f"not run: {not_run}")
-    results.finish()
-
-
 def contrast_scores(
     model: str, dev: Path, test: Path, pairs: int = 300, name: str = "contrastive_prompting_scores"
 ) -> None:
@@ -315,4 +272,4 @@ def described(reading: Reading) -> str:
 
 
 if __name__ == "__main__":
-    commands(__doc__, prepending, prepending_scores, contrast, contrast_scores, reuse)
+    commands(__doc__, prepending, contrast, contrast_scores, reuse)

@@ -1,4 +1,4 @@
-"""Texts a second of the engine, beside SentenceTransformer.encode, the paper's loops and OpenVINO.
+"""Texts a second of the engine, beside SentenceTransformer.encode and the paper's loops.
 
 Everything is measured in one run on one machine, turn by turn: on a shared machine only ratios within a run
 mean something. --quick takes few texts.
@@ -6,7 +6,6 @@ mean something. --quick takes few texts.
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -246,21 +245,5 @@ def sets(
     results.finish()
 
 
-def openvino(name: str = "openvino") -> None:
-    """How much faster is OpenVINO than packed layers? Needs pip install "stickytoken[openvino]"."""
-    os.environ.pop("STICKYTOKEN_PACKED_LAYERS", None)
-    plain, count, results = plain_model(MINILM), 2160, Results(name)  # texts that a call must have for it
-    packed, chosen = load_encoder(plain, packed_layers=True), load_encoder(plain)
-    for own, (lengths, _, _) in list(SMALL.items())[:2]:
-        contents = packed.content_ids(texts_of_lengths(packed, np.resize(lengths, count).tolist()))
-        off = float(np.abs(packed.encode_ids(contents) - chosen.encode_ids(contents)).max())
-        ways = {"packed": packed.encode_ids, "openvino": chosen.encode_ids}
-        seconds = by_turns({way: partial(encode, contents) for way, encode in ways.items()}, 3)
-        ratio = statistics.median(seconds["packed"]) / statistics.median(seconds["openvino"])
-        title = f"{count:,} texts, {own.partition('of ')[2]}: OpenVINO against packed layers"
-        results.check(title, "none", f"{ratio:.2f} times (components within {off:.1e})", seconds=seconds)
-    results.finish()
-
-
 if __name__ == "__main__":
-    commands(__doc__, scoring, loops, sets, openvino)
+    commands(__doc__, scoring, loops, sets)

@@ -25,7 +25,7 @@ from stickytoken.encoders import Encoder, IdEncoder, analyze_vocabulary, load_en
 from stickytoken.insertion import Placement, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Shard, compute_shard
-from stickytoken.methods.job import MemoryRunner
+from stickytoken.methods.base import MemoryRunner
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.anchors import (
     ProfilePlanRecord,

@@ -28,6 +28,19 @@ ON_EVERY_RUN = (
     "test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte",
 )
 
+# Tests of which one case stays in every run, as the other cases take seconds each.
+AT_NIGHT = (
+    "test_a_run_that_is_cut_off_continues_to_the_same_bytes[llama",
+    "test_a_run_that_is_cut_off_continues_to_the_same_bytes[qwen2-profile]",
+    "test_the_command_finds_what_the_function_finds[profile]",
+    "test_entries_of_roberta_with_and_without_a_leading_space[entries0]",
+    "test_entries_and_all_specials_of_every_tokenizer_there_is[roberta-base]",
+    "test_each_dimension_is_a_run_on_the_model_truncated_to_it[bert with a normalised dense head]",
+    "test_a_planted_token_is_found_sticky_with_the_highest_validation_rate[words]",
+    # Kills while a file is written are tested in every run.
+    "test_explanations_that_are_killed_again_and_again_end_with_the_same_bytes",
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Import the fixtures, and torch with them, unless this process only hands tests out to others."""
@@ -43,7 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
         starts_ray = "test_ray_engine" in item.nodeid or "[ray-" in item.nodeid
         dear = starts_ray or item.get_closest_marker("browser") is not None
-        if dear and item.originalname not in ON_EVERY_RUN:
+        at_night = any(name in item.nodeid for name in AT_NIGHT)
+        if at_night or (dear and item.originalname not in ON_EVERY_RUN):
             item.add_marker("nightly")
 
 

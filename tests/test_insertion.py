@@ -22,10 +22,6 @@ from stickytoken.insertion import (
 MARK = "\N{BLACK STAR}"
 MARK_ID = 999_999
 
-token_texts = st.sampled_from([MARK, f" {MARK}", f"{MARK}{MARK}", f" {MARK}x"])
-carrier_texts = st.text(
-    alphabet=st.characters(codec="utf-8", exclude_characters=MARK, exclude_categories=("Cs",)), max_size=40
-)
 ids = st.integers(0, 1000)
 carriers = st.builds(
     TokenizedText,
@@ -78,18 +74,6 @@ def test_copies_in_a_text(token, text, placement, path, expected):
     assert insert_as_text(token, text, placement, 0, path) == []
 
 
-@given(st.data(), token_texts, carrier_texts)
-def test_each_step_of_random_text_adds_one_copy_to_the_step_before(data, text, carrier):
-    path = data.draw(paths(len(carrier.split())))
-    before = carrier.split()
-    for gap, probe in zip(
-        path, insert_as_text(Token(MARK_ID, text), carrier, Placement.RANDOM, len(path), path), strict=True
-    ):
-        after = probe.split()
-        assert after == [*before[:gap], text.strip(), *before[gap:]]
-        before = after
-
-
 @pytest.mark.parametrize(
     ("placement", "path", "expected"),
     [
@@ -115,17 +99,6 @@ def test_ids_insertion_puts_in_exactly_n_copies_and_leaves_the_rest(data, carrie
         assert probe.count(MARK_ID) == copies
         assert tuple(token_id for token_id in probe if token_id != MARK_ID) == carrier.ids
         assert probe[: len(carrier.head)] == carrier.head
-
-
-@given(st.data(), carriers)
-def test_each_step_of_random_ids_adds_one_copy_at_a_word_boundary(data, carrier):
-    path = data.draw(paths(len(carrier.words)))
-    words = list(carrier.words)
-    for gap, probe in zip(
-        path, insert_as_ids(Token(MARK_ID, MARK), carrier, Placement.RANDOM, len(path), path), strict=True
-    ):
-        words = [*words[:gap], (MARK_ID,), *words[gap:]]
-        assert probe == carrier.head + tuple(token_id for word in words for token_id in word)
 
 
 INSERTIONS = [

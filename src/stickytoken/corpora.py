@@ -1,27 +1,4 @@
 """The public names of `stickytoken.data` under their earlier name."""
 
-from stickytoken.data import (
-    PAPER_DATASETS,
-    Sentences,
-    bundled_frame,
-    bundled_sentences,
-    load_sentences,
-    pairs_from_file,
-    sentences_from_file,
-    sentences_from_hub,
-    text_kinds,
-    text_kinds_frame,
-)
-
-__all__ = [
-    "PAPER_DATASETS",
-    "Sentences",
-    "bundled_frame",
-    "bundled_sentences",
-    "load_sentences",
-    "pairs_from_file",
-    "sentences_from_file",
-    "sentences_from_hub",
-    "text_kinds",
-    "text_kinds_frame",
-]
+from stickytoken.data import *  # noqa: F403
+from stickytoken.data import __all__  # noqa: F401

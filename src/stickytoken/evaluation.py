@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stickytoken.data import tasks
 from stickytoken.data.metrics import SimilarityTask
@@ -54,14 +53,6 @@ def read_similarity(path: Path) -> SimilarityTask:
     if not isinstance(task, SimilarityTask):
         raise InputError(f"{path} is a {task.layout} task: pass pairs with sentence1, sentence2, score")
     return task
-
-
-def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the cosine of each vector with its partner, over the last axis."""
-    left, right = first.astype(np.float64), second.astype(np.float64)
-    norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
-    found: NDArray[np.float64] = (left * right).sum(axis=-1) / norms
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,28 +244,58 @@ def tune(
     last = max(first + 1, round(2 * layers / 3))
     exits = sorted({round(each) for each in np.linspace(first + 1, last, min(_MOST_EXITS, last - first))})
     others = [each for each in range(min(_STARTS, layers)) if each != first]
-    total = 1 + len(exits) + len(others)
-    tried: list[Tried] = []
-
-    def score(span: TokenPrepending | None) -> None:
-        tried.extend(layers_scored(encoder, task, span))
-        progress(len(tried) // layers, total)
-
-    def best_prepending() -> Tried:
-        return best_of([own for own in tried if own.start is not None], encoder.name)
-
-    progress(0, total)
-    score(None)
+    tuner = _Tuner(encoder, task, "start", 1 + len(exits) + len(others), progress)
+    tuner.score(None)
     for each in exits:
-        score(TokenPrepending(first, each))
-    stop = best_prepending().exit or layers
+        tuner.score(TokenPrepending(first, each))
+    stop = tuner.best.exit or layers
     for each in others:
         if each < stop:
-            score(TokenPrepending(each, stop))
-    best = best_prepending()
-    plain = [own for own in tried if own.start is None]
-    progress(total, total)
-    return Tuning(tuple(tried), best_of(plain, encoder.name), best, plain[best.layer - 1])
+            tuner.score(TokenPrepending(each, stop))
+    progress(tuner.total, tuner.total)
+    return tuner.tuning()
+
+
+@dataclass
+class _Tuner:
+    """Scores settings one by one."""
+
+    encoder: CausalPromptEncoder
+    task: SimilarityTask
+    tuned: str  # an attribute of `Tried` that is None in settings that are only compared with
+    total: int
+    progress: Callable[[int, int], None]
+    tried: list[Tried] = field(default_factory=list)
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        self.progress(0, self.total)
+
+    def score(self, span: TokenPrepending | None, contrast: Contrast | None = None) -> None:
+        self.tried += layers_scored(self.encoder, self.task, span, contrast)
+        self.done += 1
+        self.progress(self.done, self.total)
+
+    @property
+    def best(self) -> Tried:
+        return self.best_of([own for own in self.tried if getattr(own, self.tuned) is not None])
+
+    def best_of(self, tried: Sequence[Tried]) -> Tried:
+        """Return the setting with the highest score, the first of equals."""
+        known = [own for own in tried if own.spearman is not None]
+        if not known:
+            raise InputError(
+                f"{self.encoder.name} gives all pairs the same similarity at every layer: check the task and "
+                "the prompt"
+            )
+        return max(known, key=lambda own: own.spearman or 0.0)
+
+    def tuning(self) -> Tuning:
+        best, plain = (
+            self.best,
+            [own for own in self.tried if (own.start, own.contrast_layer) == (None, None)],
+        )
+        return Tuning(tuple(self.tried), self.best_of(plain), best, plain[best.layer - 1])
 
 
 def layers_scored(
@@ -291,8 +312,10 @@ def layers_scored(
     parts = []
     for place in range(0, task.units, _CHUNK):
         first, second = task.first[place : place + _CHUNK], task.second[place : place + _CHUNK]
-        vectors = own.encode_layers([*first, *second], numbers)
-        parts.append(cosines(vectors[: len(first)], vectors[len(first) :]))
+        vectors = own.encode_layers([*first, *second], numbers).astype(np.float64)
+        left, right = vectors[: len(first)], vectors[len(first) :]
+        norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
+        parts.append((left * right).sum(axis=-1) / norms)
     found = np.concatenate(parts)
     start, stop = (None, None) if span is None else (span.start, span.exit)
     scores = 100 * task.scores("spearman", found.T[:, :, None])
@@ -300,16 +323,6 @@ def layers_scored(
         Tried(start, stop, number, None if np.isnan(score) else float(score), *_described(contrast))
         for number, score in zip(numbers, scores, strict=True)
     ]
-
-
-def best_of(tried: Sequence[Tried], name: str) -> Tried:
-    """Return the setting with the highest score, the first of equals."""
-    known = [(own.spearman, -place, own) for place, own in enumerate(tried) if own.spearman is not None]
-    if not known:
-        raise InputError(
-            f"{name} gives all pairs the same similarity at every layer: check the task and the prompt"
-        )
-    return max(known)[2]
 
 
 _MOST_LAYERS = 8
@@ -340,30 +353,15 @@ def tune_contrast(
     # Refuse an impossible setting before any pass.
     encoder.reread(replace(encoder.reading, contrast=chosen[0], layer=-1))
     total = 1 + (span is not None) + len(chosen) + len(others)
-    tried: list[Tried] = []
-    done = 0
-
-    def score(contrast: Contrast | None, *, prepending: bool = True) -> None:
-        nonlocal done
-        tried.extend(layers_scored(encoder, task, span if prepending else None, contrast))
-        done += 1
-        progress(done, total)
-
-    def best_contrast() -> Tried:
-        return best_of([own for own in tried if own.contrast_layer is not None], encoder.name)
-
-    progress(0, total)
-    score(None, prepending=False)
-    if span is not None:
-        score(None)
-    for each in chosen:
-        score(each)
-    place = best_contrast().contrast_layer
+    tuner = _Tuner(encoder, task, "contrast_layer", total, progress)
+    for kept in dict.fromkeys((None, span)):
+        tuner.score(kept)
+    for contrast in chosen:
+        tuner.score(span, contrast)
+    place = tuner.best.contrast_layer or 0
     for factor in others:
-        score(Contrast(place or 0, factor, rule))
-    best = best_contrast()
-    plain = [own for own in tried if own.start is None and own.contrast_layer is None]
-    return Tuning(tuple(tried), best_of(plain, encoder.name), best, plain[best.layer - 1])
+        tuner.score(span, Contrast(place, factor, rule))
+    return tuner.tuning()
 
 
 _EMBEDDING_CHUNK = 2048

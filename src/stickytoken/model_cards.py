@@ -18,7 +18,7 @@ from stickytoken.measurement.store import make_folder, write_atomically
 from stickytoken.validation import file_path, markdown, markdown_table, shown
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResultEntry, HfApi
+    from huggingface_hub import EvalResultEntry
 
 
 BEGIN = "<!-- stickytoken:begin -->"
@@ -33,12 +33,8 @@ def card_block(run: Run) -> str:
     """
     named = ComparedRun(run.record.model.short_name, run)
     rows = [(what, markdown(value)) for what, value in _rows(named)]
-    parts = [
-        BEGIN,
-        "## Sticky tokens",
-        markdown(short_headline(run)),
-        markdown_table(("measure", "value"), rows),
-    ]
+    table = markdown_table(("measure", "value"), rows)
+    parts = [BEGIN, "## Sticky tokens", markdown(short_headline(run)), table]
     worst = [markdown(repr(token)) for token in run.sticky["token"].head(_MOST_TOKENS)]
     if len(worst) > 1:
         more = len(run.sticky) - len(worst)
@@ -57,10 +53,8 @@ def _rows(each: ComparedRun) -> Iterator[tuple[str, str]]:
     level = f"{100 * each.confidence:.4g}%"
     yield "worst token", shown_worst(each)
     if each.worst is not None and each.worst.deviations is not None:
-        yield (
-            f"its lift beyond an ordinary token's, in standard deviations of similarities ({level} interval)",
-            shown_deviations(each),
-        )
+        what = "its lift beyond an ordinary token's, in standard deviations of similarities"
+        yield f"{what} ({level} interval)", shown_deviations(each)
     if each.copies is not None:
         yield "its copies until the lift is serious", str(each.copies)
     yield "sticky tokens", f"{len(run.sticky):,} of {len(run.tokens):,} examined ({each.examined.value})"
@@ -77,11 +71,9 @@ def _rows(each: ComparedRun) -> Iterator[tuple[str, str]]:
     yield "measured", f"{record.started[:10]} with {by}"
 
 
-def _line(marker: str) -> re.Pattern[bytes]:
-    return re.compile(rb"^%b[ \t]*\r?$" % re.escape(marker.encode()), re.MULTILINE)
-
-
-_BEGIN, _END = _line(BEGIN), _line(END)
+_BEGIN, _END = (
+    re.compile(rb"^%b[ \t]*\r?$" % re.escape(marker.encode()), re.MULTILINE) for marker in (BEGIN, END)
+)
 # Whatever was a marker once.
 _LOOSE = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
@@ -97,9 +89,9 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         raise InputError(f"{name} is not UTF-8 text ({error}): save it as UTF-8 first") from error
     newline = b"\r\n" if b"\r\n" in card else b"\n"
     written = block.encode("utf-8", "backslashreplace").replace(b"\n", newline)
-    place = _place(card, name)
-    if place is not None:
-        return card[: place[0]] + written + card[place[1] :]
+    if _LOOSE.search(card):
+        start, end = _place(card, name)
+        return card[:start] + written + card[end:]
     if not card:
         return written + newline
     gap = newline if card.endswith(b"\n") else 2 * newline
@@ -138,11 +130,9 @@ def write_block(block: str, card: str | Path) -> bool:
     return True
 
 
-def _place(card: bytes, name: str) -> tuple[int, int] | None:
-    """Find where the earlier block begins and ends; None if the card has none."""
+def _place(card: bytes, name: str) -> tuple[int, int]:
+    """Find where the earlier block begins and ends."""
     begins, ends = list(_BEGIN.finditer(card)), list(_END.finditer(card))
-    if not _LOOSE.search(card):
-        return None
     whole = len(begins) == len(ends) == 1 and len(_LOOSE.findall(card)) == 2
     if whole and begins[0].start() < ends[0].start():
         return begins[0].start(), ends[0].start() + len(END)
@@ -155,7 +145,6 @@ def _place(card: bytes, name: str) -> tuple[int, int] | None:
 
 WORST_TASK = "sticky_tokens_worst_lift"
 SHARE_TASK = "sticky_tokens_per_10000"
-_DIGITS = 4
 
 
 def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
@@ -175,13 +164,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     if not found:
         raise InputError(f"the run in {run.path} has no number that stands for its model: nothing to publish")
     return [
-        EvalResultEntry(
-            dataset_id=dataset,
-            task_id=task,
-            value=round(value, _DIGITS),
-            date=run.record.started,
-            notes=f"{said}; {basis}",
-        )
+        EvalResultEntry(dataset, task, round(value, 4), date=run.record.started, notes=f"{said}; {basis}")
         for task, value, said in found
     ]
 
@@ -247,16 +230,13 @@ def _require_own(content: bytes, name: str) -> None:
         raise InputError(
             f"{name} is no file of evaluation results: choose another file for those of stickytoken"
         ) from error
-    if others := sorted(tasks - {WORST_TASK, SHARE_TASK}):
+    if others := ", ".join(map(shown, sorted(tasks - {WORST_TASK, SHARE_TASK}))):
         raise InputError(
-            f"{name} holds other results ({', '.join(map(shown, others))}): choose another file for those of "
-            "stickytoken"
+            f"{name} holds other results ({others}): choose another file for those of stickytoken"
         )
 
 
-EVAL_FILE = ".eval_results/stickytoken.yaml"
-_CARD = "README.md"
-_MOST_REASON = 200
+_CARD, _EVAL_FILE = "README.md", ".eval_results/stickytoken.yaml"
 
 
 def push_card(
@@ -288,15 +268,16 @@ def push_card(
     require_id("the repository", repository)
     if constants.HF_HUB_OFFLINE:
         raise InputError(f"sending to {repository} needs the network, and HF_HUB_OFFLINE is set: unset it")
-    files = {} if dataset is None else {EVAL_FILE: eval_results_yaml(eval_results(run, dataset)).encode()}
+    files = {} if dataset is None else {_EVAL_FILE: eval_results_yaml(eval_results(run, dataset)).encode()}
     api = HfApi(endpoint=endpoint)
     try:
         found = api.model_info(repository)
         commit, present = found.sha, {each.rfilename for each in found.siblings or ()}
-        before = {
-            name: _read(api, repository, name, commit) if name in present else None
-            for name in (_CARD, *files)
-        }
+        before: dict[str, bytes | None] = dict.fromkeys((_CARD, *files))
+        with TemporaryDirectory() as folder:
+            for name in [name for name in before if name in present]:
+                copy = api.hf_hub_download(repository, name, revision=commit, local_dir=folder)
+                before[name] = Path(copy).read_bytes()
         files[_CARD] = with_block(before[_CARD] or b"", card_block(run), f"{repository}/{_CARD}")
         changes = [
             CommitOperationAdd(name, content) for name, content in files.items() if content != before[name]
@@ -307,16 +288,9 @@ def push_card(
             repository, changes, commit_message="Sticky tokens, measured by stickytoken", parent_commit=commit
         )
     except (HTTPError, OSError) as error:
-        reason = " ".join(str(error).split())[:_MOST_REASON]
-        raise ModelError(
-            f"{repository} was not changed: the hub did not accept the card ({reason})"
-        ) from error
+        said = f"{repository} was not changed: the hub did not accept the card"
+        raise ModelError(f"{said} ({' '.join(str(error).split())[:200]})") from error
     return str(done.commit_url)
-
-
-def _read(api: HfApi, repository: str, name: str, commit: str | None) -> bytes:
-    with TemporaryDirectory() as folder:
-        return Path(api.hf_hub_download(repository, name, revision=commit, local_dir=folder)).read_bytes()
 
 
 __all__ = ["card_block", "push_card", "write_block", "write_eval_results"]

@@ -115,9 +115,13 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
     trips: dict[int, tuple[str, tuple[int, ...]]] = {}
     first = tokenizer.encode_many(["test"])[0][:1]
     adds_space = bool(first) and entries.get(first[0], "").startswith((" ", "▁", "_", "Ġ"))
-    for anchor, anchor_ids in [*(_anchors(tokenizer) if adds_space else []), ("", ())]:
-        waiting = [token_id for token_id in entries if token_id not in trips]
-        if waiting:
+    anchors: list[tuple[str, tuple[int, ...]]] = [("", ())]
+    if adds_space:  # first behind the characters that survive a round trip
+        encoded = tokenizer.encode_many(_ANCHORS)
+        trip = zip(_ANCHORS, encoded, tokenizer.decode_many(encoded), strict=True)
+        anchors[:0] = [(anchor, tuple(ids)) for anchor, ids, text in trip if text.removeprefix(" ") == anchor]
+    for anchor, anchor_ids in anchors:
+        if waiting := [token_id for token_id in entries if token_id not in trips]:
             trips.update(_behind_anchor(tokenizer, waiting, anchor, anchor_ids))
     special = tokenizer.special_ids
     return Vocabulary(
@@ -126,17 +130,6 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
         decoded=tuple(trips[token_id][0] for token_id in entries),
         categories=tuple(_category(token_id, *trips[token_id], token_id in special) for token_id in entries),
     )
-
-
-def _anchors(tokenizer: RoundTripTokenizer) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the characters that survive a round trip, with their ids."""
-    encoded = tokenizer.encode_many(_ANCHORS)
-    decoded = tokenizer.decode_many(encoded)
-    return [
-        (anchor, tuple(ids))
-        for anchor, ids, text in zip(_ANCHORS, encoded, decoded, strict=True)
-        if text.removeprefix(" ") == anchor
-    ]
 
 
 def _behind_anchor(

@@ -42,30 +42,19 @@ def same(found, expected):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
-def test_it_encodes_what_the_model_would_encode_after_cleaning(model, guarded, method):
-    same(getattr(guarded, method)(DIRTY), getattr(model, method)(CLEAN))
-    same(getattr(guarded, method)(DIRTY[0]), getattr(model, method)(CLEAN[0]))
-    same(getattr(guarded, method)(np.array(DIRTY), batch_size=2), getattr(model, method)(CLEAN))
+def test_it_encodes_what_the_model_would_encode_after_cleaning(model, guarded):
+    for method in ("encode", "encode_query", "encode_document"):
+        same(getattr(guarded, method)(DIRTY), getattr(model, method)(CLEAN))
+    same(guarded.encode(DIRTY[0]), model.encode(CLEAN[0]))
+    same(guarded.encode(np.array(DIRTY), batch_size=2), model.encode(CLEAN))
     # Without findings, vectors are the same to the last bit.
-    assert np.array_equal(getattr(guarded, method)(TEXTS), getattr(model, method)(TEXTS))
+    assert np.array_equal(guarded.encode(TEXTS), model.encode(TEXTS))
 
 
 def test_prompts_are_the_users_own_and_stay_as_they_are(model, guarded):
     options = {"prompt": "[SEP] stone stone stone stone: "}
     same(guarded.encode(DIRTY, **options), model.encode(CLEAN, **options))
     same(guarded.encode(DIRTY, prompt_name="document"), model.encode(CLEAN, prompt_name="document"))
-
-
-def test_what_encode_can_return_is_the_same(model, guarded):
-    tensors = guarded.encode(DIRTY, convert_to_tensor=True)
-    assert isinstance(tensors, torch.Tensor)
-    same(tensors, model.encode(CLEAN, convert_to_tensor=True))
-    tokens = guarded.encode(DIRTY, output_value="token_embeddings")
-    expected = model.encode(CLEAN, output_value="token_embeddings")
-    assert [len(each) for each in tokens] == [len(each) for each in expected]
-    assert guarded.tokenize(DIRTY)["input_ids"].tolist() == model.tokenize(CLEAN)["input_ids"].tolist()
-    assert len(guarded.encode([])) == 0
 
 
 def test_of_pairs_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(guarded, model):
@@ -160,7 +149,6 @@ def test_the_cleaner_may_be_a_file_or_its_content_or_another_guards(model, clean
     ("make", "error", "message"),
     [
         (lambda model, cleaner: guard("all-MiniLM-L6-v2", cleaner), InputError, "pass a loaded Sentence"),
-        (lambda model, cleaner: guard(model[0], cleaner), InputError, "pass a loaded Sentence"),
         (lambda model, cleaner: guard(model, "no/such/run"), RunError, "no/such/run"),
         (lambda model, cleaner: guard(model, {"words": []}), InputError, "is not a cleaner"),
         (lambda model, cleaner: guard(model, cleaner, on_found=3), InputError, "pass a function"),

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 import planted
-import tiny
 import tiny_architectures as architectures
 from hostile import HOSTILE, assert_harmless
 from prompted_loading import encoder_of, read
 from stickytoken import load_encoder, open_run, why
 from stickytoken.attribution import why as _why
 from stickytoken.attribution.result import sentences
-from stickytoken.errors import EncodingError, InputError, ModelError, RunError
+from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.reports.page import similarity_page
 
 FIRST, SECOND = "the river sings near the bridge", "an old doctor mends copper windows"
@@ -80,6 +79,7 @@ def test_short_texts_have_exact_shapley_values(encoder):
         )  # fmt: skip
     assert count == 4
     found = why(encoder, "the river sings.", "the river sings.")
+    assert found.strongest(3)[0].value == found.matrix.max()
     np.testing.assert_allclose(found.matrix, np.array(values) @ np.array(values).T, atol=1e-6)
     assert found.similarity == pytest.approx(1)
     assert "The two texts are equal" in " ".join(sentences(found))
@@ -102,14 +102,9 @@ def test_values_of_deletion_sum_to_the_similarity_exactly_every_time(encoder, te
     assert not found.second_reference.any()
     assert found.reference == 0
     np.testing.assert_array_equal(why(encoder, text, SECOND).matrix, found.matrix)
-
-
-def test_deletions_are_cosines_of_texts_without_the_part(encoder, found):
-    first, second = ids_of(encoder, FIRST), unit_vector(encoder, ids_of(encoder, SECOND))
-    for place, part in enumerate(found.first.parts):
-        changed = unit_vector(encoder, first[:place] + first[place + 1 :]) @ second - found.similarity
-        assert part.deletion == pytest.approx(changed, abs=1e-6)
-    assert why(encoder, "river", SECOND).first.parts[0].deletion is None
+    ids, second = ids_of(encoder, text), unit_vector(encoder, ids_of(encoder, SECOND))
+    changed = unit_vector(encoder, ids[1:]) @ second - found.similarity if ids[1:] else None
+    assert found.first.parts[0].deletion == (changed and pytest.approx(changed, abs=1e-6))
 
 
 # Integrated Jacobians.
@@ -128,23 +123,14 @@ def test_words_are_sums_of_their_tokens(encoder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["deletion", "jacobians"])
-def test_a_prompted_language_model_is_attributed_without_its_prompt(method):
+def test_a_prompted_language_model_is_attributed_without_its_prompt():
     encoder = encoder_of(read())
-    found = why(encoder, FIRST, SECOND, method=method)
+    found = why(encoder, FIRST, SECOND, method="jacobians")
     assert abs(found.completeness_error) < 0.005
     assert found.matrix.shape == tuple(len(each.ids) for each in encoder.tokenize([FIRST, SECOND]))
 
 
 # What is said.
-
-
-def test_strongest_pairs_are_the_largest_cells(found):
-    pairs = found.strongest(5)
-    assert [pair.value for pair in pairs] == sorted(found.matrix.ravel().tolist(), reverse=True)[:5]
-    for pair in pairs:
-        assert found.first.tokens[pair.first] == pair.first_text
-        assert found.second.tokens[pair.second] == pair.second_text
 
 
 def test_a_part_that_is_joined_to_most_others_is_named(found):
@@ -154,16 +140,6 @@ def test_a_part_that_is_joined_to_most_others_is_named(found):
     name, joined = found.first.tokens[3], len(found.second.parts)
     assert said.startswith(f"{joined} of the 10 strongest pairs join {name!r} to {joined} different parts")
     assert said.endswith(f"See: stickytoken probe 'my model' {name}")
-
-
-@pytest.mark.slow
-def test_a_text_beyond_the_context_is_cut_into_spans_and_said(encoder):
-    found = why(encoder, "river " * 10_000, SECOND)
-    assert found.first.left_out == 10_000 - 62
-    assert len(found.first.parts) == 48
-    said = " ".join(sentences(found))
-    assert "its last 9,938 tokens are left out" in said
-    assert "spans of several words" in said
 
 
 def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_folder):
@@ -182,17 +158,6 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
         why(architectures.static_model(), FIRST, SECOND, run=planted_run)
 
 
-def test_a_page_shows_both_texts_and_marks_sticky_parts_where_there_are_any(found):
-    page = similarity_page(found)
-    quoted = page[page.index("<blockquote>") : page.index("<main")]
-    assert FIRST in quoted
-    assert SECOND in quoted
-    assert ">sticky</th>" not in page
-    parts = [replace(part, sticky=place == 0) for place, part in enumerate(found.first.parts)]
-    marked = replace(found, first=replace(found.first, parts=tuple(parts)))
-    assert "<td>yes</td>" in similarity_page(marked)
-
-
 # Bad input and the command line.
 
 
@@ -208,17 +173,6 @@ def test_a_page_shows_both_texts_and_marks_sticky_parts_where_there_are_any(foun
 def test_bad_input_is_refused(encoder, second, options, kind, saying):
     with pytest.raises(kind, match=saying):
         why(encoder, FIRST, second, **options)
-
-
-def test_an_encoder_of_texts_only_is_refused():
-    class Texts:
-        tokenizer = tiny.wordpiece_tokenizer()
-
-        def encode(self, texts):
-            return np.ones((len(texts), 4), np.float32)
-
-    with pytest.raises(ModelError, match="why needs token ids"):
-        why(Texts(), FIRST, SECOND)
 
 
 def test_the_command_prints_words_pairs_and_a_matrix(bert_folder, tmp_path):
@@ -240,7 +194,6 @@ def test_bad_arguments_are_refused_in_a_line(bert_folder):
     planted.refused("why", bert_folder, "", SECOND, saying="the first text is ''")
     absent = ("--html", "absent/page.html")
     planted.refused("why", bert_folder, FIRST, SECOND, *absent, saying="the folder absent does not exist")
-    planted.refused("why", bert_folder, FIRST, SECOND, "--run", "absent", saying="no run folder")
     planted.refused("why", "openai:some-model", FIRST, SECOND, saying="needs the model itself")
 
 
@@ -250,7 +203,11 @@ def test_hostile_texts_are_shown_and_never_interpreted(encoder, bert_folder):
     result = planted.command("why", bert_folder, text, "the river")
     assert result.exit_code == 0, result.stderr
     assert_harmless(result.stdout)
-    page = similarity_page(why(encoder, text, "<img src=x onerror=alert(1)>", words=True))
+    found = why(encoder, text, "<img src=x onerror=alert(1)>", words=True)
+    page = similarity_page(found)
+    assert ">sticky</th>" not in page
+    marked = replace(found.first, parts=tuple(replace(part, sticky=True) for part in found.first.parts))
+    assert "<td>yes</td>" in similarity_page(replace(found, first=marked))
     assert "<img" not in page
     assert "</script><b>" not in page
     assert_harmless(page)

@@ -110,20 +110,14 @@ def drawn(parts, length):
     "repeats",
     [
         lambda size: "able " * size,
-        lambda size: "able" * size,
         lambda size: "aab" * size,
         lambda size: "a" * size,
-        lambda size: "[SEP] able " * size,
         lambda size: "<|endof" * size + "text|>" * size,
         lambda size: "buy it now " * size,
         lambda size: "".join(f"word{place % 16} " for place in range(size)),
         lambda size: "able\u200b" * size,
-        lambda size: "a\u0301" * size,
-        lambda size: drawn("ab", size),
         lambda size: drawn("abc ", size),
-        lambda size: drawn(("zebra ", "lion "), size),
         lambda size: drawn(("zebra ", "lion ", "tiger ", "bear ", "wolf "), size),
-        lambda size: drawn([f"word{number} " for number in range(20)], size),
         lambda size: drawn([chr(place) for place in range(0x4E00, 0x9FFF)], size),
         lambda size: drawn([chr(place) for place in range(0x20, 0xD7FF)], size),
     ],
@@ -168,6 +162,8 @@ def test_actions_say_what_is_done_with_each_kind():
     reported = Cleaner(RULES, {"flagged": "report", "special": "report"}).clean(text)
     assert (reported.text, reported.removals) == (text, ())
     assert [span.kind for span in reported.reported] == [SpanKind.SPECIAL, SpanKind.FLAGGED]
+    among = "able able [SEP] able able air"
+    assert Cleaner(RULES, {"flagged": "report"})(among) == "able able able able air"
     with pytest.raises(RefusedTextError, match=r"special token \('\[SEP\]'\) at character 4"):
         Cleaner(RULES, {"special": "refuse"})(text)
 
@@ -181,10 +177,6 @@ def test_a_guess_is_reported_and_taken_out_only_on_request():
     assert Cleaner(RULES, {"interleaved": "remove"})(text) == " ".join(words)
 
 
-def test_a_special_token_among_flagged_copies_is_taken_out_though_the_copies_stay():
-    assert Cleaner(RULES, {"flagged": "report"})("able able [SEP] able able air") == "able able able able air"
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -194,7 +186,6 @@ def test_a_special_token_among_flagged_copies_is_taken_out_though_the_copies_sta
         (lambda: Cleaner(RULES, ["run"]), "actions is"),
         (lambda: Cleaner(("able",)), "pass CleaningRules"),
         (lambda: Cleaner(RULES, replacement="gone"), "letters or digits"),
-        (lambda: Cleaner(RULES, replacement=None), "letters or digits"),
         (lambda: Cleaner(RULES, replacement="☃"), "which the rules are about"),
         (lambda: CLEANER(b"able"), "pass a string"),
         (lambda: CleaningRules(words=("able", " ")), "not blank"),
@@ -220,6 +211,12 @@ def test_a_cleaner_is_read_as_it_was_written(tmp_path):
     assert (tmp_path / "cleaner.json").read_bytes().isascii()
 
 
+def damaged(entry, value):
+    document = CLEANER.to_json()
+    document["rules"][entry] = value
+    return json.dumps(document)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -227,21 +224,14 @@ def test_a_cleaner_is_read_as_it_was_written(tmp_path):
         ("[" * 100_000, "not JSON"),
         ("{}", "is not a cleaner"),
         ('{"format": "stickytoken cleaner"}', "entry 'rules' is missing"),
+        (damaged("version", 2), "the version 2"),
+        (damaged("words", "able"), "words"),
+        (damaged("unknown", 1), "the unknown entry 'unknown'"),
     ],
 )
 def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, message):
     (tmp_path / "cleaner.json").write_text(content)
     with pytest.raises(InputError, match=message):
-        Cleaner.from_file(tmp_path / "cleaner.json")
-
-
-@pytest.mark.parametrize(("entry", "value"), [("version", 2), ("words", "able"), ("unknown", 1)])
-def test_damaged_rules_are_refused(tmp_path, entry, value):
-    CLEANER.save(tmp_path / "cleaner.json")
-    content = json.loads((tmp_path / "cleaner.json").read_text())
-    content["rules"][entry] = value
-    (tmp_path / "cleaner.json").write_text(json.dumps(content))
-    with pytest.raises(InputError):
         Cleaner.from_file(tmp_path / "cleaner.json")
 
 

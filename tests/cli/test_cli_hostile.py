@@ -24,12 +24,14 @@ def hostile_tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def hostile_run(planted_run, tmp_path):
-    """A run whose tokens, all sticky, are hostile."""
+    """A run of a model with a hostile name, whose tokens, all sticky, are hostile; somebody else made it."""
     folder = Path(shutil.copytree(planted_run, tmp_path / "run"))
     table = pl.read_parquet(folder / "tokens.parquet").head(len(HOSTILE))
     texts = pl.Series(list(HOSTILE))
     table = table.with_columns(token=texts, decoded=texts, verdict=pl.lit("sticky"))
     table.write_parquet(folder / "tokens.parquet")
+    record = json.loads((folder / "run.json").read_text("utf-8"))
+    planted.edit_record(folder, model=record["model"] | {"name": "\x1b[31m[bold]evil\u202e"})
     return folder
 
 
@@ -39,10 +41,6 @@ def test_hostile_vocabulary_is_printed_escaped_by_tokens(hostile_tokenizer):
     assert_harmless(result.stdout)
     for shown in HOSTILE.values():
         assert len(re.findall(rf"(?<!\S){re.escape(shown)}(?!\S)", result.stdout)) == 2, shown
-    found = planted.document(
-        planted.command("tokens", hostile_tokenizer, "--category", "OK", "--limit", "99", "-f", "json")
-    )
-    assert [entry["token"] for entry in found["entries"]] == ["[UNK]", *HOSTILE]
 
 
 @pytest.mark.parametrize("filters", [[], ["--verdict", "sticky"]], ids=["summary", "list"])
@@ -50,6 +48,7 @@ def test_hostile_tokens_of_a_run_are_printed_escaped_by_show(hostile_run, filter
     result = planted.command("show", hostile_run, *filters)
     assert result.exit_code == 0
     assert_harmless(result.stdout)
+    assert filters or r"Sticky tokens of \x1b[31m[bold]evil\u202e" in result.stdout
     listed = [shown for shown in HOSTILE.values() if f" {shown} " in result.stdout]
     assert len(listed) == (len(HOSTILE) if filters else 20)
     found = planted.document(planted.command("show", hostile_run, *filters, "--format", "json"))
@@ -75,16 +74,3 @@ def test_hostile_arguments_are_escaped_in_errors(planted_folder, sentence_file, 
         assert error.startswith("error: ")
         assert r"ld]\u202e" in error
         assert_harmless(error)
-
-
-def test_a_hostile_model_name_is_escaped(hostile_run, tmp_path):
-    """A run folder may come from somebody else."""
-    hostile = "\x1b[31m[bold]evil\u202e"
-    record = json.loads((hostile_run / "run.json").read_text("utf-8"))
-    record["model"]["name"] = hostile
-    (hostile_run / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    shown = planted.command("show", hostile_run.rename(tmp_path / "run\x1b]0;evil\u202e"))
-    assert shown.exit_code == 0
-    assert_harmless(shown.stdout)
-    assert r"Sticky tokens of \x1b[31m[bold]evil\u202e" in shown.stdout
-    assert shown.stdout.rstrip().endswith(r"run\x1b]0;evil\u202e")

@@ -3,12 +3,8 @@
 import base64
 import json
 import re
-import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
-import polars as pl
 import pytest
 
 import planted
@@ -17,7 +13,6 @@ import scanned
 from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.detection import open_run
 from stickytoken.encoders import load_encoder
-from web_app import WIDE, browsing, drawn
 
 pytest.importorskip("openai", reason="openai is not installed")
 
@@ -93,28 +88,14 @@ def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
-@pytest.mark.slow
-def test_candidates_are_examined_where_the_tokenizer_is_secret(place, tmp_path, monkeypatch):
-    monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "words.txt").write_text("river\nstone\n!\n", encoding="utf-8")
-    given = ("--set", f"candidates={tmp_path / 'words.txt'}", "--sentences", place.folder / "corpus.txt")
-    out = ("--set", "report=false", "--out", tmp_path / "run", "--format", "json")
-    done, _ = sent(place, "detect", f"{place.url}#mini", *given, *out)
-    assert pl.read_parquet(tmp_path / "run" / "tokens.parquet")["token"].to_list() == ["river", "stone", "!"]
-    assert json.loads(done.stdout)["looked_at"] == 3
-    assert "estimate: " in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ("detect MODEL --max-cost 1", "--max-cost apply only to models behind an endpoint"),
         ("detect http://localhost:1/v1#m", "hides its vocabulary: pass its tokenizer"),
         ("detect http://localhost:1/v1#m --set tokenizer=MODEL --max-cost 1", "without a price"),
-        ("detect http://localhost:1/v1#m --set tokenizer=MODEL --device cpu", "device cannot be set"),
         ("detect http://127.0.0.1:9/v1#m --set tokenizer=MODEL", "cannot be reached"),
-        ("detect http://localhost:1/v1#m --set candidates=missing.txt", "missing.txt"),
-        ("probe openai: river --set tokenizer=MODEL", "names no model"),
+        ("tokens http://localhost:1/v1#m", "hides its vocabulary: name its tokenizer"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(place, tmp_path, monkeypatch, arguments, said):
@@ -138,16 +119,6 @@ def test_a_judgement_is_estimated_by_what_is_certain_and_what_it_may_be_at_most(
 
 
 @pytest.mark.slow
-def test_a_scan_says_what_the_copies_do(place):
-    documents = place.folder / "documents.txt"
-    documents.write_text("\n".join(scanned.documents(30, range(3, 6))) + "\n", encoding="utf-8")
-    given = ("--effect", "--scan-folder", place.folder / "scan", "--format", "json")
-    result, tokens = sent(place, "scan", place.run, documents, *given)
-    assert tokens == pytest.approx(number(r"texts, ([\d,]+) tokens", result.stderr), rel=0.05)
-    assert scanned.STICKY in result.stdout
-
-
-@pytest.mark.slow
 def test_a_check_takes_a_run_and_never_makes_one(place, tmp_path):
     result, tokens = sent(place, "check", place.run, "--format", "json")
     assert (result.exit_code, tokens) == (10, 0)
@@ -157,55 +128,6 @@ def test_a_check_takes_a_run_and_never_makes_one(place, tmp_path):
     assert result.exit_code == 10
     assert 0 < tokens < 200  # the fixed texts: is it the model that it was?
     planted.refused("check", name, "--folder", tmp_path, saying="detect it first")
-
-
-@pytest.mark.slow
-def test_scores_need_no_tokenizer_and_are_announced(place):
-    task = place.folder / "sts.jsonl"
-    texts = profiled.sentences(20, seed=5)
-    pairs = zip(texts[::2], texts[1::2], range(10), strict=True)
-    rows = [dict(zip(("sentence1", "sentence2", "score"), pair, strict=True)) for pair in pairs]
-    task.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    result, tokens = sent(place, "evaluate", f"{place.url}#mini", "--task", task, "--format", "json")
-    assert number(r"estimate: .* requests, ([\d,]+) texts", result.stderr) == 20
-    assert tokens > 0
-    local = planted.command("evaluate", place.folder / "model", "--task", task, "--format", "json")
-    ours, own = (json.loads(each.stdout)["scores"][0]["scores"] for each in (result, local))
-    assert ours == pytest.approx(own, abs=1e-4)
-
-
-@pytest.mark.slow
-def test_the_vocabulary_of_an_endpoint_is_that_of_its_tokenizer(place):
-    planted.refused("tokens", f"{place.url}#mini", saying="hides its vocabulary: name its tokenizer")
-    planted.refused("tokens", "tiktoken:nothing", saying="tiktoken has no encoding 'nothing'")
-
-
-@pytest.mark.slow
-def test_the_web_app_tries_tokens_of_the_run(place, browser):
-    command = [sys.executable, "-m", "stickytoken", "demo", "--run", str(place.run), "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--folder", str(place.folder / "none"), "--format", "json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        printed = ""
-        while not printed.rstrip().endswith("}"):
-            line = process.stdout.readline()
-            assert line, process.stderr.read()
-            printed += line
-        url = json.loads(printed)["url"]
-        with browsing(browser, url, **WIDE) as (page, heard):
-            assert scanned.STICKY in page.inner_text("#try-answer")
-            drawn(page, 2)
-            assert heard == []
-            assert KEY not in page.content() + page.request.get(f"{url}/config").text()
-    finally:
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)
-    assert "Traceback" not in said[1]
-    assert KEY not in "".join(said)
 
 
 MAIN = "from stickytoken.cli.main import main; main()"
@@ -254,7 +176,7 @@ def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["explain", scanned.STICKY], ["repair", "--out", "mended"], ["why"]])
+@pytest.mark.parametrize("command", [["repair", "--out", "mended"], ["why"]])
 def test_what_needs_the_model_itself_refuses_an_endpoint(place, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     name, *others = command

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -56,15 +55,6 @@ def run(place, options):
     assert result.exit_code == 0, result.stderr
     (place / "printed.txt").write_text(result.stdout, encoding="utf-8")
     return place / "run"
-
-
-def changed(run, folder, **values):
-    """A copy of a run with other values in the rows of two tokens."""
-    shutil.copytree(run, folder)
-    two = pl.when(pl.col("token").is_in(["river", "stone"]))
-    named = {name: two.then(pl.lit(value)).otherwise(name) for name, value in values.items()}
-    pl.read_parquet(run / "tokens.parquet").with_columns(**named).write_parquet(folder / "tokens.parquet")
-    return folder
 
 
 # detect
@@ -138,17 +128,12 @@ def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
 @pytest.mark.parametrize(
     ("given", "saying"),
     [
-        ("--set budget=1e9", "only 200 sentences of .* leave room for the copies, .* are needed"),
         ("--set fdr=2", "fdr is 2.0: it must lie between 0 and 1"),
         ("--set copies=3", "--set copies is not an option of the method profile: leave it out, or use std"),
         ("--method std --set fdr=0.1", "--set fdr is not an option of the method std: .* or use profile"),
         ("--method std --dimensions 8", "--dimensions is not an option of the method std"),
         ("--set pairs=PLACE/pairs.csv --set fdr=0.1", "--set fdr is not an option of the method std"),
-        ("--set pairs=PLACE/pairs.csv --method profile", "takes no pairs: pass sentences, or use the method"),
         ("--sentences PLACE/equal.txt", "only 1 sentences of .* are needed: use more or shorter sentences$"),
-        ("--dimensions 8,8", "dimensions include 8 twice"),
-        ("--dimensions 8.5", "must be a whole number"),
-        ("--dimensions 33", "have 32 components: use at most 32"),
         ("--layers 1", "cannot be read, because it has a StaticEmbedding"),
     ],
 )
@@ -176,39 +161,7 @@ def test_show_refuses_what_a_run_does_not_have(run, arguments, saying):
     planted.refused("show", run, *arguments.split(), saying=saying)
 
 
-def test_sticky_tokens_of_a_negligible_size_are_counted_as_such(run, tmp_path):
-    """They exist where the smallest effect that matters was set to nothing."""
-    folder = changed(run, tmp_path / "run", verdict="sticky", severity="negligible")
-    said = planted.command("show", folder).stdout
-    assert "has 3 sticky tokens (1 severe, 2 negligible); the worst, '!'," in said
-
-
-def test_columns_that_a_list_fills_are_shown_and_an_empty_one_is_not(run, tmp_path):
-    folder = changed(run, tmp_path / "run", verdict="topical", severity="mild", kind="law")
-    for arguments, more in (("--verdict topical", ["kind", "severity"]), ("--contains in", [])):
-        table = planted.command("show", folder, *arguments.split()).stdout
-        header = next(line for line in table.splitlines() if "universality" in line)
-        columns = ["id", "token", "lift", "low", "high", "universality", *more, "verdict"]
-        assert re.split(" {2,}", header.strip()) == columns
-
-
 # probe
-
-
-@pytest.mark.slow
-def test_probe_gives_one_document_that_agrees_with_the_run(place, options, run):
-    result = planted.command("probe", place / "planted", "!", "river", *options, "--format", "json")
-    found = planted.document(result)
-    assert [(each["token"], each["verdict"]) for each in found] == [("!", "sticky"), ("river", "benign")]
-    for each in found:
-        assert each["curve"]["copies"] == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
-        assert set(each["by_placement"]) == {"prefix", "suffix", "random"}
-    assert "symptoms: 10 of 10" in result.stderr
-    by_id = planted.command("probe", place / "planted", "34", "55", "--ids", *options, "-f", "json")
-    assert planted.document(by_id) == found
-    # Rounds are the same; only what is ordinary is shown by fewer tokens.
-    assert found[0]["lift"] == pytest.approx(open_run(run).token("!")["lift"].item(), rel=0.02)
-    assert found[0]["mean_similarity"] == pytest.approx(open_run(run).plan.mean_similarity, abs=1e-9)
 
 
 def test_probe_prints_the_evidence_and_both_curves_and_stores_nothing(
@@ -295,7 +248,5 @@ def test_a_judgement_reads_a_column_and_csv_has_all_tokens(place, deep):
 def test_a_judgement_that_cannot_be_made_is_refused(place, run, deep, small_run):
     texts = ("--sentences", place / "own.txt")
     planted.refused("judge", deep, "--sentences", "\x1b[31mred", saying="no file")
-    planted.refused("judge", deep, *texts, "--anchors", 1, status=2, saying="anchors")
-    planted.refused("judge", deep, *texts, "--dimensions", 9, saying="has dimensions 8, 24")
     planted.refused("judge", small_run.path, *texts, saying="cannot judge another corpus")
     planted.refused("judge", run, *texts, "--dimensions", 8, saying="was made without dimensions")

@@ -25,17 +25,15 @@ def test_tokens_counts_every_category(bert_folder, encoder):
     assert "95 of 125 tokens can appear in text." in table
 
 
-@pytest.mark.parametrize("limit", [50, 4])
-def test_tokens_lists_the_entries_of_a_category(bert_folder, encoder, limit):
-    category = "UNREACHABLE_MULTI_TOKEN"
+def test_tokens_lists_the_entries_of_a_category(bert_folder, encoder):
+    category, limit = "UNREACHABLE_MULTI_TOKEN", 4
     wanted = analyze_vocabulary(encoder).frame().filter(category=category).to_dicts()
     arguments = ("tokens", bert_folder, "--category", category.lower(), "--limit", limit)
     found = planted.document(planted.command(*arguments, "-f", "json"))
     assert found["entries"] == wanted[:limit]
     table = planted.command(*arguments).stdout
-    shown = min(limit, len(wanted))
-    assert f"First {shown} of {len(wanted)} {category} tokens" in " ".join(table.split())
-    assert table.count("##") == 2 * shown
+    assert f"First {limit} of {len(wanted)} {category} tokens" in " ".join(table.split())
+    assert table.count("##") == 2 * limit
 
 
 # detect
@@ -136,20 +134,13 @@ def containing(text):
 @pytest.mark.parametrize(
     ("arguments", "condition", "sort", "limit"),
     [
-        ("--limit 3", True, "validation_rate", 3),
         ("--sort lift", True, "lift", 50),
         ("--token river", pl.col("token") == "river", "lift", 1),
         ("--verdict benign --limit 7", pl.col("verdict") == "benign", "validation_rate", 7),
         ("--category ok_special", pl.col("category") == "OK_SPECIAL", "validation_rate", 50),
-        ("--contains [", containing("["), "validation_rate", 50),
         ("--contains zzz", False, "validation_rate", 50),
         ("--validated --limit 100", pl.col("verdict").is_not_null(), "validation_rate", 100),
-        (
-            "--contains e --verdict benign --sort lift --limit 5",
-            containing("e") & (pl.col("verdict") == "benign"),
-            "lift",
-            5,
-        ),
+        ("--contains [ --limit 5", containing("["), "validation_rate", 5),
     ],
 )
 def test_show_lists_what_its_filters_choose(partly_validated, arguments, condition, sort, limit):

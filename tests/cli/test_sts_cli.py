@@ -13,7 +13,7 @@ import tiny
 import tiny_decoders
 from prompted_loading import load_prompted
 from stickytoken import load_encoder
-from stickytoken.evaluation import compare, read_similarity, tune, tune_contrast
+from stickytoken.evaluation import read_similarity, tune, tune_contrast
 
 SENTENCES = tiny.sentences(24)
 PROMPTED = {"device": "cpu", "prompt": "prompteol"}
@@ -75,18 +75,9 @@ def test_contrast_stands_beside_token_prepending_and_the_plain_prompt(folder, ta
     assert "token prepending, contrast" in table.stdout
 
 
-def test_a_sentence_transformer_is_scored_as_it_is(bert_folder, task):
-    (row,) = document("evaluate", bert_folder, "--task", task)["scores"]
-    encoder = load_encoder(bert_folder, device="cpu")
-    assert row["encoding"] == "as it is"
-    assert row["scores"]["spearman"] == pytest.approx(plain_score(encoder, read_similarity(task)), abs=1e-6)
-    assert [each.layer for each in compare(encoder, read_similarity(task)).scores] == [None]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("span", [{}, SPAN])
-def test_tuning_contrast_keeps_token_prepending_and_finds_the_best(folder, task, span):
-    pairs = read_similarity(task)
+def test_tuning_contrast_keeps_token_prepending_and_finds_the_best(folder, task):
+    pairs, span = read_similarity(task), SPAN
     found = tune_contrast(load_prompted(folder, **PROMPTED, **span), pairs)
     tried = [own for own in found.tried if own.contrast_layer is not None]
     settings = list(dict.fromkeys((own.contrast_layer, own.contrast_strength) for own in tried))
@@ -146,10 +137,8 @@ def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task,
     [
         ("--set exit=3", "exit 3 is what tune chooses: leave it out, or keep it with --contrast"),
         ("--set contrast-layer=1", "contrast_layer would have no effect"),
-        ("--contrast --set contrast-strength=nan", "the contrast strength is nan"),
         ("--contrast --set contrast-layer=9", "the contrast layer is 9, but"),
         ("--contrast --set start=1", "which is off: turn on token prepending"),
-        ("--contrast --prompt echo", "an echo prompt reads every token of the sentence"),
         ("--prompt plain", "the prompt 'plain' is not one of prompteol, .* and has no place"),
     ],
 )
@@ -185,20 +174,11 @@ def test_embed_writes_every_text_in_its_order(folder, tmp_path):
     planted.refused("embed", folder, *given, saying="already exists")
 
 
-def test_embed_reads_the_column_of_a_table(bert_folder, tmp_path):
-    pl.DataFrame({"id": ["1", "2"], "title": ["a bird", "a stone"]}).write_csv(tmp_path / "table.csv")
-    out = tmp_path / "vectors.parquet"
-    document("embed", bert_folder, "--input", tmp_path / "table.csv", "--column", "title", "--out", out)
-    expected = load_encoder(bert_folder, device="cpu").encode(["a bird", "a stone"])
-    assert np.array_equal(pl.read_parquet(out)["vector"].to_numpy(), expected)
-
-
 @pytest.mark.parametrize(
     ("source", "output", "reason"),
     [
         ("missing.txt", "out.parquet", "no file"),
         ("texts.txt", "out.csv", "written as .parquet"),
-        ("texts.txt", "no/such/out.parquet", "no folder"),
         ("nulls.jsonl", "out.parquet", "row 2 has no text"),
         ("texts.txt", "full.parquet", "cannot be written: No space left"),
     ],

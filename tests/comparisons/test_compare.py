@@ -18,7 +18,7 @@ from hostile import HOSTILE, assert_harmless
 from report_pages import Page
 from stickytoken import compare, load_encoder
 from stickytoken.comparisons.result import Answer, Measure
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs.result import REPAIR_FILE, CheckRecord, RepairRecord, VerificationRecord
 from stickytoken.reports.comparison import finding
@@ -81,6 +81,7 @@ def test_the_numbers_are_those_of_the_runs(run, clean):
     found = compare([run, clean.path])
     assert len(set(found.names)) == 2
     first, second = found.table.to_dicts()
+    assert [each["folder"] for each in (first, second)] == [str(run.path), str(clean.path)]
     scale = run.method.scale(run)
     row = run.sticky.row(0, named=True)
     assert (first["worst_token"], first["worst_verdict"], first["worst_severity"]) == (
@@ -109,14 +110,6 @@ def test_the_copies_are_read_from_the_curves(run, clean):
     copies = evidence["copies"][0].to_list()
     expected = next(count for count, value in zip(copies, effect, strict=True) if value >= scale.serious)
     assert compare([run, clean]).table["copies_until_serious"][0] == expected
-
-
-def test_the_order_is_the_one_given(run, clean, sample):
-    forth, back = compare([run, clean, sample]), compare([sample, clean, run])
-    assert forth.table["folder"].to_list() == [str(each.path) for each in (run, clean, sample)]
-    assert back.table["folder"].to_list() == forth.table["folder"].to_list()[::-1]
-    numbers = [name for name in forth.table.columns if name != "run"]
-    assert back.table.select(numbers).reverse().equals(forth.table.select(numbers))
 
 
 def test_runs_agree_with_themselves(run, tmp_path):
@@ -182,14 +175,12 @@ def test_methods_are_not_compared(clean, planted_run):
     [
         ({"corpus__source": "elsewhere"}, NO, "different texts (test: "),
         ({"identity_parts__corpus": "another"}, NO, "the sentences from test were not the same"),
-        ({"settings__copies": [8]}, NO, "the settings differ (copies: 8 or 4: "),
-        ({"settings__smallest_effect": 0.2}, NO, "smallest effect: 0.5: "),
+        ({"settings__smallest_effect": 0.2}, NO, "the settings differ (smallest effect: 0.5: "),
         ({"settings__budget": 9.0}, CARE, "different effort (budget: 4.0: "),
         ({"settings__seed": 1}, CARE, "different random choices (seed: 42: "),
         ({"identity_parts__version": 3}, CARE, "different versions of the method (4: "),
         ({"identity_parts__encoder__prompt": "query: "}, CARE, "prompts differ (none: "),
         ({"identity_parts__encoder__dtype": "bfloat16"}, CARE, "precisions (float32: "),
-        ({"identity_parts__encoder__dimension": 16}, CARE, "same weights, used differently (length of the"),
         ({"identity_parts__encoder__modules": "x"}, CARE, "used differently (pooling or other modules)"),
         ({"model__loading": {"endpoint": {}}}, CARE, "was measured through an endpoint"),
     ],
@@ -227,13 +218,9 @@ def test_a_run_without_curves_is_named(clean, changed):
     assert found.table["copies_until_serious"][1] is None
 
 
-def test_verdicts_of_an_earlier_version_are_named(changed):
-    folders = [changed("a", identity_parts__version=3), changed("b", identity_parts__version=3)]
-    found = compare(folders)
-    assert set(found.comparability.answers.values()) == {YES}
-    assert [note.partition(": ")[2] for note in found.notes if "earlier version" in note] == [
-        "made by an earlier version of the method: detect again for present verdicts"
-    ] * 2
+def test_verdicts_of_an_earlier_version_are_named(clean, changed):
+    found = compare([clean, changed(identity_parts__version=3)])
+    assert sum("made by an earlier version of the method: detect again" in note for note in found.notes) == 1
 
 
 def test_a_lift_that_the_curve_does_not_show_is_named(run, clean, tmp_path):
@@ -285,20 +272,6 @@ def test_a_repaired_model_is_told(clean, changed, tmp_path):
 # Pages, JSON and CSV.
 
 
-def test_the_page_answers_first_and_loads_nothing(run, clean, sample):
-    found = compare([run, clean, sample])
-    html = stickytoken.report(found)
-    page = Page(html)
-    assert page.text.index("The runs") < page.text.index("What can be compared")
-    for name in found.names:
-        assert name in page.text
-    assert set(page.data["figures"]) == {"worst-by-run", "sticky-tokens-by-run"}
-    assert len(html.encode()) < 5_000_000
-    assert set(Page(stickytoken.report(compare([clean, sample]))).data["figures"]) == {"worst-by-run"}
-    assert "## What can be compared" in stickytoken.report(found, format="md")
-    assert json.loads(stickytoken.report(found, format="json")) == json.loads(json.dumps(found.summary()))
-
-
 def test_the_command_prints_and_writes(run, clean, tmp_path):
     page = tmp_path / "page.html"
     result = planted.command("compare", run.path, clean.path, "--out", page)
@@ -316,8 +289,8 @@ def test_the_command_prints_and_writes(run, clean, tmp_path):
     assert rows[1]["worst_severity"] == ""
 
 
-@pytest.mark.parametrize("name", ["=1+1", "</script><script>alert(1)</script>", "\x1b[31mred\u202e\n"])
-def test_hostile_names_and_tokens_stay_text(clean, changed, name):
+def test_hostile_names_and_tokens_stay_text(clean, changed):
+    name = "=1+1</script><script>alert(1)</script>\x1b[31mred\u202e\n"
     folder = changed(model__name=name)
     table = pl.read_parquet(folder / "tokens.parquet").sort("lift", descending=True)
     texts = [name, *HOSTILE, "@SUM(A1)"]
@@ -334,44 +307,30 @@ def test_hostile_names_and_tokens_stay_text(clean, changed, name):
         assert_harmless(result.stdout)
     cells = [cell for row in csv.reader(io.StringIO(result.stdout)) for cell in row]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "@"))]
-    html = stickytoken.report(compare([clean, folder]))
+    found = compare([clean, folder])
+    html = stickytoken.report(found)
     assert_harmless(html.replace("\u2068", "").replace("\u2069", ""))
     assert Page(html).tags.count("script") == 3
-    assert_harmless(stickytoken.report(compare([clean, folder]), format="md"))
+    assert_harmless(stickytoken.report(found, format="md"))
 
 
 # Wrong ways to ask.
 
 
 def test_one_run_is_no_comparison(run):
-    for given in ([run], []):
-        with pytest.raises(InputError, match=f"needs two runs, and {len(given)}"):
-            compare(given)
     planted.refused("compare", run.path, saying="needs two runs, and 1 was passed: .*stickytoken report")
 
 
 def test_a_run_is_passed_once(run, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="was passed twice: pass each run once"):
-        compare([run, run.path])
     monkeypatch.chdir(run.path.parent)
     planted.refused("compare", run.path, run.path.name, saying="was passed twice")
 
 
 def test_what_is_no_run_is_refused(run, changed, tmp_path):
     planted.refused("compare", run.path, tmp_path, saying="is not a run folder")
-    planted.refused("compare", run.path, tmp_path / "absent", saying="no run folder")
     planted.refused("compare", run.path, changed(result=None), saying="is not finished: run the same command")
     with pytest.raises(InputError, match="pass a list of runs or run folders"):
         compare(str(run.path))
-    with pytest.raises(InputError, match="the run is 3: pass a path"):
-        compare([run, 3])
-    with pytest.raises(RunError, match="has schema version 99"):
-        compare([run, changed("newer", schema_version=99)])
-
-
-def test_a_run_of_an_earlier_version_is_refused_in_words(run, changed):
-    with pytest.raises(RunError, match=r"was written by an earlier version of stickytoken: run the"):
-        compare([run, changed(schema_version=2)])
 
 
 def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sample):
@@ -381,5 +340,7 @@ def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sam
     html = stickytoken.report(found)
     assert html.index(str(escape(finding(found)))) < html.index('<main id="main"')
     assert '<header class="severe">' in html
+    assert set(Page(html).data["figures"]) == {"worst-by-run", "sticky-tokens-by-run"}
     assert markdown(finding(found)) in stickytoken.report(found, format="md")
+    assert json.loads(stickytoken.report(found, format="json")) == json.loads(json.dumps(found.summary()))
     assert finding(compare([clean, sample])).startswith("No run found a sticky token.")

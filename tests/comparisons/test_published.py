@@ -28,14 +28,11 @@ def publish(monkeypatch, tokens):
     """Let the tables say that all-MiniLM-L6-v2 has these tokens."""
     whole = published._table
 
-    def table(name, schema):
+    def table(name):
         if name == "published_models.csv":
-            return whole(name, schema)
-        return pl.DataFrame(
-            [("all-MiniLM-L6-v2", k, token, "OK", 50.0, 0.9) for k, token in tokens],
-            schema=schema,
-            orient="row",
-        )
+            return whole(name)
+        rows = [("all-MiniLM-L6-v2", k, token, "OK", 50.0, 0.9) for k, token in tokens]
+        return pl.DataFrame(rows, schema=whole(name).schema, orient="row")
 
     monkeypatch.setattr(published, "_table", table)
 
@@ -83,21 +80,16 @@ def test_they_say_what_the_paper_says(shared):
         assert row["validation_rate"] == pytest.approx(float(rows[key]["validation_rate"]), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["all-MiniLM-L6-v2", "ALL-minilm-l6-V2", "sentence-transformers/all-MiniLM-L6-v2", " all-MiniLM-L6-v2 "],
-)
-def test_a_model_is_found_by_its_names(name):
-    assert published_model(name)["sticky"] == 21
+def test_a_model_is_found_by_its_names():
+    for name in (" ALL-minilm-l6-V2 ", "sentence-transformers/all-MiniLM-L6-v2"):
+        assert published_model(name)["sticky"] == 21
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("all-MiniLM-L12-v2", "the closest are all-MiniLM-L6-v2"),
         ("org/e5-smal", "the closest are e5-small"),
-        ("\x1b[31m", "`stickytoken published` lists all forty"),
-        ("", "lists all forty"),
+        ("", "`stickytoken published` lists all forty"),
     ],
 )
 def test_an_unknown_model_is_refused_with_the_closest(name, hint):

@@ -6,8 +6,6 @@ import numpy as np
 import polars as pl
 import pytest
 import pytrec_eval
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
@@ -66,16 +64,13 @@ def test_a_file_is_recognised_by_its_columns(tmp_path, layout):
     assert task.edited(Side.BOTH) >= task.edited(Side.DOCUMENT)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
-def test_other_formats_give_the_same_task(tmp_path, suffix):
-    path = files.sts(tmp_path)
+def test_other_formats_give_the_same_task_and_other_content_another(tmp_path):
+    path, other = files.sts(tmp_path), tmp_path / "sts.csv"
     frame = pl.read_ndjson(path)
-    other = tmp_path / f"sts{suffix}"
-    if suffix == ".parquet":
-        frame.write_parquet(other)
-    else:
-        frame.write_csv(other, separator="," if suffix == ".csv" else "\t")
+    frame.write_csv(other)
     assert load_task(other)[0].fingerprint == load_task(path)[0].fingerprint
+    frame.with_columns(pl.col("score").reverse()).write_csv(other)
+    assert load_task(other)[0].fingerprint != load_task(path)[0].fingerprint
 
 
 def test_a_beir_folder_is_a_retrieval_task(tmp_path):
@@ -90,13 +85,6 @@ def test_a_folder_with_two_splits_is_a_classification(tmp_path):
     task, _ = load_task(tmp_path)
     assert (task.layout, task.units) == ("classification", 10)
     assert load_task(tmp_path / "test.jsonl")[0].name == f"{tmp_path.name}-test"
-
-
-def test_a_change_of_content_changes_the_fingerprint(tmp_path):
-    path = files.clustering(tmp_path)
-    before = load_task(path)[0].fingerprint
-    path.write_text(path.read_text("utf-8").replace("topic1", "topic9"), encoding="utf-8")
-    assert load_task(path)[0].fingerprint != before
 
 
 # Metrics.
@@ -177,22 +165,15 @@ def test_clustering_is_what_sklearn_says(tmp_path):
         np.testing.assert_allclose(task.scores(metric, found[None]), oracle(task.labels, clusters))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_v_measure_of_many_clusterings_is_that_of_sklearn(seed):
-    generator = np.random.default_rng(seed)
-    gold, clusters = generator.integers(4, size=30), generator.integers(4, size=(6, 30))
-    clusters[0], clusters[1] = gold, 0
-    expected = [v_measure_score(gold, row) for row in clusters]
-    np.testing.assert_allclose(v_measures(gold, clusters, 4), expected, atol=1e-12)
+def test_scores_of_many_conditions_are_those_of_sklearn():
+    generator = np.random.default_rng(0)
+    gold, others = generator.integers(4, size=30), generator.integers(4, size=(6, 30))
+    others[0], others[1] = gold, 0
+    expected = [v_measure_score(gold, row) for row in others]
+    np.testing.assert_allclose(v_measures(gold, others, 4), expected, atol=1e-12)
     assert v_measures(np.zeros(5, int), np.zeros((1, 5), int), 4).tolist() == [1.0]
-
-
-@given(seed=st.integers(0, 200), kinds=st.integers(2, 5), size=st.integers(1, 30))
-def test_the_macro_f1_of_many_predictions_is_that_of_sklearn(seed, kinds, size):
-    generator = np.random.default_rng(seed)
-    gold, predicted = generator.integers(kinds, size=size), generator.integers(kinds, size=(3, size))
-    expected = [f1_score(gold, row, average="macro", zero_division=0.0) for row in predicted]
-    np.testing.assert_allclose(macro_f1(gold, predicted, kinds), expected, atol=1e-12)
+    expected = [f1_score(gold, row, average="macro", zero_division=0.0) for row in others]
+    np.testing.assert_allclose(macro_f1(gold, others, 4), expected, atol=1e-12)
 
 
 def test_classification_is_what_sklearn_says(tmp_path):
@@ -227,9 +208,7 @@ def pairs(**changes):
             r"unknown layout, with columns question, answer\. Known layouts",
         ),
         (pairs(score=None), "score in row 2 is None, not a finite number"),
-        (pairs(score="high"), "not a finite number|not a readable"),
         (pairs(sentence1=" "), "sentence1 in row 2 is missing or blank"),
-        (pairs(sentence2=None), "sentence2 in row 2 is missing or blank"),
         (pairs()[:2], "needs at least 3 pairs"),
         ([row | {"score": 1.0} for row in pairs()], "scores that differ"),
         ([{"sentence1": "a", "sentence2": "b", "label": 2}] * 3, "labels of pairs must be 0 or 1"),
@@ -259,22 +238,12 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, rows, message):
         load_task(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "is empty"),
-        ("sentence1,sentence2,score\n", "has no rows"),
-        (
-            "sentence1,sentence2,score\na,b,1\nc,d,NaN\ne,f,3\n",
-            "score in row 2 is 'NaN', not a finite number",
-        ),
-    ],
-)
-def test_an_empty_file_and_scores_that_are_nan_are_refused(tmp_path, content, message):
+def test_an_empty_file_and_scores_that_are_nan_are_refused(tmp_path):
     path = tmp_path / "task.csv"
-    path.write_text(content)
-    with pytest.raises(InputError, match=message):
-        load_task(path)
+    for rows, message in (("", "has no rows"), ("a,b,1\nc,d,NaN\ne,f,3\n", "score in row 2 is 'NaN', not")):
+        path.write_text(f"sentence1,sentence2,score\n{rows}")
+        with pytest.raises(InputError, match=message):
+            load_task(path)
 
 
 def test_an_unknown_layout_is_told_all_known_ones(tmp_path):
@@ -295,7 +264,6 @@ def edit(path, function):
     ("file", "change", "message"),
     [
         ("corpus.jsonl", lambda rows: [*rows, rows[0]], "_id 'd0' in row 61 is a duplicate"),
-        ("queries.jsonl", lambda rows: [*rows, rows[3]], "_id 'q3' in row 21 is a duplicate"),
         ("corpus.jsonl", lambda rows: rows[1:], r"id 'd0' in row 1 is not in corpus\.jsonl"),
         ("queries.jsonl", lambda rows: rows[:-1], r"id 'q19' in row 39 is not in queries\.jsonl"),
         ("queries.jsonl", lambda rows: [rows[0] | {"text": ""}, *rows[1:]], "query 'q0' is blank"),
@@ -303,7 +271,6 @@ def edit(path, function):
         ("qrels/test.tsv", "q0\td0\t1\nq0\td0\t1", "judges document 'd0' for query 'q0' again"),
         ("qrels/test.tsv", "q0\td0\t0", "no query has a relevant document"),
         ("qrels/test.tsv", "q0\td0\t0.5", "not a whole number"),
-        ("qrels/test.tsv", "q0\td0\tyes", "not a finite number"),
     ],
 )
 def test_a_beir_folder_that_is_wrong_is_refused(tmp_path, file, change, message):
@@ -324,14 +291,3 @@ def test_queries_without_relevant_documents_are_left_out_and_counted(tmp_path):
     task, notes = load_task(folder)
     assert task.units == 20
     assert notes == ["beir: 1 of 21 queries have no relevant document and are left out"]
-
-
-def test_several_qrels_without_a_test_one_are_refused(tmp_path):
-    folder = files.beir(tmp_path / "beir")
-    (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "a.tsv")
-    assert load_task(folder)[0].units == 20
-    (folder / "qrels" / "b.tsv").write_text("")
-    with pytest.raises(
-        InputError, match=r"must contain test\.tsv, or a single \.tsv file: it contains a\.tsv, b"
-    ):
-        load_task(folder)

@@ -209,8 +209,3 @@ def test_a_file_may_be_named_like_a_pattern(tmp_path):
     pl.DataFrame({"text": TEXTS}).write_parquet(tmp_path / "part[1]*.parquet")
     pl.DataFrame({"text": ["another"]}).write_parquet(tmp_path / "part1.parquet")
     assert texts_of(read(tmp_path / "part[1]*.parquet")) == TEXTS
-
-
-@pytest.mark.parametrize("content", [b"first\rb", b"first\rb\r", b"first\nb", b"first\r\nb\r\n"])
-def test_lines_end_in_every_way(content):
-    assert [line.content for line in lines(io.BytesIO(content), "it", Meter())] == [b"first", b"b"]

@@ -8,27 +8,20 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from stickytoken.demo import _try as trying
+from stickytoken.demo.context import SharedModel
 from stickytoken.demo.server import AllowedHosts
-from web_app import Events, request
+from web_app import EXPLAIN, FILTERS, TRY, Events, request
 
 JOIN = "/gradio_api/queue/join"
-TRY = (
-    "Sentence A, which stays as it is",
-    "Sentence B, which gets the copies",
-    "Token",
-    "Where the copies go",
-    "Copies",
-)
 GOOD = ("the river is old", "a baker opens the window", "river", "suffix", 3)
 
 
 @pytest.fixture
 def computed(monkeypatch):
-    """Every trial that is planned: what the app computes."""
-    planned, plan = [], trying.plan_trial
-    monkeypatch.setattr(trying, "plan_trial", lambda *asked: (planned.append(asked), plan(*asked))[1])
-    return planned
+    """Every use of a model: what the app computes."""
+    used, encoder = [], SharedModel.encoder
+    monkeypatch.setattr(SharedModel, "encoder", lambda model: (used.append(model), encoder(model))[1])
+    return used
 
 
 @pytest.fixture
@@ -187,14 +180,13 @@ def test_a_good_request_is_computed(events, computed):
 
 
 def test_an_explanation_that_is_refused_is_one_line(events, logged):
-    labels = ("Token", "Where the copies go", "Copies", "Texts", "Benign tokens", "Attribution")
     for values, reason in (
         (("volcano", "suffix", 3, 2, 3, False), "the vocabulary has no token"),
         (("river", "suffix", 33, 2, 3, False), "copies is 33"),
         (("river", "suffix", 3, 1, 3, False), "texts is 1"),
         (("river", "suffix", 3, 2, None, False), "benign tokens is empty"),
     ):
-        success, said = events.send(events.find("click", *labels), *values)
+        success, said = events.send(events.find("click", *EXPLAIN), *values)
         assert success
         assert reason in said
         assert "headline" not in said
@@ -202,7 +194,6 @@ def test_an_explanation_that_is_refused_is_one_line(events, logged):
 
 
 EVIDENCE = ("input", "Run", "Token to show")
-FILTERS = ("input", "Run", "Search", "Verdict", "Entry", "Script")
 COMPARED = ("input", "Run", "Compared with")
 
 
@@ -213,7 +204,7 @@ def test_a_run_or_token_that_no_list_offers_is_one_line(app, logged):
         (EVIDENCE, ("second", "x"), "no token with that id"),
         (EVIDENCE, ("second", 10**8), "token id 100000000"),
         (("input", "Run"), ({},), "no run with that name"),
-        (FILTERS, ("second", "", "sticky", [], []), "verdict is not a list"),
+        (("input", *FILTERS), ("second", "", "sticky", [], []), "verdict is not a list"),
         (COMPARED, ("second", "second"), "choose two"),
         (COMPARED, ("second", 5), "no run with that name"),
     ):
@@ -233,7 +224,7 @@ def test_a_run_or_token_that_no_list_offers_is_one_line(app, logged):
 
 
 def test_a_defect_is_logged_with_its_traceback_and_leaves_no_answer(events, monkeypatch, caplog):
-    monkeypatch.setattr(trying, "plan_trial", lambda encoder, question: 1 / 0)
+    monkeypatch.setattr(SharedModel, "encoder", lambda model: 1 / 0)
     success, said = events.send(events.find("click", *TRY), *GOOD)
     assert success
     assert "The app failed" in said

@@ -8,7 +8,6 @@ import pytest
 
 import accessibility
 from report_pages import words_cut_off
-from stickytoken.demo._compare import NO_REPAIR
 from web_app import (
     ATTACKS,
     SHOWN,
@@ -55,21 +54,6 @@ def test_another_token_is_tried_by_name_by_id_and_from_the_list(page):
     panel.get_by_label("From the run").click()
     page.get_by_role("option").filter(has_text=SHOWN[1]).click()
     expect(named(page)).to_have_text(SHOWN[1])
-
-
-def test_sentences_placement_and_copies_change_the_answer(page):
-    panel = open_tab(page, "Try")
-    panel.get_by_label("Sentence A").fill("baba bama")
-    panel.get_by_label("Sentence B").fill("laga lara")
-    panel.get_by_role("textbox", name=TOKEN).fill("!")
-    panel.get_by_text("before (prefix)", exact=True).click()
-    expect(page.locator("#try-answer .lead")).to_contain_text("before sentence B")
-    expect(page.locator("#try-sentences")).to_contain_text("baba bama")
-    copies = panel.get_by_role("spinbutton", name="Copies")
-    before = int(copies.input_value())
-    copies.press("ArrowUp")
-    panel.get_by_role("button", name="Show what happens").click()
-    expect(page.locator("#try-answer .headline")).to_have_text(re.compile(f"^{before + 1} copies"))
 
 
 def test_bad_input_is_one_line_in_the_page(page):
@@ -177,6 +161,8 @@ def test_the_table_is_filtered_and_a_token_shows_its_evidence(page):
     cell.first.click()
     expect(looked_at(page)).to_have_text("baba")
     assert all("baba" in row.lower() for row in rows(page))
+    search.fill("laga")
+    expect(looked_at(page)).to_contain_text("laga")
     search.fill("")
     expect(page.locator("#explore-count")).to_have_text(everything)
 
@@ -208,7 +194,7 @@ def titles(panel):
 
 
 def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):
-    panel = open_tab(bert_page, "Explain")
+    panel = open_tab(bert_page, "Why sticky")
     headline = bert_page.locator("#explain-answer .headline")
     expect(headline).to_be_visible(timeout=60_000)
     panel.get_by_role("textbox", name=TOKEN).fill("river")
@@ -224,7 +210,7 @@ def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):
     ]
     attributed = "One pair's similarity, token by token"
     open_tab(bert_page, "Explore")
-    open_tab(bert_page, "Explain")
+    open_tab(bert_page, "Why sticky")
     expect(titles(panel)).to_have_text(without)
     drawn(bert_page, 2 + len(without))
     assert "Nearest embeddings" in bert_page.inner_text("#explain-tables")
@@ -232,19 +218,6 @@ def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):
     panel.get_by_role("button", name="Explain").click()
     expect(titles(panel)).to_have_text([*without[:5], attributed, without[5]], timeout=60_000)
     expect(bert_page.locator("#explain-tables")).to_contain_text("Similarity as a sum over tokens")
-
-
-def test_a_model_without_attention_is_explained_without_it(page):
-    panel = open_tab(page, "Explain")
-    answer = page.locator("#explain-answer")
-    expect(answer.locator(".headline")).to_be_visible(timeout=60_000)
-    expect(answer).to_contain_text("it has no attention and no layers")
-    expect(titles(panel).first).to_have_text("All measures")
-    expect(titles(panel).filter(has_text="Attention")).to_have_count(0)
-    panel.get_by_role("textbox", name=TOKEN).fill("volcano")
-    panel.get_by_role("button", name="Explain").click()
-    expect(error(page)).to_contain_text("the vocabulary has no token 'volcano'")
-    expect(titles(panel)).to_have_count(0)
 
 
 def test_two_runs_are_compared(page):
@@ -266,37 +239,15 @@ def test_two_runs_are_compared(page):
     expect(answer).to_contain_text("Agreement")
 
 
-# Why and Repair.
-
-
-def test_a_visitor_asks_about_two_hostile_texts(page):
-    expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
-    panel = open_tab(page, "Why")
-    answer = page.locator("#why-answer")
-    expect(answer.locator(".headline")).to_be_visible(timeout=60_000)
-    panel.get_by_role("textbox", name="First text").fill(f"baba {ATTACKS[0]}")
-    panel.get_by_role("textbox", name="Second text").fill("laga lara")
-    panel.get_by_role("button", name="Show why").click()
-    expect(answer).to_contain_text(SHOWN[0])
-    panel.get_by_role("textbox", name="Second text").fill(" ")
-    panel.get_by_role("button", name="Show why").click()
-    expect(error(page)).to_contain_text("the second text is empty: write a sentence")
-
-
-def test_without_a_repair_the_page_says_how_to_make_one(page):
-    panel = open_tab(page, "Repair")
-    assert panel.locator("code").all_inner_texts() == NO_REPAIR.split("`")[1::2]
-
-
 # As a whole.
 
 
 def settled(page, tab):
     """Open a tab, and wait until all of it is there."""
     panel = open_tab(page, tab)
-    if tab == "Explain":
+    if tab == "Why sticky":
         expect(page.locator("#explain-answer .headline")).to_be_visible(timeout=60_000)
-    if tab == "Why":
+    if tab == "Why similar":
         expect(panel.locator("#why-answer .headline")).to_be_visible(timeout=60_000)
     elif tab == "Repair":  # no repair is open
         expect(panel.locator("#repair-answer")).to_be_visible()
@@ -368,7 +319,7 @@ def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_grave(browser, a
 
 def test_all_pictures_of_an_explanation_fit_a_phone(browser, bert_app):
     with browsing(browser, bert_app, viewport={"width": 390, "height": 844}) as (page, heard):
-        panel = settled(page, "Explain")
+        panel = settled(page, "Why sticky")
         panel.get_by_label("Attribution").check()
         panel.get_by_role("button", name="Explain").click()
         heading = panel.get_by_role("heading", name="One pair's similarity, token by token")
@@ -414,7 +365,7 @@ def test_two_visitors_do_not_disturb_each_other(browser, app, page):
         for visitor, name in ((page, "baba"), (other, "laga")):
             expect(named(visitor)).to_have_text(name)
         # The example of Explain is computed once, and whole for both.
-        titles = [settled(visitor, "Explain").get_by_role("heading", level=3) for visitor in (page, other)]
+        titles = [settled(visitor, "Why sticky").get_by_role("heading", level=3) for visitor in (page, other)]
         expect(titles[1]).to_have_text(titles[0].all_inner_texts())
         other.reload()
         expect(named(other)).to_have_text(SHOWN[0])

@@ -1,6 +1,7 @@
 """What the web app computes where a visitor tries a token or a repair, and what it lets a visitor ask."""
 
-from dataclasses import replace
+from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,215 +9,158 @@ from numpy.testing import assert_allclose
 
 import repaired
 import web_app
-from stickytoken import load_encoder
-from stickytoken.demo._compare import RepairView
-from stickytoken.demo._try import (
-    Question,
-    describe_answer,
-    measure_trial,
-    pair_heatmap,
-    plan_trial,
-    similarity_curve,
-)
-from stickytoken.demo.context import (
-    COPIES,
-    TEXT_CHARACTERS,
-    SharedModel,
-    Startup,
-    checked_choices,
-    checked_count,
-    checked_placement,
-    checked_text,
-    checked_token_id,
-    named_token,
-)
+from impact_files import Counting
+from stickytoken import load_encoder, load_sentences
+from stickytoken.demo.context import AppContext, SharedModel, find_runs, named_token
 from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.errors import InputError
-from stickytoken.insertion import Placement, Token, insert_as_ids
+from stickytoken.insertion import Placement, insert_as_ids
 from stickytoken.repairs import repair
 from stickytoken.repairs.result import REPAIR_FILE, open_repair
 
 A, B = "the river is old and quiet.", "a baker opens the window"
-OTHERS = ("a bird sings in winter.", "the doctor mends a copper engine")
+COUNTS = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+BENIGN = 4
+
+
+@pytest.fixture(scope="module")
+def counting(bert_folder):
+    """The tiny BERT, which remembers what it was given."""
+    return Counting(load_encoder(bert_folder))
+
+
+@pytest.fixture(scope="module")
+def model(counting):
+    return SharedModel(counting)
+
+
+@pytest.fixture(scope="module")
+def ask(model):
+    """A function that tries a token: what the page shows."""
+    context = AppContext(model, find_runs([], Path("no-such"), Path("no-such")), None, load_sentences(None))
+    return web_app.event_of(web_app.started(context), "click", *web_app.TRY)
+
+
+@pytest.fixture
+def tried(ask, counting):
+    """A function that tries a token: the pictures, and what was encoded."""
+
+    def tried(*asked):
+        counting.seen.clear()
+        return web_app.plots(ask(*asked)), list(counting.seen)
+
+    return tried
+
 
 # Inputs.
 
 
-def empty(text):
-    return checked_text("sentence A", text)
-
-
-def copies(value):
-    return checked_count("copies", value, 1, COPIES)
-
-
-def verdicts(value):
-    return checked_choices("verdict", value)
-
-
 @pytest.mark.parametrize(
-    ("check", "values", "reason"),
+    ("place", "values", "reason"),
     [
-        (empty, ("", "  \n", None, 3, ["a"]), "sentence A is empty"),
-        (
-            empty,
-            ("x" * (TEXT_CHARACTERS + 1),),
-            "it has 1,001 characters|has 1,001 characters, and the limit",
-        ),
-        (
-            copies,
-            (0, COPIES + 1, 2.5, -1, float("nan"), 10**400),
-            "copies is .*: enter a whole number from 1",
-        ),
-        (copies, (None,), "copies is empty: enter a whole number"),
-        (copies, (True, "3", [3]), "copies is not a number: enter a whole number"),
-        (checked_placement, ("middle", None, ["suffix"]), "the place of the copies is unknown"),
-        (checked_token_id, ("x", "1" * 10, True, 1.0, None, 10**9), "no token with that id"),
-        (verdicts, ("sticky", [1]), "verdict is not a list"),
+        (0, ("", "  \n", None, 3, ["a"]), "sentence A is empty"),
+        (1, ("x" * 1001,), "sentence B has 1,001 characters, and the limit is 1,000"),
+        (4, (0, 33, 2.5, -1, float("nan"), 10**400), "enter a whole number from 1 to 32"),
+        (4, (None,), "copies is empty: enter a whole number"),
+        (4, (True, "3", [3]), "copies is not a number: enter a whole number"),
+        (3, ("middle", None, ["suffix"]), "the place of the copies is unknown"),
+        (2, ("", None, 5), "the token is empty"),
+        (2, ("volcano",), "the vocabulary has no token 'volcano'"),
+        (2, ("#99999", "[unused0]"), "cannot occur in text"),
+        (2, ("#999999999999999999999",), "the vocabulary has no token"),
+        (2, ("99999",), "if you mean the id, write #99999"),
+        (2, ("x" * 201,), "the token has 201 characters"),
     ],
 )
-def test_what_no_field_sends_is_refused(check, values, reason):
+def test_what_no_field_sends_is_refused_and_not_computed(ask, counting, place, values, reason):
+    counting.seen.clear()
     for value in values:
-        with pytest.raises(InputError, match=reason):
-            check(value)
+        asked = [A, B, "river", "suffix", 3]
+        asked[place] = value
+        said, *rest = ask(*asked)
+        assert reason in unescape(said)
+        assert web_app.plots(rest) == []
+    assert counting.seen == []
 
 
-def test_what_fields_send_is_read():
-    assert checked_text("it", "x" * TEXT_CHARACTERS)
-    assert (copies(1), copies(COPIES)) == (1, COPIES)
-    assert checked_placement("suffix") is Placement.SUFFIX
-    assert (checked_token_id(7), checked_token_id("7")) == (7, 7)
-    assert verdicts(None) == ()
-    assert verdicts(["sticky"]) == ("sticky",)
-
-
-def test_a_token_is_named_by_its_string_or_its_id(shared_model):
-    river = named_token(shared_model.vocabulary, "river")
+def test_every_token_has_a_name_that_finds_it(model):
+    river = named_token(model.vocabulary, "river")
     assert river.text.strip() == "river"
-    assert named_token(shared_model.vocabulary, f" #{river.id} ") == river
-    for token in shared_model.vocabulary.available:
-        assert named_token(shared_model.vocabulary, shared_model.name_of(token.id)) == token
+    assert named_token(model.vocabulary, f" #{river.id} ") == river
+    for token in model.vocabulary.available:
+        assert named_token(model.vocabulary, model.name_of(token.id)) == token
     with pytest.raises(InputError, match="no token id 99999"):
-        shared_model.name_of(99999)
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("", "the token is empty"),
-        (None, "the token is empty"),
-        (5, "the token is empty"),
-        ("volcano", "the vocabulary has no token 'volcano'"),
-        ("#99999", "token id 99999 cannot occur in text"),
-        ("#999999999999999999999", "the vocabulary has no token"),
-        ("99999", "if you mean the id, write #99999"),
-        ("[unused0]", "cannot occur in text"),
-        ("x" * 201, "the token has 201 characters"),
-    ],
-)
-def test_a_token_that_nobody_can_try_is_refused(shared_model, name, reason):
-    with pytest.raises(InputError, match=reason):
-        named_token(shared_model.vocabulary, name)
+        model.name_of(99999)
 
 
 # Try.
 
 
-def question(shared_model, name="river", placement=Placement.SUFFIX, copies=3, **changes):
-    token = named_token(shared_model.vocabulary, name)
-    benign = shared_model.benign(token.id, None, 3)
-    return replace(Question(A, B, token, placement, copies, benign, OTHERS), **changes)
-
-
 @pytest.mark.parametrize("placement", list(Placement))
-def test_a_trial_equals_texts_encoded_one_by_one(shared_model, placement):
-    asked = question(shared_model, placement=placement)
-    with shared_model.encoder() as encoder:
-        answer = measure_trial(encoder, plan_trial(encoder, asked))
-        trial = answer.trial
-
-        def unit(ids):
-            vector = encoder.encode_ids([ids])[0].astype(float)
-            return vector / np.linalg.norm(vector)
-
-        anchor = unit(trial.anchor)
-        slow = [float(unit(ids) @ anchor) for ids in trial.curves[0]]
-        plain = np.array([unit(ids) for ids in trial.plain])
-        token = np.array([unit(ids) for ids in trial.with_token])
-        before = unit(encoder.tokenize([B])[0].ids) @ anchor
-    assert_allclose(answer.curve, slow, atol=1e-5)
-    assert_allclose(answer.plain, plain @ plain.T, atol=1e-5)
-    assert_allclose(answer.with_token, token @ plain.T, atol=1e-5)
-    assert answer.before == pytest.approx(before, abs=1e-5)
-    # B with its copies against A: a cell of the heat-map is a point of the curve.
-    assert answer.with_token[1, 0] == pytest.approx(answer.after, abs=1e-5)
-    assert answer.with_benign[1, 0] == pytest.approx(answer.benign_after[0], abs=1e-5)
+def test_a_trial_equals_texts_encoded_one_by_one(tried, counting, model, placement):
+    (curve, heat), seen = tried(A, B, "river", placement.value, 3)
+    units = np.array([counting.encode_ids([ids])[0] for ids in seen], dtype=np.float64)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    anchor, rest = units[0], units[1:]
+    assert_allclose(anchor, counting.encode([A])[0] / np.linalg.norm(counting.encode([A])[0]), atol=1e-5)
+    curves, rest = np.split(rest, [len(COUNTS) * (1 + BENIGN)])
+    lines = (curves @ anchor).reshape(1 + BENIGN, len(COUNTS))
+    (drawn,) = [trace for trace in curve.data if trace.mode == "lines+markers"]
+    assert_allclose(drawn.y, lines[0], atol=2e-5)
+    (mean,) = [trace for trace in curve.data if trace.line.dash == "dash"]
+    assert_allclose(mean.y, lines[1:].mean(axis=0), atol=2e-5)
+    plain, token, benign = np.split(rest, 3)
+    for cells, rows in zip(heat.data, (plain, token, benign), strict=True):
+        assert_allclose(np.array(cells.z), rows @ plain.T, atol=1e-3)
+    # Colours are for pairs of different sentences: one is always most similar to itself.
+    pairs = np.array([np.array(cells.z)[~np.eye(len(plain), dtype=bool)] for cells in heat.data])
+    assert heat.layout.coloraxis.cmax == pytest.approx(pairs.max(), abs=1e-3)
+    # B with its copies against A: a cell of the heat map is a point of the curve.
+    assert heat.data[1].z[1][0] == pytest.approx(drawn.y[COUNTS.index(3)], abs=1e-3)
 
 
-def test_copies_stand_where_they_are_asked_for(shared_model):
-    with shared_model.encoder() as encoder:
-        plain = encoder.tokenize([B])[0]
-        for placement in (Placement.PREFIX, Placement.SUFFIX):
-            asked = question(shared_model, placement=placement)
-            trial = plan_trial(encoder, asked)
-            wanted = insert_as_ids(asked.token, plain, placement, 32)
-            assert trial.curves[0] == tuple([plain.ids, *wanted][n] for n in trial.counts)
+def test_copies_stand_where_they_are_asked_for(tried, counting, model):
+    token = named_token(model.vocabulary, "river")
+    plain = counting.tokenize([B])[0]
+    for placement in (Placement.PREFIX, Placement.SUFFIX):
+        _, seen = tried(A, B, "river", placement.value, 3)
+        texts = [plain.ids, *insert_as_ids(token, plain, placement, 32)]
+        assert seen[1 : 1 + len(COUNTS)] == [texts[n] for n in COUNTS]
 
 
-def test_random_copies_are_nested_and_stand_alike_for_every_token(shared_model):
-    with shared_model.encoder() as encoder:
-        asked = question(shared_model, placement=Placement.RANDOM)
-        trial = plan_trial(encoder, asked)
-    own, other = trial.curves[0], trial.curves[1]
-    for ids, count in zip(own, trial.counts, strict=True):
-        assert ids.count(asked.token.id) == count
-    swapped = [tuple(asked.benign[0].id if k == asked.token.id else k for k in ids) for ids in own]
-    assert swapped == list(other)
+def test_random_copies_stand_alike_for_every_token(tried, model):
+    _, seen = tried(A, B, "river", "random", 3)
+    token = named_token(model.vocabulary, "river").id
+    own, other = seen[1 : 1 + len(COUNTS)], seen[1 + len(COUNTS) : 1 + 2 * len(COUNTS)]
+    assert [ids.count(token) for ids in own] == COUNTS
+    (benign,) = set(other[-1]) - set(own[-1])
+    assert [tuple(benign if k == token else k for k in ids) for ids in own] == other
 
 
-def test_the_number_asked_for_is_on_the_curve(shared_model):
-    with shared_model.encoder() as encoder:
-        trial = plan_trial(encoder, question(shared_model, copies=5))
-    assert trial.counts == (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+def test_the_number_asked_for_is_on_the_curve_and_said(ask):
+    said, *rest = ask(A, B, "river", "suffix", 5)
+    curve, _ = web_app.plots(rest)
+    (drawn,) = [trace for trace in curve.data if trace.mode == "lines+markers"]
+    assert list(drawn.customdata) == [*COUNTS[:5], 5, *COUNTS[5:]]
+    assert f"from {drawn.y[0]:.3f} to {drawn.y[5]:.3f}" in said.replace("−", "-")
+    (band,) = [trace for trace in curve.data if trace.fill == "toself"]
+    low, high = sorted((band.y[5], band.y[-6]))
+    assert f"it is {'within' if low <= drawn.y[5] <= high else 'outside'} their range" in unescape(said)
 
 
-def test_what_the_model_does_not_read_whole_is_refused_or_left_out(shared_model):
+def test_what_the_model_does_not_read_whole_is_refused_or_left_out(ask):
     long = " ".join(["river"] * 40)
-    with shared_model.encoder() as encoder:
-        with pytest.raises(InputError, match=r"sentence B has 72 tokens with 32 copies, more than"):
-            plan_trial(encoder, question(shared_model, carrier=long, copies=32))
-        with pytest.raises(InputError, match="sentence A has 80 tokens, more than"):
-            plan_trial(encoder, question(shared_model, anchor=f"{long} {long}"))
-        trial = plan_trial(encoder, question(shared_model, carrier=long, copies=12))
-        assert trial.counts[-1] == 16
-        trial = plan_trial(encoder, question(shared_model, others=(long, *OTHERS), copies=30))
-        assert trial.names == ("A", "B", "D", "E")
-        assert trial.texts == (A, B, *OTHERS)
+    assert "sentence B has 72 tokens with 32 copies, more than" in ask(A, long, "river", "suffix", 32)[0]
+    assert "sentence A has 80 tokens, more than" in ask(f"{long} {long}", B, "river", "suffix", 3)[0]
+    curve, heat = web_app.plots(ask(A, long, "river", "suffix", 12))
+    assert curve.data[-1].customdata[-1] == 16
+    assert heat.data[0].y[:2] == ("A", "B")
 
 
 def test_a_text_without_tokens_is_refused(planted_profile):
-    encoder = load_encoder(planted_profile[0])
-    with pytest.raises(InputError, match="sentence A has no tokens"):
-        plan_trial(encoder, Question("\u200b", "bada", Token(70, "bada"), Placement.SUFFIX, 1, (), ()))
-
-
-def test_figures_of_a_trial_say_what_was_measured(shared_model):
-    with shared_model.encoder() as encoder:
-        answer = measure_trial(encoder, plan_trial(encoder, question(shared_model)))
-    names = [shared_model.vocabulary.decoded[token.id] for token in answer.trial.question.benign]
-    curve = similarity_curve(answer, "river", names, 0.3)
-    drawn = {trace.name: list(trace.y) for trace in curve.plot.data if trace.mode == "lines+markers"}
-    assert_allclose(next(iter(drawn.values())), answer.curve, atol=1e-5)
-    assert f"from {answer.before:.3f} to {answer.after:.3f}" in curve.alt
-    assert [row[0] for row in curve.table.rows] == ["river", *(f"{name} (benign)" for name in names)]
-    assert describe_answer(answer, "river").startswith("3 copies of river change the similarity")
-    inside = min(answer.benign_after) <= answer.after <= max(answer.benign_after)
-    ends = "): it is within their range." if inside else "): it is outside their range."
-    assert describe_answer(answer, "river").endswith(ends)
-    pairs = pair_heatmap(answer, "river", names[0])
-    assert len(pairs.plot.data) == 3
-    assert_allclose(np.array(pairs.plot.data[1].z), answer.with_token, atol=1e-3)
-    assert [row[:2] for row in pairs.table.rows] == list(zip("ABCD", (A, B, *OTHERS), strict=True))
+    startup = web_app.started(web_app.context_of(planted_profile[0]))
+    said = web_app.event_of(startup, "click", *web_app.TRY)("\u200b", "baba", "baba", "suffix", 1)[0]
+    assert "sentence A has no tokens" in said
 
 
 # Repair.
@@ -230,23 +174,19 @@ def mended(tmp_path_factory):
     return run, repair(run, out=out, strategy="unreachable", verify=False)
 
 
-@pytest.fixture(scope="module")
-def view(mended):
-    run, found = mended
-    context = web_app.context_of(run.path.parent / "model", [run.path])
+def asking(mended, found=None, model=None):
+    """A function that compares both models: what the page shows."""
+    run, made = mended
+    context = web_app.context_of(model or run.path.parent / "model", [run.path])
     with context.model.encoder() as encoder:
-        own = SharedModel(loaded_like(encoder, found.path))
-    assert context.model.is_model_of(found.record)
-    assert not own.is_model_of(found.record)
-    return opened(found, context, own)
+        other = SharedModel(loaded_like(encoder, made.path)) if model is None else None
+    context = AppContext(context.model, context.library, context.content, context.corpus, other)
+    return web_app.event_of(web_app.started(context, found or made), "click", *web_app.REPAIR)
 
 
-def opened(found, context, own):
-    startup = Startup(context.model.name, context.library, found)
-    startup.finish(
-        lambda: type(context)(context.model, context.library, context.content, context.corpus, own)
-    )
-    return RepairView(startup, found)
+@pytest.fixture(scope="module")
+def compare(mended):
+    return asking(mended)
 
 
 def token_of(mended):
@@ -259,64 +199,49 @@ def cosine(model, first, second):
 
 
 @pytest.mark.parametrize("placement", list(Placement))
-def test_both_models_read_what_the_visitor_wrote(view, mended, placement):
+def test_both_models_read_what_the_visitor_wrote(compare, mended, placement):
     run, found = mended
-    answer = view.answer(A, B, token_of(mended), placement.value, 4)
-    before, after = answer.lines["before the repair"], answer.lines["after the repair"]
-    assert before[0] == pytest.approx(after[0])
-    assert answer.same
-    assert answer.at("before the repair") > answer.at("after the repair")
-    assert answer.change("before the repair") == pytest.approx(before[answer.counts.index(4)] - before[0])
-    assert list(answer.read).count(repaired.WORD) == 0
-    if placement is Placement.SUFFIX:
-        original = load_encoder(run.path.parent / "model")
-        text = " ".join([B, *[repaired.WORD] * 4])
-        assert answer.at("before the repair") == pytest.approx(cosine(original, A, text))
-        assert answer.at("after the repair") == pytest.approx(cosine(load_encoder(found.path), A, text))
-
-
-def test_the_answer_is_shown_with_its_figure_and_says_that_nothing_was_verified(view, mended):
-    said, *slot = view.answered(A, B, token_of(mended), "suffix", 8)
+    said, *rest = compare(A, B, token_of(mended), placement.value, 4)
+    (plot,) = web_app.plots(rest)
+    before, after, _ = (dict(zip(trace.customdata, trace.y, strict=True)) for trace in plot.data)
+    assert before[0] == after[0]
+    assert before[4] > after[4]
+    assert f"by {before[4] - before[0]:.3f} before the repair" in said
+    assert "exactly the same vector in both models" in said
     assert "not verified" in said
-    assert "8 copies of" in said
-    assert slot[0]["visible"]
-    asked, *_ = view.opening()
-    assert asked["interactive"]
+    read = said.split("<details>")[1]
+    assert repaired.WORD[:2] in read
+    assert f">{repaired.WORD}<" not in read
+    if placement is Placement.SUFFIX:
+        text = " ".join([B, *[repaired.WORD] * 4])
+        for model, line in ((run.path.parent / "model", before), (found.path, after)):
+            assert line[4] == pytest.approx(cosine(load_encoder(model), A, text), abs=1e-5)
 
 
-def test_hostile_names_reasons_and_findings_are_text(view, mended, tmp_path):
+def test_hostile_names_reasons_and_findings_are_text(mended, tmp_path):
     evil = "</script><img src=x onerror=alert(1)>"
-    found = mended[1]
-    token = found.record.tokens[0].model_copy(update={"token": evil, "text": evil, "reason": evil})
+    token = mended[1].record.tokens[0].model_copy(update={"token": evil, "text": evil, "reason": evil})
     verification = repaired.repair_record(evil).verification
-    record = found.record.model_copy(update={"tokens": [token], "verification": verification})
-    (tmp_path / evil.replace("/", "")).mkdir()
-    (tmp_path / evil.replace("/", "") / REPAIR_FILE).write_text(record.model_dump_json(), "utf-8")
-    hostile = RepairView(view._startup, open_repair(tmp_path / evil.replace("/", "")))
-    said, slot, *_ = hostile.answered(A, f"{B} {evil}", token.token_id, "suffix", 4)
+    record = mended[1].record.model_copy(update={"tokens": [token], "verification": verification})
+    folder = tmp_path / evil.replace("/", "")
+    folder.mkdir()
+    (folder / REPAIR_FILE).write_text(record.model_dump_json(), "utf-8")
+    said, slot, *_ = asking(mended, open_repair(folder))(A, f"{B} {evil}", token.token_id, "suffix", 4)
     assert "alert(1)" in said
     assert "<img" not in said + str(slot)
     assert "<script" not in said + str(slot)
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({0: " "}, "sentence A is empty"),
-        ({1: 5}, "sentence B is empty"),
-        ({2: 10**6}, "no token with that id"),
-        ({2: None}, "no token with that id"),
-        ({3: "above"}, "place of the copies"),
-        ({4: 0}, "1 to 32"),
-    ],
+    ("place", "value", "reason"),
+    [(0, " ", "sentence A is empty"), (2, 10**6, "no token with that id"), (4, 0, "1 to 32")],
 )
-def test_what_cannot_be_used_is_refused(view, mended, change, reason):
-    asked = dict(enumerate((A, B, token_of(mended), "suffix", 4))) | change
-    with pytest.raises(InputError, match=reason):
-        view.answer(*asked.values())
+def test_what_cannot_be_used_is_refused(compare, mended, place, value, reason):
+    asked = [A, B, token_of(mended), "suffix", 4]
+    asked[place] = value
+    assert reason in compare(*asked)[0]
 
 
 def test_a_repair_of_another_model_is_refused(mended, bert_folder):
-    other = opened(mended[1], web_app.context_of(bert_folder), None)
-    with pytest.raises(InputError, match="of a different model than"):
-        other.answer(A, B, token_of(mended), "suffix", 4)
+    ask = asking(mended, model=bert_folder)
+    assert "of a different model than" in ask(A, B, token_of(mended), "suffix", 4)[0]

@@ -59,36 +59,11 @@ def test_a_locked_folder_of_an_impact_or_explanation_is_refused_before_the_model
             call()
 
 
-@pytest.mark.parametrize("function", ["detect", "explain", "impact"])
-def test_a_file_in_the_way_is_refused_before_the_model_is_loaded(tmp_path, function):
-    (tmp_path / "file").write_text("mine")
-    call = {
-        "detect": lambda out: detect(NO_MODEL, settings=planted.SMALL, out=out),
-        "explain": lambda out: explain(NO_MODEL, ["river"], out=out),
-        "impact": lambda out: impact(NO_MODEL, tokens=["river"], intrusion="bundled", out=out),
-    }[function]
-    with pytest.raises(RunError, match="file"):
-        call(tmp_path / "file")
-    with pytest.raises(RunError, match="is a file"):
-        call(tmp_path / "file" / "below" / "it")
-
-
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="permissions do not bind this user")
 def test_a_read_only_folder_is_refused_before_the_model_is_loaded(tmp_path):
     (tmp_path / "fixed").mkdir(mode=0o500)
     with pytest.raises(RunError, match="is read-only"):
         detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "fixed" / "run")
-
-
-def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_run, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    wrong = "is the folder of a run or another measurement: choose another one, such as .*explain"
-    with pytest.raises(RunError, match=wrong):
-        explain(NO_MODEL, ["river"], out=small_run.path)
-    for out in (tmp_path, small_run.path):
-        with pytest.raises(RunError, match="contains files but no impact"):
-            impact(NO_MODEL, tokens=[5], intrusion="bundled", out=out)
-    planted.refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong)
 
 
 def test_a_precision_that_the_model_lacks_is_refused_before_the_vocabulary_is_encoded(encoder, tmp_path):
@@ -108,3 +83,14 @@ def test_a_path_from_a_notebook_may_begin_with_the_home_folder(encoder, tmp_path
     monkeypatch.setenv("HOME", str(tmp_path))
     run = detect(encoder, sentences=tiny.sentences(60), settings=planted.SMALL, tokens=[60], out="~/run")
     assert run.path == tmp_path / "run"
+
+
+def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_run, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    wrong = "is the folder of a run or another measurement: choose another one, such as .*explain"
+    with pytest.raises(RunError, match=wrong):
+        explain(NO_MODEL, ["river"], out=small_run.path)
+    for out in (tmp_path, small_run.path):
+        with pytest.raises(RunError, match="contains files but no impact"):
+            impact(NO_MODEL, tokens=[5], intrusion="bundled", out=out)
+    planted.refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong)

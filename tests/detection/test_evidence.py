@@ -9,9 +9,8 @@ import pytest
 
 import planted
 import profiled
-from stickytoken import detect, load_encoder, open_run
+from stickytoken import load_encoder, open_run
 from stickytoken.detection.run_folder import EVIDENCE_FILE, EVIDENCE_RECORD_FILE
-from stickytoken.methods.probes import pairs_to_show
 
 FILES = (EVIDENCE_FILE, EVIDENCE_RECORD_FILE)
 
@@ -116,27 +115,3 @@ def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, run_co
     assert again.evidence.tokens.equals(run.evidence.tokens)
     after = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
     assert after == before
-
-
-def test_a_run_of_the_method_std_keeps_evidence_too(encoder, tmp_path):
-    run = planted.detect_thirty(encoder, tmp_path / "run")
-    evidence = run.evidence
-    carriers = {pair.sentence2 for pair in run.plan.validation}
-    anchors = {pair.sentence1 for pair in run.plan.validation}
-    assert set(evidence.record.carriers) <= carriers
-    shown = evidence.tokens.filter(pl.col("typical_before").is_not_null())
-    assert set(shown["typical_anchor"]) <= anchors
-    assert (shown["typical_before"] < run.plan.mean_similarity).all()
-    assert evidence.record.anchors == len(anchors)
-
-
-def test_tokens_without_a_pair_have_none(model):
-    """A model whose texts are all more similar than its vocabulary."""
-    nothing = np.zeros((2, 3), dtype=bool)
-    values = np.ones((2, 3))
-    assert pairs_to_show(values, values, nothing, 0.0) == {"typical": [], "largest": []}
-
-
-def test_a_sample_smaller_than_what_is_shown(model, tmp_path):
-    run = detect(model, sentences=profiled.corpus(), settings=profiled.SMALL, sample=2, out=tmp_path / "run")
-    assert len(run.evidence.tokens.filter(~pl.col("ordinary"))) == 2

@@ -74,12 +74,6 @@ def test_the_same_call_gives_the_same_numbers_and_a_run_in_a_folder_does_too(fou
     assert run.judge(**SMALL, encoder=pulling).tokens.equals(found.tokens)
 
 
-def test_an_ordinary_model_has_nothing_to_flag(tmp_path):
-    ordinary = load_encoder(profiled.planted_model(0))
-    run = profiled.detect_profile(ordinary, tmp_path / "run", smallest_effect=1)
-    assert judge(run, **SMALL, encoder=ordinary).flagged.is_empty()
-
-
 def test_named_tokens_are_judged_beside_the_random_ones_of_the_run(pulling, tmp_path):
     run = profiled.detect_profile(pulling, tmp_path / "run", tokens=[34, 200], smallest_effect=1)
     found = judge(run, **SMALL, encoder=pulling)
@@ -113,10 +107,3 @@ def test_what_cannot_be_judged_is_refused(run, pulling, small_run):
         judge(small_run, **SMALL)
     with pytest.raises(RunError, match="another model"):
         judge(run, **SMALL, encoder=load_encoder(profiled.planted_model(1)))
-
-
-def test_long_documents_are_judged_by_their_first_sentences(run, pulling):
-    texts = SMALL["sentences"]
-    documents = [" ".join(texts[k : k + 4]) for k in range(len(texts) - 4)]
-    found = judge(run, documents, encoder=pulling, anchors=200)
-    assert found.sticky["token"].to_list() == [planted.PLANTED]

@@ -7,7 +7,6 @@ import pytest
 import planted
 from stickytoken import detect
 from stickytoken.detection import probe
-from stickytoken.encoders import analyze_vocabulary, load_encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 
@@ -31,41 +30,6 @@ def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, tmp_path, in
         for metric, ending in METRICS.items():
             assert evidence.validation_rate[metric] == row[f"validation_rate{ending}"]
     assert len({evidence.validation_rate["cosine"] for evidence in found}) > 3
-
-
-def test_the_rates_are_the_weighted_rates_of_the_placements(encoder):
-    events = []
-    options = {"sentences": planted.small_corpus(), "settings": planted.SMALL, "progress": events.append}
-    found = probe(encoder, [55, 60, 55], **options)
-    assert found[0] == found[2] != found[1]
-    validated = [event for event in events if event.stage == "validate"]
-    assert [(event.done, event.total) for event in validated] == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    assert validated[-1].sequences == 3 * 6 * 3 * 3
-    for evidence in found:
-        assert list(evidence.by_placement) == ["prefix", "suffix", "random"]
-        for metric in METRICS:
-            rates = {place: by_metric[metric] for place, by_metric in evidence.by_placement.items()}
-            mean = (4 * rates["prefix"] + 4 * rates["suffix"] + 3 * rates["random"]) / 11
-            assert evidence.validation_rate[metric] == pytest.approx(mean, abs=1e-12)
-            assert all((rate * 6) == pytest.approx(round(rate * 6)) for rate in rates.values())
-        assert len(evidence.lift_by_copies) == 3
-        assert sum(evidence.lift_by_copies) / 3 == pytest.approx(evidence.lift, abs=1e-12)
-
-
-def test_a_planted_token_rises_with_every_copy():
-    encoder = load_encoder(planted.planted_model(3))
-    vocabulary = analyze_vocabulary(encoder)
-    planted_id, ordinary_id = (vocabulary.tokens.index(token) for token in (planted.PLANTED, "?"))
-    sticky, ordinary = probe(
-        encoder,
-        [planted_id, ordinary_id],
-        sentences=planted.small_corpus(),
-        settings=replace(planted.SMALL, pairs=200, validation_pairs=40),
-    )
-    assert sticky.validation_rate["cosine"] == pytest.approx(1.0)
-    assert sticky.lift_by_copies == sorted(sticky.lift_by_copies)
-    assert sticky.lift > 4 * ordinary.lift
-    assert ordinary.validation_rate["cosine"] < 0.9
 
 
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):

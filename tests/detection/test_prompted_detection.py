@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -19,34 +18,17 @@ from stickytoken.detection import detect
 from stickytoken.errors import InputError, RunError
 from stickytoken.machine import Precision
 from stickytoken.measurement.ray_engine import ShardWorker, ray_engine
-from stickytoken.methods.registry import entries
 
 pytestmark = pytest.mark.slow
 
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
-OPTIONS = (
-    "--device cpu --prompt prompteol --token-prepending --set start=1 --set exit=3 --set layer=3".split()
-)
 SAMPLE = 40
 SHARD_PROBES = 6 * planted.SHARD_PROBES
-
-
-@pytest.fixture(scope="module", params=["llama", "qwen2"])
-def folder(request, tmp_path_factory):
-    return tiny_decoders.saved_decoder(tmp_path_factory.mktemp(request.param) / "model", request.param)
 
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory):
     return tiny_decoders.saved_decoder(tmp_path_factory.mktemp("qwen2") / "model")
-
-
-@pytest.fixture(scope="module")
-def corpus_file(tmp_path_factory):
-    """As many sentences as the method profile needs."""
-    path = tmp_path_factory.mktemp("sentences") / "sentences.txt"
-    path.write_text("\n".join(tiny.sentences(200)) + "\n")
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +55,9 @@ METHODS = {
 }
 
 
-def test_the_table_of_this_module_names_every_method():
-    """A method that is added to the library must be added here too."""
-    assert set(METHODS) == {entry.name for entry in entries()}
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_that_is_cut_off_continues_to_the_same_bytes(folder, method, tmp_path):
-    encoder = load_prompted(folder, device="cpu", **READING)
+def test_a_run_that_is_cut_off_continues_to_the_same_bytes(qwen, method, tmp_path):
+    encoder = load_prompted(qwen, device="cpu", **READING)
     run_detection, stage, options = METHODS[method]
     whole = run_detection(encoder, tmp_path / "whole", **options)
     assert len(whole.tokens) == SAMPLE
@@ -88,49 +65,13 @@ def test_a_run_that_is_cut_off_continues_to_the_same_bytes(folder, method, tmp_p
         run_detection(encoder, tmp_path / "run", progress=engines.interrupted_after(stage, done=6), **options)
     before = planted.shards_of(tmp_path / "run")
     assert before
-    run_detection(load_prompted(folder, device="cpu", **READING), tmp_path / "run", **options)
+    run_detection(load_prompted(qwen, device="cpu", **READING), tmp_path / "run", **options)
     after = planted.shards_of(tmp_path / "run")
     assert {name: after[name] for name in before} == before
     assert_same_run(tmp_path / "run", whole.path)
-    other = load_prompted(folder, device="cpu", **READING | {"prompt": "cot"})
+    other = load_prompted(qwen, device="cpu", **READING | {"prompt": "cot"})
     with pytest.raises(RunError, match="encoder"):
         run_detection(other, tmp_path / "run", **options)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_command_finds_what_the_function_finds(qwen, corpus_file, method, tmp_path):
-    arguments = [
-        "detect", qwen, *OPTIONS, "--sentences", corpus_file, "--sample", 12, "--set", "report=false",
-        *("--method", method), *(planted.SMALL_OPTIONS[4:] if method == "std" else ()),
-    ]  # fmt: skip
-    told = planted.command(*arguments, "--out", tmp_path / "command", "-f", "json")
-    found = planted.document(told)
-    record = json.loads((tmp_path / "command" / "run.json").read_text())
-    assert "This sentence : <PST>" in record["identity_parts"]["encoder"]["prompt"]
-    vocabulary = pl.read_parquet(tmp_path / "command" / "vocabulary.parquet")
-    categories = dict(zip(vocabulary["token"], vocabulary["category"], strict=True))
-    assert categories['"'] == "UNREACHABLE_SINGLE_TOKEN"
-    # The function opens the command's run: it has the same identity.
-    before = planted.files_of(tmp_path / "command")
-    run = detect(
-        load_prompted(qwen, device="cpu", **READING),
-        sentences=corpus_file,
-        settings=planted.SMALL if method == "std" else None,
-        sample=12,
-        evidence=False,
-        out=tmp_path / "command",
-    )
-    assert len(run.tokens) == 12
-    assert found["run"] == str(tmp_path / "command")
-    assert (
-        f"layer: {READING['layer']} of {tiny_decoders.LAYERS} (chosen by the user)"
-        in told.stderr.splitlines()
-    )
-    assert planted.files_of(tmp_path / "command") == before
-    planted.refused(
-        "detect", qwen, *OPTIONS[:-1], "layer=2", *arguments[len(OPTIONS) + 2 :],
-        "--out", tmp_path / "command", saying="differs in encoder",
-    )  # fmt: skip
 
 
 def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
@@ -176,12 +117,6 @@ def test_tokens_that_would_end_the_quotation_are_not_looked_at(qwen, tmp_path):
     assert quotation in run.tokens["token_id"].to_list()
 
 
-def test_a_probe_shows_evidence_inside_the_prompt(qwen, corpus_file):
-    options = [*OPTIONS, *planted.PROBE_OPTIONS[4:], "--method", "std", "--sentences", corpus_file]
-    (shown,) = planted.document(planted.command("probe", qwen, "!", *options, "-f", "json"))
-    assert shown["token"] == "!"
-
-
 # Ray.
 
 
@@ -198,10 +133,8 @@ def test_workers_compute_the_bytes_of_one_process(qwen, tmp_path):
     "options",
     [
         READING,
-        {"prompt": "ke"},
         {"prompt": "metaeol", "token_prepending": True, "max_length": 300, "token_budget": 64},
         {"prompt": 'A title: "*sent 0*" is about', "layer": 2, "dtype": "bfloat16"},
-        {"prompt": "echo"},
     ],
 )
 def test_a_worker_loads_the_same_encoder(qwen, options):
@@ -221,27 +154,3 @@ def test_the_first_rounds_are_screened_in_bfloat16(qwen, tmp_path):
     own = pl.read_parquet(plain.path / "shards" / "screen-*.parquet").sort("token_id")
     assert screened["token_id"].equals(own["token_id"])
     assert not screened["contraction"].equals(own["contraction"])
-
-
-@pytest.mark.parametrize("prompt", ["prompteol", "metaeol"])
-def test_a_lower_precision_gives_nearly_the_vectors_and_leaves_the_model_alone(qwen, prompt):
-    encoder = load_prompted(qwen, device="cpu", **READING | {"prompt": prompt})
-    exact = encoder.encode(tiny.sentences(20))
-    lower = encoder.at(Precision.BFLOAT16)
-    assert lower is encoder.at(Precision.BFLOAT16)
-    assert lower.at(None) is lower
-    found = lower.encode(tiny.sentences(20))
-    cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
-    assert 0.99 < cosines.min() < 1 - 1e-9
-    assert np.array_equal(encoder.encode(tiny.sentences(20)), exact)
-
-
-def test_a_precision_that_is_not_there_is_refused(qwen):
-    encoder = load_prompted(qwen, device="cpu", **READING)
-    with pytest.raises(InputError, match="not available on cpu"):
-        encoder.at(Precision.TF32)
-    half = load_prompted(qwen, device="cpu", dtype="bfloat16", **READING)
-    with pytest.raises(InputError, match="already computes in bfloat16"):
-        half.at(Precision.BFLOAT16)
-    with pytest.raises(InputError, match="needs CUDA"):
-        load_prompted(qwen, device="cpu", dtype="tf32", **READING)

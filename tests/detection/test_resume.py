@@ -97,14 +97,6 @@ def test_a_damaged_shard_is_computed_again_and_the_others_are_not(encoder, run_c
     assert_same_run(run_copy, whole)
 
 
-def test_a_run_in_shards_of_another_size_is_computed_anew_and_counts_its_own_texts(encoder, run_copy, whole):
-    """A later version may cut shards differently: what lies there must not be counted twice."""
-    (run_copy / "tokens.parquet").unlink()
-    run = continued(encoder, run_copy, shard_probes=8192)
-    assert run.tokens["verdict"].to_list() == open_run(whole).tokens["verdict"].to_list()
-    assert run.result.sequences == open_run(whole).result.sequences
-
-
 def test_a_finished_run_is_opened_without_computing_or_writing(encoder, run_copy):
     before = planted.files_of(run_copy)
     events = []

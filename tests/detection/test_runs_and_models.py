@@ -28,11 +28,6 @@ def other(encoder, **changes):
     return SimpleNamespace(name="other", identity=replace(encoder.identity, **changes))
 
 
-def test_the_model_of_a_run_is_known_again(small_run, encoder):
-    assert model_difference(small_run.record, encoder.identity) == []
-    require_same_model(small_run, encoder)
-
-
 def test_another_model_is_refused_by_what_differs(small_run, encoder):
     changed = other(encoder, prompt="query: ", max_length=None)
     assert model_difference(small_run.record, changed.identity) == ["max_length", "prompt"]

@@ -39,16 +39,12 @@ def vocabulary():
     ("text", "token_id"),
     [
         ("tip", 1),  # the vocabulary string, though "▁tip" reads the same
-        ("▁tip", 2),
         (" tip", 2),  # the decoded text
         ("river", 3),  # the decoded text without the space
         ("▁river", 3),  # the vocabulary string before the decoded text of another entry
         ("##s", 4),  # an entry that text cannot produce, by its vocabulary string
-        ("s", 5),
         ("<s>", 0),
         ("▁▁", 10),
-        ("12", 20),
-        ("a,b", 22),
     ],
 )
 def test_a_token_is_found_by_vocabulary_string_then_text_then_text_without_spaces(vocabulary, text, token_id):
@@ -85,11 +81,6 @@ def test_without_a_choice_all_available_tokens_are_taken_by_ascending_id(vocabul
     assert chosen[2].text == " tip"
 
 
-def test_named_tokens_are_taken_once_and_by_ascending_id(vocabulary):
-    chosen = choose_tokens(vocabulary, [13, 1, 13, 0], None, 0)
-    assert [(token.id, token.text) for token in chosen] == [(0, "<s>"), (1, "tip"), (13, "Stone")]
-
-
 def test_a_sample_is_a_function_of_the_seed_and_every_token_comes_about_equally_often(vocabulary):
     """4 of 12 in 600 samples: 200 times each, standard deviation 11.5."""
     counts = dict.fromkeys(AVAILABLE, 0)
@@ -108,14 +99,10 @@ def test_a_sample_is_a_function_of_the_seed_and_every_token_comes_about_equally_
     ("ids", "sample", "message"),
     [
         ([1, 4], None, r"token id 4 cannot occur in text \(UNREACHABLE_MULTI_TOKEN\): leave it out"),
-        ([10], None, r"token id 10 cannot occur in text \(MEANINGLESS\)"),
         ([14], None, r"token id 14 cannot occur in text \(not in the vocabulary\)"),
-        ([-1], None, r"token id -1 cannot occur in text \(not in the vocabulary\)"),
         ([], None, "there are no tokens to test"),
         (None, 0, "sample is 0: it must be between 1 and 12"),
-        (None, -1, "must be between 1 and 12"),
         (None, 13, "sample is 13: it must be between 1 and 12"),
-        ([1, 2], 3, "must be between 1 and 2"),
     ],
 )
 def test_a_choice_that_cannot_be_made_is_refused(vocabulary, ids, sample, message):
@@ -132,22 +119,16 @@ def test_a_vocabulary_without_available_entries_is_refused():
     ("name", "content", "ids"),
     [
         ("a.txt", "river\ntip\n", [3, 1]),
-        ("a.txt", "river\r\ntip\r\n", [3, 1]),
         ("a.txt", "\n\nriver\n   \ntip", [3, 1]),
         ("a.txt", "\ufeffriver\n", [3]),
         ("a.txt", " tip\ntip\n", [2, 1]),
-        ("a", "12\n", [20]),
-        ("a.csv", "token_id\n13\n1\n", [13, 1]),
         ("a.csv", "token_id,token\n13,Stone\n2, tip\n", [13, 2]),
         ("a.csv", "token_id,token\n3,river\n20,12\n6,\n", [3, 20, 6]),
         ("a.csv", "rank,token\n1,river\n2,tip\n", [3, 1]),
         ("a.txt", "#7\n##s\n#3\n", [7, 4, 3]),
         ("a.csv", 'token\n"a,b"\n""""\n', [22, 21]),
-        ("a.csv", "token\n12\n", [20]),
-        ("a.CSV", "token\n##s\n", [4]),
         ("a.tsv", "token\tscore\n▁tip\t1\n", [2]),
         ("a.jsonl", '{"token_id": 3}\n{"token_id": 5}\n', [3, 5]),
-        ("a.jsonl", '{"token": " tip"}\n', [2]),
         ("a.parquet", pl.DataFrame({"token_id": [7, 3], "token": ["▁a", "▁river"], "kind": None}), [7, 3]),
     ],
 )
@@ -159,36 +140,21 @@ def test_tokens_are_read_from_text_and_tables(vocabulary, write, name, content, 
     ("name", "content", "message"),
     [
         ("a.txt", "", "is empty"),
-        ("a.txt", " \n\n", "is empty"),
         ("a.txt", "tip\nunheard\n", "no token 'unheard'"),
         ("a.txt", "a\n", "may be any of the token ids 6, 7"),
         ("a.csv", "rank,score\n1,2\n", "has no column 'token_id' or 'token': it has rank, score"),
         ("a.csv", "token_id\n3\ntip\n", "the token_id of row 2 is"),
         ("a.csv", "token_id,token\n,tip\n", "the token_id of row 1 is"),
         ("a.csv", "token_id\n3.5\n", "the token_id of row 1 is"),
-        ("a.csv", "token\nunheard\n", "no token 'unheard'"),
-        ("a.jsonl", "{token", "is not a readable jsonl file"),
-        ("a.parquet", "PAR1", "is not a readable parquet file"),
         ("a.jsonl", '{"token_id": 3.5}\n', "token_id"),
-        ("a.jsonl", '{"token_id": [3]}\n', "token_id"),
         ("a.jsonl", '{"token": "tip"}\n{"token": null}\n', "row 2"),
         ("a.csv", "token_id,token\n13,Stone\n1,river\n", "row 2 .* token id 1 is 'river', .* has 'tip'"),
         ("a.jsonl", '{"token_id": 20, "token": 13}\n', "row 1 .* token id 20 is 13, .* has '12'"),
-        ("a.csv", "token_id,token_id\n1,2\n", "two columns called 'token_id'"),
-        ("a.txt", b"tip\x00\xff", "not UTF-8 text"),
     ],
-    ids=range(18),
 )
 def test_a_token_file_that_cannot_be_used_is_refused(vocabulary, write, name, content, message):
     with pytest.raises(InputError, match=message):
         token_ids_from_file(vocabulary, write(name, content))
-
-
-def test_a_token_file_that_is_missing_or_a_folder_is_refused(vocabulary, tmp_path):
-    with pytest.raises(InputError, match="no file"):
-        token_ids_from_file(vocabulary, tmp_path / "absent.txt")
-    with pytest.raises(InputError, match="is a folder"):
-        token_ids_from_file(vocabulary, tmp_path)
 
 
 def test_a_token_is_found_by_vocabulary_string_and_by_text(finished_run):

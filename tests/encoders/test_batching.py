@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import tiny
 import tiny_architectures as architectures
 from stickytoken import load_encoder
-from stickytoken.encoders.compute.batches import BatchRunner, affordable_tokens
-from stickytoken.encoders.compute.workers import compute_all, worker_count
+from stickytoken.encoders.compute.batches import BatchRunner, compute_all, worker_count
 from stickytoken.encoders.protocol import TOKEN_MULTIPLE, equal_length_batches
 from stickytoken.errors import EncodingError
 from torch_threads import torch_threads
@@ -37,13 +36,6 @@ def test_a_batch_is_full_of_one_length_and_long_ones_come_first(sizes, budget):
             step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
             more = step if len(batch) >= step else 1
             assert (len(batch) + more) * max(1, length) > budget
-
-
-@pytest.mark.parametrize("length", [1, 24, 64, 100, 5000])
-def test_batches_have_multiples_of_tokens_where_their_budget_allows_it(length):
-    full = len(equal_length_batches([length] * 9000, 4096)[0]) * length
-    assert 2048 < full <= max(4096, length)
-    assert full % TOKEN_MULTIPLE == 0 or length > 4096 // TOKEN_MULTIPLE
 
 
 # --- memory; the allocator is the one part that no test machine can run
@@ -83,14 +75,11 @@ def test_one_input_that_does_not_fit_is_an_error(model, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("free", "bytes_per_token", "expected"),
-    [(80e9, 1e6, 32000), (80e9, 1.0, 262144), (1e6, 1e6, 4096), (0, 0, 4096)],
+    ("free", "taken", "budget"), [(10e9, 100_000, 40_000), (80e9, 1, 262_144), (1e6, 1e6, 4096), (0, 0, 4096)]
 )
-def test_a_batch_takes_a_share_of_the_free_memory_within_bounds(free, bytes_per_token, expected):
-    assert affordable_tokens(free, bytes_per_token) == expected
-
-
-def test_on_cuda_the_free_memory_sets_the_batch(monkeypatch, tmp_path):
+def test_on_cuda_a_batch_takes_a_share_of_the_free_memory_within_bounds(
+    free, taken, budget, monkeypatch, tmp_path
+):
     launched, launch = [], BatchRunner.launch
 
     def counted(self, contents):
@@ -100,11 +89,11 @@ def test_on_cuda_the_free_memory_sets_the_batch(monkeypatch, tmp_path):
     monkeypatch.setattr(BatchRunner, "launch", counted)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 5_000)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5_000 + 64 * 32 * 100_000)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10e9, 80e9))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5_000 + 64 * 32 * taken)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80e9))
     encoder = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=32)))
-    # Texts of 32 tokens, [CLS] and [SEP] among them, that take 100,000 bytes a token; 40 % of 10 GB.
-    assert encoder._runner._budget_by_memory() == 40_000
+    # 40 % of the free memory; texts have 32 tokens, [CLS] and [SEP] among them.
+    assert encoder._runner._budget_by_memory() == budget
     assert launched[-1] == launched[-2] == 64 * 30
 
 
@@ -114,11 +103,10 @@ def test_on_cuda_the_free_memory_sets_the_batch(monkeypatch, tmp_path):
 @pytest.mark.parametrize(("name", "pooling"), [("bert", "mean"), ("t5", "mean"), ("qwen2-chat", "lasttoken")])
 def test_vectors_do_not_depend_on_the_number_of_threads(name, pooling, backbone):
     encoder = load_encoder(architectures.stacked(backbone(name), pooling=pooling), token_budget=40)
-    alone = encoder.encode(TEXTS)
-    for threads in (2, 3):
-        with torch_threads(threads):
-            # MKL rounds by where its inputs lie in memory.
-            np.testing.assert_allclose(encoder.encode(TEXTS), alone, atol=4e-6)
+    alone = encoder.encode(TEXTS[:20])
+    with torch_threads(3):
+        # MKL rounds by where its inputs lie in memory.
+        np.testing.assert_allclose(encoder.encode(TEXTS[:20]), alone, atol=4e-6)
 
 
 def test_every_item_is_computed_once_by_threads_of_one_torch_thread_each():
@@ -186,7 +174,7 @@ def test_calls_that_overlap_give_back_what_was_there_before_the_first():
 
 
 def test_workers_are_for_known_modules_without_hooks_and_not_more_than_torch_may_use(model, monkeypatch):
-    monkeypatch.setattr("stickytoken.encoders.compute.workers.available_cores", lambda: 4)
+    monkeypatch.setattr("stickytoken.encoders.compute.batches.available_cores", lambda: 4)
 
     class Own(torch.nn.Identity):
         pass

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
-from stickytoken.encoders import Encoder, IdEncoder, Prompting, load_encoder, mean_similarity
+from stickytoken.encoders import Encoder, IdEncoder, Prompting, load_encoder
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.module import CausalPrompt, reading_for
 from stickytoken.encoders.prompted.prompts import find_prompt
@@ -141,17 +141,10 @@ def test_it_is_an_encoder_of_float32_vectors_in_the_order_of_the_texts(subject):
         load_encoder(encoder, device="cpu", revision="main")
     with pytest.raises(InputError, match="encode takes a list of texts, got the text 'river'"):
         encoder.encode("river")
-    for wrong in (
-        None,
-        b"river",
-        {"river"},
-        {"river": 1},
-        pl.DataFrame({"text": ["river"]}),
-        np.array([["river"]]),
-    ):
+    for wrong in (None, {"river"}, pl.DataFrame({"text": ["river"]}), np.array([["river"]])):
         with pytest.raises(InputError, match="the argument of encode is "):
             encoder.encode(wrong)
-    for wrong in (["river", None], [b"river"], [["river"]], np.array([1.0])):
+    for wrong in (["river", None], np.array([1.0])):
         with pytest.raises(InputError, match=r"item \d is "):
             encoder.encode(wrong)
 
@@ -208,18 +201,6 @@ def test_a_token_added_to_the_users_tokenizer_is_read(subject):
     assert encoder.identity.tokenizer == subject.again().identity.tokenizer != before.tokenizer
     assert len(encoder.tokenizer.entries) == size + 1
     assert encoder.content_ids(["a zebra"]) == subject.again().content_ids(["a zebra"])
-
-
-def test_the_mean_similarity_is_that_of_all_its_strings(subject):
-    encoder = subject.encoder
-    entries = list(encoder.tokenizer.entries.values())
-    lists = zip(entries, encoder.content_ids(entries), strict=True)
-    strings = [text for text, ids in lists if ids and encoder.fits(ids)]
-    vectors = encoder.encode(strings, allow_zero=True).astype(float)
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = mean_similarity(encoder, chunk=99)
-    assert found.entries == len(strings)
-    assert found.value == pytest.approx((units @ units.T).mean(), abs=1e-5)
 
 
 # --- those that read token ids

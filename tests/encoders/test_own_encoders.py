@@ -23,16 +23,6 @@ def bag(**options):
     return WordBag(tiny.wordpiece_tokenizer(), **options)
 
 
-def test_a_class_with_encode_and_a_tokenizer_becomes_an_encoder_of_texts():
-    own = bag()
-    encoder = load_encoder(own)
-    assert (encoder.name, encoder.device, encoder.dimension, encoder.max_length) == ("bag", "cpu", 16, None)
-    found = encoder.encode(["the stone", "a bird", "the stone"])
-    assert np.allclose(found[0], own.vector("the stone"))
-    assert own.calls[-1] == ["the stone", "a bird"]
-    assert encoder.content_ids(["a bird"]) == own.tokenizer(["a bird"], add_special_tokens=False)["input_ids"]
-
-
 def test_members_are_found_without_being_computed():
     class Costly:
         @property
@@ -90,15 +80,6 @@ def test_an_object_that_encodes_nothing_is_told_what_it_lacks(model):
         load_encoder(model)
 
 
-def test_a_text_longer_than_the_class_says_is_refused_by_its_name():
-    own = bag()
-    own.max_length = 6
-    encoder = load_encoder(own)
-    assert encoder.encode(["the old river sings"]).shape == (1, 16)
-    with pytest.raises(EncodingError, match=r"'the old river sings on'.*7 tokens.*reads 6"):
-        encoder.encode(["the old river sings on"])
-
-
 def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path):
     encoder = load_encoder(WordBag())
     assert encoder.encode(["a bird"]).shape == (1, 16)
@@ -137,17 +118,10 @@ def test_what_needs_ids_says_so_in_one_line(tmp_path):
             run()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ProfileSettings(
-            insertion=Insertion.TEXT, anchors=60, vocabulary_anchors=40, topics=4, confirming_texts=12
-        ),
-        StdSettings(sentences=40, scoring_pairs=4, validation_pairs=4, copies=2),
-    ],
-    ids=["profile", "std"],
-)
-def test_detection_with_texts_needs_nothing_but_texts(tmp_path, settings):
+def test_detection_with_texts_needs_nothing_but_texts(tmp_path):
+    settings = ProfileSettings(
+        insertion=Insertion.TEXT, anchors=60, vocabulary_anchors=40, topics=4, confirming_texts=12
+    )
     options = {"sentences": Sentences(tuple(tiny.sentences(900)), "test"), "settings": settings, "sample": 12}
     run = detect(load_encoder(bag()), out=tmp_path / "run", **options)
     assert run.tokens.height == 12

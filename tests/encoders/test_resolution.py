@@ -1,9 +1,7 @@
 """From a name to the place where a model or a tokenizer lies."""
 
 import importlib
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -169,27 +167,15 @@ def test_packaged_weights_that_are_missing_or_tampered_with_are_refused(tmp_path
         assert str(folder / "model.safetensors") in str(caught.value)
 
 
-def test_a_hub_that_cannot_be_reached_is_told_at_once_in_one_line(hub_cache):
-    """Its library would wait between attempts, and print a line about each."""
-    environment = os.environ | {
-        "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(hub_cache),
-        "NO_COLOR": "1",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "stickytoken", "tokens", "someone/model"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert "(127.0.0.1 cannot be reached: Connection refused)" in line
-
-
 @pytest.mark.parametrize("proxy", [None, "https_proxy", "all_proxy"])
 def test_a_hub_is_not_tried_behind_a_proxy_or_where_files_are_cached(proxy, hub_cache, monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "https://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match=r"127.0.0.1 cannot be reached"):
-        require_hub("someone/model")
+    # Its library would wait between attempts, and print a line about each.
+    with pytest.raises(ModelError, match=r"\(127.0.0.1 cannot be reached: Connection refused\)"):
+        load_tokenizer("someone/model")
     if proxy is None:
         (hub_cache / "models--someone--model").mkdir(parents=True)
     else:

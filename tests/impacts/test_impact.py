@@ -1,7 +1,6 @@
 """Whole impact measurements: results, resumption, other folders, bad input."""
 
 import json
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,8 @@ import impact_files as files
 import planted
 from stickytoken import open_impact, open_run
 from stickytoken.data.tasks import load_task
-from stickytoken.errors import EncodingError, InputError, RunError
-from stickytoken.impacts import ImpactSettings, Side, impact
+from stickytoken.errors import InputError, RunError
+from stickytoken.impacts import ImpactSettings, impact
 from stickytoken.impacts.results import TABLES
 from stickytoken.impacts.statistics import gaps, impact_markdown
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
@@ -96,7 +95,6 @@ def test_tables_agree_with_each_other(whole):
         assert row["drop"] == pytest.approx(clean[row["task"], row["metric"]]["score"] - row["score"])
         assert row["drop_low"] <= row["drop_high"]
     assert len(whole.effects) == 2 + 2 + 4
-    assert repr(whole).startswith(f"<Impact: {whole.record.model}, tokens: 2, tasks: 3, in ")
     assert whole.effects.filter("main")["metric"].to_list() == ["spearman", "v_measure", "ndcg_at_10"]
     for row in whole.effects.iter_rows(named=True):
         mean = drops.filter(task=row["task"], metric=row["metric"], kind="named")["drop"].mean()
@@ -136,14 +134,6 @@ def test_long_texts_are_cut_alike_and_counted(encoder, tmp_path, insertion):
     assert len({len(each) for each in counting.seen if isinstance(each, tuple)}) <= 2
 
 
-def test_a_text_without_a_vector_is_an_error_and_no_zero(planted_encoder, sticky, tmp_path):
-    folder = files.beir(tmp_path / "beir")
-    corpus = folder / "corpus.jsonl"
-    corpus.write_text(corpus.read_text("utf-8") + json.dumps({"_id": "empty", "text": ""}) + "\n")
-    with pytest.raises(EncodingError, match=r"has no tokens|is zero"):
-        impact(planted_encoder, [folder], tokens=[sticky], settings=files.FEW, out=tmp_path / "out")
-
-
 def test_a_finished_measurement_is_opened_and_another_refused(
     whole, planted_encoder, options, tasks, tmp_path, planted_run
 ):
@@ -153,7 +143,6 @@ def test_a_finished_measurement_is_opened_and_another_refused(
     assert counting.seen == []
     for given, settings, part in (
         (tasks, replace(files.FEW, copies=5), r"settings\.copies"),
-        (tasks, replace(files.FEW, benign=2), "benign"),
         ([tasks[0], tasks[2]], files.FEW, r"tasks\.groups"),
     ):
         with pytest.raises(RunError, match=f"it differs in .*{part}"):
@@ -165,38 +154,19 @@ def test_a_finished_measurement_is_opened_and_another_refused(
             impact(planted_encoder, tasks[:1], out=folder, **options)
 
 
-def test_a_damaged_shard_is_computed_again(whole, planted_encoder, options, tasks, tmp_path):
-    impact(planted_encoder, tasks[:1], out=tmp_path / "out", **options)
-    path = tmp_path / "out" / "shards" / "task-sts-000002.parquet"
-    content = path.read_bytes()
-    path.write_bytes(content[:-20])
-    (tmp_path / "out" / "effects.parquet").unlink()
-    again = impact(planted_encoder, tasks[:1], out=tmp_path / "out", **options)
-    assert path.read_bytes()[:4] == content[:4]
-    assert again.conditions.equals(whole.conditions.filter(task="sts"))
-
-
 def test_what_is_no_whole_impact_is_refused(tmp_path, whole):
     with pytest.raises(RunError, match=r"it has no impact\.json"):
         open_impact(tmp_path / "nowhere")
     folder = Path(shutil.copytree(whole.path, tmp_path / "copy"))
-    effects = folder / "effects.parquet"
-    table = pl.read_parquet(effects)
-    for changed, said in (
-        (table.drop("main"), "has no column 'main'"),
-        (table.with_columns(clean=pl.lit("high")), "has String values instead of Float64 in column 'clean'"),
-        (table.with_columns(clean=pl.lit(math.nan)), "has a number that is not finite in column 'clean'"),
-        (table.with_columns(task=pl.lit(None, pl.String)), "has an empty value in column 'task'"),
-    ):
-        changed.write_parquet(effects)
-        with pytest.raises(RunError, match=said):
-            assert open_impact(folder).effects.is_empty()
+    table = pl.read_parquet(folder / "effects.parquet")
+    table.with_columns(task=pl.lit(None, pl.String)).write_parquet(folder / "effects.parquet")
+    with pytest.raises(RunError, match="has an empty value in column 'task'"):
+        _ = open_impact(folder).effects
     record = json.loads((folder / "impact.json").read_text())
     for content, said in (
         (record | {"schema_version": 99}, "schema version 99"),
         (record | {"settings": {"confidence": "high"}}, "confidence is 'high'"),
         (record | {"result": None}, "not finished"),
-        ({}, "is not a valid record"),
     ):
         (folder / "impact.json").write_text(json.dumps(content))
         with pytest.raises(RunError, match=said):
@@ -216,26 +186,11 @@ def test_what_cannot_be_measured_is_said(encoder, planted_encoder, sticky, tasks
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("copies", 0),
-        ("copies", 2.5),
-        ("resamples", 5),
-        ("confidence", 1.0),
-        ("seed", -1),
-        ("benign", "2"),
-        ("placement", "sideways"),
-        ("side", None),
-    ],
+    ("name", "value"), [("copies", 0), ("resamples", 5), ("confidence", 1.0), ("benign", "2"), ("side", None)]
 )
 def test_settings_out_of_range_are_refused(name, value):
     with pytest.raises(InputError, match=f"{name} is '?{value}"):
         ImpactSettings(**{name: value})
-
-
-def test_choices_may_be_named():
-    found = ImpactSettings(placement="prefix", insertion="words", side="both")
-    assert (found.placement, found.insertion, found.side) == (Placement.PREFIX, Insertion.WORDS, Side.BOTH)
 
 
 def test_markdown_holds_hostile_names(whole):
@@ -263,14 +218,13 @@ def test_a_run_is_measured_by_its_own_tokens_in_its_own_folder(planted_run, task
     assert document["effects"][0]["task"] == "sts"
     (folder,) = run.glob("impact-*")
     assert (folder / "impact.md").read_text("utf-8").startswith("# What sticky tokens cost")
-    assert open_impact(folder).record.identity.startswith(folder.name.removeprefix("impact-"))
+    settings = ImpactSettings(copies=4, resamples=100)
+    assert impact(tasks=tasks[0], run=run, settings=settings).path == folder  # with the model of the run
     table = planted.command("impact", run, "--task", tasks[0], *SHORT)
     assert table.exit_code == 0, table.stderr
     assert "sts: sticky tokens lower spearman" in table.stdout
     assert f"for a report with this: stickytoken report {run}" in " ".join(planted.lines_of(table.stderr))
-    # The run is unchanged, and its report shows both.
     assert open_run(run).tokens.equals(open_run(planted_run).tokens)
-    assert "## What copies cost" in planted.command("report", run, "--format", "md").stdout
 
 
 def test_named_tokens_of_a_model_are_measured(planted_folder, tasks, tmp_path):
@@ -284,19 +238,12 @@ def test_named_tokens_of_a_model_are_measured(planted_folder, tasks, tmp_path):
     kinds = {row["kind"] for row in document["conditions"]}
     assert kinds == {"clean", "named", "benign", "named mixture", "benign mixture"}
     text = (tmp_path / "out" / "impact.md").read_text("utf-8")
-    assert text.startswith("# What named tokens cost")
     assert "sticky" not in text.replace("no run says which tokens are sticky", "")
     assert any("no run says which tokens are sticky" in note for note in document["notes"])
 
 
-def test_the_command_refuses_what_it_cannot_measure(planted_run, planted_folder, tasks, tmp_path):
-    run = Path(shutil.copytree(planted_run, tmp_path / "run"))
-    tokens = pl.read_parquet(run / "tokens.parquet").with_columns(verdict=pl.lit("benign"))
-    tokens.write_parquet(run / "tokens.parquet")
+def test_the_command_refuses_what_it_cannot_measure(planted_folder, tasks, tmp_path):
     odd = files.lines(tmp_path / "odd.jsonl", [{"a": "b"}])
-    planted.refused("impact", run, "--task", tasks[0], saying="found no sticky tokens")
     planted.refused("impact", planted_folder, "--task", tasks[0], saying="name tokens with --tokens")
     layouts = "STS: sentence1, sentence2, score;.*as in BEIR"
     planted.refused("impact", planted_folder, "--tokens", "!", "--task", odd, saying=layouts)
-    result = planted.command("impact", planted_folder, "--tokens", "!", "--set", "side=left")
-    assert result.exit_code == 2

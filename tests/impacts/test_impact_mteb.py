@@ -10,7 +10,6 @@ import pytest
 import impact_files as files
 import planted
 from stickytoken.data.tasks import PAPER_TASKS, MtebTask, evaluate
-from stickytoken.errors import InputError
 from stickytoken.impacts import ImpactSettings, Side, impact
 from stickytoken.impacts._measure import EditingEncoder
 from stickytoken.impacts.statistics import Condition, Kind
@@ -30,9 +29,6 @@ KINDS = (
     mocks.MockRetrievalTask,
     mocks.MockClusteringTask,
     mocks.MockClassificationTask,
-    mocks.MockPairClassificationTask,
-    mocks.MockRerankingTask,
-    mocks.MockSummarizationTask,
 )
 
 
@@ -141,31 +137,6 @@ def test_no_condition_is_given_anothers_vectors_or_scores(encoder, tmp_path):
     assert len({str(scores) for scores in alone}) == 3
     metas = [EditingEncoder(encoder, each, SETTINGS, 3).mteb_model_meta for each in conditions]
     assert len({(meta.name, meta.revision) for meta in metas}) == 3
-
-
-def test_a_task_of_mteb_is_measured_beside_a_file(encoder, tmp_path):
-    tokens = [files.token_id(encoder, each) for each in ("river", "song")]
-    tasks = [mocks.MockSTSTask(), files.sts(tmp_path)]
-    found = impact(encoder, tasks, tokens=tokens, settings=SETTINGS, out=tmp_path / "out")
-    row = found.effects.filter(layout="mteb").to_dicts()[0]
-    assert row["metric"] == "main_score"
-    assert row["difference"] is not None
-    assert (row["difference_low"], row["difference_high"]) == (None, None)
-    clean = evaluate(encoder.model, MtebTask(mocks.MockSTSTask()))
-    assert row["clean"] == pytest.approx(clean)
-    before = planted.files_of(found.path)
-    impact(encoder, tasks, tokens=tokens, settings=SETTINGS, out=tmp_path / "out")
-    assert planted.files_of(found.path) == before
-
-
-def test_a_task_that_cannot_be_reached_is_named_and_the_others_run(encoder, tmp_path):
-    tokens = [files.token_id(encoder, "river")]
-    tasks, out = ["STSBenchmark", files.sts(tmp_path)], tmp_path / "out"
-    found = impact(encoder, tasks, tokens=tokens, settings=SETTINGS, out=out)
-    assert list(found.failed) == ["STSBenchmark"]
-    assert found.effects["task"].to_list() == ["sts"] * 2
-    with pytest.raises(InputError, match=r"no task could be run \(STS16\): the data of STS16 cannot"):
-        impact(encoder, ["STS16"], tokens=tokens, settings=SETTINGS, out=tmp_path / "other")
 
 
 def test_the_preset_without_data_measures_what_it_has_and_fails_at_the_end(bert_folder, tmp_path):

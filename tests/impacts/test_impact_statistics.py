@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import bootstrap, permutation_test
+from scipy.stats import bootstrap
 
 from stickytoken.impacts import ImpactSettings
-from stickytoken.impacts._intrusion import task_rows
 from stickytoken.impacts.statistics import (
     Kind,
     benign_needed,
@@ -23,6 +22,7 @@ from stickytoken.impacts.statistics import (
     cost_sentence,
     make_conditions,
     resampled,
+    task_rows,
 )
 from stickytoken.insertion import Token
 
@@ -95,21 +95,6 @@ def test_the_test_counts_every_choice_of_one_member_per_set(sets, key):
     assert compare(costs, [key])[0] == pytest.approx(plain_p_value(costs))
 
 
-@pytest.mark.parametrize(("sets", "members"), [(7, 2), (4, 3), (2, 4)])
-def test_it_is_the_test_of_scipy_that_permutes_within_every_set(sets, members):
-    costs = np.random.default_rng(1).normal(size=(sets, members))
-    costs[:, 0] += 0.4
-    expected = permutation_test(
-        tuple(costs.T),
-        lambda first, *others, axis: (first - np.mean(others, axis=0)).mean(axis=axis),
-        permutation_type="samples",
-        alternative="greater",
-        vectorized=True,
-        n_resamples=np.inf,
-    )
-    assert compare(costs, [0])[0] == pytest.approx(expected.pvalue)
-
-
 def test_random_choices_agree_with_the_count_of_all():
     costs = np.random.default_rng(3).normal(size=(5, 7))  # 16,807 choices
     costs[:, 0] += 0.5
@@ -117,13 +102,6 @@ def test_random_choices_agree_with_the_count_of_all():
     assert found == compare(costs, [7])[0] != compare(costs, [8])[0]
     exact = plain_p_value(costs)
     assert found == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9999))
-
-
-@pytest.mark.parametrize(("sets", "members"), [(1, 2), (4, 9), (6, 9)])
-def test_the_smallest_p_value_is_that_of_the_highest_member_of_every_set(sets, members):
-    costs = np.zeros((sets, members))
-    costs[:, 0] = 1
-    assert compare(costs, [0])[0] == pytest.approx(max(members**-sets, 1e-4), abs=1e-4 * (sets == 6))
 
 
 def test_the_effect_size_is_the_mean_in_standard_deviations():
@@ -144,7 +122,6 @@ def test_sets_with_an_undefined_cost_are_left_out():
 def test_p_values_are_corrected_over_the_tasks_that_have_one():
     assert corrected([None, None]) == [None, None]
     assert corrected([0.01, None, 0.04]) == pytest.approx([0.02, None, 0.04])
-    assert corrected([]) == []
 
 
 # Rows of effects, on a task whose metric is a mean over its units.
@@ -179,12 +156,8 @@ def test_rows_of_effects_equal_plain_loops():
     sticky = [clean - score(Kind.STICKY, token) for token in STICKY]
     benign = [clean - score(Kind.BENIGN, token) for token in BENIGN]
     (row,) = found["effects"]
-    assert (row["clean"], row["main"], row["tokens"], row["benign_tokens"]) == (
-        pytest.approx(clean),
-        True,
-        4,
-        8,
-    )
+    assert row["clean"] == pytest.approx(clean)
+    assert (row["main"], row["tokens"], row["benign_tokens"]) == (True, 4, 8)
     assert row["drop_sticky"] == pytest.approx(np.mean(sticky))
     assert row["drop_benign"] == pytest.approx(np.mean(benign))
     assert row["difference"] == pytest.approx(np.mean(sticky) - np.mean(benign))
@@ -210,37 +183,30 @@ def effect(**changes):
     return {"task": "sts", "metric": "spearman", "main": True, **costs, **test} | changes
 
 
+COSTS_MORE = "sticky tokens cost more"
+NO_DIFFERENCE = "no difference shown"
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("p_value", "q_value", "said"),
     [
-        ({}, "sticky tokens cost more (p = 0.05)"),
-        (
-            {"p_value": 0.0001, "q_value": 0.0002},
-            "sticky tokens cost more (p < 0.001, corrected over tasks q < 0.001)",
-        ),
-        ({"p_value": 0.31, "q_value": 0.31}, "no difference shown (p = 0.31)"),
-        (
-            {"p_value": 0.04, "q_value": 0.12},
-            "no difference shown (p = 0.04, corrected over tasks q = 0.12)",
-        ),
-        (
-            {"difference": -0.2, "p_value": 1.0, "q_value": 1.0},
-            "sticky tokens are not shown to cost more (p = 1)",
-        ),
-        (
-            {"p_value": None, "q_value": None},
-            "too few tokens to conclude (the metric is not defined for all of them)",
-        ),
+        (0.05, 0.05, f"{COSTS_MORE} (p = 0.05)"),
+        (0.0001, 0.0002, f"{COSTS_MORE} (p < 0.001, corrected over tasks q < 0.001)"),
+        (0.31, 0.31, f"{NO_DIFFERENCE} (p = 0.31)"),
+        (0.04, 0.12, f"{NO_DIFFERENCE} (p = 0.04, corrected over tasks q = 0.12)"),
+        (None, None, "too few tokens to conclude (the metric is not defined for all of them)"),
     ],
 )
-def test_only_the_test_over_tokens_concludes(changes, said):
-    assert conclusion(effect(**changes), "sticky") == said
+def test_only_the_test_over_tokens_concludes(p_value, q_value, said):
+    assert conclusion(effect(p_value=p_value, q_value=q_value), "sticky") == said
 
 
 def test_a_sentence_names_the_costs():
     costs = "sts: named tokens lower spearman by 0.3000, benign ones by 0.1000, from 0.8000"
     assert cost_sentence(effect(), "named") == f"{costs}: named tokens cost more (p = 0.05)."
     assert cost_sentence(effect(main=False, q_value=None), "named") == f"{costs}."
+    lower = effect(difference=-0.2, p_value=1.0, q_value=1.0)
+    assert conclusion(lower, "sticky") == "sticky tokens are not shown to cost more (p = 1)"
     assert cost_sentence(effect(difference=None), "sticky") == "sts: spearman is not defined."
 
 

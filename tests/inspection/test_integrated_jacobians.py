@@ -55,11 +55,9 @@ def test_one_direction_of_the_vector_is_what_captum_attributes(encoder, found):
     np.testing.assert_allclose(found.parts @ direction, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", architectures.ARCHITECTURES, ids=lambda each: each.name)
-def test_every_architecture_is_attributed_and_left_as_it_was(architecture, tmp_path):
-    model = architectures.stacked(
-        architecture.save(tmp_path), pooling=architecture.poolings[-1], dense=12, normalize=True
-    )
+@pytest.mark.parametrize("save", [architectures.t5, architectures.modernbert, architectures.gemma2])
+def test_a_model_is_attributed_and_left_as_it_was(save, tmp_path):
+    model = architectures.stacked(save(tmp_path), dense=12, normalize=True)
     encoder = load_encoder(model)
     ids = encoder.tokenize(["the river sings"])[0].ids
     before = backbone_of(model).config._attn_implementation
@@ -123,8 +121,3 @@ def test_a_sharp_turn_is_met(turn):
     )
     assert error < 0.05 * exact
     assert error < plain / 2
-
-
-def test_a_way_on_which_nothing_happens_is_divided_evenly():
-    places, _ = rule_along(np.zeros(5), 8)
-    np.testing.assert_allclose(places, 1 - places[::-1])

@@ -124,13 +124,6 @@ def test_the_core_says_its_version_and_lists_tokens(core, bert_folder):
     assert "Usage" in done.stdout
 
 
-def test_importing_the_package_loads_the_standard_library_only(core):
-    """So that it takes a few hundredths of a second."""
-    code = "import sys; before = set(sys.modules); import stickytoken; print(*set(sys.modules) - before)"
-    loaded = {name.partition(".")[0] for name in core.run("-c", code).stdout.split()}
-    assert loaded - sys.stdlib_module_names == {"stickytoken"}
-
-
 def test_help_and_star_work_without_extras(core):
     code = "from stickytoken import *; import stickytoken; help(stickytoken); open_run, report"
     done = core.run("-c", code)
@@ -247,11 +240,6 @@ def announced(log, served):
             return found[0]
         time.sleep(0.2)
     raise AssertionError(log.read_text("utf-8"))
-
-
-def test_openvino_is_used_by_nobody_who_has_few_texts(with_extra, bert_folder, sentence_file, tmp_path):
-    options = ("--sentences", sentence_file, *QUICK, "--out", tmp_path / "run")
-    assert with_extra("openvino").done("detect", bert_folder, *options)
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,6 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_is_created_and_then_replaced(tmp_path):
-    path = tmp_path / "file.bin"
-    write_atomically(path, write(b"first"))
-    assert path.read_bytes() == b"first"
-    write_atomically(path, write(b"second, longer"))
-    write_atomically(path, write(b"3"))
-    assert path.read_bytes() == b"3"
-    assert names(tmp_path) == ["file.bin"]
-
-
 def test_a_pipe_stays_a_pipe_and_a_link_a_link(tmp_path):
     pipe, link = tmp_path / "pipe", tmp_path / "link"
     os.mkfifo(pipe)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import polars as pl
 import pytest
 
 import engines
@@ -14,7 +13,6 @@ from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, ignore_progress
 from stickytoken.measurement.ray_engine import ray_engine
-from stickytoken.methods.registry import entries
 from stickytoken.methods.std.plan import make_plan, validation_stage
 from stickytoken.vocabulary import categorize
 
@@ -63,11 +61,6 @@ def detect_profile(encoder, folder, **options):
 METHODS = {"std": detect_std, "profile": detect_profile}
 
 
-def test_the_table_of_this_module_names_every_method():
-    """A method that is added to the library must be added here too."""
-    assert set(METHODS) == {entry.name for entry in entries()}
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_has_the_bytes_of_one_that_a_single_process_computed(engine, encoder, whole, tmp_path, method):
     METHODS[method](encoder, tmp_path / "run", engine=engine)
@@ -85,22 +78,6 @@ def test_a_run_that_was_cut_off_is_continued_by_the_other_engine(engine, encoder
     after = planted.shards_of(folder)
     assert {name: after[name] for name in before} == before
     assert_same_run(folder, whole["profile"])
-
-
-def test_it_continues_what_the_other_engine_began(engine, encoder, whole, tmp_path):
-    folder = tmp_path / "run"
-    with pytest.raises(engines.InterruptionError):
-        detect_std(encoder, folder, progress=engines.interrupted_after("score", done=40))
-    before = planted.shards_of(folder)
-    events = []
-    detect_std(encoder, folder, engine=engine, progress=events.append)
-    after = planted.shards_of(folder)
-    assert {name: after[name] for name in before} == before
-    last = {event.stage: event for event in events}
-    kept = sum(pl.read_parquet(folder / name).height for name in before)
-    assert kept >= 40
-    assert last["score"].computed == last["score"].total - kept
-    assert_same_run(folder, whole["std"])
 
 
 def test_every_shard_comes_back_once_with_its_rows(engine, encoder):

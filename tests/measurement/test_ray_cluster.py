@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import engines
-import planted
 import tiny
 from stickytoken import load_encoder
 from stickytoken.errors import InputError, MissingExtraError, RunError
@@ -81,13 +80,6 @@ def test_workers_fit_on_the_nodes_and_no_larger_ones_would(nodes, wanted):
     assert places(share.cores) >= share.workers > places(share.cores + 1)
 
 
-@given(NODES)
-def test_by_default_every_machine_with_cores_has_a_worker_and_few_cores_stay_idle(nodes):
-    machines = [node.cpus for node in nodes if node.cpus]
-    if machines:
-        assert divide(nodes, "cpu", None).workers == sum(max(1, cpus // 4) for cpus in machines)
-
-
 def test_on_gpus_a_worker_has_one_each():
     nodes = [Node(8, 4), Node(2, 0), Node(16, 2)]
     assert divide(nodes, "cuda:0", None) == Share(6, 1, 1)
@@ -108,13 +100,3 @@ def test_more_than_a_cluster_has_is_refused(device, workers, saying):
 
 
 # The command.
-
-
-@pytest.mark.parametrize("option", [("--set", "ray-address=auto"), ("--set", "workers=2")])
-def test_an_option_of_ray_without_it_is_wrong_usage(bert_folder, option):
-    planted.refused("detect", bert_folder, *option, status=2, saying=f"{option[0]}.*--set engine=ray")
-
-
-@pytest.mark.parametrize("options", [("--set", "engine=dask"), ("--set", "engine=ray", "--set", "workers=0")])
-def test_values_that_no_engine_has_are_wrong_usage(bert_folder, options):
-    planted.refused("detect", bert_folder, *options, status=2)

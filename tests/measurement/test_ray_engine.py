@@ -25,7 +25,6 @@ from stickytoken.measurement.ray_engine import (
     RayCluster,
     ShardWorker,
     connected,
-    nodes_of,
     ray_engine,
 )
 
@@ -127,11 +126,6 @@ def test_a_defect_in_a_worker_keeps_its_traceback(pair_of_workers):
     assert "in measure" in str(caught.value)
 
 
-def test_each_worker_computes_with_the_cores_that_it_has(pair_of_workers):
-    assert {(report.threads, report.device) for report in pair_of_workers.reports} == {(1, "cpu")}
-    assert os.getpid() not in {report.pid for report in pair_of_workers.reports}
-
-
 # Models.
 
 
@@ -161,14 +155,6 @@ def test_a_worker_without_the_model_says_where_and_why(model_copy):
     assert repr(str(model_copy)) in str(caught.value)
 
 
-def test_a_relative_folder_is_found_from_any_directory(bert_folder, monkeypatch, tmp_path):
-    monkeypatch.chdir(bert_folder.parent)
-    spec = load_encoder(bert_folder.name, device="cpu", prompt="query: ", max_length=32).spec
-    monkeypatch.chdir(tmp_path)
-    identity = ShardWorker(spec, "cpu", 1).load().identity
-    assert (identity.prompt, identity.max_length) == ("query: ", 32)
-
-
 # The user's Ray.
 
 
@@ -176,10 +162,6 @@ def test_a_relative_folder_is_found_from_any_directory(bert_folder, monkeypatch,
 def test_an_address_beside_a_ray_that_is_there_is_refused():
     with pytest.raises(InputError, match="already connected to Ray"), connected("127.0.0.1:6379"):
         pass
-
-
-def test_the_nodes_of_a_cluster_are_counted(running_ray):
-    assert [node.cpus for node in nodes_of(running_ray)] == [3]
 
 
 @pytest.mark.usefixtures("running_ray")

@@ -3,7 +3,6 @@
 import random
 
 import polars as pl
-import pyarrow.parquet
 import pytest
 
 from stickytoken.detection.run_folder import RunFolder
@@ -38,12 +37,6 @@ def test_a_shard_that_was_cut_off_anywhere_is_none(shard):
     for size in range(0, len(content), 7):
         path.write_bytes(content[:size])
         assert shard.read_shard("score", 0, range(50)) is None, size
-
-
-def test_a_shard_is_a_plain_parquet_file(shard):
-    (path,) = (shard.path / "shards").iterdir()
-    assert pyarrow.parquet.read_table(path).to_pylist() == shard_rows()
-    assert pl.read_parquet(path).to_dicts() == shard_rows()
 
 
 def test_a_shard_without_a_seal_is_none(shard):

@@ -127,8 +127,3 @@ def test_the_fit_is_the_ridge_regression_that_leave_one_out_chooses():
     found = calibrate(predicted, features, rows, lifts, 0.0)
     assert found.values == pytest.approx(expected, abs=1e-8)
     assert found.error == pytest.approx(np.sqrt(errors.min()), abs=1e-8)
-
-
-def test_predictions_and_features_that_do_not_vary_give_the_mean():
-    found = calibrate(np.ones(6), [np.zeros((6, 3))], np.arange(4), np.array([1.0, 2, 3, 6]), 0.0)
-    assert found.values == pytest.approx(np.full(6, 3.0))

@@ -7,7 +7,7 @@ import torch
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, mean_similarity
 from stickytoken.machine import cache_folder
-from stickytoken.methods.job import model_mean
+from stickytoken.methods.base import model_mean
 from stickytoken.unit_vectors import unit_vectors
 
 SAMPLE = 40

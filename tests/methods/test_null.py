@@ -43,10 +43,7 @@ def draw_effects(generator, shape, size):
     return plain.rvs(size=size, random_state=generator) * unit
 
 
-# fit
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("spread", "noise"), [(3.0, 0.0), (3.0, 2.0), (1.0, 1.5)])
 def test_center_and_spread_of_a_normal_vocabulary_are_recovered_through_the_noise(seed, spread, noise):
     found = Null.fit(normal_vocabulary(seed, 2.0, spread, noise), noise**2)
@@ -62,33 +59,8 @@ def test_the_spread_is_that_of_the_upper_side():
     assert Null.fit(-values, 0.0).spread == pytest.approx(2.0, rel=0.05)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("share", [0.001, 0.01])
-def test_sticky_tokens_move_the_null_no_further_than_they_move_the_ranks_of_the_others(seed, share):
-    values, total = normal_vocabulary(seed), 13**0.5
-    values[: int(share * TOKENS)] = 60
-    found = Null.fit(values, 4.0)
-    center, width = (total * stats.norm.ppf(level / (1 - share)) for level in (0.5, WIDTH))
-    spread = (((width - center) / stats.norm.ppf(WIDTH)) ** 2 - 4) ** 0.5
-    of_center, of_spread = fit_errors(spread, 2.0)
-    assert abs(found.center - 2 - center) <= 4 * of_center
-    assert abs(found.spread - spread) <= 4 * of_spread
-    assert spread <= 1.08 * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tokens", [500, 4000])
-def test_a_normal_vocabulary_is_taken_for_normal_but_for_a_few_in_a_hundred(tokens):
-    draws = 100
-    fits = [Null.fit(normal_vocabulary(seed, tokens=tokens), 4.0) for seed in range(draws)]
-    # Two standard errors on both sides at once, so less often than on one.
-    chance = stats.norm.sf(2)
-    wrong = np.mean([np.isfinite(fit.shape.freedom) for fit in fits])
-    assert wrong <= chance
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_heavy_tails_give_student_s_t_and_its_width(seed, noise):
     generator = np.random.default_rng(seed)
     values = 2 * draw_effects(generator, HEAVY, TOKENS) + noise * generator.normal(size=TOKENS)
@@ -122,9 +94,6 @@ def test_tokens_that_are_alike_but_for_their_noise_have_no_spread():
     assert (found.spread, found.shape) == (0.0, NORMAL)
 
 
-# Shape
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_without_noise_a_shape_is_a_family_around_its_median_in_units_of_its_width(shape):
     distances = np.linspace(-3, 8, 23)
@@ -151,26 +120,13 @@ def slow_exceedance(shape, distance, error):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [0.1, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize("error", [0.1, 1.0])
 @pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.0), Shape(freedom=6.0), SKEWED], ids=str)
 def test_p_values_with_noise_equal_a_numerical_integral(shape, error):
     distances = np.array([-1.0, 0.0, 0.5, 1.3, 2.0, 4.0, 7.0])
     found = shape.exceedance(distances, 1.0, np.full(7, error))
     expected = [slow_exceedance(shape, distance, error) for distance in distances]
     assert found == pytest.approx(expected, rel=0.01, abs=1e-12)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_the_spread_of_a_shape_reaches_the_quantile_that_was_asked_for(shape, noise):
-    for level in (0.9, 0.95):
-        spread = shape.spread(2.0, level, noise)
-        found = shape.beyond(2.0 + shape.median(spread, noise), spread, noise)
-        assert found == pytest.approx(1 - level, rel=1e-6)
-    assert shape.spread(1.0, 0.9, 1.0) == 0.0
-
-
-# exceedance of a null
 
 
 @pytest.mark.parametrize("unit", [1.0, 0.02])

@@ -133,10 +133,3 @@ def test_probes_come_counts_fastest_and_carriers_slowest():
         *((1, 9, 2, 3, 4), (1, 9, 9, 2, 3, 4), (1, 9, 5, 6), (1, 9, 9, 5, 6)),
         *((1, 5, 6, 9), (1, 5, 6, 9, 9), (1, 5, 9, 6), (1, 5, 9, 9, 6)),
     ]
-
-
-def test_the_token_alone_stands_behind_the_prompt():
-    text = ProbeGrid(("a b", "c"), PLACEMENTS, 2, WalkedPaths({}))
-    assert text.alone(Token(9, " x")) == " x"
-    ids = ProbeGrid((TokenizedText(head=(1, 2), words=((5,),)),), PLACEMENTS, 2, WalkedPaths({}))
-    assert ids.alone(Token(9, " x")) == (1, 2, 9)

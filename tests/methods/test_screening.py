@@ -9,13 +9,12 @@ import profiled
 import tiny
 import tiny_architectures
 from stickytoken import load_encoder
-from stickytoken.encoders.compute.batches import _tf32
-from stickytoken.encoders.compute.linear import require_agreement, sample_inputs
+from stickytoken.encoders.compute.linear import require_agreement
 from stickytoken.errors import InputError
 from stickytoken.machine import Precision
 
-# Architectures with a block that ends in a GELU, with gated blocks, causal ones, with relative positions.
-NAMES = ["bert", "mpnet", "modernbert", "t5", "qwen2", "gemma2"]
+# Architectures with a block that ends in a GELU, with gated blocks, and a causal one.
+NAMES = ["bert", "modernbert", "gemma2"]
 
 
 def model_of(name, folder):
@@ -44,27 +43,6 @@ def test_vectors_are_near_those_of_the_models_own_precision(name, tmp_path):
     # A lower precision that changes nothing is none.
     assert np.abs(own - found).max() > 1e-5
     assert np.array_equal(encoder.encode_ids(contents), own)
-
-
-def test_a_vector_does_not_depend_on_its_batch(tmp_path):
-    model = model_of("bert", tmp_path)
-    lower = load_encoder(model).at(Precision.BFLOAT16)
-    contents = inputs_of(lower)
-    together = lower.encode_ids(contents)
-    assert np.abs(np.vstack([lower.encode_ids([content]) for content in contents]) - together).max() < 1e-6
-    other = load_encoder(model, token_budget=32).at(Precision.BFLOAT16)
-    assert np.abs(other.encode_ids(contents[::-1])[::-1] - together).max() < 1e-6
-
-
-def test_samples_see_all_of_the_vocabulary_and_every_special_token():
-    entries = list(range(10, 3000))
-    found = sample_inputs(entries, [10, 2999, 5])
-    seen = {entry for content in found for entry in content}
-    assert {10, 2999} <= seen <= set(entries)
-    assert len(seen) >= 500
-    assert any(content[-8:] == (2999,) * 8 for content in found)
-    assert sample_inputs(entries, [10, 2999, 5]) == found
-    assert sample_inputs([7], []) == [(7,), (7,) * 9]
 
 
 def test_a_precision_that_cannot_be_had_is_an_error_that_names_it(tmp_path):
@@ -121,10 +99,3 @@ def difference(rounds, token):
 def shards(run, stage):
     frames = [pl.read_parquet(path) for path in sorted((run.path / "shards").glob(f"{stage}-*.parquet"))]
     return {row["token_id"]: row["lifts"] for row in pl.concat(frames).to_dicts()}
-
-
-def test_tf32_is_on_while_the_model_computes_and_then_as_before():
-    before = torch.get_float32_matmul_precision()
-    with _tf32():
-        assert torch.get_float32_matmul_precision() == "high"
-    assert torch.get_float32_matmul_precision() == before

@@ -33,9 +33,6 @@ def table(seed, tokens=7, probes=5):
     return 3 + effects[:, None] + 2 * common + noise
 
 
-# Estimates
-
-
 # centre_probes
 
 
@@ -49,9 +46,6 @@ def test_centring_equals_a_loop_over_probes(known):
         assert found[:, probe] == pytest.approx(lifts[:, probe] - sum(left) / len(left), rel=1e-12)
 
 
-# interaction_variance
-
-
 @settings(max_examples=30)
 @given(seeds, st.integers(2, 9), st.integers(2, 6))
 def test_the_interaction_equals_a_two_way_analysis_of_variance(seed, tokens, probes):
@@ -61,9 +55,6 @@ def test_the_interaction_equals_a_two_way_analysis_of_variance(seed, tokens, pro
     expected = (lifts.var() * lifts.size - by_token - by_probe) / ((tokens - 1) * (probes - 1))
     found = interaction_variance(centre_probes(lifts, np.full(tokens, True)))
     assert found == pytest.approx(expected, rel=1e-8, abs=1e-12)
-
-
-# mean_with_interval
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
@@ -88,9 +79,6 @@ def test_an_error_that_all_means_share_widens_every_interval_by_its_variance():
     assert np.array_equal(np.stack(alike), [[1, 1], [0, 0], [1, 1], [1, 1]])
 
 
-# shrunk
-
-
 @settings(max_examples=60)
 @given(seeds, st.floats(0.01, 3), st.floats(0.01, 3), st.floats(0.5, 0.99))
 def test_shrinking_equals_the_textbook_formula(seed, variance, spread, confidence):
@@ -107,9 +95,6 @@ def test_without_noise_values_stay_and_without_spread_nothing_is_left_of_them():
     assert np.array_equal(np.stack(shrunk(values, 0.0, 1.0, 0.9)), [[5, 6], [0, 0], [5, 6], [5, 6]])
     assert not np.stack(shrunk(values, 1.0, 0.0, 0.9)).any()
     assert np.array_equal(np.stack(shrunk(values, 0.0, 0.0, 0.9)), [[5, 6], [0, 0], [5, 6], [5, 6]])
-
-
-# present_mean
 
 
 @settings(max_examples=60)
@@ -141,9 +126,6 @@ def test_q_values_equal_a_loop_over_ranks(p_values, left_out):
     # Of equal p-values the last rank counts, which the minimum finds by itself. Those left out are all 1.
     found = q_values(np.array(p_values), len(p_values) + left_out)
     assert found == pytest.approx(slow_q_values(p_values + [1.0] * left_out)[: len(p_values)], rel=1e-12)
-
-
-# scale_between
 
 
 def test_the_factor_is_a_slope_over_the_reliability_pulled_to_one_by_its_error():
@@ -188,9 +170,6 @@ def draw(generator, count, dimension=DIMENSION):
     return unit(generator.normal(size=(count, dimension)) + 0.3)
 
 
-# fit_pull
-
-
 def fitted(before, after):
     """Contraction and pull of one token."""
     found = fit_pull(before, after[None])
@@ -207,15 +186,6 @@ def test_the_fit_is_that_of_least_squares_over_carriers_and_dimensions(seed, car
     contraction, pull = fitted(before, after)
     assert contraction == pytest.approx(1 - kept, abs=1e-5)
     assert pull == pytest.approx(constants, abs=1e-5)
-
-
-@pytest.mark.parametrize("carriers", [1, 4])
-def test_where_the_carriers_do_not_differ_all_of_the_change_is_pull(carriers):
-    generator = np.random.default_rng(2)
-    before, after = np.tile(draw(generator, 1), (carriers, 1)), draw(generator, carriers)
-    contraction, pull = fitted(before, after)
-    assert contraction == pytest.approx(0, abs=1e-6)
-    assert pull == pytest.approx((after - before).mean(axis=0), abs=1e-6)
 
 
 # anchorage, predicted_lifts

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,11 @@ import pytest
 import impact_files
 import planted
 import toy_method
-from stickytoken import compare, detect, explain, impact, open_run, report
+from stickytoken import compare, detect, open_run, report
 from stickytoken.comparisons.result import Answer
 from stickytoken.detection import probe
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, RunError
-from stickytoken.explanation import ExplainSettings
 from stickytoken.methods.entry import MethodEntry
 from stickytoken.methods.registry import entries, register, unregister
 from stickytoken.reports.content import read_content
@@ -122,20 +120,6 @@ def test_it_is_compared_with_a_run_of_another_method(run, planted_run, tmp_path)
     assert set(found.comparability.answers.values()) == {Answer.NO}
     report(found, out=tmp_path / "comparison.html")
     assert "Runs of a method without such a scale" in (tmp_path / "comparison.html").read_text("utf-8")
-
-
-def test_an_explanation_takes_its_texts_from_the_plan(toy_encoder, run):
-    settings = ExplainSettings(carriers=3, benign=3, attribution=False, pairs=0)
-    found = explain(toy_encoder, [planted.PLANTED], run=run, settings=settings)
-    assert found.source == "run run"
-    assert found.document()["tokens"][0]["token"] == planted.PLANTED
-
-
-def test_impact_measures_its_sticky_tokens(toy_encoder, run, tmp_path):
-    task = impact_files.sts(tmp_path)
-    worst = replace(impact_files.FEW, sticky=1)
-    found = impact(toy_encoder, [task], run=run, settings=worst, out=tmp_path / "impact")
-    assert found.effects.filter("main").row(0, named=True)["difference_low"] > 0
 
 
 # From the command line.

@@ -1,14 +1,13 @@
 """The block of a model card: what it says, and that it touches nothing else."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import polars as pl
 import pytest
 import yaml
-from huggingface_hub import ModelCard, constants, parse_eval_result_entries
+from huggingface_hub import constants, parse_eval_result_entries
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -128,28 +127,15 @@ def test_a_block_replaces_the_earlier_one_and_no_other_byte(above, below, newlin
     assert with_block(after, OTHER, "card").replace(b"\r\n", b"\n") == card.replace(b"\r\n", b"\n")
 
 
-def test_the_front_matter_is_the_same_for_the_hub(run):
-    after = with_block(FRONT, card_block(run), "card")
-    assert after.startswith(FRONT)
-    before, found = (ModelCard(each.decode()) for each in (FRONT, after))
-    assert found.data.to_dict() == before.data.to_dict() == {"license": "mit", "tags": ["a"]}
-
-
 @pytest.mark.parametrize(
     "card",
     [
         BEGIN,
-        END,
         f"{END}\n{BEGIN}",
-        f"{BEGIN}\n{BEGIN}\n{END}",
-        f"{BEGIN}\n{END}\n{END}",
         f"{BLOCK}\n{BLOCK}",
         f"text {BEGIN}\n{END}",
-        f"{BEGIN}\n{END} text",
         f"{BLOCK}\n<!-- stickytoken:beg",
-        f"{BEGIN}\n<!--stickytoken:end-->",
         f"<!-- STICKYTOKEN:begin -->\n{END}",
-        f"{BEGIN}\r{END}",
     ],
 )
 def test_damaged_markers_are_refused_and_nothing_is_written(card, tmp_path):
@@ -185,8 +171,6 @@ def test_files_that_are_no_card_are_refused(tmp_path):
     path.write_bytes("# a".encode("utf-16"))
     with pytest.raises(InputError, match="is not UTF-8 text"):
         write_block(BLOCK, path)
-    with pytest.raises(InputError, match="pass a path"):
-        write_block(BLOCK, 3)
 
 
 # Evaluation results.
@@ -212,7 +196,6 @@ def test_results_of_others_are_not_overwritten(run, tmp_path):
     path = tmp_path / "other.yaml"
     for text, said in (
         ("- dataset: {id: cais/hle, task_id: default}\n  value: 1\n", "holds other results \\('default'\\)"),
-        ("a: b\n", "is no file of evaluation results"),
         ("[", "is no file of evaluation results"),
         ("- 3\n", "is no file of evaluation results"),
     ):
@@ -262,21 +245,12 @@ def test_a_card_that_is_not_there_is_made_and_a_damaged_one_is_left(run, monkeyp
         assert hub.files["README.md"] == FRONT
 
 
-def test_a_hub_that_does_not_answer_is_one_line(run, monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with pytest.raises(ModelError, match="me/model was not changed"):
-        push_card(run, "me/model", endpoint="http://127.0.0.1:9")
-
-
 def test_without_a_network_a_push_is_refused_in_one_line(run):
-    assert os.environ["HF_HUB_OFFLINE"] == "1"
-    planted.refused(
-        "card", run.path, "--push", "me/model", saying="needs the network, and HF_HUB_OFFLINE is set"
-    )
-    planted.refused("card", run.path, "--push", "me", saying="HF_HUB_OFFLINE")
-    planted.refused(
-        "card", run.path, "--push", "a b", saying="'a b' is not an id of the hub: pass owner/name"
-    )
+    for repository, saying in (
+        ("me/model", "HF_HUB_OFFLINE is set"),
+        ("a b", "'a b' is not an id of the hub"),
+    ):
+        planted.refused("card", run.path, "--push", repository, saying=saying)
 
 
 # The command.
@@ -302,6 +276,4 @@ def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
 def test_the_command_refuses_half_of_what_it_needs(run, tmp_path):
     planted.refused("card", run.path, "--eval-results", tmp_path / "a.yaml", saying="pass --eval-dataset")
     planted.refused("card", run.path, "--eval-dataset", "a/b", saying="needs --eval-results or --push")
-    planted.refused("card", tmp_path, saying="is not a run folder")
-    planted.refused("card", run.path, "--model-card", tmp_path / "no.md", saying="create the file first")
     assert list(tmp_path.iterdir()) == []

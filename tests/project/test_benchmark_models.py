@@ -1,26 +1,15 @@
 """Models assembled from the parts in packages: joined, verified, and whole or not there."""
 
 import hashlib
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+import models
 import planted
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NAME = "all-mpnet-base-v2"
-
-
-@pytest.fixture
-def models(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import models
-
-    return models
 
 
 @pytest.fixture
@@ -46,13 +35,13 @@ def packages(tmp_path, monkeypatch):
     return hashlib.sha256(weights).hexdigest()
 
 
-def source(models, sha256):
+def source(sha256):
     return replace(models.SOURCES[NAME], packages=("a-part-1==1.0", "a-part-2==1.0"), sha256=sha256)
 
 
 @pytest.mark.slow
-def test_parts_of_packages_become_a_folder_once(models, packages, tmp_path, monkeypatch):
-    monkeypatch.setitem(models.SOURCES, NAME, source(models, packages))
+def test_parts_of_packages_become_a_folder_once(packages, tmp_path, monkeypatch):
+    monkeypatch.setitem(models.SOURCES, NAME, source(packages))
     folder = models.assemble(NAME, tmp_path / "models")
     assert folder == tmp_path / "models" / NAME
     assert sorted(path.name for path in folder.iterdir()) == ["model.safetensors", "modules.json"]
@@ -64,24 +53,17 @@ def test_parts_of_packages_become_a_folder_once(models, packages, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_other_weights_leave_no_folder(models, packages, tmp_path, monkeypatch):
+def test_other_weights_leave_no_folder(packages, tmp_path, monkeypatch):
     del packages
-    monkeypatch.setitem(models.SOURCES, NAME, source(models, "0" * 64))
+    monkeypatch.setitem(models.SOURCES, NAME, source("0" * 64))
     with pytest.raises(SystemExit, match="have sha256"):
         models.assemble(NAME, tmp_path / "models")
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_a_missing_package_is_one_line(models, tmp_path, monkeypatch):
+def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
     needing = replace(models.SOURCES[NAME], needs=("no_such_package_here",))
     monkeypatch.setitem(models.SOURCES, NAME, needing)
     with pytest.raises(SystemExit, match="needs no_such_package_here: pip install no_such_package_here"):
         models.assemble(NAME, tmp_path / "models")
     assert not (tmp_path / "models").exists()
-
-
-def test_the_script_names_its_models():
-    script = [sys.executable, str(BENCHMARKS / "models.py"), "--help"]
-    told = subprocess.run(script, capture_output=True, text=True, check=True).stdout
-    assert NAME in told
-    assert "gemma-3-270m" in told

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 import stickytoken
 from package_page import absolute
-from without_packages import EXTRAS, run_without
+from without_packages import EVERYTHING, EXTRAS, run_copy_without
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(stickytoken.__file__).parent
@@ -160,18 +160,16 @@ def test_the_same_files_give_the_same_bytes(wheel, tmp_path):
 
 # The wheel at work, without any extra.
 
-EVERYTHING = tuple(name for names in EXTRAS.values() for name in names)
-
 
 def test_a_command_of_the_wheel_names_the_extra_that_it_needs(unpacked, small_run):
-    done = run_without(EVERYTHING, "report", small_run.path, package=unpacked)
+    done = run_copy_without(EVERYTHING, unpacked, "report", small_run.path)
     assert done.returncode == 1, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert "pip install 'stickytoken[report]'" in done.stderr
 
 
 def test_the_wheel_says_its_version_and_reads_its_data(unpacked, bert_folder):
-    assert run_without(EVERYTHING, "--version", package=unpacked).stdout == f"{NAME.replace('-', ' ')}\n"
+    assert run_copy_without(EVERYTHING, unpacked, "--version").stdout == f"{NAME.replace('-', ' ')}\n"
     code = "import stickytoken; print(stickytoken.__file__); print(len(stickytoken.load_sentences().texts))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -190,8 +188,6 @@ def test_the_wheel_says_its_version_and_reads_its_data(unpacked, bert_folder):
 def test_the_wheel_detects_without_any_extra(unpacked, bert_folder, sentence_file, tmp_path):
     options = ("--method", "std", "--sentences", sentence_file, "--sample", 5, "--set", "pair-count=60")
     options += ("--set", "scoring-pairs=2", "--set", "validation-pairs=6", "--set", "sentence-count=40")
-    done = run_without(
-        EVERYTHING, "detect", bert_folder, *options, "--out", tmp_path / "run", package=unpacked
-    )
+    done = run_copy_without(EVERYTHING, unpacked, "detect", bert_folder, *options, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert run_without(EVERYTHING, "show", tmp_path / "run", package=unpacked).returncode == 0
+    assert run_copy_without(EVERYTHING, unpacked, "show", tmp_path / "run").returncode == 0

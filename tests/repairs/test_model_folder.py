@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
+import planted
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError, RunError
@@ -50,27 +51,21 @@ def require_rows(before, after, name, rows):
         assert torch.equal(after[name][token_id], torch.from_numpy(row).to(before[name].dtype))
 
 
-def files_of(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 # What is written.
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_rows_are_new_and_every_other_bit_is_old(dtype, model, tmp_path):
     converted(model, dtype)
-    before = files_of(model)
+    before = planted.files_of(model)
     write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
     require_rows(tensors(model), tensors(tmp_path / "out"), "embeddings.word_embeddings.weight", ROWS)
-    after = files_of(tmp_path / "out")
+    after = planted.files_of(tmp_path / "out")
     assert {name for name in before | after if before.get(name) != after.get(name)} == {"model.safetensors"}
-    assert files_of(model) == before
+    assert planted.files_of(model) == before
 
 
-@pytest.mark.parametrize(
-    "kind", ["bert", "mpnet", "roberta", "xlm-roberta", "modernbert", "t5", "qwen3", "mistral", "gemma2"]
-)
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "modernbert", "t5", "qwen3"])
 def test_a_loaded_model_has_the_new_rows(kind, tmp_path):
     (save,) = (each.save for each in architectures.ARCHITECTURES if each.name == kind)
     folder = architectures.saved(architectures.stacked(save(tmp_path / "backbone")), tmp_path / "model")
@@ -161,7 +156,7 @@ def test_a_folder_that_is_there_is_left_alone(model, tmp_path):
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(RepairError, match="out cannot be written: File exists"):
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
-    assert files_of(tmp_path / "out") == {"mine.txt": b"mine"}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
 def named_by_router(model):
@@ -180,10 +175,7 @@ def converted(model, dtype):
     [
         (lambda model: (model / "adapter_config.json").write_text("{}"), "holds an adapter, .*: merge it"),
         (lambda model: (model / "model.safetensors").unlink(), r"has no model\.safetensors"),
-        (
-            lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"),
-            "pickled: save them as safetensors first",
-        ),
+        (lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"), "pickled: save"),
         (lambda model: converted(model, torch.int8), "are stored as I8: rows can be written into"),
         (named_by_router, "has a Router with several sets of embeddings"),
         (lambda model: (model / "modules.json").write_text("3"), "is not a list of modules"),
@@ -215,15 +207,12 @@ def test_rows_that_do_not_fit_are_refused(rows, match, model, tmp_path):
     refused(model, tmp_path / "out", ModelEdit(rows=rows), match)
 
 
-def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):
+def test_a_row_that_overflows_its_type_and_an_impossible_edit_of_the_tokenizer_write_nothing(model, tmp_path):
+    edit = ModelEdit(ROWS, TokenizerEdit(unreachable=(10**6,)))
+    refused(model, tmp_path / "out", edit, "has no token 1000000")
     converted(model, torch.float16)
     huge = {7: np.full(32, 1e6, dtype=np.float32)}
     refused(model, tmp_path / "out", ModelEdit(rows=huge), "row of token 7 is not finite in float16")
-
-
-def test_an_impossible_edit_of_the_tokenizer_writes_nothing(model, tmp_path):
-    edit = ModelEdit(ROWS, TokenizerEdit(unreachable=(10**6,)))
-    refused(model, tmp_path / "out", edit, "has no token 1000000")
 
 
 def test_a_full_disk_is_said_in_few_words(model, tmp_path, monkeypatch):

@@ -21,18 +21,13 @@ from stickytoken.repairs.result import (
 )
 
 
-def cells(line):
-    return line.replace(r"\|", "").count("|")
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_tokens_break_no_table_and_stay_visible(name):
     text = repair_document(repaired.repair_record(name, "river"))
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "<b>" not in text
-    tables = [line for line in text.split("\n") if line.startswith("|")]
-    columns = {line: cells(line) for line in tables}
-    assert all(columns[line] in (4, 5, 6, 9) for line in tables if "copies" not in line), columns
+    tables = [line for line in text.split("\n") if line.startswith("|") and "copies" not in line]
+    assert {line.replace(r"\|", "").count("|") for line in tables} <= {4, 5, 6, 9}
 
 
 def test_a_repair_that_did_not_verify_is_not_written_as_if_it_had_been():
@@ -53,12 +48,8 @@ def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
     write_documents(tmp_path, record)
     card = (tmp_path / "README.md").read_text("utf-8")
     assert card.startswith("---\nlicense: mit\n---\n# Model\n\n## Repaired tokens\n")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "README.md",
-        DOCUMENT_FILE,
-        PICTURE_FILE,
-        REPAIR_FILE,
-    }
+    names = {"README.md", DOCUMENT_FILE, PICTURE_FILE, REPAIR_FILE}
+    assert {path.name for path in tmp_path.iterdir()} == names
     assert open_repair(tmp_path).record == record
 
 

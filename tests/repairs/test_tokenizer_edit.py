@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 import edited_tokenizers as edited
@@ -14,7 +14,6 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer, read_pipeline, splittable
-from stickytoken.repairs.tokenizer_edit._unreachable import Merges, merged, segmentable, word_pieces
 
 TEXTS = [*tiny.sentences(200), *architectures.HOSTILE_TEXTS]
 KINDS = {
@@ -25,7 +24,6 @@ KINDS = {
     "byte-level of the bare class": architectures.modernbert,
     "sentencepiece merges": architectures.gemma2,
 }
-BYTE_VOCABULARY, BYTE_MERGES = architectures.byte_pieces(["<s>"])
 
 
 @pytest.fixture(scope="module")
@@ -148,16 +146,16 @@ def test_merges_beside_the_tokenizer_keep_step(tmp_path):
 def test_a_tokenizer_without_its_file_is_converted(tmp_path):
     folder = architectures.bert(tmp_path / "bert")
     vocabulary = read_pipeline(folder).document["model"]["vocab"]
+    river = vocabulary["river"]
     before = edited.auto(folder)(TEXTS)
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
     (folder / "vocab.txt").write_text("\n".join(entries) + "\n", "utf-8")
     (folder / "tokenizer.json").unlink()
-    files = edited_tokenizer(folder, TokenizerEdit(unreachable=(vocabulary["river"],)))
-    target = edited.written(folder, tmp_path / "converted", files)
+    target = edited.written(
+        folder, tmp_path / "converted", edited_tokenizer(folder, TokenizerEdit(unreachable=(river,)))
+    )
     after = edited.agreed(target, tmp_path / "again", TEXTS)
-    assert {vocabulary["river"] in old for old, new in zip(before, after, strict=True) if old != new} == {
-        True
-    }
+    assert all((river in old) == (old != new) for old, new in zip(before, after, strict=True))
 
 
 def test_a_tokenizer_of_words_alone_is_edited(tmp_path):
@@ -228,39 +226,17 @@ def test_a_tokenizer_in_python_is_refused(tmp_path):
         edited_tokenizer(folder, TokenizerEdit(unreachable=(5,)))
 
 
-# Against the library.
-
-
-@given(st.text(alphabet="abcdeinorst", max_size=12))
-def test_merging_is_that_of_the_library(word):
-    library = models.BPE(vocab=BYTE_VOCABULARY, merges=BYTE_MERGES)
-    order = {pair: rank for rank, pair in enumerate(BYTE_MERGES)}
-    assert merged(word, order) == [token.value for token in library.tokenize(word)]
-
-
-@given(st.text(alphabet="abcdeinorst", min_size=1, max_size=12))
-def test_word_pieces_are_those_of_the_library(word):
-    vocabulary = tiny.wordpiece_tokenizer().get_vocab()
-    library = models.WordPiece(vocab=vocabulary, unk_token="[UNK]")
-    assert word_pieces(word, vocabulary, "##") == [token.value for token in library.tokenize(word)]
-
-
 @given(
-    st.text(alphabet="ab", max_size=6), st.sets(st.text(alphabet="ab", min_size=1, max_size=3), max_size=5)
+    st.text(alphabet="ab", min_size=1, max_size=6), st.sets(st.text(alphabet="ab", min_size=1, max_size=3))
 )
-def test_a_text_is_segmentable_if_some_cut_is(text, entries):
+def test_an_entry_of_a_unigram_is_splittable_if_some_cut_of_it_is(tmp_path_factory, entry, others):
     def cut(rest):
-        return not rest or any(rest.startswith(entry) and cut(rest[len(entry) :]) for entry in entries)
+        return not rest or any(rest.startswith(other) and cut(rest[len(other) :]) for other in others)
 
-    assert segmentable(text, entries) is cut(text)
-
-
-@pytest.mark.parametrize("entry", ["Ġriver", "er", "Ġs"])
-def test_other_entries_are_made_as_before_or_listed(entry):
-    order = {pair: rank for rank, pair in enumerate(BYTE_MERGES)}
-    removal = Merges(tuple(BYTE_VOCABULARY), order).without(frozenset([entry]))
-    left = removal.order
-    assert entry not in merged(entry, left)
-    for other in BYTE_VOCABULARY:
-        old, new = merged(other, order), merged(other, left)
-        assert old == new or entry in old or other in removal.looked_up
+    others = others - {entry}
+    tokenizer = Tokenizer(models.Unigram([(name, -1.0) for name in ("<unk>", entry, *others)], unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    folder = tmp_path_factory.mktemp("unigram")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    reason = splittable(folder, [1])[1]
+    assert (reason is None) is cut(entry)

@@ -7,15 +7,16 @@ import shutil
 from dataclasses import replace
 
 import polars as pl
+import pytest
 from markupsafe import escape
 
 import planted
+import repaired
 import stickytoken
 from stickytoken import open_run
 from stickytoken.comparisons.compared_run import ComparedRun
 from stickytoken.detection.run import next_steps
-from stickytoken.reports.content import MOST_CARDS, key_facts, meaning, read_content
-from stickytoken.reports.sections import report_figures
+from stickytoken.reports.content import MOST_CARDS, key_facts, meaning, read_content, report_figures, steps
 
 
 def commands(run):
@@ -43,6 +44,17 @@ def test_what_cannot_be_repaired_is_not_offered_a_repair(run, tmp_path):
     prompted = loaded(run, tmp_path / "prompted", prompt="prompteol", layer=-1)
     assert commands(prompted) == ["scan", "clean"]
     assert commands(loaded(run, tmp_path / "local", prompt="")) == commands(run)
+
+
+@pytest.mark.parametrize(("passed", "first"), [(True, "embed"), (False, "repair"), (None, "repair")])
+def test_a_verified_repair_is_used_and_not_written_again(run_copy, passed, first):
+    record = repaired.repair_record(planted.PLANTED, passed=passed)
+    folder = run_copy / f"repair-{record.identity}"
+    folder.mkdir()
+    (folder / "repair.json").write_text(record.model_dump_json(), encoding="utf-8")
+    found = steps(read_content(run_copy))
+    assert [step.command.split()[1] for step in found] == [first, "scan", "clean", "check"]
+    assert ("written on 2026-01-01 and verified" in stickytoken.report(run_copy)) is bool(passed)
 
 
 def test_commands_and_their_options_exist(run, clean_run):

@@ -10,11 +10,12 @@ import impact_files as files
 import planted
 import profiled
 import stickytoken
+import web_app
 from report_pages import Page
 from stickytoken import load_encoder
 from stickytoken.cli._options import Format
 from stickytoken.cli.commands.understanding import show_impact
-from stickytoken.demo._explore import NO_TEXT, filtered, headings, table_rows
+from stickytoken.demo.context import Startup, find_runs
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
 from stickytoken.impacts.statistics import cost_sentence
@@ -106,8 +107,10 @@ def test_verdict_severity_and_lift_are_the_same_everywhere(content, documents, r
 
 
 def test_the_web_app_shows_the_numbers_of_the_report(content, row, sd):
-    names = headings(content)
-    rows = [dict(zip(names, cells, strict=True)) for cells in table_rows(content, filtered(content))]
+    library = find_runs([content.path], content.path, content.path)
+    narrow = web_app.event_of(Startup("model", library), "change", *web_app.FILTERS)
+    _, table, _ = narrow(library.labels[0], "", [], [], [])
+    rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]
     shown = rows[0]
     assert (shown["token"], shown["verdict"], shown["severity"]) == (
         planted.PLANTED,
@@ -115,7 +118,7 @@ def test_the_web_app_shows_the_numbers_of_the_report(content, row, sd):
         row["severity"],
     )
     assert (shown["lift"], shown["SD"]) == (round(row["lift"], 4), round(sd, 2))
-    assert {each["severity"] for each in rows[1:]} == {NO_TEXT}
+    assert {each["severity"] for each in rows[1:]} == {"–"}
     assert {each["verdict"] for each in rows[1:]} == {"benign"}
 
 

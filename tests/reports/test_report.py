@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 
+import numpy as np
 import polars as pl
 import pytest
 from plotly.offline import get_plotlyjs
@@ -17,8 +18,7 @@ import stickytoken
 from report_pages import Page
 from stickytoken import open_run
 from stickytoken.errors import InputError, RunError
-from stickytoken.reports.content import read_content
-from stickytoken.reports.sections import report_figures
+from stickytoken.reports.content import cards, read_content, report_figures
 
 SECTIONS = [
     "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction",
@@ -44,6 +44,11 @@ def test_the_parts_stand_in_the_order_of_what_matters(run):
     row = run.sticky.row(0, named=True)
     assert f"lift {row['lift']:.3f}" in page.text
     assert f"90% interval {row['lift_low']:.3f} to {row['lift_high']:.3f}" in page.text
+    (card,) = cards(read_content(run.path))
+    assert card.strip["high"] == 98  # the end of the scale
+    places, lifts = card.strip, (row["lift_low"], row["lift"], row["lift_high"], run.result.ordinary_lift)
+    line = np.polyfit(lifts, [places[name] for name in ("low", "value", "high", "ordinary")], 1)
+    assert np.polyval(line, lifts) == pytest.approx(list(places.values()), abs=0.02)
     pair = run.evidence.tokens.row(0, named=True)
     for name in ("typical_carrier", "typical_anchor", "largest_carrier", "largest_anchor"):
         assert pair[name] in page.text
@@ -138,6 +143,24 @@ def test_a_run_without_sticky_tokens_shows_the_highest_for_scale(clean_run):
     assert "only 10 of 335 available tokens were examined" in page.text
     highest = clean_run.tokens.sort("lift", descending=True)["token"].head(3).to_list()
     assert page.tokens[:9:3] == highest
+
+
+def test_a_report_of_a_clean_model_closes_all_but_the_answer(run, clean_run):
+    html = stickytoken.report(clean_run)
+    closed = re.findall(r'<details class="part"><summary><h2 id="([^"]+)"', html)
+    assert closed == [
+        part for part in section_ids(html) if part not in ("steps", "worst", "lift-distribution")
+    ]
+    assert '<details class="part">' not in stickytoken.report(run)
+
+
+def test_the_contents_lead_to_every_part(run, clean_run, run_copy):
+    planted.edit_record(run_copy, result=None)
+    for page in map(stickytoken.report, (run, clean_run, run_copy)):
+        contents = page[page.index('<nav class="contents"') : page.index("</nav>")]
+        assert re.findall('href="#([^"]+)"', contents) == [
+            part for part in section_ids(page) if part != "steps"
+        ]
 
 
 def test_a_run_of_the_method_std(planted_run):

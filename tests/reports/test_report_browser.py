@@ -17,10 +17,9 @@ import stickytoken
 from report_pages import chromium, opened, wait_for_plots, wait_until, words_cut_off
 from stickytoken import open_run
 from stickytoken.errors import InputError, MissingExtraError, RunError
-from stickytoken.reports.content import MOST_CARDS, read_content
+from stickytoken.reports.content import MOST_CARDS, read_content, report_figures
 from stickytoken.reports.figures.figure import template
 from stickytoken.reports.report import save_figures
-from stickytoken.reports.sections import report_figures
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +151,37 @@ def test_it_prints_on_light_ground(folder, tmp_path):
     light, dark = (ink(theme) for theme in ("light", "dark"))
     assert fills.count(light) > 50  # the words of the pictures
     assert dark not in fills
+
+
+@pytest.mark.browser
+def test_paper_has_the_numbers_and_no_legend_over_an_axis(folder):
+    over = """[...document.querySelectorAll('[data-figure]')].filter(plot => {
+        const legend = plot.querySelector('.legend')?.getBoundingClientRect();
+        return legend && [...plot.querySelectorAll('.xtitle, .xtick')].some(each => {
+            const axis = each.getBoundingClientRect();
+            return axis.width && axis.bottom > legend.top + 2 && axis.top < legend.bottom - 2
+                && axis.right > legend.left && axis.left < legend.right;
+        });
+    }).map(plot => plot.dataset.figure)"""
+    for name in ("report.html", "measured.html", "explained.html"):
+        with opened(folder / name) as (page, heard):
+            wait_for_plots(page)
+            assert page.evaluate(over) == []
+            page.evaluate("dispatchEvent(new Event('beforeprint'))")
+            assert page.locator("details.numbers:not([open])").count() == 0
+            assert page.evaluate(over) == []
+            page.evaluate("dispatchEvent(new Event('afterprint'))")
+            assert page.locator("details.numbers[open]").count() == 0
+            assert heard == []
+
+
+@pytest.mark.browser
+def test_a_closed_part_opens_by_its_link_and_is_drawn_then(clean_run, tmp_path):
+    stickytoken.report(clean_run, out=tmp_path / "clean.html")
+    with opened(tmp_path / "clean.html") as (page, heard):
+        page.get_by_role("link", name="Symptom curves").click()
+        wait_until(page, "document.querySelector('#figure-symptom-curves .main-svg')?.clientWidth > 300")
+        assert heard == []
 
 
 def ink(theme):

@@ -12,7 +12,7 @@ from report_pages import Page
 from stickytoken import open_run
 from stickytoken.detection.selection import reopen, token_evidence
 from stickytoken.reports.content import columns, read_content
-from stickytoken.reports.templating import commands, cosine, flowing, glossary, plain
+from stickytoken.reports.templating import commands, cosine, flowing, glossary, number, plain
 from stickytoken.validation import markdown
 from stickytoken.vocabulary import categorize
 
@@ -134,3 +134,10 @@ def test_commands_in_a_sentence_are_code_and_nothing_else_is(sentence, shown):
 )
 def test_a_change_near_zero_is_a_number_without_a_sign(value, shown):
     assert cosine(value, 3) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.04, "< 0.1"), (-0.04, "0.0"), (0.0, "0.0"), (-0.06, "−0.1"), (1234.5, "1,234.5")]
+)
+def test_a_number_that_its_digits_do_not_show_is_less_than_they_do_or_zero(value, shown):
+    assert number(value, 1) == shown

@@ -17,8 +17,7 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.reports import report as make_report
-from stickytoken.reports.content import read_content
-from stickytoken.reports.sections import MOST_DRAWN, explained_tokens
+from stickytoken.reports.content import explained_tokens, read_content
 
 COPIED = "explained_run"
 SMALL = ExplainSettings(carriers=4, benign=4, attribution=False, directions=16)
@@ -45,13 +44,13 @@ def test_the_section_stands_before_the_table_with_all_figures(explained_run):
     ids = [value for tag, name, value in page.attributes if (tag, name) == ("h2", "id")]
     assert ids[ids.index("explanations") + 1] == "flagged"
     tokens = explained_tokens(read_content(explained_run))
-    assert {each.token for each in tokens} == {"river", "garden"}
-    names = [f"explain-{each.token_id}-{kind}" for each in tokens for kind in KINDS]
+    assert {each["token"] for each in tokens} == {"river", "garden"}
+    names = [f"explain-{each['token_id']}-{kind}" for each in tokens for kind in KINDS]
     assert [name for name in page.data["figures"] if name.startswith("explain-")] == names
     labels = [value for tag, name, value in page.attributes if (tag, name) == ("div", "aria-label")]
     for each in tokens:
-        assert each.verdict in page.text
-        for figure in each.figures:
+        assert each["verdict"] in page.text
+        for figure in each["figures"]:
             assert figure.alt in labels
             assert figure.alt in page.text
             assert figure.table.rows
@@ -85,17 +84,17 @@ def test_explanations_of_elsewhere_are_shown_when_asked_for(explained_run, small
 def test_of_many_tokens_the_first_are_drawn_and_all_are_told_of(run_copy):
     source = folder_of(run_copy)
     document = json.loads((source / "explanation.json").read_text("utf-8"))
-    vocabulary = pl.read_parquet(run_copy / "tokens.parquet").head(MOST_DRAWN + 3)
+    vocabulary = pl.read_parquet(run_copy / "tokens.parquet").head(4 + 3)
     for token_id, token in vocabulary.select("token_id", "token").iter_rows():
         other = source.with_name(str(token_id))
         if not other.exists():
             shutil.copytree(source, other)
             change(other, tokens=[document["tokens"][0] | {"token_id": token_id, "token": token}])
     tokens = explained_tokens(read_content(run_copy))
-    assert len(tokens) > MOST_DRAWN
-    assert [bool(each.figures) for each in tokens] == [place < MOST_DRAWN for place in range(len(tokens))]
+    assert len(tokens) > 4
+    assert [bool(each["figures"]) for each in tokens] == [place < 4 for place in range(len(tokens))]
     page = Page(stickytoken.report(run_copy))
-    assert {each.token for each in tokens} <= set(page.tokens)
+    assert {each["token"] for each in tokens} <= set(page.tokens)
     assert page.tags.count("figure") == len(page.data["figures"])
 
 
@@ -116,8 +115,8 @@ def test_a_model_without_attention_is_said_to_have_none(tmp_path):
         stickytoken.load_encoder(model), [planted.PLANTED], run=run, settings=SMALL, out=run.path / "explain"
     )
     (token,) = explained_tokens(read_content(run.path))
-    assert token.run_verdict == "sticky"
-    words = {figure.name.split("-")[-1]: figure.alt for figure in token.figures}
+    assert token["run_verdict"] == "sticky"
+    words = {figure.name.split("-")[-1]: figure.alt for figure in token["figures"]}
     assert words["heads"] == "This model does not expose its attention."
     assert words["attention"] == "This model does not expose it."
     page = Page(stickytoken.report(run))

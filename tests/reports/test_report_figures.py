@@ -1,5 +1,7 @@
 """Figures as pure functions: they lose no token, invent no number, and say when there is nothing."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,17 +10,15 @@ from hypothesis import strategies as st
 
 from stickytoken.comparisons.compared_run import ComparedToken, WorstToken
 from stickytoken.methods.entry import Column, Distribution, Scatter
-from stickytoken.reports.figures.comparison import WorstRow, tokens_by_run, worst_by_run
+from stickytoken.reports.comparison import tokens_by_run, worst_by_run
 from stickytoken.reports.figures.figure import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
 from stickytoken.reports.figures.run import (
-    Curve,
     bins,
     breakdowns,
     composition,
     distribution,
     scatter,
     symptom_curves,
-    thinned,
 )
 
 FINITE = st.floats(-1, 1, allow_nan=False)
@@ -89,20 +89,15 @@ def test_values_that_are_not_there_are_left_out():
 # Scatter
 
 
-def test_thinning_keeps_every_flagged_token_and_is_the_same_every_time():
-    table = tokens(9000, sticky=40)
-    found = thinned(table, 500)
-    assert len(found) == 540
-    assert (found["verdict"] == "sticky").sum() == 40
-    assert found.equals(thinned(table, 500))
-    assert thinned(table.head(60), 500).sort("token_id").equals(table.head(60))
-
-
 def test_a_scatter_says_how_many_it_draws():
     table = tokens(9000, sticky=3)
     figure = scatter(table, CLOUD)
     others, sticky = drawn(figure)
     assert (len(others["x"]), len(sticky["x"])) == (2500, 3)
+    assert len(set(others["customdata"])) == 2500
+    assert set(others["customdata"]) <= {f"\u2068t{k}\u2069" for k in range(3, 9000)}
+    assert drawn(scatter(table, CLOUD))[0]["x"] == others["x"]
+    assert len(drawn(scatter(table.head(60), CLOUD))[0]["x"]) == 57
     assert "2,500 of 8,997 drawn" in others["name"]
     worst_first = table.head(3).sort("lift", descending=True)["token"].to_list()
     assert [row[0] for row in figure.table.rows[:3]] == worst_first
@@ -112,8 +107,14 @@ def test_a_scatter_says_how_many_it_draws():
 # Curves
 
 
-CURVES = [Curve("!", "sticky", [0, 1, 32], [0.1, 0.2, 0.3], [0.5, 0.4, 0.3])]
-CONTROLS = [Curve(name, None, [0, 1, 32], [0.1, low, low], []) for name, low in (("a", 0.1), ("b", 0.2))]
+COPIES = [0, 1, 32]
+CURVES = [
+    {"token": "!", "verdict": "sticky", "copies": COPIES, "below": [0.1, 0.2, 0.3], "above": [0.5, 0.4, 0.3]}
+]
+CONTROLS = [
+    {"token": name, "verdict": None, "copies": COPIES, "below": [0.1, low, low], "above": []}
+    for name, low in (("a", 0.1), ("b", 0.2))
+]
 
 
 def test_curves_show_both_sides_and_the_range_of_the_controls():
@@ -141,13 +142,12 @@ def test_panels_stand_below_each_other_without_touching():
 
 def test_breakdowns_count_every_token_once():
     table = tokens(400, sticky=5)
-    for part in breakdowns(table):
-        assert sum(part.tokens) == 400
-        assert sum(part.sticky) == 5
-    kinds, _, lengths, positions = breakdowns(table)
-    assert kinds.groups == ["whole word"]
-    assert lengths.tokens[-1] == (table["length"] >= 10).sum()
-    assert positions.sticky[0] == 5
+    for _, _, examined, sticky in breakdowns(table):
+        assert (sum(examined), sum(sticky)) == (400, 5)
+    (_, kinds, *_), _, (_, _, lengths, _), (_, _, _, positions) = breakdowns(table)
+    assert kinds == ["whole word"]
+    assert lengths[-1] == (table["length"] >= 10).sum()
+    assert positions[0] == 5
     figure = composition(table)
     assert figure.alt.startswith("5 of 400 tokens are sticky. By kind of entry, whole word: 5 of 400.")
     shares = [row for row in figure.table.rows if row[1] == "0–10"]
@@ -159,7 +159,7 @@ def test_breakdowns_count_every_token_once():
 
 @pytest.mark.parametrize("table", [tokens(0), tokens(3), tokens(1, sticky=1)], ids=["none", "benign", "one"])
 def test_every_figure_stands_on_what_little_there_is(table):
-    for figure in (distribution(table, LIFTS), scatter(table, CLOUD), composition(table)):
+    for figure in (distribution(table, LIFTS), scatter(table, CLOUD)):
         assert figure.plot.to_json()
         assert figure.alt.endswith(".")
         assert "nan" not in figure.alt.lower()
@@ -170,11 +170,16 @@ def test_without_curves_or_runs_the_figures_say_so():
     assert "no symptom curves" in empty.plot.layout.annotations[0].text
     assert empty.alt == "There are no symptom curves."
     assert empty.table.rows == ()
-    for figure in (tokens_by_run([], ["a"]), worst_by_run([])):
+    for figure in (tokens_by_run(compared()), worst_by_run(compared())):
         assert "no run has" in figure.plot.layout.annotations[0].text
 
 
 # Comparison
+
+
+def compared(tokens=(), names=("a",), runs=()):
+    """What the figures of a comparison read of it."""
+    return SimpleNamespace(tokens=tokens, names=list(names), runs=runs)
 
 
 def test_a_compared_token_has_a_mark_for_every_run_that_measured_it():
@@ -182,7 +187,7 @@ def test_a_compared_token_has_a_mark_for_every_run_that_measured_it():
         ComparedToken("x", [1.0, None], ["sticky", None]),
         ComparedToken("y", [0.5, 0.7], ["benign", "sticky"]),
     ]
-    figure = tokens_by_run(rows, ["a", "b"])
+    figure = tokens_by_run(compared(rows, ("a", "b")))
     first, second = drawn(figure)
     assert (first["x"], second["x"]) == ([1.0, 0.5], [0.7])
     assert [symbol.endswith("-open") for symbol in first["marker"]["symbol"]] == [False, True]
@@ -191,9 +196,9 @@ def test_a_compared_token_has_a_mark_for_every_run_that_measured_it():
 
 def test_on_a_narrow_screen_long_tokens_are_cut_and_stay_text():
     texts = ["short", "x" * 18, "<b>" + "\x1b" + "y" * 30]
-    changes = tokens_by_run([ComparedToken(text, [1.0], ["sticky"]) for text in texts], ["a"]).narrow
+    changes = tokens_by_run(compared([ComparedToken(text, [1.0], ["sticky"]) for text in texts])).narrow
     unseen = ComparedToken("unseen", [None], [None])
-    assert tokens_by_run([unseen], ["a"]).narrow == tokens_by_run([], ["a"]).narrow
+    assert tokens_by_run(compared([unseen])).narrow == tokens_by_run(compared()).narrow
     shown = [text.strip("\u2068\u2069") for text in changes["yaxis.ticktext"]]
     assert shown == ["short", "x" * 18, r"&lt;b&gt;\x1b" + "y" * 10 + "…"]
     assert max(len(line) for line in changes["xaxis.title.text"].split("<br>")) < 45
@@ -202,8 +207,13 @@ def test_on_a_narrow_screen_long_tokens_are_cut_and_stay_text():
 def test_the_worst_token_of_a_run_has_its_interval_and_stands_beside_the_others():
     worst = WorstToken(7, "</b>x", "sticky", "severe", 0.9, 0.7, 1.2)
     unsure = WorstToken(8, "y", "benign", None, 0.2, None, None)
-    rows = [WorstRow("second", worst, (0.0, 0.3), 0.5), WorstRow("first", unsure, (-0.1, 0.2), 0.5)]
-    figure = worst_by_run(rows)
+    scale = SimpleNamespace(serious=0.5)
+    runs = [
+        SimpleNamespace(name=name, worst=token, quantiles=quantiles, scale=scale)
+        for name, token, quantiles in (("second", worst, (0.0, 0.3)), ("first", unsure, (-0.1, 0.2)))
+    ]
+    figure = worst_by_run(compared(runs=[*runs, SimpleNamespace(name="std", worst=worst, quantiles=None)]))
+    assert "not drawn, without a scale that models share: std" in figure.alt
     bars, marks = drawn(figure)
     assert [name.strip("\u2068\u2069") for name in marks["y"]] == ["second", "first"]
     assert (bars["base"], bars["x"]) == ([0.0, -0.1], pytest.approx([0.3, 0.3]))

@@ -12,9 +12,8 @@ import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page, opened, wait_for_plots
 from stickytoken.explanation.files import explanation_folders
-from stickytoken.reports.content import read_content
+from stickytoken.reports.content import read_content, report_figures
 from stickytoken.reports.figures.figure import label
-from stickytoken.reports.sections import report_figures
 from stickytoken.reports.templating import json_for_html
 from stickytoken.validation import markdown, visible
 
@@ -83,7 +82,7 @@ def test_in_the_page_it_is_text(hostile_run):
         "h3", "br", "bdi", "dl", "dt", "dd", "div", "ul", "ol", "li", "main", "section", "article", "span",
         "strong", "svg", "line", "rect", "details", "summary", "blockquote", "figure", "figcaption", "table",
         "caption", "thead", "tbody", "tr", "th", "td", "form", "label", "input", "select", "option", "output",
-        "code", "footer", "script",
+        "code", "footer", "script", "nav", "button",
     }  # fmt: skip
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     assert set(ATTACKS.values()) <= set(page.tokens)

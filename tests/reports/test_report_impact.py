@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 import impact_files as files
 import planted
@@ -13,9 +14,8 @@ import stickytoken
 from report_pages import Page
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts.results import TABLES, impacts_in
-from stickytoken.reports.content import impact_details, read_content
+from stickytoken.reports.content import read_content, report_figures, run_details
 from stickytoken.reports.figures.effects import costs, token_costs
-from stickytoken.reports.sections import report_figures
 
 FIGURES = ["impact-costs", "impact-tokens", "intrusion"]
 COPIED = "measured"
@@ -30,7 +30,7 @@ def test_an_explanation_and_an_impact_of_a_token_show_the_same_benign_token_firs
     matches = [each.token for each in measured.record.tokens if each.matched_to == token_id]
     benign = explained.tables["benign"]["benign"].to_list()
     assert matches == benign[: files.FEW.benign]
-    assert impact_details(content.impacts)[f"impact {measured.path.name}"]["benign tokens"] == benign[:1]
+    assert run_details(content)[f"impact {measured.path.name}"]["benign tokens"] == benign[:1]
 
 
 def impact_of(run):
@@ -57,6 +57,10 @@ def test_the_page_shows_the_figures_with_their_words_and_numbers(measured):
     effects = measured.effects.to_dicts()
     assert [row[:2] for row in figures[0].table.rows] == [[e["task"], e["metric"]] for e in effects]
     assert [row[7] for row in figures[0].table.rows] == [e["difference_low"] for e in effects]
+    arms = figures[0].plot.data[0].error_x
+    for above, below, row in zip(arms.array, arms.arrayminus, effects, strict=True):
+        assert row["drop_sticky"] + above == pytest.approx(row["drop_sticky_high"], abs=1e-5)
+        assert row["drop_sticky"] - below == pytest.approx(row["drop_sticky_low"], abs=1e-5)
     assert f"sticky tokens lower spearman by {effects[0]['drop_sticky']:.4f}" in figures[0].alt
     hits = measured.intrusion["hits_sticky"].to_list()
     assert [row[1] for row in figures[2].table.rows] == hits

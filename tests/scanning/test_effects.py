@@ -8,17 +8,15 @@ from scipy.stats import spearmanr
 
 import profiled
 import scanned
-from stickytoken import load_encoder, scan
+from stickytoken import Cleaner, load_encoder, open_run, scan
 from stickytoken.cleaning import find_spans
 from stickytoken.errors import InputError, RunError
-from stickytoken.methods.statistics import TokenEffects
-from stickytoken.scanning._passes import Panel, predicted_shifts
-from stickytoken.scanning._workers import examine
 from stickytoken.scanning.scan import scan_documents
 
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 24)
 PLANTED = range(40, 64)
 QUERIES = profiled.sentences(40, seed=9)
+CLEANER = Cleaner(scanned.RULES)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,7 @@ def units(encoder, texts):
 
 
 def test_the_shift_is_the_mean_change_of_similarity(measured, encoder, texts):
-    rest = [examine(texts[number], scanned.RULES)["rest"] for number in PLANTED]
+    rest = [CLEANER(texts[number]).strip() for number in PLANTED]
     queries = units(encoder, QUERIES)
     after, before = (
         units(encoder, [texts[number] for number in PLANTED]) @ queries.T,
@@ -71,33 +69,33 @@ def test_ranks_are_counted_among_clean_documents(measured, encoder, texts):
     clean = units(encoder, [text for text in texts if not find_spans(text, scanned.RULES)]) @ queries.T
     text = texts[row["number"]]
     with_copies = units(encoder, [text]) @ queries.T
-    without = units(encoder, [examine(text, scanned.RULES)["rest"]]) @ queries.T
+    without = units(encoder, [CLEANER(text).strip()]) @ queries.T
     passed = (clean < with_copies).mean(axis=0) - (clean < without).mean(axis=0)
     assert row["rise"] == pytest.approx(passed.mean(), abs=2e-3)
     assert row["moves_up"] == pytest.approx((passed >= 0.1).mean(), abs=0.03)
 
 
-def test_a_prediction_is_the_way_that_a_document_was_drawn():
-    generator = np.random.default_rng(0)
-    vectors = generator.normal(size=(4, 16))
-    contraction = np.array([0.2, 0.5, 0.6, 0.7])
-    effects = TokenEffects(np.array([3, 5, 8, 9]), contraction, contraction[:, None] * vectors)
-    reference, queries = generator.normal(size=(20, 16)), generator.normal(size=(6, 16))
-    panel = Panel(queries, reference, np.sort(reference @ queries.T, axis=0), 1.0)
-    center, covered = reference.mean(axis=0), np.array([0.1, 0.4, 0.9])
-    found = center + covered[:, None] * (vectors[2] - center)
-    expected = covered * ((vectors[2] - center) @ queries.mean(axis=0))
-    same, unknown = (
-        [Counter({8: copies}) for copies in (1, 4, 9)],
-        [Counter(), Counter({7: 4}), Counter({8: 2})],
-    )
-    np.testing.assert_allclose(predicted_shifts(found, same, effects, panel), expected)
-    assert np.isnan(predicted_shifts(found, unknown, effects, panel)).tolist() == [True, True, False]
-    odds = contraction[1:] / (1 - contraction[1:]) * np.array([2, 1, 3])
-    point = odds @ vectors[1:] / odds.sum()
-    mixed = center[None] + 0.5 * (point - center)
-    (shift,) = predicted_shifts(mixed, [Counter({5: 2, 8: 1, 9: 3})], effects, panel)
-    assert shift == pytest.approx(0.5 * (point - center) @ queries.mean(axis=0))
+def test_a_prediction_is_the_way_that_a_document_was_drawn(scanned_run, encoder, texts):
+    """Toward the mean of what the removed tokens draw texts to, as far as its own vector says."""
+    run = open_run(scanned_run)
+    effects = run.method.token_effects(run)
+    texts = [*texts, f"{texts[0]} {scanned.copies()} {profiled.WORDS[1]} " + f"{profiled.WORDS[9]} " * 8]
+    found = scan(run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
+    clean = [text for text in texts if not find_spans(text, scanned.RULES)]
+    center, queries = units(encoder, clean).mean(axis=0), units(encoder, QUERIES).mean(axis=0)
+    mixtures = 0
+    for number, predicted in found.select("number", "predicted").iter_rows():
+        text = texts[number]
+        whole, rest = (encoder.tokenize([each])[0].ids for each in (text, CLEANER(text).strip()))
+        removed = Counter(whole) - Counter(rest)
+        mixtures += len(removed) > 1
+        rows = [effects.ids.tolist().index(token_id) for token_id in removed]
+        contraction = np.minimum(effects.contraction[rows], 0.9)
+        shares = np.array(list(removed.values())) / (1 - contraction)
+        way = shares @ effects.pull[rows] / (shares @ contraction) - center
+        covered = np.clip((units(encoder, [text])[0] - center) @ way / (way @ way), 0, 1)
+        assert predicted == pytest.approx(covered * (way @ queries), abs=1e-5)
+    assert mixtures
 
 
 def test_a_prediction_needs_no_document_without_copies(measured, scanned_run, encoder, texts):

@@ -1,27 +1,22 @@
 """Documents are searched in order, in any number of processes, and a batch is searched once."""
 
-import json
+import sys
 from random import Random
 
 import polars as pl
 import pytest
 
 import scanned
-from stickytoken import open_run, scan
+from stickytoken import load_encoder, open_run, scan
 from stickytoken.cleaning import find_spans, spans
-from stickytoken.data.documents import Document, Wanted, open_documents
 from stickytoken.errors import InputError, RunError
-from stickytoken.scanning import _passes as _token_pass
-from stickytoken.scanning import _workers
-from stickytoken.scanning._passes import Keeper, batched, search
-from stickytoken.scanning._workers import examine
 from stickytoken.scanning.results import open_scan, scans_in
 from stickytoken.scanning.scan import scan_documents
 
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(_token_pass, "_DOCUMENTS", 8)
+    monkeypatch.setattr("stickytoken.scanning._passes._DOCUMENTS", 8)
 
 
 def test_documents_with_copies_are_found_and_no_others(scanned_run):
@@ -47,14 +42,7 @@ def test_other_processes_find_the_same(scanned_run):
 
 @pytest.mark.usefixtures("small_batches")
 def test_a_worker_that_dies_is_an_error_of_one_line(scanned_run, monkeypatch):
-    ask = _workers._Worker.ask
-
-    def killed(worker, texts):
-        worker._process.kill()
-        worker._process.wait()
-        return ask(worker, texts)
-
-    monkeypatch.setattr(_workers._Worker, "ask", killed)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RunError, match="a process that scanned documents ended"):
         scan(scanned_run, scanned.documents(48), workers=2)
 
@@ -105,7 +93,7 @@ def test_scans_of_a_run_folder_are_listed_and_damaged_or_different_ones_named(sc
     assert len(unread) == 1
 
 
-def test_nothing_to_scan_is_an_error(scanned_run, write):
+def test_nothing_to_scan_and_wrong_options_are_errors(scanned_run, write):
     with pytest.raises(InputError, match="is empty: pass documents"):
         scan(scanned_run, [])
     with pytest.raises(InputError, match=r"no readable document: 2 records .*line 1"):
@@ -126,49 +114,38 @@ def test_sources_are_counted(scanned_run):
     ]
 
 
-def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(monkeypatch):
+def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(scanned_run, monkeypatch):
     before, behind = scanned.documents(2)
     text = f"{before} {scanned.copies()} {behind}"
-    whole = examine(text, scanned.RULES)
+    whole = find_spans(text, scanned.RULES)
     monkeypatch.setattr(spans, "_SEGMENT", 100)
-    assert examine(text, scanned.RULES) == whole
+    assert find_spans(text, scanned.RULES) == whole
     text = f"Before, {scanned.copies()} after <|endof<|endoftext|>text|> and so on."
-    found = examine(text, scanned.RULES)
-    assert find_spans(found["rest"], scanned.RULES) == []
-    assert found["rest"].split() == ["Before,", "after", "and", "so", "on."]
-    assert "".join(piece for piece, _ in found["excerpt"]) == text
+    (excerpt,) = scan(scanned_run, [text])["excerpt"].to_list()
+    assert "".join(piece["text"] for piece in excerpt) == text
+    assert excerpt[1] == {"text": scanned.copies(), "found": True}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_sample_depends_on_no_order(seed):
-    random = Random(seed)
-    texts = ["".join(random.choices("ab \U0001f642", k=random.randint(0, 6))) for _ in range(30)]
+def test_the_sample_depends_on_no_order(scanned_run):
+    encoder, texts = load_encoder(scanned_run.parent / "model"), scanned.documents(340, range(1))
 
-    def sample():
-        values = open_documents(texts, Wanted())
-        tally = search(values, scanned.RULES, Keeper(), workers=1, sampled=5, progress=lambda _: None)
-        return tally.sample
+    def spread():
+        return scan_documents(scanned_run, texts, encoder=encoder, effect="predicted").result.effect.spread
 
-    before = sample()
-    random.shuffle(texts)
-    assert sample() == before
-    assert len(before) == len(set(before)) == 5
+    before = spread()
+    Random(0).shuffle(texts)
+    assert spread() == before
 
 
-def test_batches_end_at_a_size_and_differ_if_anything_does():
-    documents = [Document(place, str(place), "x" * 100) for place in range(3000)]
-    batches = list(batched(documents))
-    assert [len(batch.documents) for batch in batches] == [1024, 1024, 952]
-    assert [batch.index for batch in batches] == [0, 1, 2]
-    huge = [Document(place, str(place), "x" * 5_000_000) for place in range(2)]
-    assert [len(batch.documents) for batch in batched(huge)] == [1, 1]
-    (one,), (other,) = batched([Document(0, "a", "x")]), batched([Document(0, "a", "x", "web")])
-    assert one.digest != other.digest
+def test_batches_end_at_a_number_of_documents_or_a_size(scanned_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("stickytoken.scanning._passes._CHARACTERS", 5000)
+    for name, texts, count in (("many", ["x"] * 2500, 3), ("large", ["x" * 9000] * 2, 2)):
+        scan(scanned_run, texts, out=tmp_path / name, workers=1)
+        assert len(list((tmp_path / name / "shards").iterdir())) == count
 
 
 def test_text_is_kept_as_valid_json_and_parquet(scanned_run, tmp_path):
     text = f"\x00 \u2028 \U0001f642 {scanned.copies()}"
     found = scan_documents(scanned_run, [text], out=tmp_path / "scan")
     assert pl.read_parquet(tmp_path / "scan" / "documents.parquet").equals(found.documents)
-    json.loads((tmp_path / "scan" / "scan.json").read_text())
     assert open_run(scanned_run).record.identity == found.record.identity_parts["run"]

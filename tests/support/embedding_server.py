@@ -11,7 +11,7 @@ import json
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,8 +19,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
-
-from quiet_handler import QuietHandler
 
 STATUSES = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
 BROKEN_DATA = ("short", "long", "empty", "empty vector", "nan", "null", "twice", "other dimension", "garbage")
@@ -31,6 +29,9 @@ ODD_BODIES = {
     "no json": b"upstream connect error",
 }
 HARMLESS = ("gzip", "no usage", "redirect")
+_PASSING = (*STATUSES, *BROKEN_DATA, "drop", "cut", "bad gzip", "error body", "gzip", "no usage")
+FAULTS = tuple(each for each in _PASSING if each != "other dimension")
+"""What a server that goes on may do to a request, however often."""
 
 
 @dataclass
@@ -86,6 +87,21 @@ class Behaviour:
     wrong: bool = False
 
 
+class QuietHandler(BaseHTTPRequestHandler):
+    """Prints nothing and bears clients that go away."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except ConnectionError:
+            self.close_connection = True
+
+
 class RefusalError(Exception):
     """A request that is not answered: its status and message."""
 
@@ -115,7 +131,9 @@ class EmbeddingServer:
         self.answered: list[list[str]] = []
         self.authorizations: list[str] = []
         self.seen = 0
-        self.tokens = 0
+        self.tokens = 0  # of all requests, those whose answers were damaged or lost too
+        self.delivered_tokens = 0
+        self.harmed: Counter[str] = Counter()
         self.most_at_once = 0
         self._encode, self._tokenize, self._detokenize = encode, tokenize, detokenize
         self._vectors: dict[str, Any] = {}
@@ -163,6 +181,7 @@ class EmbeddingServer:
         with self._lock:
             self.seen += 1
             fault = told.faults.popleft() if told.faults else None
+            self.harmed.update([fault] if fault else [])
         if told.key is not None and authorization != f"Bearer {told.key}":
             raise RefusalError(401, f"Incorrect API key provided: {authorization.removeprefix('Bearer ')}")
         if body.get("model") != told.name:
@@ -177,10 +196,11 @@ class EmbeddingServer:
         time.sleep(told.seconds + told.seconds_per_text * len(texts))
         data = self._data(texts, vectors, encoding)
         counted = self._counted(texts)
-        if fault is None or fault in HARMLESS:
-            with self._lock:
+        with self._lock:
+            self.tokens += counted
+            if fault is None or fault in HARMLESS:
                 self.answered.append(body["input"])
-                self.tokens += counted
+                self.delivered_tokens += counted
         silent = told.usage is None or fault == "no usage"
         own = {"prompt_tokens": counted, "total_tokens": counted}
         usage = {} if silent else {"usage": own if told.said_usage is None else told.said_usage}

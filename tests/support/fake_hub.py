@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from quiet_handler import QuietHandler
+from embedding_server import QuietHandler
 
 
 class Hub:

@@ -1,10 +1,18 @@
-"""The how-to pages as something to execute: their blocks of commands and of Python, in order."""
+"""The how-to pages as something to execute: their commands, their Python, and the JSON that they describe."""
 
 import ast
+import json
+import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import planted
 from build import ROOT
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -13,16 +21,19 @@ _COMMAND = re.compile(
 )
 # What a page says of a file or shows of a program is no command.
 NOT_COMMANDS = {"toml", "yaml", "text"}
+_DESCRIPTION = re.compile(r'`(\{"[^`]*)`')
+_ANYTHING = re.compile(r"\{\w[^{}]*\}|\{\.\.\.\}|(?<=\[)\.\.\.(?=\])|(?<=: )(?:[a-z]+|\.\.\.)")
+_KEY_ALONE = re.compile(r'"[^"]*"(?=\s*[,}])')
+# For programs in bash: `stickytoken` is that of this environment, and no browser opens.
+_PATHS = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "BROWSER": "true"}
 
 
-@dataclass(frozen=True)
-class Step:
-    """One thing that a reader does.
+# One word after another, and perhaps a file for the output: no shell is needed for it.
+_PLAIN = re.compile(r"stickytoken (?P<words>[^|<>;&$\n]*)(?:> (?P<file>\S+))?")
 
-    Attributes:
-        kind: ``shell``, a command line, or ``python``, a block.
-        text: what is typed.
-    """
+
+class Step(NamedTuple):
+    """One thing that a reader does: ``shell``, a command line, or ``python``, a block."""
 
     kind: str
     text: str
@@ -110,3 +121,67 @@ def _is_literal(comment: str) -> bool:
     except (ValueError, SyntaxError):
         return False
     return True
+
+
+def _in_bash(line: str) -> subprocess.Popen[str]:
+    environment = os.environ | _PATHS | {"COLUMNS": "120", "NO_COLOR": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen(["bash", "-c", line], env=environment, text=True, **pipes)
+
+
+def run_line(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line in this folder; those of stickytoken in a fork that has imported the libraries."""
+    for part in line.split(" && "):
+        if plain := _PLAIN.fullmatch(part):
+            words = shlex.split(plain["words"])
+            done = planted.program(planted.COMMAND_LINE, *words, COLUMNS="120", NO_COLOR="1")
+            if plain["file"]:
+                Path(plain["file"]).write_text(done.stdout, encoding="utf-8")
+        else:
+            process = _in_bash(part)
+            printed = process.communicate()
+            done = subprocess.CompletedProcess(part, process.returncode, *printed)
+        if done.returncode:
+            break
+    return done
+
+
+def interrupt_when(said: str, line: str) -> None:
+    """Run a line that ends with Ctrl-C only, and press it when stdout has said something."""
+    with _in_bash(f"exec {line}") as started:
+        heard = next((heard for heard in started.stdout if said in heard), "")
+        started.send_signal(signal.SIGINT)
+        complaint = started.communicate()[1]
+    assert said in heard, complaint
+    assert "Traceback" not in complaint
+
+
+def described() -> list[str]:
+    """Every description of a document on a how-to page, on one line."""
+    return [
+        " ".join(found.split()) for page in how_to_pages() for found in _DESCRIPTION.findall(text_of(page))
+    ]
+
+
+def shape_of(text: str) -> Any:
+    """Read a description: an object with its keys, a list with the shape of its entries, None for anything.
+
+    A word without quotation marks stands for any value, ``...`` among keys for any further keys.
+    """
+    text = _ANYTHING.sub("null", text).replace("...", '"..."')
+    return json.loads(_KEY_ALONE.sub(r"\g<0>: null", text))
+
+
+def unlike(shape: Any, value: Any, place: str = "") -> Iterator[str]:
+    """Compare a document with its description; yield what only one of them has. Null has every shape."""
+    if isinstance(shape, list):
+        for entry in value[:1]:
+            yield from unlike(shape[0], entry, f"{place}[]")
+    elif shape is not None and value is not None:
+        open_ended = "..." in shape
+        keys = shape.keys() - {"..."}
+        yield from (f"{place}.{key} is not there" for key in sorted(keys - value.keys()))
+        if not open_ended:
+            yield from (f"{place}.{key} is not documented" for key in sorted(value.keys() - keys))
+        for key in sorted(keys & value.keys()):
+            yield from unlike(shape[key], value[key], f"{place}.{key}")

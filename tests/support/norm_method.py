@@ -8,9 +8,8 @@ import polars as pl
 from stickytoken.encoders.views import mean_similarity
 from stickytoken.insertion import Insertion
 from stickytoken.inspection import inspector_of
+from stickytoken.methods.base import Method, Outcome, PlanRecord, ResultRecord
 from stickytoken.methods.entry import SEED, Column, MethodEntry, Option, insertion_option
-from stickytoken.methods.job import PlanRecord, ResultRecord
-from stickytoken.methods.protocol import Method, Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from typer.testing import CliRunner, Result
 
+import stickytoken
 import tiny
-from preloaded import preloaded
 from stickytoken.cli.app import app
 from stickytoken.data.sentences import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
@@ -79,13 +79,36 @@ def planted_model(strength: float, dimension: int = 64) -> SentenceTransformer:
     return SentenceTransformer(modules=[module], device="cpu")
 
 
+# What a server of processes imports before it forks them.
+_LIBRARIES = (
+    "torch",
+    "transformers.models.bert.modeling_bert",
+    "sentence_transformers",
+    "scipy.stats",
+    "sklearn.linear_model",
+    "polars",
+    "plotly.graph_objects",
+    "typer.testing",
+)
+# Parts that need libraries which most commands do not.
+_APART = {"adapters", "demo"}
+
+
+def _preloaded() -> list[str]:
+    """The names of the libraries, and of the modules of stickytoken. To import them computes nothing."""
+    folder = Path(stickytoken.__file__).parent
+    paths = (path.relative_to(folder).with_suffix("") for path in sorted(folder.rglob("*.py")))
+    own = [path.parts for path in paths if path.parts[0] not in _APART and not path.stem.startswith("__")]
+    return [*_LIBRARIES, *(".".join(("stickytoken", *parts)) for parts in own)]
+
+
 def processes() -> multiprocessing.context.BaseContext:
     """Start real processes that need not import torch again each.
 
     They are forked from a server process that has imported the libraries and computed nothing.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(preloaded())
+    context.set_forkserver_preload(_preloaded())
     return context
 
 
@@ -180,22 +203,31 @@ def _write_streams(output: Path) -> None:
         os.close(descriptor)
 
 
-def program(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+COMMAND_LINE = "from stickytoken.cli.main import main; main()"
+
+
+def program(
+    code: str, *arguments: object, folder: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run `python -c CODE ARGUMENTS` in a process that need not import the libraries again.
 
     Not for code that is about imports, and `atexit` calls nothing there.
     """
     given = [str(argument) for argument in arguments]
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder)
-        process = processes().Process(target=_execute, args=(code, given, os.environ | variables, output))
+    with tempfile.TemporaryDirectory() as place:
+        output = Path(place)
+        options = (folder or Path.cwd(), os.environ | variables, output)
+        process = processes().Process(target=_execute, args=(code, given, *options))
         process.start()
         process.join()
         stdout, stderr = ((output / name).read_text("utf-8") for name in ("stdout", "stderr"))
     return subprocess.CompletedProcess(given, process.exitcode, stdout, stderr)
 
 
-def _execute(code: str, arguments: list[str], environment: dict[str, str], output: Path) -> None:
+def _execute(
+    code: str, arguments: list[str], folder: Path, environment: dict[str, str], output: Path
+) -> None:
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     _write_streams(output)

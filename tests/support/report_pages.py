@@ -100,7 +100,8 @@ def opened(path, **options):
 
 
 def wait_for_plots(page):
-    """Wait until all pictures are drawn."""
+    """Open the parts that are closed, and wait until all pictures are drawn."""
+    page.evaluate("document.querySelectorAll('details.part').forEach(part => { part.open = true; })")
     wait_until(
         page, "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))"
     )

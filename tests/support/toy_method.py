@@ -14,6 +14,7 @@ import polars as pl
 from stickytoken.encoders.views import mean_similarity
 from stickytoken.insertion import Insertion, Placement, copies_as_ids, copies_as_text
 from stickytoken.measurement.engine import Shard, compute_shard
+from stickytoken.methods.base import Method, Outcome, PlanRecord, ResultRecord, evidence_panel
 from stickytoken.methods.entry import (
     SEED,
     Column,
@@ -27,9 +28,7 @@ from stickytoken.methods.entry import (
     Verdict,
     insertion_option,
 )
-from stickytoken.methods.job import PlanRecord, ResultRecord
 from stickytoken.methods.probes import AnchorPanel
-from stickytoken.methods.protocol import Method, Outcome, evidence_panel
 from stickytoken.methods.registry import register, unregister
 from stickytoken.unit_vectors import unit_vectors
 

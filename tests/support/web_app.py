@@ -38,7 +38,14 @@ ATTACKS = (
 )
 SHOWN = tuple(visible(text) for text in ATTACKS)
 TOKEN = re.compile("^Token")
-TABS = ("Try", "Why", "Explore", "Explain", "Repair", "Compare")
+# Labels of the fields that the buttons of the tabs send.
+SENTENCES = ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
+TRY = (*SENTENCES, "Token", "Where the copies go", "Copies")
+REPAIR = (*SENTENCES, "Repaired token", "Where the copies go", "Copies")
+EXPLAIN = ("Token", "Where the copies go", "Copies", "Texts", "Benign tokens", "Attribution")
+WHY = ("First text", "Second text", "Method", "Whole words in place of tokens")
+FILTERS = ("Run", "Search", "Verdict", "Entry", "Script")
+TABS = ("Try", "Why similar", "Explore", "Why sticky", "Repair", "Compare")
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
 
 
@@ -91,14 +98,37 @@ def context_of(model, runs=(), folder=Path("no-such-folder"), example=Path("no-s
     return make_context(SharedModel(load_encoder(model)), library, load_sentences(None))
 
 
+def started(context, repair=None):
+    """What the page of an app begins with, once its model is loaded."""
+    from stickytoken.demo.context import Startup
+
+    startup = Startup(context.model.name, context.library, repair)
+    startup.finish(lambda: context)
+    return startup
+
+
+def event_of(startup, trigger, *labels):
+    """What the page of an app does when a trigger is used, given values of the fields with these labels."""
+    from stickytoken.demo.server import make_app
+
+    (found,) = [
+        each.fn
+        for each in make_app(startup).fns.values()
+        if tuple(field.label for field in each.inputs) == labels
+        and trigger in [name for _, name in each.targets]
+    ]
+    return found
+
+
+def plots(answer):
+    """The pictures among the values that an event returns."""
+    return [value for value in answer if hasattr(value, "to_plotly_json")]
+
+
 @contextmanager
 def serving(context):
     """The app of a context on a free port: its address."""
-    from stickytoken.demo.context import Startup
-
-    startup = Startup(context.model.name, context.library)
-    startup.finish(lambda: context)
-    with serving_startup(startup) as url:
+    with serving_startup(started(context)) as url:
         yield url
 
 

@@ -33,7 +33,7 @@ def test_benign_tokens_are_alike_and_not_excluded(vocabulary):
     assert match != match_benign(vocabulary, token_id, {token_id + 1}, 8, 43)
 
 
-@pytest.mark.parametrize(("count", "most"), [(3, 16), (8, 16), (16, 19), (8, 40), (19, 40), (40, 60)])
+@pytest.mark.parametrize(("count", "most"), [(3, 16), (16, 19), (19, 40)])
 def test_a_smaller_request_gets_the_first_of_a_larger_one(vocabulary, count, most):
     (token_id,) = ids_of(vocabulary, "garden")
     whole = match_benign(vocabulary, token_id, (), most, 0).tokens
@@ -65,20 +65,6 @@ def test_a_token_alone_in_its_category_is_compared_with_others(vocabulary):
     assert len(match.tokens) == 5
 
 
-def test_no_benign_token_is_an_error(vocabulary):
-    everything = set(vocabulary.ids)
-    with pytest.raises(InputError, match=r"'garden'. has 0 benign tokens to compare with, but 3 are needed"):
-        match_benign(vocabulary, *ids_of(vocabulary, "garden"), everything, 5, 0)
-
-
-def test_no_token_is_the_match_of_two(vocabulary):
-    token_ids = ids_of(vocabulary, "river", "stone", "songs", "birds")
-    for seed in range(3):
-        found = [token.id for token in match_apart(vocabulary, token_ids, (), 6, seed)]
-        assert len(set(found)) == len(found) == 24
-        assert not {*found} & {*token_ids}
-
-
 def test_tokens_go_on_when_others_have_all_that_were_drawn(vocabulary):
     available = [token.id for token in vocabulary.available]
     token_ids, excluded = available[:6], set(available[30:])
@@ -89,3 +75,9 @@ def test_tokens_go_on_when_others_have_all_that_were_drawn(vocabulary):
     assert {token.id for token in found} == set(available[6:30])
     with pytest.raises(InputError, match="too few tokens that are not flagged to match 6 tokens with 5 each"):
         match_apart(vocabulary, token_ids, excluded, 5, 0)
+
+
+def test_no_benign_token_is_an_error(vocabulary):
+    everything = set(vocabulary.ids)
+    with pytest.raises(InputError, match=r"'garden'. has 0 benign tokens to compare with, but 3 are needed"):
+        match_benign(vocabulary, *ids_of(vocabulary, "garden"), everything, 5, 0)

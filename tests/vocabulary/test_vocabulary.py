@@ -199,28 +199,6 @@ def test_an_entry_made_by_hand_gets_the_category_that_it_was_made_for(kind, made
     assert {token: found[token] for token in made} == made
 
 
-def test_the_tokenizers_of_these_tests_show_every_category():
-    assert {each for build in TOKENIZERS.values() for each in categories_of(build()).values()} == set(
-        Category
-    )
-
-
-def test_decoded_text_keeps_the_leading_space_of_a_tokenizer_that_adds_one():
-    for kind in ("byte-level BPE that adds a space", "BPE with byte fallback", "Unigram"):
-        vocabulary = categorize(HuggingFaceTokenizer(TOKENIZERS[kind]()))
-        decoded = dict(zip(vocabulary.tokens, vocabulary.decoded, strict=True))
-        marked = "Ġbird" if "Ġbird" in decoded else "▁bird"
-        assert decoded[marked] == " bird", kind
-        assert decoded["tip"] == "tip", kind
-
-
-def test_a_bare_pipeline_gives_the_categories_of_its_wrapped_form():
-    wrapped = byte_level(add_prefix_space=True)
-    bare = categories_of(wrapped.backend_tokenizer)
-    assert bare == categories_of(wrapped)
-    assert bare["</s>"] is Category.OK_SPECIAL
-
-
 def test_padding_and_truncation_of_the_given_tokenizer_do_not_matter():
     plain, switched = scattered_ids(), scattered_ids()
     backend = switched.backend_tokenizer

@@ -4,10 +4,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import planted
 import stickytoken
 import workshop
 from embedding_server import Behaviour, EmbeddingServer
-from warm_shell import run_line, warm_program
 
 RUN_FOLDER = "runs/all-MiniLM-L6-v2-profile-0123456789ab"
 # Names that pages use, beside those of the models and files of the workshop: all are its model and its run.
@@ -33,19 +33,12 @@ OWN_NAMES = {
 
 
 @pytest.fixture(scope="session")
-def shell(tmp_path_factory):
-    """The environment of the commands."""
-    with warm_program(tmp_path_factory.mktemp("shell")) as environment:
-        yield environment
-
-
-@pytest.fixture(scope="session")
-def made(shell, tmp_path_factory):
+def made(tmp_path_factory):
     """The workshop, with a run of its model as `detect` names it; and the folder of that run."""
     folder = tmp_path_factory.mktemp("made") / "workshop"
     folder.mkdir()
     workshop.build(folder)
-    done = run_line("stickytoken detect all-MiniLM-L6-v2", folder, shell)
+    done = planted.program(planted.COMMAND_LINE, "detect", "all-MiniLM-L6-v2", folder=folder)
     assert done.returncode == 0, done.stderr
     (run,) = (folder / "runs").iterdir()
     assert stickytoken.open_run(run).sticky["token"].to_list() == [workshop.STICKY]

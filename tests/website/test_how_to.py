@@ -15,9 +15,18 @@ from transformers import AutoModel, AutoTokenizer
 
 import stickytoken
 import workshop
-from how_to import command_lines, how_to_pages, run_python, steps_of, text_of
-from json_shapes import described, shape_of, unlike
-from warm_shell import interrupt_when, run_line
+from how_to import (
+    command_lines,
+    described,
+    how_to_pages,
+    interrupt_when,
+    run_line,
+    run_python,
+    shape_of,
+    steps_of,
+    text_of,
+    unlike,
+)
 
 PAGES = how_to_pages()
 # Commands of the overview that a page of their own has too are executed there.
@@ -107,14 +116,14 @@ def of(table, text):
 
 
 # One page in every run of the tests, all of them at night.
-ON_EVERY_RUN = "repair.md"
+ON_EVERY_RUN = "ci.md"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=[] if page == ON_EVERY_RUN else pytest.mark.nightly) for page in PAGES]
 )
-def test_a_page_works_as_written(page, place, shell, port):
+def test_a_page_works_as_written(page, place, port):
     names, wrong = given(), []
     for step in steps_of(text_of(page)):
         if of(NOT_EXECUTED, step.text) is not None or (page == "usage.md" and step in ON_OTHER_PAGES):
@@ -122,7 +131,7 @@ def test_a_page_works_as_written(page, place, shell, port):
         if step.kind == "python":
             wrong += run_python(step.text, names, lambda text: of(NOT_EXECUTED, text) is not None)
         else:
-            wrong += type_in(step.text, place, shell, port)
+            wrong += type_in(step.text, place, port)
     if page == "repair.md":
         (listing,) = re.findall(r"^```text\nrepaired/\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
         files = set(re.findall(r"^  (\w+\.\w+) ", listing, re.MULTILINE))
@@ -145,14 +154,14 @@ def given():
     }
 
 
-def type_in(line, place, shell, port):
+def type_in(line, place, port):
     """Run a command line; return what is wrong with how it ends."""
     for typed, instead in REPLACED.items():
         line = line.replace(typed, instead.format(port=port))
     if line.startswith("stickytoken demo"):
-        interrupt_when("http://127.0.0.1:", line, place, shell)
+        interrupt_when("http://127.0.0.1:", line)
         return []
-    done = run_line(line, place, shell)
+    done = run_line(line)
     if line.startswith("stickytoken detect") and (
         made := re.search(r"; run: (\S+)$", done.stdout, re.MULTILINE)
     ):
@@ -165,11 +174,12 @@ def type_in(line, place, shell, port):
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", ["usage.md"])
-def test_json_documents_have_the_keys_that_the_pages_say(page, place, shell):
+def test_json_documents_have_the_keys_that_the_pages_say(page, place):
+    del page, place
     wrong = []
     for start, command in DOCUMENTS.items():
         (description,) = (text for text in described() if text.startswith(start))
-        done = run_line(f"{command} --format json", place, shell)
+        done = run_line(f"{command} --format json")
         assert done.returncode in (0, 10), done.stderr
         document = json.loads(done.stdout)
         first = document[0] if isinstance(document, list) else document

@@ -8,6 +8,7 @@ from documents import alike, blocks_of, missing, run_console, run_python
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The `tokenize` method:Warning")
 def test_the_tutorial_works_as_written(tmp_path, monkeypatch):

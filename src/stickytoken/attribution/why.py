@@ -88,7 +88,8 @@ def why(
     found: list[Contributions] = []
     for text, stage in zip(texts, ("first text", "second text"), strict=True):
         equal = found and text.parts == texts[0].parts
-        found.append(found[0] if equal else attribute(text, partial(_report, progress, stage)))
+        watch = partial(lambda stage, done, total: progress(Progress(stage, done, total, done)), stage)
+        found.append(found[0] if equal else attribute(text, watch))
     matrix = similarity_matrix(*found)
     sticky = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
     left, right = (_read(model, texts[side], units[1 - side], similarity, sticky) for side in (0, 1))
@@ -111,10 +112,6 @@ def why(
         without_sticky=without_sticky,
         run=None if opened is None else str(opened.path),
     )
-
-
-def _report(progress: ProgressCallback, stage: str, done: int, total: int) -> None:
-    progress(Progress(stage, done, total, done))
 
 
 def _unit_vectors(model: IdEncoder, contents: Sequence[Sequence[int]]) -> NDArray[np.float64]:

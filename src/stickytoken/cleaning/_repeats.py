@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.cleaning.rules import alternation
@@ -86,15 +87,13 @@ def _apart(regular: list[Stretch], mixed: list[Stretch], units: int) -> list[Str
     long = [each for each in mixed if each.last - each.first >= MIXED_RUN]
     taken = bytearray(units)
     kept = []
-    for stretch in (*_in_order(long), *_in_order(regular), *_in_order(mixed)):
+    for stretch in chain.from_iterable(
+        sorted(stretches, key=lambda each: (each.first, -each.last)) for stretches in (long, regular, mixed)
+    ):
         if taken.find(1, stretch.first, stretch.last) < 0:
             taken[stretch.first : stretch.last] = b"\1" * (stretch.last - stretch.first)
             kept.append(stretch)
     return sorted(kept)
-
-
-def _in_order(stretches: list[Stretch]) -> list[Stretch]:
-    return sorted(stretches, key=lambda each: (each.first, -each.last))
 
 
 Repeat = tuple[int, int, int]

@@ -214,11 +214,13 @@ class Cleaner:
         Raises:
             RunError: The folder is not a run, is damaged or is not finished.
         """
-        from stickytoken.cleaning.rules import rules_of_run, source_of_run
+        from stickytoken.cleaning.rules import rules_of_run
         from stickytoken.detection.run import open_run
 
         opened = open_run(run)
-        return cls(rules_of_run(opened), source=source_of_run(opened), **options)
+        record = opened.record
+        source = {"model": record.model.name, "method": record.method, "identity": record.identity}
+        return cls(rules_of_run(opened), source=source, **options)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Cleaner:

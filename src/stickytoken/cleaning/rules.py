@@ -172,8 +172,3 @@ def rules_of_run(run: Run) -> CleaningRules:
     return CleaningRules(
         words=tuple(dict.fromkeys(words)), specials=tuple(dict.fromkeys([*specials, *WELL_KNOWN_SPECIALS]))
     )
-
-
-def source_of_run(run: Run) -> dict[str, Any]:
-    """Return the origin of the rules."""
-    return {"model": run.record.model.name, "method": run.record.method, "identity": run.record.identity}

@@ -126,7 +126,11 @@ class PanelledCommand(TyperCommand):
         return option
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return sorted(super().get_params(ctx), key=_rank)
+        def rank(param: Any) -> int:
+            panel = getattr(param, "rich_help_panel", None)
+            return 1 + PANELS.index(panel) if isinstance(param, TyperOption) and panel in PANELS else 0
+
+        return sorted(super().get_params(ctx), key=rank)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line, then what it leaves open from --set, --config and pyproject.toml."""
@@ -145,11 +149,6 @@ class PanelledCommand(TyperCommand):
         for option in self.settings.values():
             option.handle_parse_result(ctx, {}, [])
         return rest
-
-
-def _rank(param: Any) -> int:
-    panel = getattr(param, "rich_help_panel", None)
-    return 1 + PANELS.index(panel) if isinstance(param, TyperOption) and panel in PANELS else 0
 
 
 def _value(option: TyperOption) -> str | None:
@@ -275,17 +274,18 @@ def _parsed(file: Path) -> tuple[str, dict[str, Any]]:
 
 def _read_config(ctx: typer.Context, value: Path | None) -> None:
     given: Any = ctx.default_map
+    command = str(ctx.info_name)
     if not ctx.resilient_parsing and (project := project_table(Path.cwd())) is not None:
         file, table, _ = project
-        if ctx.info_name == _PROJECT_COMMAND:
+        if command == _PROJECT_COMMAND:
             given.maps[2].update(_checked(ctx, _of_all(table), file, "[tool.stickytoken]"))
-        where = f"[tool.stickytoken.{ctx.info_name}]"
-        given.maps[2].update(_checked(ctx, _of_command(ctx, table, file), file, where))
+        own = _of_command(ctx, table, file)
+        given.maps[2].update(_checked(ctx, own, file, f"[tool.stickytoken.{command}]"))
     if value is not None:
         file = value.expanduser()
         _, document = _parsed(file)
         given.maps[1].update(_checked(ctx, _of_all(document), file, "the file"))
-        given.maps[1].update(_checked(ctx, _of_command(ctx, document, file), file, f"[{ctx.info_name}]"))
+        given.maps[1].update(_checked(ctx, _of_command(ctx, document, file), file, f"[{command}]"))
 
 
 def _of_all(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,11 +294,10 @@ def _of_all(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_command(ctx: Any, document: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Return the table of the command at hand; tables of other commands are theirs."""
-    for name, each in document.items():
-        if isinstance(each, dict) and name not in ctx.parent.command.commands:
-            raise InputError(f"{file} has a table [{visible(name)}], and there is no such command")
-    found = document.get(str(ctx.info_name), {})
-    return found if isinstance(found, dict) else {}
+    tables = {name: each for name, each in document.items() if isinstance(each, dict)}
+    for name in (name for name in tables if name not in ctx.parent.command.commands):
+        raise InputError(f"{file} has a table [{visible(name)}], and there is no such command")
+    return tables.get(str(ctx.info_name), {})
 
 
 def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
@@ -311,7 +310,7 @@ def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> di
     found = {}
     for name, value in entries.items():
         if name not in params:
-            listed = f"{', '.join(options)}{', or what --set help lists' if ctx.command.settings else ''}"
+            listed = ", ".join([*options, *(["or what --set help lists"] if ctx.command.settings else [])])
             raise InputError(f"{file}: {where} has no entry {visible(name)!r}: use {listed}")
         param = params[name]
         try:

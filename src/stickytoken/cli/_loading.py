@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+import stickytoken
 from stickytoken.cli import console
 from stickytoken.cli._options import EndpointLoadingOptions, LoadingOptions, PromptingOptions
 from stickytoken.errors import InputError, ModelError, StickyTokenError
 
 if TYPE_CHECKING:
-    from stickytoken.detection import Run
     from stickytoken.detection.run_folder import RunRecord
-    from stickytoken.encoders import Encoder
     from stickytoken.encoders.endpoint.encoder import CostEstimate, EndpointEncoder
     from stickytoken.measurement.engine import Progress, ProgressCallback
 
 
 def load(
     model: str, loading: LoadingOptions, prompting: PromptingOptions, *, tokenizer_needed: bool = True
-) -> Encoder:
+) -> stickytoken.Encoder:
     """Load the model that the options name, on this machine or behind an endpoint."""
     from stickytoken.encoders.endpoint.options import names_endpoint
 
@@ -52,44 +51,37 @@ def load(
                 **{name: value for name, value in options.items() if value not in (None, False)},
             )
         return _told_of_server(connected)
-    if isinstance(loading, EndpointLoadingOptions) and loading.given:
+    if isinstance(loading, EndpointLoadingOptions) and (given := ", ".join(loading.given)):
         raise InputError(
-            f"{', '.join(loading.given)} apply only to models behind an endpoint, and {model} is not: "
-            "leave them out"
+            f"{given} apply only to models behind an endpoint, and {model} is not: leave them out"
         )
     options["dtype"] = loading.dtype or "float32"
     with console.status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import Prompting, load_encoder
 
-        encoder: Encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
+        encoder: stickytoken.Encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
     if console.current_verbosity() is console.Verbosity.VERBOSE:
         from stickytoken.encoders.loading.resolution import resolve_model
 
         source, identity = resolve_model(model, loading.revision), encoder.identity
         longest = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
         console.inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
-        console.inform(
-            f"computes: on {encoder.device} in {identity.dtype}, inputs of {longest}, vectors of "
-            f"{identity.dimension:,} components"
-        )
+        vectors = f"inputs of {longest}, vectors of {identity.dimension:,} components"
+        console.inform(f"computes: on {encoder.device} in {identity.dtype}, {vectors}")
     return encoder
 
 
-def _told_of_server(encoder: EndpointEncoder) -> Encoder:
+def _told_of_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
     """Say what the server of an encoder does, and from now on its long pauses."""
     encoder.endpoint.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.capabilities
-    facts = [
-        f"{server.dimension:,} components",
-        f"{server.batch:,} texts per request",
-        "reads any length that was tried"
-        if server.long == "unknown"
-        else f"reads {server.max_length:,} tokens",
-        {"truncates": "cuts longer texts", "refuses": "refuses longer texts", "unknown": ""}[server.long],
-        "normalised" if server.normalised else "not normalised",
-        f"noise {server.noise:.1e}",
-    ]
-    console.inform(f"endpoint: {', '.join(fact for fact in facts if fact)}")
+    length = "reads any length that was tried"
+    if server.long != "unknown":
+        verb = {"truncates": "cuts", "refuses": "refuses"}[server.long]
+        length = f"reads {server.max_length:,} tokens, {verb} longer texts"
+    sizes = f"{server.dimension:,} components, {server.batch:,} texts per request, {length}"
+    normalised = "normalised" if server.normalised else "not normalised"
+    console.inform(f"endpoint: {sizes}, {normalised}, noise {server.noise:.1e}")
     return encoder
 
 
@@ -109,7 +101,7 @@ def load_for(
     loading: LoadingOptions,
     prompting: PromptingOptions,
     model: str | None = None,
-) -> Encoder:
+) -> stickytoken.Encoder:
     """Load the model that the source names, or the model of a run.
 
     What the user leaves open is as in the run: precision and revision separately, prompt and token prepending
@@ -125,9 +117,8 @@ def load_for(
         if recorded.endpoint is not None and isinstance(loading, EndpointLoadingOptions):
             if loading.tokenizer or loading.candidates:
                 moved = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
-                recorded = recorded.model_copy(
-                    update={"endpoint": recorded.endpoint.model_copy(update=moved)}
-                )
+                endpoint = recorded.endpoint.model_copy(update=moved)
+                recorded = recorded.model_copy(update={"endpoint": endpoint})
             with console.status(f"asking {name}"):
                 encoder: Any = load_recorded_endpoint(name, recorded, loading.options)
             return _told_of_server(encoder)
@@ -166,7 +157,7 @@ def _named_by(source: str) -> Iterator[None]:
         raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
 
 
-def tell_layer(encoder: Encoder) -> None:
+def tell_layer(encoder: stickytoken.Encoder) -> None:
     """Say which layer of a prompted language model is read and why, and which one contrast changes."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
@@ -180,7 +171,7 @@ def tell_layer(encoder: Encoder) -> None:
 
 @contextmanager
 def announced(
-    encoder: Encoder | None,
+    encoder: stickytoken.Encoder | None,
     loading: EndpointLoadingOptions,
     measurement: Callable[[Any, Path], object],
     uncertain: str | None = None,
@@ -245,23 +236,17 @@ def announced(
             console.inform(f"sent, with the checks: {sent.requests:,} requests, {sent.tokens:,} tokens{cost}")
 
 
-def _cost(cost: float | None) -> str:
-    return "" if cost is None else f", cost {cost:.4g}"
+def _cost(cost: float | None, unknown: str = "") -> str:
+    return unknown if cost is None else f", cost {cost:.4g}"
 
 
 def _described(estimate: CostEstimate) -> str:
-    price = "price unknown (--set price-per-million=PRICE)"
-    if estimate.cost is not None:
-        price = f"cost {estimate.cost:.4g}"
-    most = ""
-    if estimate.most is not None:
-        tokens = f"{estimate.most.tokens:,} tokens{_cost(estimate.most.cost)}"
-        most = f"; at most {tokens}, depending on what is found"
-    before = f"; {estimate.answered:,} texts were answered before" if estimate.answered else ""
-    return (
-        f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens, "
-        f"{price}, about {console.duration(estimate.seconds)}{most}{before}"
-    )
+    price = _cost(estimate.cost, ", price unknown (--set price-per-million=PRICE)")
+    said = f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens{price}"
+    said += f", about {console.duration(estimate.seconds)}"
+    if (most := estimate.most) is not None:
+        said += f"; at most {most.tokens:,} tokens{_cost(most.cost)}, depending on what is found"
+    return said + (f"; {estimate.answered:,} texts were answered before" if estimate.answered else "")
 
 
 def silence_transformers() -> None:
@@ -299,7 +284,7 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def run_in(source: str, model: str | None) -> Run | None:
+def run_in(source: str, model: str | None) -> stickytoken.Run | None:
     """Open the run that the source names; None where it names a model."""
     from stickytoken.detection.run import is_run, open_run
 
@@ -310,7 +295,7 @@ def run_in(source: str, model: str | None) -> Run | None:
     return None
 
 
-def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] | None:
+def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
     """Find the ids of tokens that `--tokens` names; None where it names none."""
     from stickytoken.data.tables import TABLE_SUFFIXES
     from stickytoken.detection.selection import find_named, token_ids_from_file

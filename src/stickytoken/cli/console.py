@@ -10,12 +10,11 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from enum import IntEnum
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +45,7 @@ class Verbosity(IntEnum):
 
 
 _PACKAGE = "stickytoken"
-_LEVELS = {
-    Verbosity.QUIET: logging.ERROR,
-    Verbosity.NORMAL: logging.WARNING,
-    Verbosity.VERBOSE: logging.DEBUG,
-}
+_LOG_LEVELS = (logging.ERROR, logging.WARNING, logging.DEBUG)  # by verbosity
 # A process runs one command, and what its threads print is under the same level.
 _levels = [Verbosity.NORMAL]
 
@@ -71,7 +66,7 @@ def verbosity(level: Verbosity) -> Iterator[None]:
     before = package.level, package.propagate, root.level
     logger, handler = root if verbose else package, _LogLines()
     logger.addHandler(handler)
-    package.setLevel(_LEVELS[level])
+    package.setLevel(_LOG_LEVELS[level])
     package.propagate = verbose
     root.setLevel(logging.INFO if verbose else root.level)
     _levels.append(level)
@@ -133,8 +128,8 @@ def print_table(
 ) -> None:
     """Print a table: numbers on the right, text escaped and never read as markup."""
     body = [list(row) for row in rows]
-    places = [None] * len(columns) if digits is None else digits
-    cells = [[_cell(value, digit) for value, digit in zip(row, places, strict=True)] for row in body]
+    digits = [None] * len(columns) if digits is None else digits
+    cells = [[_cell(value, digit) for value, digit in zip(row, digits, strict=True)] for row in body]
     widths = [max(cell_len(text) for text in column) for column in zip(columns, *cells, strict=True)]
     # Where a table is too wide for the terminal, numbers stay on one line, the words of their headings stand
     # below each other, and only text is broken.
@@ -279,91 +274,70 @@ def silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-_SECONDS_BETWEEN_LINES = 30.0
 _BARS: list[Bars] = []
 
 
 @contextmanager
-def progress_bar(interval: float = _SECONDS_BETWEEN_LINES) -> Iterator[ProgressCallback]:
+def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
     """Yield a callback that shows how far each stage is.
 
     A terminal gets a bar per stage; a log file gets a line every `interval` seconds and when a stage ends.
     """
-    console = Console(stderr=True)
-    started: dict[str, float] = {}
-    with ExitStack() as stack:
-        show: Callable[[Progress, float], None] | None = None
-        if current_verbosity() is Verbosity.QUIET:
-            pass
-        elif console.is_terminal:
-            show = partial(_draw, stack.enter_context(_bars(console)), {})
-        else:
-            show = partial(_print_progress, console, interval, {})
-
-        def report(step: Progress) -> None:
-            # A library may have swallowed the exception of a Ctrl-C.
-            if was_interrupted():
-                raise KeyboardInterrupt
-            now = time.perf_counter()
-            if show is not None:
-                show(step, now - started.setdefault(step.stage, now))
-
-        yield report
-
-
-@contextmanager
-def _bars(console: Console) -> Iterator[Bars]:
-    columns = (
+    console, quiet = Console(stderr=True), current_verbosity() is Verbosity.QUIET
+    on_terminal = console.is_terminal
+    bars = Bars(
         TextColumn("{task.description:<16}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("ETA {task.fields[eta]}"),
         TextColumn("{task.fields[rate]}"),
+        console=console,
     )
-    with Bars(*columns, console=console) as bars:
+    started: dict[str, float] = {}
+    printed: dict[str, float] = {}
+    tasks: dict[str, TaskID] = {}
+
+    def report(step: Progress) -> None:
+        # A library may have swallowed the exception of a Ctrl-C.
+        if was_interrupted():
+            raise KeyboardInterrupt
+        if quiet:
+            return
+        now, stage = time.perf_counter(), step.stage
+        seconds = now - started.setdefault(stage, now)
+        # Only what this session computed has a pace.
+        rate, eta = "", "?"
+        if step.computed:
+            eta = duration(seconds * (step.total - step.done) / step.computed)
+            if seconds and step.sequences:
+                rate = f"{step.sequences / seconds:,.0f} texts/s"
+            elif seconds:
+                rate = f"{step.computed / seconds:,.1f}/s"
+        if on_terminal:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=step.total, rate="", eta="?")
+            bars.update(tasks[stage], completed=step.done, total=step.total, rate=rate, eta=eta)
+            return
+        counts, rate = f"{stage}: {step.done:,} of {step.total:,}", rate and f", {rate}"
+        if step.done == step.total:
+            line = f"{counts} in {seconds:,.0f} s{rate}"
+        elif seconds - printed.get(stage, 0.0) >= interval:
+            printed[stage] = seconds
+            line = f"{counts} after {duration(seconds)}{rate}, ETA {eta}"
+        else:
+            return
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    if quiet or not on_terminal:
+        yield report
+        return
+    with bars:
         _BARS.append(bars)
         try:
-            yield bars
+            yield report
         finally:
             _BARS.remove(bars)
-
-
-def _draw(bars: Bars, tasks: dict[str, TaskID], step: Progress, seconds: float) -> None:
-    if step.stage not in tasks:
-        tasks[step.stage] = bars.add_task(step.stage, total=step.total, rate="", eta="?")
-    rate, eta = _pace(step, seconds)
-    bars.update(tasks[step.stage], completed=step.done, total=step.total, rate=rate, eta=eta)
-
-
-def _print_progress(
-    console: Console, interval: float, printed: dict[str, float], step: Progress, seconds: float
-) -> None:
-    rate, eta = _pace(step, seconds)
-    counts, rate = f"{step.stage}: {step.done:,} of {step.total:,}", f", {rate}" if rate else ""
-    if step.done == step.total:
-        line = f"{counts} in {seconds:,.0f} s{rate}"
-    elif seconds - printed.get(step.stage, 0.0) >= interval:
-        printed[step.stage] = seconds
-        line = f"{counts} after {duration(seconds)}{rate}, ETA {eta}"
-    else:
-        return
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-def _pace(step: Progress, seconds: float) -> tuple[str, str]:
-    """Return texts (or units) per second, and the time until the stage ends at that pace.
-
-    Only what this session computed counts; before that, the pace is empty and the time unknown.
-    """
-    if not step.computed:
-        return "", "?"
-    rate = ""
-    if seconds and step.sequences:
-        rate = f"{step.sequences / seconds:,.0f} texts/s"
-    elif seconds:
-        rate = f"{step.computed / seconds:,.1f}/s"
-    return rate, duration(seconds * (step.total - step.done) / step.computed)
 
 
 @contextmanager
@@ -398,14 +372,6 @@ def bars_hidden() -> Iterator[None]:
     finally:
         for bars in hidden:
             bars.start()
-
-
-@contextmanager
-def counted(what: str) -> Iterator[Callable[[int, int], None]]:
-    from stickytoken.measurement.engine import Progress
-
-    with progress_bar() as progress:
-        yield lambda done, total: progress(Progress(what, done, total, computed=done))
 
 
 def duration(seconds: float) -> str:

@@ -112,7 +112,6 @@ class ComparedRun:
         self.name = name
         self.run = run
         self.scale: Scale | None = run.method.scale(run)
-        self.plan = run.plan
 
     @property
     def confidence(self) -> float:
@@ -126,10 +125,9 @@ class ComparedRun:
         names = [category.value for category in Category if category.available]
         ids = self.run.vocabulary.filter(pl.col("category").is_in(names))["token_id"].sort().to_list()
         own = self.run.tokens["token_id"].sort().to_list()
-        drawn = (
-            drawn_ids(ids, len(own), int(self.run.settings.number("seed"))) if len(own) <= len(ids) else []
-        )
-        return Examined.SAMPLE if drawn == own else Examined.CHOSEN
+        seed = int(self.run.settings.number("seed"))
+        is_drawn = len(own) <= len(ids) and drawn_ids(ids, len(own), seed) == own
+        return Examined.SAMPLE if is_drawn else Examined.CHOSEN
 
     @cached_property
     def worst(self) -> WorstToken | None:
@@ -143,9 +141,8 @@ class ComparedRun:
         row = rows.row(0, named=True)
         grade = row.get("severity") if row["verdict"] == "sticky" else None
         columns = {end: deviations(self.scale, end) for end in ("lift", "lift_low", "lift_high")}
-        return WorstToken(
-            row["token_id"], row["token"], row["verdict"], grade, *rows.select(**columns).row(0)
-        )
+        known = (row["token_id"], row["token"], row["verdict"], grade)
+        return WorstToken(*known, *rows.select(**columns).row(0))
 
     @cached_property
     def share(self) -> ExactShare | None:
@@ -266,24 +263,15 @@ def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
     """Compare two runs; tokens are matched by vocabulary string, which models may share."""
     from scipy.stats import spearmanr
 
-    columns = ("token", "lift", "verdict")
-    both = (
-        first.run.tokens.select(columns)
-        .unique("token")
-        .join(second.run.tokens.select(columns).unique("token"), on="token", suffix="_other")
+    ours, theirs = (
+        each.run.tokens.select("token", "lift", "verdict").unique("token") for each in (first, second)
     )
-    left = both["verdict"].fill_null("") == "sticky"
-    right = both["verdict_other"].fill_null("") == "sticky"
-    either = int((left | right).sum())
-    lifted = both.filter(pl.col("lift").is_not_null() & pl.col("lift_other").is_not_null())
-    varied = (
-        len(lifted) >= _LEAST_SHARED and min(lifted["lift"].n_unique(), lifted["lift_other"].n_unique()) > 1
-    )
-    return Agreement(
-        first.name,
-        second.name,
-        len(both),
-        int((left & right).sum()),
-        int((left & right).sum()) / either if either else None,
-        float(spearmanr(lifted["lift"], lifted["lift_other"]).statistic) if varied else None,
-    )
+    both = ours.join(theirs, on="token", suffix="_other")
+    left, right = (both[name].fill_null("") == "sticky" for name in ("verdict", "verdict_other"))
+    in_both, either = int((left & right).sum()), int((left | right).sum())
+    lifts = both.select("lift", "lift_other").drop_nulls()
+    spearman = None
+    if len(lifts) >= _LEAST_SHARED and min(column.n_unique() for column in lifts) > 1:
+        spearman = float(spearmanr(*lifts).statistic)
+    jaccard = in_both / either if either else None
+    return Agreement(first.name, second.name, len(both), in_both, jaccard, spearman)

@@ -28,25 +28,6 @@ COMPARABLE = (
     "interval, and calls sticky what is large enough to matter. The two answer different questions; their "
     "counts cannot be compared."
 )
-_MODELS = {
-    "model": pl.String,
-    "hub_name": pl.String,
-    "parameters": pl.Int64,
-    "vocabulary": pl.Int64,
-    "available": pl.Int64,
-    "candidates": pl.Int64,
-    "sticky": pl.Int64,
-    "mean_similarity": pl.Float64,
-    "score_threshold": pl.Float64,
-}
-_TOKENS = {
-    "model": pl.String,
-    "token_id": pl.Int64,
-    "token": pl.String,
-    "category": pl.String,
-    "sticky_score": pl.Float64,
-    "validation_rate": pl.Float64,
-}
 # With fewer of the published entries in its vocabulary, a run is of another model.
 _OWN_VOCABULARY = 0.5
 
@@ -86,7 +67,7 @@ class BesideRun:
 @cache
 def published_models() -> pl.DataFrame:
     """Return one row per model, in the order of the paper."""
-    return _table("published_models.csv", _MODELS)
+    return _table("published_models.csv")
 
 
 def published_model(name: str) -> dict[str, object]:
@@ -114,7 +95,7 @@ def model_of(run: Run) -> str:
 
 def published_tokens(name: str) -> pl.DataFrame:
     own = published_model(name)["model"]
-    return _table("published_tokens.csv", _TOKENS).filter(model=own).drop("model")
+    return _table("published_tokens.csv").filter(model=own).drop("model")
 
 
 def beside_run(run: Run, name: str) -> BesideRun:
@@ -133,15 +114,9 @@ def beside_run(run: Run, name: str) -> BesideRun:
         )
     scale = run.method.scale(run)
     ranks = pl.lit(None, pl.Float64) if scale is None else pl.col("lift").rank() / len(run.tokens)
-    of_run = run.tokens.select(
-        "token_id",
-        "verdict",
-        sd=deviations(scale),
-        sd_low=deviations(scale, "lift_low"),
-        sd_high=deviations(scale, "lift_high"),
-        percentile=ranks,
-        examined=True,
-    )
+    lifts = {"sd": "lift", "sd_low": "lift_low", "sd_high": "lift_high"}
+    columns = {name: deviations(scale, lift) for name, lift in lifts.items()}
+    of_run = run.tokens.select("token_id", "verdict", **columns, percentile=ranks, examined=True)
     tokens = published.join(of_run, on="token_id", how="left", maintain_order="left").with_columns(
         pl.when(known).then(pl.col(column)).alias(column) for column in of_run.columns[1:]
     )
@@ -155,6 +130,6 @@ def beside_run(run: Run, name: str) -> BesideRun:
     return BesideRun(tokens.drop("known", "examined"), unknown, unexamined, sticky, chance)
 
 
-def _table(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+def _table(name: str) -> pl.DataFrame:
     content = files("stickytoken.comparisons").joinpath(f"data/{name}").read_bytes()
-    return pl.read_csv(content, schema=schema)
+    return pl.read_csv(content, infer_schema_length=None, schema_overrides={"token": pl.String})

@@ -12,14 +12,8 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from stickytoken.comparisons.compared_run import (
-    Agreement,
-    ComparedRun,
-    ComparedToken,
-    Examined,
-    agreement,
-    compared_tokens,
-)
+from stickytoken.comparisons import compared_run
+from stickytoken.comparisons.compared_run import Agreement, ComparedRun, ComparedToken, Examined
 from stickytoken.detection.detect import IDENTITY_VERSION
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord
@@ -28,7 +22,6 @@ from stickytoken.validation import list_of, visible
 
 # Below this share of anchors in common, two runs measured on different texts.
 _SAME_TEXTS = 0.9
-_SEED = "seed"
 
 
 class Measure(StrEnum):
@@ -62,73 +55,47 @@ class Comparability(NamedTuple):
 def comparability(runs: Sequence[ComparedRun]) -> Comparability:
     """Say for each measure whether it can be compared between the runs, and why not."""
     order = list(Answer)
-    found = list(_reasons(runs))
+    reasons = sorted(_reasons(runs), key=lambda each: -order.index(each.answer))
     answers = {
-        measure: max(
-            (each.answer for each in found if measure in each.measures), key=order.index, default=Answer.YES
-        )
+        measure: next((each.answer for each in reasons if measure in each.measures), Answer.YES)
         for measure in Measure
     }
-    return Comparability(answers, tuple(sorted(found, key=lambda each: -order.index(each.answer))))
+    return Comparability(answers, tuple(reasons))
 
 
 def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
+    worst = (Measure.WORST, Measure.COPIES)
     if groups := _differing(runs, lambda each: each.run.record.method):
-        yield Reason(
-            Answer.NO,
-            f"the methods differ ({groups}), and their verdicts follow different rules: compare only which "
-            "tokens they flag",
-        )
-    without = [each.name for each in runs if each.scale is None]
-    if without:
-        yield Reason(
-            Answer.NO,
-            f"the method of {listed(without)} has no scale that models share",
-            (Measure.WORST, Measure.COPIES),
-        )
+        said = f"the methods differ ({groups}), and their verdicts follow different rules"
+        yield Reason(Answer.NO, f"{said}: compare only which tokens they flag")
+    if without := [each.name for each in runs if each.scale is None]:
+        yield Reason(Answer.NO, f"the method of {listed(without)} has no scale that models share", worst)
     yield from _texts(runs)
     yield from _settings(runs)
-    worst = (Measure.WORST, Measure.COPIES)
     for each in runs:
         count = f"{len(each.run.tokens):,} of {each.run.available:,} available tokens"
         if each.examined is Examined.SAMPLE:
-            yield Reason(
-                Answer.CARE,
-                f"{each.name}: only a random sample, {count}, was examined, so there may be a worse token",
-                worst,
-            )
-            yield Reason(
-                Answer.CARE,
-                f"{each.name}: the share is estimated from a random sample, {count}",
-                (Measure.SHARE,),
-            )
+            said = f"{each.name}: only a random sample, {count}, was examined, so there may be a worse token"
+            yield Reason(Answer.CARE, said, worst)
+            said = f"{each.name}: the share is estimated from a random sample, {count}"
+            yield Reason(Answer.CARE, said, (Measure.SHARE,))
         elif each.examined is Examined.CHOSEN:
-            yield Reason(
-                Answer.NO,
-                f"{each.name}: only chosen tokens, {count}, were examined; they say nothing of the others",
-            )
+            said = f"{each.name}: only chosen tokens, {count}, were examined; they say nothing of the others"
+            yield Reason(Answer.NO, said)
     if groups := _differing(runs, lambda each: str(each.run.record.identity_parts.get("version"))):
-        yield Reason(
-            Answer.CARE,
-            f"the runs were computed by different versions of the method ({groups}), which give somewhat "
-            "different numbers: detect again to rely on small differences",
-        )
+        said = f"the runs were computed by different versions of the method ({groups}), which give somewhat"
+        yield Reason(Answer.CARE, f"{said} different numbers: detect again to rely on small differences")
     yield from _use(runs)
     if _differing(runs, lambda each: str(each.encoder.get("tokenizer"))):
         sizes = [each.run.available for each in runs]
-        yield Reason(
-            Answer.CARE,
-            f"the vocabularies differ ({min(sizes):,} to {max(sizes):,} available tokens), and a share of a "
-            "vocabulary is not a share of text",
-            (Measure.SHARE,),
+        said = (
+            f"the vocabularies differ ({min(sizes):,} to {max(sizes):,} available tokens), and a share of a"
         )
+        yield Reason(Answer.CARE, f"{said} vocabulary is not a share of text", (Measure.SHARE,))
     for each in runs:
         if each.scale is not None and each.run.evidence is None:
-            yield Reason(
-                Answer.NO,
-                f"{each.name} has no symptom curves: the same `stickytoken detect` command adds them",
-                (Measure.COPIES,),
-            )
+            said = f"{each.name} has no symptom curves: the same `stickytoken detect` command adds them"
+            yield Reason(Answer.NO, said, (Measure.COPIES,))
 
 
 def _texts(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
@@ -143,76 +110,63 @@ def _texts(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         said = f"the sentences from {source} were not the same, and a lift depends on them"
         yield Reason(Answer.NO, said)
         return
-    anchors = [set(each.run.method.texts(each.plan).anchors) for each in runs]
+    anchors = [set(each.run.method.texts(each.run.plan).anchors) for each in runs]
     shared = len(set.intersection(*anchors)) / max(1, min(map(len, anchors)))
-    if shared < _SAME_TEXTS:
-        groups = "; ".join(listed(names) for names in _alike(runs, anchors))
-        yield Reason(
-            Answer.CARE,
-            f"lifts were measured on different choices of the same texts ({groups}); {shared:.0%} of these "
-            "are the same",
-        )
-
-
-def _alike(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
-    """Group names of runs that share most anchors with the first run of their group."""
-    groups: list[tuple[set[str], list[str]]] = []
+    if shared >= _SAME_TEXTS:
+        return
+    # Runs that share most anchors with the first run of their group.
+    alike: list[tuple[set[str], list[str]]] = []
     for each, own in zip(runs, anchors, strict=True):
-        for first, names in groups:
+        for first, names in alike:
             if len(first & own) >= _SAME_TEXTS * min(len(first), len(own)):
                 names.append(each.name)
                 break
         else:
-            groups.append((own, [each.name]))
-    return [names for _, names in groups]
+            alike.append((own, [each.name]))
+    groups = "; ".join(listed(names) for _, names in alike)
+    said = f"lifts were measured on different choices of the same texts ({groups}); {shared:.0%} of these"
+    yield Reason(Answer.CARE, f"{said} are the same")
 
 
 def _settings(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     if len({each.run.record.method for each in runs}) > 1:
         return
-    method = runs[0].run.method
-    names = sorted({name for each in runs for name in each.run.settings.values})
-    for name in names:
+    for name in sorted({name for each in runs for name in each.run.settings.values}):
         groups = _differing(runs, lambda each, name=name: each.run.settings.text(name))  # type: ignore[misc]
+        values = f"({name.replace('_', ' ')}: {groups})"
         if not groups:
             continue
-        if name == _SEED:
-            said = f"the runs made different random choices (seed: {groups}): small differences mean nothing"
+        if name == "seed":
+            said = f"the runs made different random choices {values}: small differences mean nothing"
             yield Reason(Answer.CARE, said)
-        elif name in method.effort:
-            said = f"the runs measured with different effort ({name.replace('_', ' ')}: {groups})"
-            yield Reason(Answer.CARE, said)
+        elif name in runs[0].run.method.effort:
+            yield Reason(Answer.CARE, f"the runs measured with different effort {values}")
         else:
-            said = f"the settings differ ({name.replace('_', ' ')}: {groups}): detect with the same settings"
-            yield Reason(Answer.NO, said)
+            yield Reason(Answer.NO, f"the settings differ {values}: detect with the same settings")
 
 
 def _use(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     if groups := _differing(runs, _prompt):
-        yield Reason(
-            Answer.CARE, f"the prompts differ ({groups}): a prompt is part of the model that was measured"
-        )
+        said = f"the prompts differ ({groups}): a prompt is part of the model that was measured"
+        yield Reason(Answer.CARE, said)
     if groups := _differing(runs, lambda each: str(each.encoder.get("dtype"))):
         yield Reason(Answer.CARE, f"the models computed in different precisions ({groups})")
     for first, second in combinations(runs, 2):
         ours, theirs = first.encoder, second.encoder
         if not ours or ours.get("weights") != theirs.get("weights"):
             continue
-        used = [name for name in ("dimension", "modules", "max_length") if ours.get(name) != theirs.get(name)]
         names = {"dimension": "length of the vectors", "modules": "pooling or other modules"}
-        if used:
-            said = ", ".join(names.get(name, name.replace("_", " ")) for name in used)
-            yield Reason(
-                Answer.CARE,
-                f"{first.name} and {second.name} have the same weights, used differently ({said})",
-            )
+        names |= {"max_length": "max length"}
+        if used := [said for name, said in names.items() if ours.get(name) != theirs.get(name)]:
+            said = f"{first.name} and {second.name} have the same weights, used differently"
+            yield Reason(Answer.CARE, f"{said} ({', '.join(used)})")
     for each in runs:
         loading = each.run.record.model.loading
         if loading is not None and loading.endpoint is not None:
-            yield Reason(
-                Answer.CARE,
-                f"{each.name} was measured through an endpoint, whose vectors may be rounded and may change",
+            said = (
+                f"{each.name} was measured through an endpoint, whose vectors may be rounded and may change"
             )
+            yield Reason(Answer.CARE, said)
 
 
 def _prompt(each: ComparedRun) -> str:
@@ -255,15 +209,8 @@ READING = {
     "repaired copy": "Whether the run folder records a repaired copy of the model, and whether that was "
     "verified.",
 }
-_SCHEMA = {
-    "run": pl.String,
-    "folder": pl.String,
-    "model": pl.String,
-    "method": pl.String,
-    "texts": pl.String,
-    "examined": pl.Int64,
-    "available": pl.Int64,
-    "selection": pl.String,
+# Columns of the table of a comparison that may be null.
+_WORST: dict[str, type[pl.DataType]] = {
     "worst_token_id": pl.Int64,
     "worst_token": pl.String,
     "worst_verdict": pl.String,
@@ -271,15 +218,9 @@ _SCHEMA = {
     "worst_sd": pl.Float64,
     "worst_sd_low": pl.Float64,
     "worst_sd_high": pl.Float64,
-    "sticky": pl.Int64,
-    "sticky_per_10000": pl.Float64,
-    "sticky_per_10000_low": pl.Float64,
-    "sticky_per_10000_high": pl.Float64,
-    "confidence": pl.Float64,
-    "copies_until_serious": pl.Int64,
-    "copies_too_few": pl.Int64,
-    "repair": pl.String,
 }
+_SHARE = dict.fromkeys(("sticky_per_10000", "sticky_per_10000_low", "sticky_per_10000_high"), pl.Float64)
+_COPIES = dict.fromkeys(("copies_until_serious", "copies_too_few"), pl.Int64)
 
 
 @dataclass(frozen=True)
@@ -309,7 +250,29 @@ class Comparison:
     @property
     def table(self) -> pl.DataFrame:
         """One row per run with all numbers; what is not known is null."""
-        return pl.DataFrame([_row(each) for each in self.runs], schema=_SCHEMA)
+        rows = []
+        for each in self.runs:
+            run, record = each.run, each.run.record
+            share = (None,) * 3 if each.share is None else (PER * part for part in each.share)
+            rows.append(
+                {
+                    "run": each.name,
+                    "folder": str(run.path),
+                    "model": run.model_name,
+                    "method": record.method,
+                    "texts": record.corpus.source,
+                    "examined": len(run.tokens),
+                    "available": run.available,
+                    "selection": each.examined.value,
+                    **dict(zip(_WORST, each.worst or (None,) * 7, strict=True)),
+                    "sticky": len(run.sticky),
+                    **dict(zip(_SHARE, share, strict=True)),
+                    "confidence": each.confidence,
+                    **dict(zip(_COPIES, each.copies or (None, None), strict=True)),
+                    "repair": shown_repair(each),
+                }
+            )
+        return pl.DataFrame(rows, schema_overrides={**_WORST, **_SHARE, **_COPIES})
 
     @property
     def notes(self) -> list[str]:
@@ -325,10 +288,8 @@ class Comparison:
             if worst is None or worst.deviations is None or copies is None or scale is None:
                 continue
             if worst.deviations >= scale.serious and copies.enough is None:
-                found.append(
-                    f"{each.name}: the worst lift is serious over all placements of copies, but not in the "
-                    "curve, whose copies stand at the end of texts"
-                )
+                said = "the worst lift is serious over all placements of copies, but not in the curve"
+                found.append(f"{each.name}: {said}, whose copies stand at the end of texts")
         for each in self.runs:
             found += [f"{each.name}: {note}" for note in each.run.method.notes(each.run)]
         return found
@@ -361,35 +322,6 @@ class Comparison:
             ],
             "reading": READING,
         }
-
-
-HEADINGS = (
-    "run",
-    "method",
-    "examined",
-    "worst token",
-    "worst lift, SD",
-    "sticky per 10,000",
-    "copies until serious",
-    "repaired copy",
-)
-
-
-def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
-    """Return one row of texts per run, under `HEADINGS`."""
-    return [
-        (
-            each.name,
-            each.run.record.method,
-            f"{len(each.run.tokens):,} of {each.run.available:,}",
-            shown_worst(each),
-            shown_deviations(each),
-            shown_share(each),
-            str(each.copies or "-"),
-            shown_repair(each),
-        )
-        for each in comparison.runs
-    ]
 
 
 def shown_reason(reason: Reason) -> str:
@@ -428,19 +360,22 @@ def shown_share(each: ComparedRun) -> str:
     return f"{value:.1f} ({low:.1f} to {high:.1f})"
 
 
-def _row(each: ComparedRun) -> dict[str, Any]:
-    run = each.run
-    values = (
-        *(each.name, str(run.path), run.model_name, run.record.method, run.record.corpus.source),
-        *(len(run.tokens), run.available, each.examined.value),
-        *(each.worst or (None,) * 7),
-        len(run.sticky),
-        *((None,) * 3 if each.share is None else (PER * part for part in each.share)),
-        each.confidence,
-        *(each.copies or (None, None)),
-        shown_repair(each),
-    )
-    return dict(zip(_SCHEMA, values, strict=True))
+_SHOWN: dict[str, Callable[[ComparedRun], str]] = {
+    "run": lambda each: each.name,
+    "method": lambda each: each.run.record.method,
+    "examined": lambda each: f"{len(each.run.tokens):,} of {each.run.available:,}",
+    "worst token": shown_worst,
+    "worst lift, SD": shown_deviations,
+    "sticky per 10,000": shown_share,
+    "copies until serious": lambda each: str(each.copies or "-"),
+    "repaired copy": shown_repair,
+}
+HEADINGS = tuple(_SHOWN)
+
+
+def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
+    """Return one row of texts per run, under `HEADINGS`."""
+    return [tuple(show(each) for show in _SHOWN.values()) for each in comparison.runs]
 
 
 def compare(runs: Iterable[Run | str | Path]) -> Comparison:
@@ -463,8 +398,8 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     if twice := [run.path for run, place in zip(opened, places, strict=True) if places.count(place) > 1]:
         raise InputError(f"the run {twice[0]} was passed twice: pass each run once")
     found = [ComparedRun(name, run) for name, run in zip(_names(opened), opened, strict=True)]
-    agreements = tuple(agreement(first, second) for first, second in combinations(found, 2))
-    return Comparison(tuple(found), comparability(found), agreements, compared_tokens(found))
+    agreements = tuple(compared_run.agreement(*pair) for pair in combinations(found, 2))
+    return Comparison(tuple(found), comparability(found), agreements, compared_run.compared_tokens(found))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -241,28 +241,10 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
         texts = tuple(dict.fromkeys(text for pair in corpus.pairs for text in pair.sentences))
     else:
         texts = corpus.texts
-    unknown, repeated = _unknown_and_repeated(texts, tokenizer)
-    share = unknown / max(1, sum(map(_characters, texts)))
-    if isinstance(corpus, PairCorpus):
-        return replace(corpus, unknown=share)
-    kept = [place for place in range(len(texts)) if place not in repeated]
-    return replace(
-        corpus,
-        texts=tuple(texts[place] for place in kept),
-        topics=None if corpus.topics is None else tuple(corpus.topics[place] for place in kept),
-        duplicates=corpus.duplicates + len(repeated),
-        unknown=share,
-    )
-
-
-def _unknown_and_repeated(texts: Sequence[str], tokenizer: SpanTokenizer) -> tuple[float, set[int]]:
-    """Return the number of unknown characters, and the places of sentences equal to an earlier one."""
-    unknown_id = tokenizer.unknown_id
-    if unknown_id is None:
-        return 0.0, set()
-    unknown, repeated = 0.0, set()
+    unknown, repeated = 0.0, set()  # characters; places of sentences that equal an earlier one
     seen: set[tuple[int, ...]] = set()
-    for start in range(0, len(texts), _CHUNK):
+    unknown_id = -1 if tokenizer.unknown_id is None else tokenizer.unknown_id
+    for start in range(0, len(texts) if unknown_id >= 0 else 0, _CHUNK):
         found = tokenizer.encode_many(texts[start : start + _CHUNK])
         places = [start + place for place, ids in enumerate(found) if unknown_id in ids]
         spans = tokenizer.encode_with_spans([texts[place] for place in places])
@@ -276,7 +258,17 @@ def _unknown_and_repeated(texts: Sequence[str], tokenizer: SpanTokenizer) -> tup
             if tuple(ids) in seen:
                 repeated.add(place)
             seen.add(tuple(ids))
-    return unknown, repeated
+    share = unknown / max(1, sum(map(_characters, texts)))
+    if isinstance(corpus, PairCorpus):
+        return replace(corpus, unknown=share)
+    kept = [place for place in range(len(texts)) if place not in repeated]
+    return replace(
+        corpus,
+        texts=tuple(texts[place] for place in kept),
+        topics=None if corpus.topics is None else tuple(corpus.topics[place] for place in kept),
+        duplicates=corpus.duplicates + len(repeated),
+        unknown=share,
+    )
 
 
 def _characters(text: str) -> int:

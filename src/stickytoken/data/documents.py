@@ -20,8 +20,6 @@ from stickytoken.errors import InputError
 from stickytoken.validation import file_path, shown
 
 STDIN = "-"
-_STDIN_NAME = "standard input"
-_GIVEN_NAME = "the given texts"
 _LINES = (".txt", "")
 
 
@@ -84,15 +82,6 @@ class Wanted:
         return any((self.text, self.id, self.source))
 
 
-@dataclass(slots=True)
-class _Reading:
-    """One pass through a collection."""
-
-    wanted: Wanted
-    meter: Meter
-    numbers: Iterator[int] = field(default_factory=count)  # places of the records that come next
-
-
 def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
     for name in (wanted.text, wanted.id, wanted.source):
         if name is not None and not isinstance(name, str):
@@ -102,17 +91,16 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
     if source == STDIN:
 
         def read_stdin(meter: Meter) -> Iterator[Record]:
-            read = _json_records if wanted.named else _line_records
-            return read(sys.stdin.buffer, _STDIN_NAME, None, _Reading(wanted, meter))
+            reader = _Reader(wanted, meter, "standard input")
+            return (reader.json_lines if wanted.named else reader.text_lines)(sys.stdin.buffer)
 
-        return Collection(_STDIN_NAME, read_stdin, STDIN)
+        return Collection("standard input", read_stdin, STDIN)
     if isinstance(source, str) and source.startswith(tables.HUB):
-        name = source.removeprefix(tables.HUB)
-        repository, _ = tables.hub_parts(name)
+        repository, _ = tables.hub_parts(source.removeprefix(tables.HUB))
 
         def read_hub(meter: Meter) -> Iterator[Record]:
-            with tables.hub_stream(name) as (rows, meter.total):
-                yield from _object_records(rows, repository, _Reading(wanted, meter))
+            with tables.hub_stream(source.removeprefix(tables.HUB)) as (rows, meter.total):
+                yield from _Reader(wanted, meter, repository).objects(rows)
 
         return Collection(source, read_hub, source)
     path = file_path("documents", source)
@@ -136,7 +124,7 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
 
     def read_file(meter: Meter) -> Iterator[Record]:
         meter.total = size
-        return _file_records(path, _Reading(wanted, meter))
+        return _Reader(wanted, meter, str(path)).file(path)
 
     return Collection(str(path), read_file, str(path.absolute()))
 
@@ -146,13 +134,14 @@ def _given(values: Iterable[Any], wanted: Wanted) -> Collection:
     refusal = f"documents is {shown(values)}: pass a list of texts, a table, or a file"
     if isinstance(values, (bytes, bytearray, Mapping)):
         raise InputError(refusal)
-    rows = values
+    rows, name = values, "the given texts"
     # The rows of a Polars, Arrow or pandas table.
-    for method, options in (
-        ("iter_rows", {"named": True}),
-        ("to_pylist", {}),
-        ("to_dict", {"orient": "records"}),
-    ):
+    readers: dict[str, dict[str, Any]] = {
+        "iter_rows": {"named": True},
+        "to_pylist": {},
+        "to_dict": {"orient": "records"},
+    }
+    for method, options in readers.items():
         if hasattr(values, "columns") and callable(read_rows := getattr(values, method, None)):
             rows = read_rows(**options)
             break
@@ -163,9 +152,9 @@ def _given(values: Iterable[Any], wanted: Wanted) -> Collection:
 
     def read(meter: Meter) -> Iterator[Record]:
         meter.total = len(values) if isinstance(values, Sized) else None
-        return _object_records(rows, _GIVEN_NAME, _Reading(wanted, meter))
+        return _Reader(wanted, meter, name).objects(rows)
 
-    return Collection(_GIVEN_NAME, read, _GIVEN_NAME)
+    return Collection(name, read, name)
 
 
 def _folder(folder: Path, wanted: Wanted) -> Collection:
@@ -180,16 +169,22 @@ def _folder(folder: Path, wanted: Wanted) -> Collection:
     if not paths:
         raise InputError(f"{folder} contains no files: pass a folder of documents")
 
+    def size(path: Path) -> int:
+        try:
+            return path.stat().st_size
+        except OSError:
+            return 0
+
     def read(meter: Meter) -> Iterator[Record]:
-        meter.total = sum(map(_size, paths))
-        reading = _Reading(wanted, meter)
+        meter.total = sum(map(size, paths))
+        reader = _Reader(wanted, meter, str(folder))
         for path in paths:
             if path.suffix.lower() not in tables.TABLE_SUFFIXES:
-                yield from _whole_file(path, folder, reading)
+                yield from reader.whole_file(path, folder)
                 continue
-            end = meter.done + _size(path)
+            end = meter.done + size(path)
             try:
-                yield from _file_records(path, reading)
+                yield from reader.file(path)
             except InputError as error:  # a table that cannot be read costs none of the others
                 yield Skipped(_unicode_name(path), str(error))
             meter.done = end
@@ -197,189 +192,257 @@ def _folder(folder: Path, wanted: Wanted) -> Collection:
     return Collection(str(folder), read, str(folder.absolute()))
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def _unicode_name(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _whole_file(path: Path, folder: Path, reading: _Reading) -> Iterator[Record]:
-    """Yield a file as one document, unless it is blank."""
-    number, name, inside = next(reading.numbers), _unicode_name(path), path.relative_to(folder)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        yield Skipped(name, f"cannot be read: {error.strerror or error}")
-        return
-    reading.meter.done += len(content)
-    try:
-        text = _decoded(content).removeprefix("\ufeff")
-    except _UnreadableError as error:
-        yield Skipped(name, str(error))
-        return
-    if text.strip():
-        source = _unicode_name(Path(inside.parts[0])) if len(inside.parts) > 1 else None
-        yield Document(number, _unicode_name(inside), text, source, name, 1, True)
+@dataclass(slots=True)
+class _Reader:
+    """One pass through a collection."""
 
+    wanted: Wanted
+    meter: Meter
+    name: str  # of what is being read, in messages
+    path: str | None = None  # of the file that is being read
+    numbers: Iterator[int] = field(default_factory=count)  # places of the records that come next
 
-def _file_records(path: Path, reading: _Reading) -> Iterator[Record]:
-    """Read a table, or a text file with a document on each line."""
-    suffix, name = path.suffix.lower(), _unicode_name(path)
-    if suffix == tables.PARQUET:
-        yield from _parquet_records(path, name, reading)
-        return
-    try:
-        with path.open("rb") as stream:
-            if suffix in tables.JSON_LINES:
-                yield from _json_records(stream, name, name, reading)
-            elif suffix in tables.SEPARATORS:
-                yield from _separated_records(stream, name, tables.SEPARATORS[suffix], reading)
-            else:
-                yield from _line_records(stream, name, name, reading)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _line_records(stream: BinaryIO, name: str, path: str | None, reading: _Reading) -> Iterator[Record]:
-    """Yield each line that is not blank as a document."""
-    for line in lines(stream, name, reading.meter):
-        if not line.content.strip():
-            continue
-        number, place = next(reading.numbers), f"line {line.number}"
+    def whole_file(self, path: Path, folder: Path) -> Iterator[Record]:
+        """Yield a file as one document, unless it is blank."""
+        number, name, inside = next(self.numbers), _unicode_name(path), path.relative_to(folder)
         try:
-            yield Document(number, place, _decoded(line.content, line.offset), None, path, line.number)
+            content = path.read_bytes()
+        except OSError as error:
+            yield Skipped(name, f"cannot be read: {error.strerror or error}")
+            return
+        self.meter.done += len(content)
+        try:
+            text = _decoded(content).removeprefix("\ufeff")
         except _UnreadableError as error:
-            yield Skipped(f"{name}, {place}", str(error))
+            yield Skipped(name, str(error))
+            return
+        if text.strip():
+            source = _unicode_name(Path(inside.parts[0])) if len(inside.parts) > 1 else None
+            yield Document(number, _unicode_name(inside), text, source, name, 1, True)
 
-
-def _json_records(stream: BinaryIO, name: str, path: str | None, reading: _Reading) -> Iterator[Record]:
-    """Yield the document of each line: a column of an object, or a string."""
-
-    def parsed() -> Iterator[tuple[int, Any]]:
-        for line in lines(stream, name, reading.meter):
-            if not line.content.strip():
-                continue
-            place = f"{name}, line {line.number}"
-            try:
-                yield line.number, json.loads(_decoded(line.content, line.offset))
-            except _UnreadableError as error:
-                yield line.number, Skipped(place, str(error))
-            except (ValueError, RecursionError) as error:
-                yield line.number, Skipped(place, f"not JSON: {error}")
-
-    rows = parsed()
-    first = list(islice(rows, 100))
-    objects = [value for _, value in first if isinstance(value, Mapping)]
-    if not objects and reading.wanted.named:
-        raise InputError(f"{name} has no columns: its lines are not JSON objects")
-    columns = _columns_of(objects, reading.wanted, name) if objects else None
-    for line, value in chain(first, rows):
-        number, place = next(reading.numbers), f"line {line}"
-        if isinstance(value, Skipped):
-            yield value
-        elif isinstance(value, str):
-            yield Document(number, place, unicode_text(value), None, path, line)
-        elif isinstance(value, Mapping) and columns is not None:
-            yield _record(value, columns, number, path, place, line)
-        else:
-            yield Skipped(f"{name}, {place}", f"JSON of type {type(value).__name__}, not an object")
-
-
-def _separated_records(stream: BinaryIO, path: str, separator: str, reading: _Reading) -> Iterator[Record]:
-    """Yield the document of each row below the header."""
-    damage: list[str] = []
-
-    def text() -> Iterator[str]:
-        for line in lines(stream, path, reading.meter):
-            try:
-                yield _decoded(line.content, line.offset) + "\n"
-            except _UnreadableError as error:
-                damage.append(str(error))
-                yield line.content.replace(b"\0", b"?").decode("utf-8", "replace") + "\n"
-
-    # Documents may be longer than the csv module allows, which has one limit for the whole process.
-    earlier = csv.field_size_limit(2**31 - 1)
-    try:
-        rows = csv.reader(text(), delimiter=separator)
+    def file(self, path: Path) -> Iterator[Record]:
+        """Read a table, or a text file with a document on each line."""
+        suffix, self.name = path.suffix.lower(), _unicode_name(path)
+        self.path = self.name
+        if suffix == tables.PARQUET:
+            yield from self.parquet(path)
+            return
         try:
-            header = next((row for row in rows if row), [])
-        except csv.Error as error:
-            raise InputError(f"{path} is not a readable table: {error}") from error
-        if not header:
-            raise InputError(f"{path} is empty")
-        tables.require_distinct(header, path)
-        columns = _choose_columns(header, header, reading.wanted, path)
-        while True:
-            line = rows.line_num + 1
-            try:
-                row, problem = next(rows), None
-            except StopIteration:
-                return
-            except csv.Error as error:
-                row, problem = [], str(error)
-            if damage:
-                problem = damage[0]
-                damage.clear()
-            if row == [] and problem is None:
-                continue
-            number, place = next(reading.numbers), f"line {line}"
-            if problem is None and len(row) != len(header):
-                problem = f"{len(row)} fields, and the header has {len(header)}"
-            if problem is not None:
-                yield Skipped(f"{path}, {place}", problem)
+            with path.open("rb") as stream:
+                if suffix in tables.JSON_LINES:
+                    yield from self.json_lines(stream)
+                elif suffix in tables.SEPARATORS:
+                    yield from self.separated(stream, tables.SEPARATORS[suffix])
+                else:
+                    yield from self.text_lines(stream)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+    def text_lines(self, stream: BinaryIO) -> Iterator[Record]:
+        """Yield each line that is not blank as a document."""
+        for line in lines(stream, self.name, self.meter):
+            if line.content.strip():
+                number, place = next(self.numbers), f"line {line.number}"
+                try:
+                    text = _decoded(line.content, line.offset)
+                    yield Document(number, place, text, None, self.path, line.number)
+                except _UnreadableError as error:
+                    yield Skipped(f"{self.name}, {place}", str(error))
+
+    def json_lines(self, stream: BinaryIO) -> Iterator[Record]:
+        """Yield the document of each line: a column of an object, or a string."""
+
+        def parsed() -> Iterator[tuple[int, Any]]:
+            for line in lines(stream, self.name, self.meter):
+                if not line.content.strip():
+                    continue
+                try:
+                    yield line.number, json.loads(_decoded(line.content, line.offset))
+                except (_UnreadableError, ValueError, RecursionError) as error:
+                    reason = str(error) if isinstance(error, _UnreadableError) else f"not JSON: {error}"
+                    yield line.number, Skipped(f"{self.name}, line {line.number}", reason)
+
+        rows = parsed()
+        first = list(islice(rows, 100))
+        objects = [value for _, value in first if isinstance(value, Mapping)]
+        if not objects and self.wanted.named:
+            raise InputError(f"{self.name} has no columns: its lines are not JSON objects")
+        columns = self.columns_of(objects) if objects else None
+        for line, value in chain(first, rows):
+            number, place = next(self.numbers), f"line {line}"
+            if isinstance(value, Skipped):
+                yield value
+            elif isinstance(value, str):
+                yield Document(number, place, unicode_text(value), None, self.path, line)
+            elif isinstance(value, Mapping) and columns is not None:
+                yield self.record(value, columns, number, place, line)
             else:
-                yield _record(dict(zip(header, row, strict=True)), columns, number, path, place, line)
-    finally:
-        csv.field_size_limit(earlier)
+                reason = f"JSON of type {type(value).__name__}, not an object"
+                yield Skipped(f"{self.name}, {place}", reason)
+
+    def separated(self, stream: BinaryIO, separator: str) -> Iterator[Record]:
+        """Yield the document of each row below the header."""
+        damage: list[str] = []
+
+        def text() -> Iterator[str]:
+            for line in lines(stream, self.name, self.meter):
+                try:
+                    yield _decoded(line.content, line.offset) + "\n"
+                except _UnreadableError as error:
+                    damage.append(str(error))
+                    yield line.content.replace(b"\0", b"?").decode("utf-8", "replace") + "\n"
+
+        # Documents may be longer than the csv module allows, which has one limit for the whole process.
+        earlier = csv.field_size_limit(2**31 - 1)
+        try:
+            rows = csv.reader(text(), delimiter=separator)
+            try:
+                header = next((row for row in rows if row), [])
+            except csv.Error as error:
+                raise InputError(f"{self.name} is not a readable table: {error}") from error
+            if not header:
+                raise InputError(f"{self.name} is empty")
+            tables.require_distinct(header, self.name)
+            columns = self.choose_columns(header, header)
+            while True:
+                line = rows.line_num + 1
+                row, problem = [], None
+                try:
+                    row = next(rows)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    problem = str(error)
+                if damage:
+                    problem = damage[0]
+                    damage.clear()
+                if row == [] and problem is None:
+                    continue
+                number, place = next(self.numbers), f"line {line}"
+                if problem is None and len(row) != len(header):
+                    problem = f"{len(row)} fields, and the header has {len(header)}"
+                if problem is not None:
+                    yield Skipped(f"{self.name}, {place}", problem)
+                else:
+                    yield self.record(dict(zip(header, row, strict=True)), columns, number, place, line)
+        finally:
+            csv.field_size_limit(earlier)
+
+    def parquet(self, path: Path) -> Iterator[Record]:
+        try:
+            size = path.stat().st_size
+            table = pl.scan_parquet(path, glob=False)
+            schema = table.collect_schema()
+            rows = table.select(pl.len()).collect().item()
+        except tables.DAMAGE as error:
+            reason = tables.one_line(error)
+            raise InputError(f"{self.name} is not a readable parquet file: {reason}") from error
+        textual = [column for column, kind in schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
+        columns = self.choose_columns(schema.names(), textual)
+        for column in columns.texts:
+            if column not in textual:
+                raise InputError(f"column {column!r} of {self.name} contains {schema[column]}, not text")
+        read = list(dict.fromkeys([*columns.texts, *filter(None, (columns.id, columns.source))]))
+        row = 0
+        try:
+            for batch in table.select(read).collect_batches(chunk_size=4096):
+                for values in batch.iter_rows(named=True):
+                    row += 1
+                    yield self.record(values, columns, next(self.numbers), f"row {row}")
+                self.meter.done += round(size * batch.height / max(1, rows))
+        except tables.DAMAGE as error:
+            raise InputError(f"{self.name} is damaged after row {row}: {tables.one_line(error)}") from error
+
+    def objects(self, rows: Iterable[Any]) -> Iterator[Record]:
+        """Yield the document of each text, or of each mapping."""
+        columns = None
+        for value in rows:
+            number = next(self.numbers)
+            self.meter.done += 1
+            place = f"row {number + 1}"
+            if isinstance(value, str):
+                if self.wanted.named:
+                    raise InputError(f"{self.name} have no columns: leave the names of columns out")
+                yield Document(number, str(number), unicode_text(value))
+            elif isinstance(value, Mapping):
+                columns = columns or self.columns_of([value])
+                yield self.record(value, columns, number, place)
+            else:
+                yield Skipped(place, f"the text is {_no_text(value)}")
+
+    def columns_of(self, rows: Sequence[Mapping[Any, Any]]) -> _Columns:
+        present = list(dict.fromkeys(str(key) for row in rows for key in row))
+        textual = [key for key in present if any(isinstance(row.get(key), str) for row in rows)]
+        return self.choose_columns(present, textual)
+
+    def choose_columns(self, present: Sequence[str], textual: Sequence[str]) -> _Columns:
+        """Choose the columns of a table.
+
+        In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text.
+        """
+        wanted, listed = self.wanted, ", ".join(present) or "none"
+        for column in filter(None, (wanted.text, wanted.id, wanted.source)):
+            if column not in present:
+                raise InputError(f"{self.name} has no column {column!r}: it has {listed}")
+        identifier = wanted.id or next((each for each in _IDS if each in present), None)
+        source = wanted.source or ("source" if "source" in present and wanted.text != "source" else None)
+        if wanted.text is not None:
+            return _Columns((wanted.text,), identifier, source)
+        if "_id" in present and "title" in textual and "text" in textual:
+            return _Columns(("title", "text"), identifier, source)
+        if not textual:
+            raise InputError(f"no column of {self.name} contains text: it has {listed}")
+        usual = [each for each in _TEXTS if each in textual]
+        others = [each for each in textual if each not in (identifier, source, "title")]
+        if not usual and len(others) != 1:
+            raise InputError(
+                f"which column of {self.name} contains the text? It has {listed}: name it with the column "
+                "option"
+            )
+        return _Columns(((usual or others)[0],), identifier, source)
+
+    def record(
+        self, values: Mapping[str, Any], columns: _Columns, number: int, place: str, line: int | None = None
+    ) -> Record:
+        """Turn a row of a table into a document."""
+        where = place if self.path is None else f"{self.path}, {place}"
+        texts = []
+        for column in columns.texts:
+            text = values.get(column)
+            if isinstance(text, str):
+                texts.append(text)
+            elif text is not None or len(columns.texts) == 1:
+                return Skipped(where, f"column {column!r} is {_no_text(text)}")
+        if not texts:
+            return Skipped(where, f"columns {' and '.join(columns.texts)} are missing")
+        identifier = None if columns.id is None else values.get(columns.id)
+        source = None if columns.source is None else values.get(columns.source)
+        return Document(
+            number,
+            unicode_text(place if identifier is None else str(identifier)),
+            unicode_text(" ".join(texts)),
+            None if source is None else unicode_text(str(source)),
+            self.path,
+            line,
+        )
 
 
-def _parquet_records(path: Path, name: str, reading: _Reading) -> Iterator[Record]:
-    try:
-        size = path.stat().st_size
-        table = pl.scan_parquet(path, glob=False)
-        schema = table.collect_schema()
-        rows = table.select(pl.len()).collect().item()
-    except tables.DAMAGE as error:
-        raise InputError(f"{name} is not a readable parquet file: {tables.one_line(error)}") from error
-    textual = [column for column, kind in schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
-    columns = _choose_columns(schema.names(), textual, reading.wanted, name)
-    for column in columns.texts:
-        if column not in textual:
-            raise InputError(f"column {column!r} of {name} contains {schema[column]}, not text")
-    read = list(dict.fromkeys([*columns.texts, *filter(None, (columns.id, columns.source))]))
-    row = 0
-    try:
-        for batch in table.select(read).collect_batches(chunk_size=4096):
-            for values in batch.iter_rows(named=True):
-                row += 1
-                yield _record(values, columns, next(reading.numbers), name, f"row {row}")
-            reading.meter.done += round(size * batch.height / max(1, rows))
-    except tables.DAMAGE as error:
-        raise InputError(f"{name} is damaged after row {row}: {tables.one_line(error)}") from error
+def _no_text(value: object) -> str:
+    return "missing" if value is None else f"{type(value).__name__}, not text"
 
 
-def _object_records(rows: Iterable[Any], name: str, reading: _Reading) -> Iterator[Record]:
-    """Yield the document of each text, or of each mapping."""
-    columns = None
-    for value in rows:
-        number = next(reading.numbers)
-        reading.meter.done += 1
-        place = f"row {number + 1}"
-        if isinstance(value, str):
-            if reading.wanted.named:
-                raise InputError(f"{name} have no columns: leave the names of columns out")
-            yield Document(number, str(number), unicode_text(value))
-        elif isinstance(value, Mapping):
-            columns = columns or _columns_of([value], reading.wanted, name)
-            yield _record(value, columns, number, None, place)
-        else:
-            what = "missing" if value is None else f"{type(value).__name__}, not text"
-            yield Skipped(place, f"the text is {what}")
+_TEXTS = ("text", "document", "content", "passage", "body", "sentence")
+_IDS = ("_id", "id", "doc_id", "docid", "document_id")
+
+
+class _Columns(NamedTuple):
+    texts: tuple[str, ...]  # their texts, joined by a space, make a document
+    id: str | None
+    source: str | None
 
 
 class Line(NamedTuple):
@@ -432,79 +495,3 @@ def unicode_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
-
-
-_TEXTS = ("text", "document", "content", "passage", "body", "sentence")
-_IDS = ("_id", "id", "doc_id", "docid", "document_id")
-_SOURCE = "source"
-_TITLE = "title"
-
-
-class _Columns(NamedTuple):
-    texts: tuple[str, ...]  # their texts, joined by a space, make a document
-    id: str | None
-    source: str | None
-
-
-def _columns_of(rows: Sequence[Mapping[Any, Any]], wanted: Wanted, name: str) -> _Columns:
-    present = list(dict.fromkeys(str(key) for row in rows for key in row))
-    textual = [key for key in present if any(isinstance(row.get(key), str) for row in rows)]
-    return _choose_columns(present, textual, wanted, name)
-
-
-def _choose_columns(present: Sequence[str], textual: Sequence[str], wanted: Wanted, name: str) -> _Columns:
-    """Choose the columns of a table.
-
-    In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text.
-    """
-    listed = ", ".join(present) or "none"
-    for column in filter(None, (wanted.text, wanted.id, wanted.source)):
-        if column not in present:
-            raise InputError(f"{name} has no column {column!r}: it has {listed}")
-    identifier = wanted.id or next((each for each in _IDS if each in present), None)
-    source = wanted.source or (_SOURCE if _SOURCE in present and wanted.text != _SOURCE else None)
-    if wanted.text is not None:
-        return _Columns((wanted.text,), identifier, source)
-    if "_id" in present and _TITLE in textual and "text" in textual:
-        return _Columns((_TITLE, "text"), identifier, source)
-    usual = next((each for each in _TEXTS if each in textual), None)
-    others = [each for each in textual if each not in (identifier, source, _TITLE)]
-    if not textual:
-        raise InputError(f"no column of {name} contains text: it has {listed}")
-    if usual is None and len(others) != 1:
-        raise InputError(
-            f"which column of {name} contains the text? It has {listed}: name it with the column option"
-        )
-    return _Columns((usual or others[0],), identifier, source)
-
-
-def _record(
-    values: Mapping[str, Any],
-    columns: _Columns,
-    number: int,
-    path: str | None,
-    place: str,
-    line: int | None = None,
-) -> Record:
-    """Turn a row of a table into a document."""
-    where = place if path is None else f"{path}, {place}"
-    texts = []
-    for column in columns.texts:
-        text = values.get(column)
-        if isinstance(text, str):
-            texts.append(text)
-        elif text is not None or len(columns.texts) == 1:
-            what = "missing" if text is None else f"{type(text).__name__}, not text"
-            return Skipped(where, f"column {column!r} is {what}")
-    if not texts:
-        return Skipped(where, f"columns {' and '.join(columns.texts)} are missing")
-    identifier = None if columns.id is None else values.get(columns.id)
-    source = None if columns.source is None else values.get(columns.source)
-    return Document(
-        number,
-        unicode_text(place if identifier is None else str(identifier)),
-        unicode_text(" ".join(texts)),
-        None if source is None else unicode_text(str(source)),
-        path,
-        line,
-    )

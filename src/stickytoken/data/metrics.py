@@ -104,13 +104,11 @@ class _PairTask(Task):
         return {"query": tuple(dict.fromkeys(self.first)), "document": tuple(dict.fromkeys(self.second))}
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        del seed
         left, right = (
             exact_unit_vectors(vectors[role])[_codes(sentences, self.texts[role])]
             for role, sentences in (("query", self.first), ("document", self.second))
         )
-        cosines: Outcomes = (left * right).sum(axis=1, keepdims=True)
-        return cosines
+        return np.asarray((left * right).sum(axis=1, keepdims=True))
 
     @cached_property
     def _gold(self) -> NDArray[np.float64]:
@@ -156,7 +154,6 @@ class PairClassificationTask(_PairTask):
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute the average precision; NaN if no pair or every pair matches."""
-        del metric
         from sklearn.metrics import average_precision_score
 
         gold, cosines = _drawn(self._gold, outcomes[:, :, 0], sample)
@@ -186,7 +183,6 @@ class ClusteringTask(Task):
         return {"text": self.sentences}
 
     def edited(self, side: Side) -> frozenset[str]:
-        del side
         return frozenset({"text"})
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
@@ -194,12 +190,10 @@ class ClusteringTask(Task):
         from sklearn.cluster import KMeans
 
         model = KMeans(len(self._names), n_init=10, random_state=seed)
-        clusters: Outcomes = model.fit_predict(exact_unit_vectors(vectors["text"])).astype(np.float64)
-        return clusters[:, None]
+        return np.asarray(model.fit_predict(exact_unit_vectors(vectors["text"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute the V-measure, which equals normalised mutual information (arithmetic mean)."""
-        del metric
         gold, clusters = _drawn(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._names))
 
@@ -233,8 +227,7 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], kinds: int) ->
     right = np.diagonal(table, axis1=1, axis2=2)
     total = table.sum(axis=1) + table.sum(axis=2)  # twice the correct ones, plus both kinds of errors
     f1 = 2 * right / np.where(total, total, 1)
-    mean: Values = f1.sum(axis=1) / (total > 0).sum(axis=1)
-    return mean
+    return np.asarray(f1.sum(axis=1) / (total > 0).sum(axis=1))
 
 
 def _contingency(gold: NDArray[np.intp], other: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
@@ -275,15 +268,13 @@ class ClassificationTask(Task):
 
         model = LogisticRegression(max_iter=1000, random_state=seed)
         model.fit(exact_unit_vectors(vectors["train"]), _codes(self.train_labels, self._names))
-        predicted: Outcomes = model.predict(exact_unit_vectors(vectors["test"])).astype(np.float64)
-        return predicted[:, None]
+        return np.asarray(model.predict(exact_unit_vectors(vectors["test"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute accuracy, or F1 averaged over labels."""
         gold, predicted = _drawn(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         if metric == "accuracy":
-            accuracy: Values = (predicted == gold).mean(axis=1)
-            return accuracy
+            return np.asarray((predicted == gold).mean(axis=1))
         return macro_f1(gold, predicted, len(self._names))
 
     @cached_property
@@ -298,12 +289,7 @@ class ClassificationTask(Task):
 # Depth of a ranking, as in trec_eval and MTEB.
 _DEPTH = 1000
 _QUERIES_AT_ONCE = 256
-_TREC_NAMES = {
-    "ndcg_at_10": "ndcg_cut_10",
-    "recall_at_100": "recall_100",
-    "map": "map",
-    "mrr": "recip_rank",
-}
+_TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
 
 
 @dataclass(frozen=True)
@@ -329,7 +315,6 @@ class _RankingTask(Task):
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        del seed
         import pytrec_eval
 
         queries, documents = exact_unit_vectors(vectors["query"]), exact_unit_vectors(vectors["document"])
@@ -338,15 +323,13 @@ class _RankingTask(Task):
         names = [_TREC_NAMES[metric] for metric in self.metrics]
         return np.array([[found[query][name] for name in names] for query in self.queries])
 
-    def _ranking(
-        self, queries: NDArray[np.float64], documents: NDArray[np.float64]
-    ) -> dict[str, dict[str, float]]:
+    def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
+        """Return the cosine of each ranked document, by query."""
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         values = outcomes[:, :, self.metrics.index(metric)]
-        mean: Values = (values if sample is None else values[:, sample]).mean(axis=1)
-        return mean
+        return np.asarray((values if sample is None else values[:, sample]).mean(axis=1))
 
 
 class RetrievalTask(_RankingTask):
@@ -356,9 +339,7 @@ class RetrievalTask(_RankingTask):
     metrics = ("ndcg_at_10", "recall_at_100", "map", "mrr")
     columns = metrics
 
-    def _ranking(
-        self, queries: NDArray[np.float64], documents: NDArray[np.float64]
-    ) -> dict[str, dict[str, float]]:
+    def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
         ids, names = list(self.documents), list(self.queries)
         depth = min(_DEPTH, len(ids))
         run: dict[str, dict[str, float]] = {}
@@ -380,9 +361,7 @@ class RerankingTask(_RankingTask):
     metrics = ("map",)
     columns = metrics
 
-    def _ranking(
-        self, queries: NDArray[np.float64], documents: NDArray[np.float64]
-    ) -> dict[str, dict[str, float]]:
+    def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
         places = {document: place for place, document in enumerate(self.documents)}
         run = {}
         for vector, (query, ids) in zip(queries, self.candidates.items(), strict=True):

@@ -7,6 +7,7 @@ import math
 import unicodedata
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -14,15 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stickytoken.data.tables import (
-    HUB,
-    TABLE_SUFFIXES,
-    hub_table,
-    read_lines,
-    read_table,
-    text_column,
-    text_columns,
-)
+from stickytoken.data import tables
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.validation import file_path, list_of, shown
 
@@ -137,8 +130,8 @@ def load_sentences(
     name = str(source)
     if name == "paper":
         return sentences_from_hub(tuple(f"{each}@test" for each in PAPER_DATASETS), column)
-    if name.startswith(HUB):
-        return sentences_from_hub((name.removeprefix(HUB),), column)
+    if name.startswith(tables.HUB):
+        return sentences_from_hub((name.removeprefix(tables.HUB),), column)
     path = file_path("sentences", source)
     try:
         is_there = path.exists()
@@ -161,11 +154,11 @@ def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
         InputError: The file or the column cannot be used.
     """
     suffix = path.suffix.lower()
-    if suffix in TABLE_SUFFIXES:
-        return collect_sentences(_texts(read_table(path), column, str(path)), str(path))
+    if suffix in tables.TABLE_SUFFIXES:
+        return collect_sentences(_texts(tables.read_table(path), column, str(path)), str(path))
     if suffix not in (".txt", ""):
-        raise InputError(f"{path} has the ending {suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}")
-    return collect_sentences(read_lines(path, column), str(path))
+        raise InputError(f"{path} has the ending {suffix!r}: use .txt, {', '.join(tables.TABLE_SUFFIXES)}")
+    return collect_sentences(tables.read_lines(path, column), str(path))
 
 
 def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sentences:
@@ -179,25 +172,22 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sen
         MissingExtraError: `datasets` is not installed.
         InputError: A dataset cannot be reached or has no such column.
     """
-    texts = [text for name in names for text in _texts(hub_table(name), column, name)]
+    texts = [text for name in names for text in _texts(tables.hub_table(name), column, name)]
     return collect_sentences(texts, names[0] if len(names) == 1 else f"{len(names)} hub data sets")
 
 
 def _texts(frame: pl.DataFrame, column: str | None, name: str) -> list[str | None]:
-    columns = (column,) if column else text_columns(frame, name)
-    return [text for each in columns for text in text_column(frame, each, name)]
+    columns = (column,) if column else tables.text_columns(frame, name)
+    return [text for each in columns for text in tables.text_column(frame, each, name)]
 
 
 def _given(values: object) -> Sentences:
     """Collect sentences of a list or another iterable; None and NaN count as blank, as in a file."""
     texts = []
     for place, value in enumerate(list_of("sentences", "sentences", values), start=1):
-        missing = value is None or type(value).__name__ == "NAType"
-        if (
-            not isinstance(value, str)
-            and not missing
-            and not (isinstance(value, float) and math.isnan(value))
-        ):
+        nan = isinstance(value, float) and math.isnan(value)
+        missing = value is None or nan or type(value).__name__ == "NAType"
+        if not isinstance(value, str) and not missing:
             raise InputError(f"sentence {place} is {shown(value)}: pass texts")
         texts.append(str(value) if isinstance(value, str) else None)
     if not texts:
@@ -225,7 +215,9 @@ def collect_sentences(
     if not first_seen:
         reason = f"{too_long} of its lines are {limit}, the others" if too_long else "every line is"
         raise InputError(f"{source} has no sentences: {reason} blank. Pass one sentence per line")
-    if all(map(_is_number, first_seen)):
+    with suppress(ValueError):
+        for text in first_seen:
+            float(text)
         raise InputError(f"{source} has only numbers, such as {next(iter(first_seen))}: pass sentences")
     if too_long:
         counted = "1 sentence" if too_long == 1 else f"{too_long} sentences"
@@ -240,18 +232,14 @@ def collect_sentences(
     )
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def bundled_frame() -> pl.DataFrame:
     """Return the bundled corpus, one row per sentence: pair_id, topic, sentence. Two rows share a pair_id."""
-    content = files("stickytoken.data").joinpath("bundled/sentences.csv").read_bytes()
-    return pl.read_csv(content, schema={"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String})
+    return _bundled("sentences", {"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String})
+
+
+def _bundled(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+    content = files("stickytoken.data").joinpath(f"bundled/{name}.csv").read_bytes()
+    return pl.read_csv(content, schema=schema)
 
 
 def bundled_sentences() -> Sentences:
@@ -269,8 +257,7 @@ def text_kinds_frame() -> pl.DataFrame:
     allows, so that the mean vector of a kind stands for the kind and not for a subject. All of them
     were written for this project: living people, companies and cases in them are made up.
     """
-    content = files("stickytoken.data").joinpath("bundled/kinds.csv").read_bytes()
-    return pl.read_csv(content, schema={"kind": pl.String, "text": pl.String})
+    return _bundled("kinds", {"kind": pl.String, "text": pl.String})
 
 
 def text_kinds() -> Sentences:

@@ -34,18 +34,16 @@ def read_table(path: Path) -> pl.DataFrame:
     """Read a csv, tsv, jsonl or parquet file; every column of csv and tsv is text."""
     content = read_bytes(path)
     suffix = path.suffix.lower()
-    if suffix != PARQUET:
-        text = decode(content, path)
-        content = text.encode()
-        if suffix in SEPARATORS:
-            with suppress(csv.Error):  # no table: reading it says what is wrong
-                rows = csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=SEPARATORS[suffix])
-                require_distinct(next(rows, []), path)
     try:
         if suffix == PARQUET:
             return pl.read_parquet(content)
+        text = decode(content, path)
+        content = text.encode()
         if suffix in JSON_LINES:
             return pl.read_ndjson(content, infer_schema_length=None)
+        with suppress(csv.Error):  # no table: reading it says what is wrong
+            rows = csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=SEPARATORS[suffix])
+            require_distinct(next(rows, []), path)
         return pl.read_csv(content, separator=SEPARATORS[suffix], infer_schema=False)
     except (*DAMAGE, ValueError) as error:
         reason = (_no_json(content) if suffix in JSON_LINES else None) or one_line(error)
@@ -65,7 +63,7 @@ def one_line(error: BaseException) -> str:
 def _no_json(content: bytes) -> str | None:
     """Describe the first line that is not JSON; None if all lines are."""
 
-    def refuse(constant: str) -> float:
+    def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a number in JSON: leave the line out")
 
     for number, line in enumerate(content.decode().split("\n"), start=1):
@@ -128,8 +126,11 @@ def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
     for names in _USUAL_COLUMNS:
         if set(names) <= set(frame.columns):
             return names
+    # A text column of numbers, as csv has them, holds no sentences.
     strings = [
-        name for name, dtype in frame.schema.items() if dtype == pl.String and not _numeric(frame[name])
+        column.name
+        for column in frame.select(pl.col(pl.String))
+        if not len(known := column.drop_nulls()) or _numbers(known).has_nulls()
     ]
     if len(strings) == 1:
         return (strings[0],)
@@ -137,12 +138,6 @@ def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
         f"which column of {path} contains the sentences? It has {', '.join(frame.columns) or 'none'}: "
         "name one with the column option"
     )
-
-
-def _numeric(values: pl.Series) -> bool:
-    """Check whether a text column, as read from csv, holds only numbers."""
-    present = values.drop_nulls()
-    return len(present) > 0 and present.str.strip_chars().cast(pl.Float64, strict=False).null_count() == 0
 
 
 def require_columns(frame: pl.DataFrame, columns: Sequence[str], path: str | Path) -> None:
@@ -189,7 +184,7 @@ def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not labels")
     found = values.cast(pl.String).to_list()
     for row, label in enumerate(found, start=1):
-        if label is None or not label.strip():
+        if not (label or "").strip():
             raise InputError(f"{path}: {column} in row {row} is missing: fill it in or remove the row")
     return tuple(found)
 
@@ -208,22 +203,24 @@ def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
     found = numbers_or_none(frame[column], path, pl.Boolean())
     for row, number in enumerate(found, start=1):
         if number is None or not math.isfinite(number):
-            wrong = _stripped(frame[column])[row - 1]
+            wrong = frame[column][row - 1]
+            wrong = wrong.strip() if isinstance(wrong, str) else wrong
             raise InputError(
                 f"{path}: {column} in row {row} is {wrong!r}, not a finite number: correct or remove the row"
             )
-    return tuple(number for number in found if number is not None)
+    return tuple(found)
 
 
-def numbers_or_none(values: pl.Series, path: Path, also: pl.DataType) -> list[float | None]:
+def numbers_or_none(values: pl.Series, path: Path, also: pl.DataType) -> list[Any]:
     """Read numbers from a column of numbers, text or another type; None for what is none."""
     if values.dtype != pl.String and not values.dtype.is_numeric() and values.dtype != also:
         raise InputError(f"column {values.name!r} of {path} contains {values.dtype}, not numbers")
-    return _stripped(values).cast(pl.Float64, strict=False).to_list()
+    return _numbers(values).to_list()
 
 
-def _stripped(values: pl.Series) -> pl.Series:
-    return values.str.strip_chars() if values.dtype == pl.String else values
+def _numbers(values: pl.Series) -> pl.Series:
+    texts = values.dtype == pl.String
+    return (values.str.strip_chars() if texts else values).cast(pl.Float64, strict=False)
 
 
 HUB = "hub:"

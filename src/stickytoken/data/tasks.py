@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import polars as pl
 
-from stickytoken.data.metrics import (
-    ClassificationTask,
-    ClusteringTask,
-    PairClassificationTask,
-    RerankingTask,
-    RetrievalTask,
-    Sample,
-    Scored,
-    SimilarityTask,
-    Task,
-    Values,
-    fingerprint,
-)
+from stickytoken.data import metrics, tables
+from stickytoken.data.metrics import ClassificationTask, Sample, Scored, Task, Values
 from stickytoken.data.sentences import text_kinds
-from stickytoken.data.tables import (
-    TABLE_SUFFIXES,
-    filled_texts,
-    ids,
-    labels,
-    numbers,
-    read_table,
-    require_columns,
-    text_column,
-    text_lists,
-)
 from stickytoken.errors import InputError, require_package
 
 LAYOUTS = (
@@ -60,19 +38,19 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
     if is_beir(path):
         return _retrieval(path)
     if path.is_dir():
-        train, test = (
-            next((file for suffix in TABLE_SUFFIXES if (file := path / f"{name}{suffix}").is_file()), None)
+        files = [
+            next((file for end in tables.TABLE_SUFFIXES if (file := path / f"{name}{end}").is_file()), None)
             for name in ("train", "test")
-        )
-        if train is None or test is None:
+        ]
+        parts = [(tables.read_table(file), file) for file in files if file is not None]
+        if len(parts) < 2:
             raise InputError(f"the folder {path} has an unknown layout. {_KNOWN}")
-        frames = [read_table(file) for file in (train, test)]
-        for file, frame in zip((train, test), frames, strict=True):
-            require_columns(frame, ("text", "label"), file)
-        return _split_classification(frames, (train, test), path), []
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        raise InputError(f"{path}: a task is a folder or a {', '.join(TABLE_SUFFIXES)} file. {_KNOWN}")
-    frame = read_table(path)
+        for frame, file in parts:
+            tables.require_columns(frame, ("text", "label"), file)
+        return _split_classification(parts, path), []
+    if path.suffix.lower() not in tables.TABLE_SUFFIXES:
+        raise InputError(f"{path}: a task is a folder or a {', '.join(tables.TABLE_SUFFIXES)} file. {_KNOWN}")
+    frame = tables.read_table(path)
     for columns, build in _BUILDERS:
         if set(columns) <= set(frame.columns):
             if frame.is_empty():
@@ -94,25 +72,32 @@ def _name(path: Path) -> str:
     return path.resolve().stem
 
 
+_Pairs: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[float, ...]]
+
+
+def _pairs(frame: pl.DataFrame, gold: str, path: Path) -> _Pairs:
+    numbers = tables.numbers(frame, gold, path)
+    first, second = (tables.filled_texts(frame, each, path) for each in ("sentence1", "sentence2"))
+    return first, second, numbers
+
+
 def _similarity(frame: pl.DataFrame, path: Path) -> Task:
-    gold = numbers(frame, "score", path)
-    first, second = filled_texts(frame, "sentence1", path), filled_texts(frame, "sentence2", path)
-    if len(gold) < 3 or len(set(gold)) == 1:
+    pairs = _pairs(frame, "score", path)
+    if len(pairs[2]) < 3 or len(set(pairs[2])) == 1:
         raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
-    return SimilarityTask(_name(path), first, second, gold)
+    return metrics.SimilarityTask(_name(path), *pairs)
 
 
 def _pair_classification(frame: pl.DataFrame, path: Path) -> Task:
-    gold = numbers(frame, "label", path)
-    first, second = filled_texts(frame, "sentence1", path), filled_texts(frame, "sentence2", path)
-    if set(gold) != {0.0, 1.0}:
+    pairs = _pairs(frame, "label", path)
+    if set(pairs[2]) != {0.0, 1.0}:
         raise InputError(f"{path}: labels of pairs must be 0 or 1, and both must occur")
-    return PairClassificationTask(_name(path), first, second, gold)
+    return metrics.PairClassificationTask(_name(path), *pairs)
 
 
 def _reranking(frame: pl.DataFrame, path: Path) -> Task:
-    queries = filled_texts(frame, "query", path)
-    positive, negative = text_lists(frame, "positive", path), text_lists(frame, "negative", path)
+    queries = tables.filled_texts(frame, "query", path)
+    positive, negative = (tables.text_lists(frame, each, path) for each in ("positive", "negative"))
     ids: dict[str, str] = {}
     candidates: dict[str, tuple[str, ...]] = {}
     relevant: dict[str, dict[str, int]] = {}
@@ -126,25 +111,24 @@ def _reranking(frame: pl.DataFrame, path: Path) -> Task:
         relevant[f"q{row}"] = {ids[text]: 1 for text in good}
     names = {f"q{row}": text for row, text in enumerate(queries)}
     documents = {number: text for text, number in ids.items()}
-    return RerankingTask(_name(path), names, documents, relevant, candidates)
+    return metrics.RerankingTask(_name(path), names, documents, relevant, candidates)
 
 
 def _classification(frame: pl.DataFrame, path: Path) -> Task:
-    splits = labels(frame, "split", path)
+    splits = tables.labels(frame, "split", path)
     if unknown := sorted(set(splits) - set(_SPLITS)):
         raise InputError(f"{path}: split {unknown[0]!r} is unknown: use train and test")
-    parts = []
     for name in ("train", "test"):
-        parts.append(frame.filter(pl.Series(splits) == name))
-        if parts[-1].is_empty():
+        if name not in splits:
             raise InputError(f"{path} has no rows of the split {name!r}")
-    return _split_classification(parts, (path, path), path)
+    parts = [(frame.filter(pl.Series(splits) == name), path) for name in ("train", "test")]
+    return _split_classification(parts, path)
 
 
-def _split_classification(frames: list[pl.DataFrame], files: tuple[Path, Path], path: Path) -> Task:
+def _split_classification(parts: Sequence[tuple[pl.DataFrame, Path]], path: Path) -> Task:
     (train, train_labels), (test, test_labels) = (
-        (filled_texts(frame, "text", file), labels(frame, "label", file))
-        for frame, file in zip(frames, files, strict=True)
+        (tables.filled_texts(frame, "text", file), tables.labels(frame, "label", file))
+        for frame, file in parts
     )
     counts = Counter(train_labels)
     for label in sorted({*train_labels, *test_labels}):
@@ -159,14 +143,14 @@ def _split_classification(frames: list[pl.DataFrame], files: tuple[Path, Path], 
 
 
 def _clustering(frame: pl.DataFrame, path: Path) -> Task:
-    texts, groups = filled_texts(frame, "text", path), labels(frame, "label", path)
+    texts, groups = tables.filled_texts(frame, "text", path), tables.labels(frame, "label", path)
     counts = Counter(groups)
     _require_two(counts, path)
     if alone := next((label for label, count in counts.items() if count < 2), None):
         raise InputError(
             f"{path}: the label {alone!r} occurs only once: remove the text, or merge the label with another"
         )
-    return ClusteringTask(_name(path), texts, groups)
+    return metrics.ClusteringTask(_name(path), texts, groups)
 
 
 def _require_two(counts: Counter[str], path: Path) -> None:
@@ -203,36 +187,37 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
     left_out = f"{len(queries) - len(judged)} of {len(queries)} queries have no relevant document"
     notes = [f"{folder.name}: {left_out} and are left out"] if len(judged) < len(queries) else []
     judgements = {query: relevant[query] for query in judged}
-    return RetrievalTask(folder.resolve().name, judged, documents, judgements), notes
+    return metrics.RetrievalTask(folder.resolve().name, judged, documents, judgements), notes
 
 
 def read_documents(path: Path) -> dict[str, str]:
     """Read documents by id: title and text, joined by a space."""
-    frame = read_table(path)
-    require_columns(frame, ("_id", "text"), path)
-    texts = text_column(frame, "text", path)
-    has_titles = frame.schema.get("title") == pl.String
-    titles = frame["title"].to_list() if has_titles else [None] * len(frame)
-    joined = [f"{title or ''} {text or ''}".strip() for title, text in zip(titles, texts, strict=True)]
-    return dict(zip(ids(frame, "_id", path), joined, strict=True))
+    return _texts_by_id(path, titles=True)
+
+
+def _texts_by_id(path: Path, *, titles: bool) -> dict[str, str]:
+    frame = tables.read_table(path)
+    tables.require_columns(frame, ("_id", "text"), path)
+    texts = [text or "" for text in tables.text_column(frame, "text", path)]
+    if titles and frame.schema.get("title") == pl.String:
+        texts = [f"{title or ''} {text}" for title, text in zip(frame["title"], texts, strict=True)]
+    return dict(zip(tables.ids(frame, "_id", path), map(str.strip, texts), strict=True))
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    frame = read_table(path)
-    require_columns(frame, ("_id", "text"), path)
-    texts = text_column(frame, "text", path)
-    found = {query: (text or "").strip() for query, text in zip(ids(frame, "_id", path), texts, strict=True)}
+    found = _texts_by_id(path, titles=False)
     if blank := next((query for query, text in found.items() if not text), None):
         raise InputError(f"{path}: the query {blank!r} is blank: fill it in or leave it out")
     return found
 
 
 def _read_qrels(path: Path, documents: dict[str, str], queries: dict[str, str]) -> dict[str, dict[str, int]]:
-    frame = read_table(path)
-    require_columns(frame, ("query-id", "corpus-id", "score"), path)
-    relevance = numbers(frame, "score", path)
+    frame = tables.read_table(path)
+    tables.require_columns(frame, ("query-id", "corpus-id", "score"), path)
+    relevance = tables.numbers(frame, "score", path)
+    names = [tables.labels(frame, each, path) for each in ("query-id", "corpus-id")]
     found: dict[str, dict[str, int]] = defaultdict(dict)
-    rows = zip(labels(frame, "query-id", path), labels(frame, "corpus-id", path), relevance, strict=True)
+    rows = zip(*names, relevance, strict=True)
     for row, (query, document, score) in enumerate(rows, start=1):
         for name, known, file in ((query, queries, QUERIES), (document, documents, CORPUS)):
             if name not in known:
@@ -252,12 +237,13 @@ def _read_qrels(path: Path, documents: dict[str, str], queries: dict[str, str]) 
 def kinds_task() -> ClassificationTask:
     """Return a classification of the bundled texts of ten kinds; every second text trains the classifier."""
     corpus = text_kinds()
-    seen: dict[str, int] = {}
-    splits: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    by_kind: dict[str, list[str]] = defaultdict(list)
     for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
-        place = seen[kind] = seen.get(kind, -1) + 1
-        splits[place % 2].append((text, kind))
-    (train, train_kinds), (test, test_kinds) = (zip(*split, strict=True) for split in splits)
+        by_kind[kind].append(text)
+    (train, train_kinds), (test, test_kinds) = (
+        zip(*((text, kind) for kind, texts in by_kind.items() for text in texts[start::2]), strict=True)
+        for start in (0, 1)
+    )
     return ClassificationTask("kinds of text", train, train_kinds, test, test_kinds)
 
 
@@ -302,7 +288,7 @@ class MtebTask(Scored):
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the name, the location and revision of the data, and the version of MTEB."""
-        return fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
+        return metrics.fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         del metric, sample

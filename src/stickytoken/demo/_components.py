@@ -36,6 +36,10 @@ def message(text: str) -> str:
     return render("message.html.j2", text=text)
 
 
+def lead(text: str) -> str:
+    return render("lead.html.j2", text=text)
+
+
 def figure_slots(count: int) -> list[Any]:
     """Make places for figures, empty at first: title, plot, description and data table of each."""
     slots: list[Any] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
@@ -14,9 +14,6 @@ from stickytoken.demo import _components as ui
 from stickytoken.demo._try import NAMING
 from stickytoken.demo.context import (
     COPIES,
-    EXPLAIN_BENIGN,
-    EXPLAIN_CARRIERS,
-    SharedModel,
     Startup,
     checked_count,
     checked_placement,
@@ -24,11 +21,10 @@ from stickytoken.demo.context import (
     named_token,
     worked_example,
 )
-from stickytoken.detection.run import Run
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.files import furthest
-from stickytoken.insertion import Placement, Token
+from stickytoken.insertion import Placement
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.reports.figures import figure as fig
 from stickytoken.reports.figures.explanation import explanation_figures
@@ -37,18 +33,31 @@ from stickytoken.reports.page import shaded_rows
 from stickytoken.validation import visible
 from stickytoken.vocabulary import LEAST_BENIGN
 
+# What the form begins with, and the most that it takes.
 _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
+_MOST_CARRIERS, _MOST_BENIGN = 20, 16
 _PAIRS_ATTRIBUTED = 2
 _DIRECTIONS = 256
 # The overview of all measures, and the figures of the report.
-FIGURES = 7
+_FIGURES = 7
 
 
 def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
-    inputs = _inputs()
+    gr.HTML(ui.lead("Why is this token sticky? What the model does with its copies, beside benign tokens."))
+    with gr.Row():
+        token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
+        placement = ui.placement_field(interactive=True)
+        copies = ui.count_field("Copies", 1, COPIES, value=_COPIES)
+    with gr.Row():
+        carriers = ui.count_field("Texts", 2, _MOST_CARRIERS, value=_CARRIERS)
+        benign = ui.count_field("Benign tokens", LEAST_BENIGN, _MOST_BENIGN, value=_BENIGN)
+    attribution = gr.Checkbox(
+        value=False, label="Attribution", info="how much each token contributes to the similarity; slow"
+    )
+    inputs = [token, placement, copies, carriers, benign, attribution]
     button = gr.Button("Explain", variant="primary", interactive=False)
     said = gr.HTML("", elem_id="explain-answer", min_height=80)
-    outputs = [said, *ui.figure_slots(FIGURES), gr.HTML("", elem_id="explain-tables")]
+    outputs = [said, *ui.figure_slots(_FIGURES), gr.HTML("", elem_id="explain-tables")]
     example = ui.Once()
 
     def example_name() -> str:
@@ -64,10 +73,22 @@ def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         attribution: object,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
-        settings = chosen_settings(copies, carriers, benign, placement, attribution)
+        settings = ExplainSettings(
+            copies=checked_count("the number of copies", copies, 1, COPIES),
+            placement=checked_placement(placement),
+            carriers=checked_count("the number of texts", carriers, 2, _MOST_CARRIERS),
+            benign=checked_count("the number of benign tokens", benign, LEAST_BENIGN, _MOST_BENIGN),
+            attribution=attribution is True,
+            attribution_carriers=_PAIRS_ATTRIBUTED,
+            attribution_benign=LEAST_BENIGN,
+            directions=_DIRECTIONS,
+        )
         context = startup.context()
-        token = named_token(context.model.vocabulary, name)
-        return _parts(explain_on(context.model, token, context.run, settings, _shown(progress)))
+        token_id = named_token(context.model.vocabulary, name).id
+        with context.model.encoder() as encoder:
+            return _shown(
+                explain(encoder, [token_id], run=context.run, settings=settings, progress=_step(progress))
+            )
 
     def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
         counts = (_COPIES, _CARRIERS, _BENIGN)
@@ -77,65 +98,31 @@ def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         return [gr.update(value=example_name(), interactive=True), gr.update(interactive=True), gr.skip()]
 
     def blank(error: str) -> list[Any]:
-        return [error, *ui.slot_contents([None] * FIGURES), ""]
+        return [error, *ui.slot_contents([None] * _FIGURES), ""]
 
     starting = ui.show_errors(started, lambda error: [gr.skip(), gr.skip(), error])
-    page.load(starting, None, [inputs[0], button, said], **ui.ON_STARTUP)
+    page.load(starting, None, [token, button, said], **ui.ON_STARTUP)
     full = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
-    gr.on([button.click, inputs[0].submit], ui.show_errors(respond, blank), inputs, outputs, **full)
+    gr.on([button.click, token.submit], ui.show_errors(respond, blank), inputs, outputs, **full)
     ui.on_first_opening(own_tab, ui.show_errors(opened, blank), [], outputs, **full)
 
 
-def _inputs() -> list[Any]:
-    with gr.Row():
-        token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
-        placement = ui.placement_field(interactive=True)
-        copies = ui.count_field("Copies", 1, COPIES, value=_COPIES)
-    with gr.Row():
-        carriers = ui.count_field("Texts", 2, EXPLAIN_CARRIERS, value=_CARRIERS)
-        benign = ui.count_field("Benign tokens", LEAST_BENIGN, EXPLAIN_BENIGN, value=_BENIGN)
-    attribution = gr.Checkbox(
-        value=False, label="Attribution", info="how much each token contributes to the similarity; slow"
-    )
-    return [token, placement, copies, carriers, benign, attribution]
-
-
-def _shown(progress: gr.Progress) -> ProgressCallback:
+def _step(progress: gr.Progress) -> ProgressCallback:
     def show(step: Progress) -> None:
         progress((step.done, max(1, step.total)), desc=step.stage)
 
     return show
 
 
-def chosen_settings(
-    copies: object, carriers: object, benign: object, placement: object, attribution: object
-) -> ExplainSettings:
-    return ExplainSettings(
-        copies=checked_count("the number of copies", copies, 1, COPIES),
-        placement=checked_placement(placement),
-        carriers=checked_count("the number of texts", carriers, 2, EXPLAIN_CARRIERS),
-        benign=checked_count("the number of benign tokens", benign, LEAST_BENIGN, EXPLAIN_BENIGN),
-        attribution=attribution is True,
-        attribution_carriers=_PAIRS_ATTRIBUTED,
-        attribution_benign=LEAST_BENIGN,
-        directions=_DIRECTIONS,
-    )
-
-
-def explain_on(
-    model: SharedModel, token: Token, run: Run | None, settings: ExplainSettings, progress: ProgressCallback
-) -> Explanation:
-    """Explain one token while holding the model exclusively."""
-    with model.encoder() as encoder:
-        return explain(encoder, [token.id], run=run, settings=settings, progress=progress)
-
-
-def _parts(found: Explanation) -> list[Any]:
-    token = found.tokens[0]
-    answer, rest = first_sentence(token.verdict, len(f"{token.token!r}"))
+def _shown(found: Explanation) -> list[Any]:
+    """Return the values of the tab's outputs: words, figures and tables."""
+    (token,) = found.tokens
+    # The answer is the first sentence; full stops in the name of the token end none.
+    start = len(f"{token.token!r}")
+    first, stop, rest = token.verdict[start:].partition(". ")
     said = ui.render(
         "explanation.html.j2",
-        verdict=answer,
+        verdict=f"{token.verdict[:start]}{first}{stop.strip()}",
         more=rest,
         run_verdict=token.run_verdict,
         settings=found.settings,
@@ -162,57 +149,29 @@ def _parts(found: Explanation) -> list[Any]:
         ),
         ("Nearest embeddings", DataTable(("nearest embedding", "id", "cosine"), near.rows())),
     )
-    return [said, *ui.slot_contents(figures_of(found)), details]
-
-
-def first_sentence(text: str, start: int) -> tuple[str, str]:
-    """Split a text behind its first full stop; those before `start` belong to the name of a token."""
-    first, stop, rest = text[start:].partition(". ")
-    return f"{text[:start]}{first}{stop.strip()}", rest
+    overview = _deviations(found.measures, visible(token.token))
+    figures = [overview, *explanation_figures(found.content(token.token_id))]
+    drawn = [figure if figure.table.rows else None for figure in figures]
+    return [said, *ui.slot_contents(drawn), details]
 
 
 def _layer(layer: int | None) -> str | None:
     return None if layer is None else str(layer)
 
 
-def figures_of(found: Explanation) -> list[ReportFigure | None]:
-    (token,) = found.tokens
-    drawn = explanation_figures(found.content(token.token_id))
-    overview = deviation_figure(found.measures, visible(token.token))
-    return [figure if figure.table.rows else None for figure in (overview, *drawn)]
-
-
 _MEASURES = ("measure", "layer", "value", "low", "high", "benign_low", "benign_high", "deviations", "outside")
 
 
-def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
+def _deviations(measures: pl.DataFrame, token: str) -> ReportFigure:
     """Draw all measures on one scale: standard deviations of the benign tokens."""
     every = [row | {"layer": _layer(row["layer"])} for row in furthest(measures)]
     rows = [row for row in every if row["deviations"] is not None]
     rows.sort(key=lambda row: abs(row["deviations"]))
-    count = sum(bool(row["outside"]) for row in rows)
-    said = f"{count} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
-    if rows:
-        said += f" The largest deviation: {_measure(rows[-1])}, {rows[-1]['deviations']:+.1f} SD."
-    return ReportFigure(
-        "deviations",
-        "All measures",
-        _deviations(rows),
-        said,
-        "Each measure at the layer where it differs most. One measure just outside the interval means "
-        "little; several far outside, together with rising similarities, mean a lot.",
-        DataTable.of({name: name.replace("_", " ") for name in _MEASURES}, every),
-        # The names of the measures leave little room.
-        {"xaxis.title.text": "SD of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},
-    )
 
+    def named(row: Mapping[str, Any]) -> str:
+        layer = "" if row["layer"] is None else f", layer {row['layer']}"
+        return f"{row['measure'].replace('_', ' ')}{layer}"
 
-def _measure(row: Mapping[str, Any]) -> str:
-    layer = "" if row["layer"] is None else f", layer {row['layer']}"
-    return f"{row['measure'].replace('_', ' ')}{layer}"
-
-
-def _deviations(rows: Sequence[Mapping[str, Any]]) -> Any:
     figure = fig.new_figure(height=110 + 24 * max(1, len(rows)))
     marks = ((True, "diamond", "outside the benign interval"), (False, "circle-open", "inside"))
     for outside, symbol, name in marks:
@@ -220,7 +179,7 @@ def _deviations(rows: Sequence[Mapping[str, Any]]) -> Any:
         if chosen:
             figure.add_scatter(
                 x=[round(row["deviations"], 3) for row in chosen],
-                y=[_measure(row) for row in chosen],
+                y=[named(row) for row in chosen],
                 mode="markers",
                 marker={"color": fig.STICKY if outside else fig.ORDINARY, "symbol": symbol, "size": 10},
                 name=name,
@@ -228,9 +187,23 @@ def _deviations(rows: Sequence[Mapping[str, Any]]) -> Any:
             )
     figure.add_vline(x=0, line=fig.THIN_LINE)
     figure.update_xaxes(title_text="standard deviations of the benign tokens", zeroline=False)
-    figure.update_yaxes(categoryorder="array", categoryarray=[_measure(row) for row in rows])
+    figure.update_yaxes(categoryorder="array", categoryarray=[named(row) for row in rows])
     figure.update_layout(hovermode="closest")
-    return figure
+    count = sum(bool(row["outside"]) for row in rows)
+    said = f"{count} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
+    if rows:
+        said += f" The largest deviation: {named(rows[-1])}, {rows[-1]['deviations']:+.1f} SD."
+    return ReportFigure(
+        "deviations",
+        "All measures",
+        figure,
+        said,
+        "Each measure at the layer where it differs most. One measure just outside the interval means "
+        "little; several far outside, together with rising similarities, mean a lot.",
+        DataTable.of({name: name.replace("_", " ") for name in _MEASURES}, every),
+        # The names of the measures leave little room.
+        {"xaxis.title.text": "SD of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},
+    )
 
 
 _PAIRS = 10
@@ -241,7 +214,7 @@ _METHODS = [
 
 
 def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
-    tab = WhySimilar(startup)
+    gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")
     method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")
     words = gr.Checkbox(value=False, label="Whole words in place of tokens")
@@ -249,6 +222,15 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
     said = gr.HTML(
         ui.message("An example follows when the model is loaded."), elem_id="why-answer", min_height=80
     )
+    example = ui.Once()
+
+    def example_texts() -> tuple[str, str]:
+        """Return the texts of the worked example, the first with copies of its token."""
+        context = startup.context()
+        chosen = worked_example(context)
+        with context.model.encoder() as encoder:
+            token = encoder.tokenizer.decode_many([(chosen.token_id,)])[0].strip()
+        return " ".join([chosen.carrier, *[token] * chosen.copies]), chosen.anchor
 
     def respond(
         first: object,
@@ -257,13 +239,29 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         words: object,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
-        return tab.answered(first, second, method, words, _shown(progress))
+        asked = checked_text("the first text", first), checked_text("the second text", second)
+        if not isinstance(method, str) or method not in set(AttributionMethod):
+            raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
+        context = startup.context()
+        with context.model.encoder() as encoder:
+            found = why(
+                encoder,
+                *asked,
+                method=method,
+                run=context.run,
+                words=words is True,
+                progress=_step(progress),
+            )
+        answer, *more = reversed(sentences(found, _PAIRS))
+        pairs, rows = found.strongest(_PAIRS), shaded_rows(found)
+        return [ui.render("why.html.j2", said=answer, more=more[::-1], found=found, pairs=pairs, rows=rows)]
 
     def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
-        return tab.opened(_shown(progress))
+        method = AttributionMethod.DELETION.value
+        return example.get(lambda: respond(*example_texts(), method, False, progress))
 
     def started() -> list[Any]:
-        values = [gr.update(value=text, interactive=True) for text in tab.example_texts()]
+        values = [gr.update(value=text, interactive=True) for text in example_texts()]
         return [*values, gr.update(interactive=True), gr.skip()]
 
     starting = ui.show_errors(started, lambda error: [*[gr.skip()] * 3, error])
@@ -273,39 +271,3 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
     inputs = [*texts, method, words]
     gr.on([button.click, *(text.submit for text in texts)], answered, inputs, [said], **full)
     ui.on_first_opening(own_tab, ui.show_errors(opened, lambda error: [error]), [], [said], **full)
-
-
-class WhySimilar:
-    """Contents of the tab. Requests wait until the model is loaded."""
-
-    def __init__(self, startup: Startup) -> None:
-        self._startup = startup
-        self._example = ui.Once()
-
-    def example_texts(self) -> tuple[str, str]:
-        """Return a typical pair of the run, with copies of its worst token behind the first text."""
-        context = self._startup.context()
-        example = worked_example(context)
-        with context.model.encoder() as encoder:
-            token = encoder.tokenizer.decode_many([(example.token_id,)])[0].strip()
-        return " ".join([example.carrier, *[token] * example.copies]), example.anchor
-
-    def answered(
-        self, first: object, second: object, method: object, words: object, progress: ProgressCallback
-    ) -> list[Any]:
-        texts = checked_text("the first text", first), checked_text("the second text", second)
-        if not isinstance(method, str) or method not in set(AttributionMethod):
-            raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
-        context = self._startup.context()
-        with context.model.encoder() as encoder:
-            found = why(
-                encoder, *texts, method=method, run=context.run, words=words is True, progress=progress
-            )
-        said, *more = reversed(sentences(found, _PAIRS))
-        pairs, rows = found.strongest(_PAIRS), shaded_rows(found)
-        return [ui.render("why.html.j2", said=said, more=more[::-1], found=found, pairs=pairs, rows=rows)]
-
-    def opened(self, progress: ProgressCallback) -> list[Any]:
-        """Return the answer for the example; computed once, when the tab is first opened."""
-        method = AttributionMethod.DELETION.value
-        return self._example.get(lambda: self.answered(*self.example_texts(), method, False, progress))

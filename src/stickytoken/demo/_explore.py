@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 import gradio as gr
 import polars as pl
 
 from stickytoken.demo import _components as ui
-from stickytoken.demo.context import (
-    TABLE_ROWS,
-    SharedModel,
-    Startup,
-    checked_choices,
-    checked_token_id,
-    worst_token,
-)
+from stickytoken.demo.context import EXAMPLE, Startup, checked_token_id, worst_token
 from stickytoken.detection.selection import token_evidence
 from stickytoken.errors import InputError
 from stickytoken.reports import content as facts
-from stickytoken.reports.content import RunContent, cards, columns, rows_of
-from stickytoken.reports.sections import curve_figures
+from stickytoken.reports.content import RunContent, cards, columns, curve_figures, rows_of
+from stickytoken.reports.templating import minus
 from stickytoken.validation import visible
 
+_TABLE_ROWS = 500
 _FILTERED = ("verdict", "entry", "script")
 _NO_RUN = (
     "There is no run to explore: make one with `stickytoken detect MODEL`, then start the app with --run RUN."
@@ -35,15 +29,16 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     if startup.opened is None:
         gr.HTML(ui.message(_NO_RUN))
         return
-    content = startup.library.content(startup.opened)
-    rows = filtered(content)
-    run = gr.Dropdown(startup.library.labels, value=startup.opened, label="Run", interactive=True)
+    library = startup.library
+    content = library.content(startup.opened)
+    rows = _filtered(content)
+    run = gr.Dropdown(library.labels, value=startup.opened, label="Run", interactive=True)
     about = gr.HTML(_about(content), elem_id="explore-about")
     with gr.Row():
         search = gr.Textbox(label="Search", info="part of a token", min_width=160)
         filters = [
             gr.Dropdown(
-                choices(content, name), value=[], multiselect=True, label=name.capitalize(), min_width=160
+                _choices(content, name), value=[], multiselect=True, label=name.capitalize(), min_width=160
             )
             for name in _FILTERED
         ]
@@ -52,76 +47,18 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         _table(content, rows), interactive=False, max_height=420, show_label=False, label="Tokens of the run",
         elem_id="explore-table", buttons=[],
     )  # fmt: skip
-    token_id = worst_token(content) if content.run is not None else None
     token = gr.Dropdown(
-        tokens_offered(rows), value=token_id, label="Token to show", interactive=True,
+        _offered(rows), value=_first(content), label="Token to show", interactive=True,
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
     shown = [gr.HTML("", elem_id="explore-evidence"), *ui.figure_slots(1)]
-    look = ui.show_errors(_chosen(startup), lambda error: [error, *ui.slot_contents([None])])
-    ui.on_first_opening(own_tab, look, [run, token], shown, **ui.ON_MODEL)
-    _connect(startup, look, run, [search, *filters], [about, count, table, token], shown)
-
-
-def _about(content: RunContent) -> str:
-    return ui.render(
-        "run.html.j2",
-        tone=facts.tone(content),
-        headline=facts.headline(content),
-        meaning=facts.meaning(content),
-        steps=facts.steps(content),
-        facts=facts.key_facts(content),
-        notes=facts.notes(content),
-    )
-
-
-def _counted(rows: int) -> str:
-    listed = f"; the first {TABLE_ROWS} are listed, so narrow the search" if rows > TABLE_ROWS else ""
-    return ui.message(
-        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. A token is sticky if its lift is large and "
-        "on most kinds of text; severity grades flagged tokens only."
-    )
-
-
-def _table(content: RunContent, rows: pl.DataFrame) -> dict[str, Any]:
-    cells = table_rows(content, rows)
-    # Numbers stay numbers, so that they sort; what is read has equal digits.
-    shown = {"display_value": shown_rows(content, cells)}
-    return {"headers": headings(content), "data": cells, "metadata": shown}
-
-
-def _chosen(startup: Startup) -> Any:
-    def chosen(label: object, token_id: object) -> list[Any]:
-        if token_id is None:
-            return ["", *ui.slot_contents([None])]
-        content, wanted = startup.library.content(label), checked_token_id(token_id)
-        if content.run is None:
-            raise InputError("this run is not finished, so no token has evidence yet")
-        shown = kept_evidence(content, wanted)
-        if shown is None:
-            shown = computed_evidence(content, wanted, startup.context().model)
-        found = cards(shown, shown.tokens.filter(token_id=wanted))
-        if not found:
-            raise InputError(f"the run did not examine token id {wanted}: choose one from its table")
-        card = ui.render("evidence.html.j2", card=found[0], confidence=content.confidence)
-        return [card, *ui.slot_contents(curve_figures(shown) or [None])]
-
-    return chosen
-
-
-def _connect(
-    startup: Startup, look: Any, run: Any, filters: list[Any], listing: list[Any], shown: list[Any]
-) -> None:
-    library = startup.library
-    about, count, table, token = listing
     no_tokens = [gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
 
     def open_run(label: object) -> list[Any]:
         found = library.content(label)
-        rows = filtered(found)
-        fresh = [gr.update(choices=choices(found, name), value=[]) for name in _FILTERED]
-        first = worst_token(found) if found.run is not None else None
-        offered = gr.update(choices=tokens_offered(rows), value=first)
+        rows = _filtered(found)
+        fresh = [gr.update(choices=_choices(found, name), value=[]) for name in _FILTERED]
+        offered = gr.update(choices=_offered(rows), value=_first(found))
         return ["", *fresh, _about(found), _counted(len(rows)), _table(found, rows), offered]
 
     def no_run(error: str) -> list[Any]:
@@ -129,53 +66,91 @@ def _connect(
 
     def narrow(label: object, text: object, *wanted: object) -> list[Any]:
         found = library.content(label)
-        chosen = {name: checked_choices(name, values) for name, values in zip(_FILTERED, wanted, strict=True)}
-        rows = filtered(found, text if isinstance(text, str) else "", **chosen)
-        return [_counted(len(rows)), _table(found, rows), gr.update(choices=tokens_offered(rows))]
+        rows = _filtered(found, text if isinstance(text, str) else "", *wanted)
+        # What is looked for is shown; with no search, the token stays that is shown.
+        first: dict[str, Any] = {"value": rows["token_id"][0]} if text and len(rows) else {}
+        return [_counted(len(rows)), _table(found, rows), gr.update(choices=_offered(rows), **first)]
 
     def select(label: object, event: gr.SelectData) -> list[Any]:
-        place = id_column(library.content(label))
+        place = [column.title for column in columns(library.content(label))].index("id")
         cells = event.row_value if isinstance(event.row_value, list) else []
         known = place < len(cells) and cells[place] not in (None, "")
         return [gr.update(value=checked_token_id(cells[place])) if known else gr.skip(), gr.skip()]
 
-    choice = run.input(
-        ui.show_errors(open_run, no_run), run, [*filters, about, count, table, token], **ui.ON_TABLES
-    )
-    choice.then(look, [run, token], shown, **ui.ON_MODEL)
+    def look(label: object, token_id: object) -> list[Any]:
+        return _evidence(startup, label, token_id)
+
+    looked = ui.show_errors(look, lambda error: [error, *ui.slot_contents([None])])
+    ui.on_first_opening(own_tab, looked, [run, token], shown, **ui.ON_MODEL)
+    listing = [about, count, table, token]
+    choice = run.input(ui.show_errors(open_run, no_run), run, [search, *filters, *listing], **ui.ON_TABLES)
+    choice.then(looked, [run, token], shown, **ui.ON_MODEL)
     # Pasted text is a change but not an input.
-    triggers = [filters[0].change, *(each.input for each in filters[1:])]
+    triggers = [search.change, *(each.input for each in filters)]
     narrowed = ui.show_errors(narrow, lambda error: [error, *no_tokens])
-    gr.on(triggers, narrowed, [run, *filters], [count, table, token], **ui.ON_TABLES)
+    gr.on(triggers, narrowed, [run, search, *filters], [count, table, token], **ui.ON_TABLES).then(
+        looked, [run, token], shown, **ui.ON_MODEL
+    )
     selected = ui.show_errors(select, lambda error: [gr.update(value=None), error])
     table.select(selected, run, [token, shown[0]], **ui.ON_TABLES).then(
-        look, [run, token], shown, **ui.ON_MODEL
+        looked, [run, token], shown, **ui.ON_MODEL
     )
-    token.input(look, [run, token], shown, **ui.ON_MODEL)
+    token.input(looked, [run, token], shown, **ui.ON_MODEL)
 
 
-NOT_JUDGED = "not judged"
+def _first(content: RunContent) -> int | None:
+    return None if content.run is None else worst_token(content)
+
+
+def _about(content: RunContent) -> str:
+    # The packaged example lies where the package is installed: its path helps nobody.
+    installed = quote(str(EXAMPLE))
+    steps = [each._replace(command=each.command.replace(installed, "RUN")) for each in facts.steps(content)]
+    return ui.render(
+        "run.html.j2",
+        tone=facts.tone(content),
+        headline=facts.headline(content),
+        meaning=facts.meaning(content),
+        steps=steps,
+        facts=facts.key_facts(content),
+        notes=facts.notes(content),
+    )
+
+
+def _counted(rows: int) -> str:
+    listed = f"; the first {_TABLE_ROWS} are listed, so narrow the search" if rows > _TABLE_ROWS else ""
+    return ui.message(
+        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. A token is sticky if its lift is large and "
+        "on most kinds of text; severity grades flagged tokens only."
+    )
+
+
+_NOT_JUDGED = "not judged"
 # In columns of text, such as the severity of a token that is not flagged; columns of numbers stay numbers.
-NO_TEXT = "–"
+_NO_TEXT = "–"
 
 
-def choices(content: RunContent, column: str) -> list[str]:
+def _choices(content: RunContent, column: str) -> list[str]:
     if content.run is None:
         return []
-    return sorted(content.tokens[column].fill_null(NOT_JUDGED).unique())
+    return sorted(content.tokens[column].fill_null(_NOT_JUDGED).unique())
 
 
-def filtered(content: RunContent, text: str = "", **wanted: Sequence[str]) -> pl.DataFrame:
+def _filtered(content: RunContent, text: str = "", *wanted: object) -> pl.DataFrame:
     """Return the rows that pass all filters: sticky, then topical, then other tokens, worst first.
 
-    Values are wanted by column, `NOT_JUDGED` for tokens without a verdict; none allows all.
+    Each filter lists values of its column, `_NOT_JUDGED` for tokens without a verdict; none allows all.
     """
     if content.run is None:
         return content.tokens
     kept = content.tokens
-    for column, values in wanted.items():
+    for column, values in zip(_FILTERED, wanted, strict=False):
+        if values is not None and not (
+            isinstance(values, list) and all(isinstance(each, str) for each in values)
+        ):
+            raise InputError(f"{column} is not a list of entries: choose some from the list")
         if values:
-            kept = kept.filter(pl.col(column).fill_null(NOT_JUDGED).is_in(list(values)))
+            kept = kept.filter(pl.col(column).fill_null(_NOT_JUDGED).is_in(values))
     if text := text.strip().lower():
         names = pl.col("token", "decoded").str.to_lowercase()
         kept = kept.filter(pl.any_horizontal(names.str.contains(text, literal=True)))
@@ -185,69 +160,67 @@ def filtered(content: RunContent, text: str = "", **wanted: Sequence[str]) -> pl
     )
 
 
-def headings(content: RunContent) -> list[str]:
-    return [column.title for column in columns(content)]
+def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
+    """Return the first rows for the table: text made visible, a dash for none; numbers rounded, or None.
 
-
-def table_rows(content: RunContent, tokens: pl.DataFrame) -> list[list[Any]]:
-    """Return the cells of the first rows: text made visible, a dash for none; numbers rounded, or None."""
+    Numbers stay numbers, so that they sort; what is read has equally many digits in all of a column.
+    """
 
     def cell(value: Any, digits: int | None) -> Any:
         if isinstance(value, str):
             return visible(value)
         if value is None and digits is None:
-            return NO_TEXT
+            return _NO_TEXT
         return round(value, digits) if isinstance(value, float) and digits is not None else value
 
-    shown = columns(content)
-    return [
-        [cell(row.get(column.key), column.digits) for column in shown]
-        for row in rows_of(content, tokens.head(TABLE_ROWS))
+    def read(value: Any, digits: int | None) -> str:
+        if isinstance(value, float) and digits is not None:
+            return minus(f"{value:.{digits}f}")
+        return _NO_TEXT if value is None else str(value)
+
+    heads = columns(content)
+    rows = [
+        [(cell(row.get(column.key), column.digits), column.digits) for column in heads]
+        for row in rows_of(content, tokens.head(_TABLE_ROWS))
     ]
+    return {
+        "headers": [column.title for column in heads],
+        "data": [[value for value, _ in row] for row in rows],
+        "metadata": {"display_value": [[read(*each) for each in row] for row in rows]},
+    }
 
 
-def shown_rows(content: RunContent, rows: list[list[Any]]) -> list[list[str]]:
-    """Return the same cells as they are read: all numbers of a column with equally many digits."""
-
-    def text(cell: Any, digits: int | None) -> str:
-        if isinstance(cell, float) and digits is not None:
-            return f"{cell:.{digits}f}".replace("-", "\N{MINUS SIGN}")
-        return NO_TEXT if cell is None else str(cell)
-
-    digits = [column.digits for column in columns(content)]
-    return [[text(cell, wanted) for cell, wanted in zip(row, digits, strict=True)] for row in rows]
-
-
-def id_column(content: RunContent) -> int:
-    return headings(content).index("id")
-
-
-def tokens_offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
+def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
     if tokens.is_empty():
         return []
-    rows = tokens.head(TABLE_ROWS).select("token", "token_id").iter_rows()
+    rows = tokens.head(_TABLE_ROWS).select("token", "token_id").iter_rows()
     return [(f"{visible(token)} (id {token_id})", token_id) for token, token_id in rows]
 
 
-def kept_evidence(content: RunContent, token_id: int) -> RunContent | None:
-    """Return the run with its stored evidence of one token; None if it stores none."""
-    kept = content.evidence
-    if kept is None or token_id not in kept.tokens["token_id"]:
-        return None
-    chosen = kept.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
-    # An ordinary token that is asked for is drawn like any other, beside the rest of the ordinary ones.
-    chosen = chosen.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
-    return replace(content, evidence=kept._replace(tokens=chosen))
-
-
-def computed_evidence(content: RunContent, token_id: int, model: SharedModel) -> RunContent:
-    """Return the run with evidence of one token, computed now by its model."""
-    kept = content.evidence
+def _evidence(startup: Startup, label: object, token_id: object) -> list[Any]:
+    """Return the card and the curves of a token; what the run does not keep is computed by its model."""
+    if token_id is None:
+        return ["", *ui.slot_contents([None])]
+    content, wanted = startup.library.content(label), checked_token_id(token_id)
     if content.run is None:
-        return content
-    with model.encoder():
-        found = token_evidence(model.reopened(content.run), [token_id], with_ordinary=kept is None)
-    if kept is None:
-        return replace(content, evidence=found)
-    rows = pl.concat([found.tokens, kept.tokens.filter("ordinary")])
-    return replace(content, evidence=kept._replace(tokens=rows))
+        raise InputError("this run is not finished, so no token has evidence yet")
+    kept = content.evidence
+    if kept is not None and wanted in kept.tokens["token_id"]:
+        chosen = kept.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == wanted))
+        # An ordinary token that is asked for is drawn like any other, beside the other ordinary ones.
+        rows = chosen.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != wanted))
+        kept = kept._replace(tokens=rows)
+    else:
+        model = startup.context().model
+        with model.encoder():
+            found = token_evidence(model.reopened(content.run), [wanted], with_ordinary=kept is None)
+        if kept is None:
+            kept = found
+        else:
+            kept = kept._replace(tokens=pl.concat([found.tokens, kept.tokens.filter("ordinary")]))
+    shown = replace(content, evidence=kept)
+    found_cards = cards(shown, shown.tokens.filter(token_id=wanted))
+    if not found_cards:
+        raise InputError(f"the run did not examine token id {wanted}: choose one from its table")
+    card = ui.render("evidence.html.j2", card=found_cards[0], confidence=content.confidence)
+    return [card, *ui.slot_contents(curve_figures(shown) or [None])]

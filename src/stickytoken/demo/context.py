@@ -68,16 +68,12 @@ def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> R
         found = sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_FOUND]
     except OSError:
         found = []  # nobody named this folder, so an unreadable one is no error
-    unlisted, unread = [], []
+    unread = []
     for path in found:
         if path.resolve() in taken:
             continue
         try:
             run = _listed(path)
-        except StickyTokenError as error:
-            unlisted.append(error)
-            continue
-        try:
             if not listed:  # the app opens with the first one
                 read_content(path)
             listed.append(run)
@@ -92,7 +88,7 @@ def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> R
             (f"{label}, {visible(str(path))}" if labels.count(label) > 1 else label, path, record)
             for label, path, record in listed
         ],
-        [" ".join(visible(str(error)).split()) for error in (*unlisted, *unread)],
+        [" ".join(visible(str(error)).split()) for error in unread],
     )
 
 
@@ -170,13 +166,8 @@ class SharedModel:
 
 
 TEXT_CHARACTERS = 1000
-TOKEN_CHARACTERS = 200
 COPIES = 32
-EXPLAIN_CARRIERS = 20
-EXPLAIN_BENIGN = 16
-TABLE_ROWS = 500
-WAITING = 32
-"""Requests that may wait for the model; more are refused."""
+_TOKEN_CHARACTERS = 200
 
 
 def checked_text(name: str, text: object) -> str:
@@ -206,15 +197,6 @@ def checked_placement(value: object) -> Placement:
     return Placement(value)
 
 
-def checked_choices(name: str, values: object) -> tuple[str, ...]:
-    """Return the entries chosen in a list; an empty selection gives none."""
-    if values is None:
-        return ()
-    if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
-        raise InputError(f"{name} is not a list of entries: choose some from the list")
-    return tuple(values)
-
-
 def checked_token_id(value: object) -> int:
     # A cell of a table holds the id as text.
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
@@ -228,8 +210,8 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
     """Find the token that a visitor named: ``#`` and an id, a vocabulary string, or its text."""
     if not isinstance(name, str) or not name.strip():
         raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
-    if len(name) > TOKEN_CHARACTERS:
-        raise InputError(f"the token has {len(name):,} characters, and the limit is {TOKEN_CHARACTERS}")
+    if len(name) > _TOKEN_CHARACTERS:
+        raise InputError(f"the token has {len(name):,} characters, and the limit is {_TOKEN_CHARACTERS}")
     return available_tokens(vocabulary, [find_named(vocabulary, name)])[0]
 
 
@@ -247,6 +229,14 @@ class AppContext:
     @property
     def run(self) -> Run | None:
         return None if self.content is None else self.content.run
+
+    @property
+    def sentences(self) -> list[str]:
+        """The sentences that the run compared with, ordered by topic; else those of the corpus."""
+        kept = []
+        if self.content is not None and self.content.plan is not None:
+            kept = self.content.method.texts(self.content.plan).anchors
+        return kept or list(self.corpus.texts)
 
     def verdict_of(self, token_id: int) -> str | None:
         if self.run is None:
@@ -300,7 +290,7 @@ class Startup:
 _COPIES = 8
 _OTHERS = 6
 _LISTED = 200
-# Short sentences are preferred for the heat-map: they are read in a table.
+# Short sentences are preferred for the heat map: they are read in a table.
 _CHARACTERS = 120
 
 
@@ -333,7 +323,7 @@ def worked_example(context: AppContext) -> Example:
             pair = (row["typical_anchor"], row["typical_carrier"])
             copies = content.evidence.record.pair_copies
             return Example(*pair, row["token_id"], copies, f"{why} a typical unrelated pair of that run.")
-    own = _sentences(content, context.corpus)
+    own = context.sentences
     return Example(own[0], own[-1], worst_token(content), _COPIES, f"{why} from that run.")
 
 
@@ -358,17 +348,9 @@ def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
     return list(listed.items())
 
 
-def other_sentences(content: RunContent | None, corpus: Sentences) -> tuple[str, ...]:
-    texts = _sentences(content, corpus)
-    short = [text for text in texts if len(text) <= _CHARACTERS]
-    return tuple(spread(short or texts, _OTHERS))
-
-
-def _sentences(content: RunContent | None, corpus: Sentences) -> list[str]:
-    """Return the sentences that a run compared with, ordered by topic; else those of a corpus."""
-    if content is None or content.plan is None:
-        return list(corpus.texts)
-    return content.method.texts(content.plan).anchors or list(corpus.texts)
+def other_sentences(context: AppContext) -> tuple[str, ...]:
+    short = [text for text in context.sentences if len(text) <= _CHARACTERS]
+    return tuple(spread(short or context.sentences, _OTHERS))
 
 
 def spread(texts: list[str], count: int) -> list[str]:

@@ -20,7 +20,7 @@ from stickytoken.demo._components import one_line, render
 from stickytoken.demo._explain import explain_tab, why_tab
 from stickytoken.demo._explore import explore_tab
 from stickytoken.demo._try import try_tab
-from stickytoken.demo.context import WAITING, Startup
+from stickytoken.demo.context import Startup
 from stickytoken.errors import InputError
 from stickytoken.reports.figures.figure import template
 from stickytoken.reports.templating import packaged
@@ -60,17 +60,18 @@ def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
         with gr.Tabs():
             with gr.Tab("Try"):
                 try_tab(startup, blocks)
-            with gr.Tab("Why") as asking:
+            with gr.Tab("Why similar") as asking:
                 why_tab(startup, blocks, asking)
             with gr.Tab("Explore") as exploring:
                 explore_tab(startup, exploring)
-            with gr.Tab("Explain") as explaining:
+            with gr.Tab("Why sticky") as explaining:
                 explain_tab(startup, blocks, explaining)
             with gr.Tab("Repair"):
                 repair_tab(startup, blocks)
             with gr.Tab("Compare") as comparing:
                 compare_tab(startup.library, comparing)
-    blocks.queue(max_size=WAITING)
+    # Requests that may wait for the model; more are refused.
+    blocks.queue(max_size=32)
     return blocks
 
 
@@ -297,7 +298,7 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
 
 def _style() -> dict[str, Any]:
     themes = json.dumps({name: template(name) for name in ("light", "dark")})
-    script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes)
+    script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes) + packaged("pieces.js")
     return {
         # System fonts, so that nothing is fetched.
         "theme": gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),

@@ -8,19 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from stickytoken.data.corpora import PairSource, SentenceSource, choose_corpus, corpus_fingerprint, readable
+from stickytoken.detection import run_folder
 from stickytoken.detection.run import Run, look_at_model, open_run, record_model
-from stickytoken.detection.run_folder import (
-    RUN,
-    EndpointRecord,
-    LoadingRecord,
-    ModelRecord,
-    RunFolder,
-    RunRecord,
-    corpus_record,
-    has_evidence,
-    require_usable,
-    write_evidence,
-)
+from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.detection.selection import TokenSource, choose_tokens, token_ids
 from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
 from stickytoken.encoders.loading.resolution import EncoderSpec
@@ -31,10 +21,10 @@ from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
-from stickytoken.measurement.resume import Resumed, hardware, identity_of, now, package_versions, resumed
+from stickytoken.measurement.resume import hardware, identity_of, now, package_versions, resumed
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE, default_folder
-from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings, adjusted_defaults
-from stickytoken.methods.protocol import AnyMethod, ProbedToken
+from stickytoken.methods import base
+from stickytoken.methods.base import SHARD_PROBES, FolderRunner, Job, MethodSettings
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import Numbers, distinct_numbers, file_path, require_callable
 from stickytoken.vocabulary import categorize, written
@@ -119,15 +109,15 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         RunError: the folder belongs to another run or process, or cannot be written.
     """
     chosen_method = choose_method(method, settings, pairs is not None)
-    settings = settings or adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
+    settings = settings or base.adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
     if seed is not None:
         settings = replace(settings, seed=seed)
-    settings = with_views(settings, chosen_method.entry.name, dimensions, layers)
+    settings = _with_views(settings, chosen_method.entry.name, dimensions, layers)
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     out = None if out is None else file_path("out", out)
     if out is not None:
-        require_usable(out, chosen_method.entry.name, settings)
+        run_folder.require_usable(out, chosen_method.entry.name, settings)
     files = look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
     model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
@@ -143,20 +133,35 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if out is None:
         out = default_folder(encoder.name, record.method, record.identity)
     folder = RunFolder(out)
-    with resumed(folder, RUN, record) as held:
+    with resumed(folder, run_folder.RUN, record) as held:
         if not held.finished:
             with chosen_engine(engine, encoder) as opened:
-                _compute(job, chosen_method, held, FolderRunner(opened, folder, progress, shard_probes))
+                entries = vocabulary.frame()
+                plan = folder.read_record(PLAN_FILE, chosen_method.plan_record)
+                if plan is None:
+                    plan = chosen_method.make_plan(job, progress)
+                held.begin(held.record.model_copy(update={"result": None}))
+                folder.write_record(PLAN_FILE, plan)
+                folder.write_table(VOCABULARY_FILE, entries)
+                runner = FolderRunner(opened, folder, progress, shard_probes)
+                outcome = chosen_method.compute(job, plan, entries, runner)
+                folder.write_table(TOKENS_FILE, outcome.tokens)
+                held.finish(held.record.model_copy(update={"result": outcome.result}))
         run = open_run(folder.path)
-        if evidence and not has_evidence(folder):
+        if evidence and not run_folder.has_evidence(folder):
             panel = chosen_method.evidence_panel(job, run.plan)
             if panel is not None:
-                write_evidence(job, run.tokens, chosen_method.ranked_by.key, panel, folder, progress)
+                ranked_by = chosen_method.ranked_by.key
+                found = run_folder.measured_evidence(job, panel, run.tokens, ranked_by, progress=progress)
+                folder.write_table(run_folder.EVIDENCE_FILE, found.tokens)
+                folder.write_record(run_folder.EVIDENCE_RECORD_FILE, found.record)
     record_model(run.path, run.record, files)
     return run
 
 
-def with_views(settings: MethodSettings, method: str, dimensions: Numbers, layers: Numbers) -> MethodSettings:
+def _with_views(
+    settings: MethodSettings, method: str, dimensions: Numbers, layers: Numbers
+) -> MethodSettings:
     asked = {"dimensions": dimensions, "layers": layers}
     given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
     known = {each.name for each in fields(settings)}
@@ -168,7 +173,7 @@ def with_views(settings: MethodSettings, method: str, dimensions: Numbers, layer
     return replace(settings, **given) if given else settings
 
 
-def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity) -> RunRecord:
+def _record(job: Job[MethodSettings], method: base.AnyMethod, model: EncoderIdentity) -> RunRecord:
     """Identify a run, and describe it before it is computed."""
     encoder, name = job.encoder, method.entry.name
     fingerprint = corpus_fingerprint(job.corpus, method.uses_topics)
@@ -179,7 +184,7 @@ def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity)
         identity=digest(parts),
         identity_parts=parts,
         method=name,
-        model=ModelRecord(
+        model=run_folder.ModelRecord(
             name=encoder.name,
             vocabulary=len(job.vocabulary),
             available=len(job.vocabulary.available),
@@ -187,7 +192,7 @@ def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity)
             parameters=getattr(encoder, "parameters", None),
             loading=_loading(encoder),
         ),
-        corpus=corpus_record(job.corpus),
+        corpus=run_folder.corpus_record(job.corpus),
         tokens=len(job.tokens),
         settings=asdict(job.settings),
         versions=package_versions(),
@@ -196,22 +201,7 @@ def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity)
     )
 
 
-def _compute(
-    job: Job[MethodSettings], method: AnyMethod, held: Resumed[RunRecord], runner: FolderRunner
-) -> None:
-    folder, vocabulary = held.folder, job.vocabulary.frame()
-    plan = folder.read_plan(method.plan_record)
-    if plan is None:
-        plan = method.make_plan(job, runner.progress)
-    held.begin(held.record.model_copy(update={"result": None}))
-    folder.write_record(PLAN_FILE, plan)
-    folder.write_table(VOCABULARY_FILE, vocabulary)
-    outcome = method.compute(job, plan, vocabulary, runner)
-    folder.write_table(TOKENS_FILE, outcome.tokens)
-    held.finish(held.record.model_copy(update={"result": outcome.result}))
-
-
-def _loading(encoder: Encoder) -> LoadingRecord | None:
+def _loading(encoder: Encoder) -> run_folder.LoadingRecord | None:
     """How the encoder was loaded; None where nobody but its maker can load it again."""
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
@@ -219,14 +209,14 @@ def _loading(encoder: Encoder) -> LoadingRecord | None:
     prompting = {name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"}
     endpoint = None
     if spec.endpoint is not None:
-        endpoint = EndpointRecord(
+        endpoint = run_folder.EndpointRecord(
             tokenizer=spec.vocabulary,
             candidates=spec.candidates,
             max_length=spec.max_length,
             dimensions=spec.endpoint.dimensions,
             key_variable=spec.endpoint.key_variable,
         )
-    return LoadingRecord(
+    return run_folder.LoadingRecord(
         dtype=spec.dtype,
         revision=spec.revision,
         layer_choice=spec.layer_choice,
@@ -244,7 +234,7 @@ def probe(
     pairs: PairSource | None = None,
     settings: MethodSettings | None = None,
     progress: ProgressCallback = ignore_progress,
-) -> Sequence[ProbedToken]:
+) -> Sequence[base.ProbedToken]:
     """Measure named tokens, without a run folder.
 
     Args:
@@ -266,7 +256,7 @@ def probe(
         InputError: a token that cannot be probed, or inputs that cannot be used.
     """
     chosen = choose_method(method, settings, pairs is not None)
-    settings = settings or adjusted_defaults(chosen.settings(), reads_texts_only(encoder))
+    settings = settings or base.adjusted_defaults(chosen.settings(), reads_texts_only(encoder))
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     encoder = load_encoder(encoder)

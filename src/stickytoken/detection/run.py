@@ -20,15 +20,8 @@ import polars as pl
 
 from stickytoken.data import load_sentences
 from stickytoken.data.corpora import SentenceSource, readable
-from stickytoken.detection.run_folder import (
-    EndpointRecord,
-    LoadingRecord,
-    RunEvidence,
-    RunFolder,
-    RunRecord,
-    flagged_ids,
-    read_evidence,
-)
+from stickytoken.detection import run_folder
+from stickytoken.detection.run_folder import EndpointRecord, LoadingRecord, RunEvidence, RunFolder, RunRecord
 from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.loading.resolution import Origin, resolve_model
@@ -38,20 +31,10 @@ from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.machine import digest
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences, package_versions
-from stickytoken.measurement.store import TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.methods import base
+from stickytoken.methods.base import Judgement, MethodSettings
 from stickytoken.methods.entry import Column
-from stickytoken.methods.job import (
-    DimensionRecord,
-    Job,
-    MethodSettings,
-    PlanRecord,
-    ResultRecord,
-    StoredSettings,
-    dimensions_table,
-    read_dimensions,
-    tokens_in,
-)
-from stickytoken.methods.protocol import AnyMethod, Judgement
 from stickytoken.methods.registry import method_named
 from stickytoken.validation import (
     Numbers,
@@ -62,8 +45,6 @@ from stickytoken.validation import (
     whole_number,
 )
 from stickytoken.vocabulary import categorize, written
-
-_SHOWN_ROWS = 20
 
 RecordKind = TypeVar("RecordKind")
 
@@ -85,8 +66,8 @@ class Run:
         self.record: RunRecord = self._folder.read_run()
         if self.record.result is None:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
-        self.method: AnyMethod = method_named(self.record.method)
-        self.result: ResultRecord = self.record.result
+        self.method: base.AnyMethod = method_named(self.record.method)
+        self.result: base.ResultRecord = self.record.result
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
         for column in (*self.method.listed, *self.method.reported, self.method.ranked_by):
             dtype = self.tokens.schema.get(column.key, pl.Null())
@@ -110,7 +91,7 @@ class Run:
         titles = {"token_id": "id", "token": "token", "category": "category"}
         listed = self.listed(self.sticky)
         titles |= {column.key: column.title for column in listed} | {"verdict": "verdict"}
-        rows = self.sticky.select(list(titles)).head(_SHOWN_ROWS).rows()
+        rows = self.sticky.select(list(titles)).head(20).rows()
         head = "".join(f"<th>{_cell(title)}</th>" for title in titles.values())
         body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
         left_out = len(self.sticky) - len(rows)
@@ -149,7 +130,7 @@ class Run:
         return self.record.model.available
 
     @property
-    def settings(self) -> StoredSettings:
+    def settings(self) -> base.StoredSettings:
         """Settings of the method."""
         return self._folder.settings_of(self.record)
 
@@ -159,13 +140,13 @@ class Run:
         return self._folder.read_table(VOCABULARY_FILE)
 
     @property
-    def plan(self) -> PlanRecord:
+    def plan(self) -> base.PlanRecord:
         """What was derived from the model and the corpus before any token.
 
         Raises:
             RunError: plan.json is missing or damaged.
         """
-        plan: PlanRecord | None = self._folder.read_plan(self.method.plan_record)
+        plan: base.PlanRecord | None = self._folder.read_record(PLAN_FILE, self.method.plan_record)
         if plan is None:
             raise RunError(f"{self.path} has no plan.json: run the same command again to write it")
         return plan
@@ -177,7 +158,7 @@ class Run:
         Raises:
             RunError: what is there is damaged.
         """
-        return read_evidence(self._folder)
+        return run_folder.read_evidence(self._folder)
 
     def plan_of(self, kind: type[RecordKind]) -> RecordKind:
         """The plan of a method.
@@ -217,20 +198,22 @@ class Run:
         return rows
 
     @property
-    def dimensions(self) -> list[DimensionRecord]:
+    def dimensions(self) -> list[base.DimensionRecord]:
         """What was found by dimension and layer, the model as it is first; empty without further ones.
 
         Raises:
             RunError: dimensions.json is damaged.
         """
-        return read_dimensions(self.path)
+        record = self._folder.read_record(base.DIMENSIONS_FILE, base.DimensionsRecord)
+        return [] if record is None else record.views
 
     def by_dimension(self) -> pl.DataFrame:
         """One row per dimension and layer: counts of verdicts and severities, lifts, spread of similarities.
 
         The model as it is comes first. The table is empty if the run was made without dimensions and layers.
         """
-        return dimensions_table(self.dimensions)
+        kinds = {"layer": pl.Int64, "largest_sd": pl.Float64}
+        return pl.DataFrame([record.model_dump() for record in self.dimensions], schema_overrides=kinds)
 
     def at(self, dimension: int, layer: int | None = None) -> pl.DataFrame:
         """The tokens by so many first components of the vectors, with the columns of `tokens`.
@@ -251,7 +234,7 @@ class Run:
         if view not in known:
             said = "; ".join(map(str, known)) or "only the model as it is"
             raise InputError(f"the run in {self.path} has no {view}: it has {said}")
-        return tokens_in(self.path, view)
+        return base.tokens_in(self.path, view)
 
     def judge(self, sentences: SentenceSource, **options: Any) -> Judgement:
         """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
@@ -293,7 +276,7 @@ def open_run(path: Run | str | Path) -> Run:
 
 def flagged_tokens(run: Run | None) -> frozenset[int]:
     """Ids of the tokens that a run flags; none without a run."""
-    return frozenset() if run is None else frozenset(flagged_ids(run.tokens))
+    return frozenset() if run is None else frozenset(run_folder.flagged_ids(run.tokens))
 
 
 _FILE = "model.json"
@@ -453,22 +436,21 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
         raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
     if run is None:
         return load_encoder(model)  # type: ignore[arg-type]
-    encoder = _of_run(run) if model is None else load_encoder(model)
+    if model is not None:
+        encoder = load_encoder(model)
+    else:
+        name, recorded = run.model_name, recorded_loading(run.record)
+        try:
+            if recorded.endpoint is not None:
+                encoder = load_recorded_endpoint(name, recorded, EndpointOptions())
+            else:
+                prompt = Prompting(**recorded.prompting())
+                encoder = load_encoder(name, prompt=prompt, dtype=recorded.dtype, revision=recorded.revision)
+        except ModelError as error:
+            moved = "(if it has moved, pass it as encoder)"
+            raise ModelError(f"the model of {run.path}: {error} {moved}") from error
     require_same_model(run, encoder)
     return encoder
-
-
-def _of_run(run: Run) -> Encoder:
-    recorded = recorded_loading(run.record)
-    prompting = Prompting(**recorded.prompting())
-    try:
-        if recorded.endpoint is not None:
-            return load_recorded_endpoint(run.record.model.name, recorded, EndpointOptions())
-        return load_encoder(
-            run.record.model.name, prompt=prompting, dtype=recorded.dtype, revision=recorded.revision
-        )
-    except ModelError as error:
-        raise ModelError(f"the model of {run.path}: {error} (if it has moved, pass it as encoder)") from error
 
 
 def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
@@ -545,35 +527,34 @@ def judge(
         name: distinct_numbers(name, given, 1)
         for name, given in (("dimensions", dimensions), ("layers", layers))
     }
-    if any(numbers.values()):
-        require_measured(opened, numbers)
+    for name, asked in numbers.items():
+        measured = opened.settings.values.get(name) or []
+        if missing := [number for number in asked if number not in measured]:
+            known = f"has {name} {', '.join(map(str, measured))}" if measured else f"was made without {name}"
+            raise InputError(
+                f"{name} include {missing[0]}, but the run in {opened.path} {known}: detect with "
+                f"--{name} {','.join(map(str, dict.fromkeys([*measured, *asked])))} into another folder"
+            )
     corpus = load_sentences(sentences, column)
     model = encoder_for(encoder, opened, "judge")
     corpus = readable(corpus, model.tokenizer, model.name)
     settings = restored_settings(opened)
     vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
-    measured = set(opened.tokens["token_id"].to_list())
-    tokens = [token for token in vocabulary.available if token.id in measured]
+    of_run = set(opened.tokens["token_id"].to_list())
+    tokens = [token for token in vocabulary.available if token.id in of_run]
     restricted = len(tokens) < len(vocabulary.available)
-    job = Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
+    job = base.Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
     if not any(numbers.values()):
         return opened.method.judge(job, opened, anchors, progress)
     return _in_views(job, opened, anchors, progress, numbers)
 
 
-def require_measured(run: Run, numbers: Mapping[str, Sequence[int]]) -> None:
-    for name, asked in numbers.items():
-        measured = run.settings.values.get(name) or []
-        if missing := [number for number in asked if number not in measured]:
-            known = f"has {name} {', '.join(map(str, measured))}" if measured else f"was made without {name}"
-            raise InputError(
-                f"{name} include {missing[0]}, but the run in {run.path} {known}: detect with "
-                f"--{name} {','.join(map(str, dict.fromkeys([*measured, *asked])))} into another folder"
-            )
-
-
 def _in_views(
-    job: Job[Any], run: Run, anchors: int, progress: ProgressCallback, numbers: Mapping[str, Sequence[int]]
+    job: base.Job[Any],
+    run: Run,
+    anchors: int,
+    progress: ProgressCallback,
+    numbers: Mapping[str, Sequence[int]],
 ) -> Judgement:
     """Judge by the model as it is, and by some of the views that the run measured, from one encoding."""
     settings = job.settings
@@ -608,16 +589,13 @@ def next_steps(run: Run) -> tuple[NextStep, ...]:
     an endpoint or a prompt, documents are what can be cleaned.
     """
     folder = quote(str(run.path))
+    judge = f"stickytoken judge {folder} --sentences DOCUMENTS"
+    scan = f"stickytoken scan {folder} DOCUMENTS"
     if run.sticky.is_empty():
-        judge = NextStep(
-            "see what tokens do among your own documents", f"stickytoken judge {folder} --sentences DOCUMENTS"
-        )
-        scan = NextStep(
-            "find documents that repeat a word or contain special tokens",
-            f"stickytoken scan {folder} DOCUMENTS",
-        )
-        return (judge, scan) if run.method.judges_corpora else (scan,)
-    find = f"stickytoken scan {folder} DOCUMENTS --effect"
+        scanned = NextStep("find documents that repeat a word or contain special tokens", scan)
+        judged = NextStep("see what tokens do among your own documents", judge)
+        return (judged, scanned) if run.method.judges_corpora else (scanned,)
+    find = f"{scan} --effect"
     clean = NextStep("take the copies out of those documents", f"stickytoken clean {folder} DOCUMENTS")
     found = "find the documents that contain copies"
     loading = run.record.model.loading

@@ -5,49 +5,25 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from pydantic import (
-    ConfigDict,
-    Field,
-    SerializeAsAny,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-)
+from pydantic import ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator
 
 from stickytoken.data import Sentences
 from stickytoken.data.corpora import PairCorpus
 from stickytoken.errors import RunError
-from stickytoken.insertion import Placement, Token
-from stickytoken.measurement.engine import Progress, ProgressCallback, Shard, compute_shard, ignore_progress
-from stickytoken.measurement.resume import (
-    IdentityRecord,
-    MeasurementRecord,
-    Record,
-    differences,
-    settings_values,
-)
-from stickytoken.measurement.resume import MeasurementKind as Kind
-from stickytoken.measurement.store import (
-    IDENTITY_FILE,
-    PLAN_FILE,
-    RUN_FILE,
-    TOKENS_FILE,
-    VOCABULARY_FILE,
-    ResultFolder,
-    read_json,
-    repair_advice,
-    require_version,
-    require_writable,
-    validated,
-)
+from stickytoken.insertion import Placement
+from stickytoken.measurement import resume, store
+from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.resume import MeasurementRecord, Record
+from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, ResultFolder
+from stickytoken.methods import base
+from stickytoken.methods.base import EvidencePanel, MethodSettings, ResultRecord, StoredSettings
 from stickytoken.methods.entry import Verdict
-from stickytoken.methods.job import Job, MethodSettings, ResultRecord, StoredSettings
-from stickytoken.methods.protocol import EvidencePanel
 from stickytoken.methods.registry import entries, method_named
 
 # Files that a run may lack (evidence, report) need no new version.
@@ -159,7 +135,7 @@ class RunRecord(MeasurementRecord):
 
     @field_validator("result", mode="wrap")
     @classmethod
-    def _of_method(cls, result: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    def _of_method(cls, result: Any, _: Any, info: ValidationInfo) -> Any:
         if result is None or isinstance(result, ResultRecord) or "method" not in info.data:
             return result
         return method_named(info.data["method"]).result_record.model_validate(result)
@@ -178,19 +154,19 @@ def _unsound(table: pl.DataFrame) -> str | None:
         return "has no column of distinct token ids"
     if ids.is_empty():
         return "has no rows"
-    return next((wrong for column in table if (wrong := _unsound_column(column)) is not None), None)
-
-
-def _unsound_column(column: pl.Series) -> str | None:
-    if column.name in _TEXTS + _TEXTS_OR_NULL:
-        if column.dtype not in (pl.String, pl.Null) or (column.name in _TEXTS and column.null_count()):
-            return f"has rows without text in the column {column.name!r}"
-        if column.dtype == pl.String and (column.str.len_chars() > _LONGEST_TEXT).any():
-            return f"has a text of more than {_LONGEST_TEXT:,} characters in the column {column.name!r}"
-    elif column.name == "lift" and not (column.dtype.is_numeric() or column.dtype == pl.Null):
-        return f"has {column.dtype} in the column 'lift', which holds numbers"
-    elif column.dtype.is_float() and not column.drop_nulls().is_finite().all():
-        return f"has a number that is not finite in the column {column.name!r}"
+    for column in table:
+        dtype, wrong = column.dtype, ""
+        if column.name in _TEXTS + _TEXTS_OR_NULL:
+            if dtype not in (pl.String, pl.Null) or (column.name in _TEXTS and column.null_count()):
+                wrong = "rows without text"
+            elif dtype == pl.String and (column.str.len_chars() > _LONGEST_TEXT).any():
+                wrong = f"a text of more than {_LONGEST_TEXT:,} characters"
+        elif column.name == "lift" and not (dtype.is_numeric() or dtype == pl.Null):
+            return f"has {dtype} in the column 'lift', which holds numbers"
+        elif dtype.is_float() and not column.drop_nulls().is_finite().all():
+            wrong = "a number that is not finite"
+        if wrong:
+            return f"has {wrong} in the column {column.name!r}"
     return None
 
 
@@ -201,22 +177,22 @@ class RunFolder(ResultFolder):
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
         path = self.path / RUN_FILE
-        raw = read_json(path)
+        raw = store.read_json(path)
         if isinstance(raw, Mapping):
             version = raw.get("schema_version")
             if type(version) is not int or version < 1:  # a bool is an int
                 found = "missing" if version is None else json.dumps(version)[:_SHOWN_VERSION]
                 raise RunError(
                     f"{path} is not a valid record (schema_version: {found}, where a whole number from 1 is "
-                    f"needed): {repair_advice(path)}"
+                    f"needed): {store.repair_advice(path)}"
                 )
-            require_version(version, SCHEMA_VERSION, path)
+            store.require_version(version, SCHEMA_VERSION, path)
             if version < SCHEMA_VERSION:
                 raise RunError(
                     f"{self.path} was written by an earlier version of stickytoken: run the detection again, "
                     "in another folder"
                 )
-        return validated(RunRecord, raw, path)
+        return store.validated(RunRecord, raw, path)
 
     def read_table(
         self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
@@ -238,15 +214,15 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
     if folder.holds_other_files():
         what = "is a file" if path.is_file() else "contains files but no run"
         raise RunError(f"{path} {what}: choose an empty or new folder")
-    require_writable(path)
+    store.require_writable(path)
     if not folder.exists():
         return
     with folder.locked():
         earlier_run = RUN.read(folder) if folder.holds_run() else None
-        claim = earlier_run or folder.read_record(IDENTITY_FILE, IdentityRecord)
-    ours: dict[str, Any] = {"method": method, "settings": settings_values(settings)}
+        claim = earlier_run or folder.read_record(store.IDENTITY_FILE, resume.IdentityRecord)
+    ours: dict[str, Any] = {"method": method, "settings": resume.settings_values(settings)}
     earlier = {} if claim is None else {name: claim.identity_parts.get(name) for name in ours}
-    if claim is not None and (different := differences(ours, earlier)):
+    if claim is not None and (different := resume.differences(ours, earlier)):
         raise RunError(
             f"{path} contains a different run (it differs in {', '.join(different)}): choose another folder"
         )
@@ -257,7 +233,7 @@ def _is_finished(record: RunRecord, folder: ResultFolder) -> bool:
     return record.result is not None and all((folder.path / name).is_file() for name in files)
 
 
-RUN = Kind("run", RUN_FILE, lambda folder: RunFolder(folder.path).read_run(), _is_finished)
+RUN = resume.MeasurementKind("run", RUN_FILE, lambda folder: RunFolder(folder.path).read_run(), _is_finished)
 
 
 class EvidenceRecord(Record):
@@ -292,7 +268,7 @@ EVIDENCE_RECORD_FILE = "evidence.json"
 # Number of tokens with a curve and pairs: the sticky ones, or else those ranked highest.
 _MOST_SHOWN = 12
 _LEAST_SHOWN = 4
-ORDINARY_TOKENS = 8
+_ORDINARY_TOKENS = 8
 _ORDINARY = 12
 _PARTS: dict[str, Any] = {
     "carrier": pl.String,
@@ -300,7 +276,7 @@ _PARTS: dict[str, Any] = {
     "before": pl.Float64,
     "after": pl.Float64,
 }
-EVIDENCE_SCHEMA: dict[str, Any] = {
+_EVIDENCE_SCHEMA: dict[str, Any] = {
     "token_id": pl.Int64,
     "ordinary": pl.Boolean,
     "copies": pl.List(pl.Int64),
@@ -319,65 +295,63 @@ class RunEvidence(NamedTuple):
     tokens: pl.DataFrame
 
 
-def write_evidence(
-    job: Job[MethodSettings],
+def measured_evidence(
+    job: base.Job[MethodSettings],
+    panel: EvidencePanel,
     tokens: pl.DataFrame,
     ranked_by: str,
-    panel: EvidencePanel,
-    folder: RunFolder,
-    progress: ProgressCallback,
-) -> None:
-    """Compute the evidence of a finished run and commit it, the record last."""
-    available = {token.id: token for token in job.vocabulary.available}
-    shown = [available[k] for k in tokens_to_show(tokens, ranked_by)]
-    ordinary = ordinary_tokens(job.vocabulary.available, tokens, shown, job.settings.seed)
-    found = measured_evidence(job, shown, ordinary, panel, progress)
-    folder.write_table(EVIDENCE_FILE, found.tokens)
-    folder.write_record(EVIDENCE_RECORD_FILE, found.record)
-
-
-def measured_evidence(
-    job: Job[MethodSettings],
-    shown: Sequence[Token],
-    ordinary: Sequence[Token],
-    panel: EvidencePanel,
+    named: Sequence[int] | None = None,
+    with_ordinary: bool = True,
     progress: ProgressCallback = ignore_progress,
 ) -> RunEvidence:
-    """Compute the evidence of some tokens, followed by ordinary ones."""
+    """Compute the evidence of a run's worst tokens, or of the named ones, followed by ordinary ones."""
     started = time.perf_counter()
-    stage, tokens = panel.stage, [*shown, *ordinary]
-    rows: list[dict[str, Any]] = []
-    progress(Progress(stage.name, 0, len(tokens)))
+    stage, available = panel.stage, job.vocabulary.available
+    worst = _worst(tokens, ranked_by)
+    shown = worst if named is None else named
+    ordinary: list[int] = []
+    if with_ordinary:  # a few random tokens that are not flagged, as a control
+        excluded = {*flagged_ids(tokens), *worst, *shown}
+        order = np.random.default_rng([job.settings.seed, _ORDINARY]).permutation(len(available))
+        drawn = (available[place].id for place in order if available[place].id not in excluded)
+        ordinary = list(islice(drawn, _ORDINARY_TOKENS))
+    by_id = {token.id: token for token in available}
     # One shard for all would fill batches best; small ones bound the memory.
-    for start in range(0, len(tokens), ORDINARY_TOKENS):
-        part = tuple(tokens[start : start + ORDINARY_TOKENS])
-        found, _ = compute_shard(stage, Shard(start, part), job.encoder)
-        rows += found
-        progress(Progress(stage.name, len(rows), len(tokens), len(rows), len(rows) * stage.probes_per_token))
-    controls = {token.id for token in ordinary}
-    frame = pl.DataFrame(
-        [
-            {
-                "token_id": row["token_id"],
-                "ordinary": row["token_id"] in controls,
-                "copies": [0, *stage.copies],
-                "below": row["below"],
-                "above": row["above"],
-                **_pair("typical", row, panel),
-                **_pair("largest", row, panel),
-            }
-            for row in rows
-        ],
-        schema=EVIDENCE_SCHEMA,
-    )
+    run = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
+    measured = run(stage, [by_id[token_id] for token_id in (*shown, *ordinary)]).to_dicts()
+    rows = []
+    for row in measured:
+        evidence = {
+            "token_id": row["token_id"],
+            "ordinary": row["token_id"] in ordinary,
+            "copies": [0, *stage.copies],
+            "below": row["below"],
+            "above": row["above"],
+        }
+        for kind in ("typical", "largest"):
+            if row[kind]:
+                carrier, anchor, before, after = row[kind]
+                texts = panel.carriers[int(carrier)], panel.sentences[int(anchor)]
+                names = (f"{kind}_{part}" for part in _PARTS)
+                evidence |= zip(names, (*texts, before, after), strict=True)
+        rows.append(evidence)
     record = EvidenceRecord(
         carriers=panel.carriers,
         anchors=len(stage.panel.panel.vectors),
         pair_copies=stage.pair_copies,
-        sequences=len(tokens) * stage.probes_per_token,
+        sequences=len(measured) * stage.probes_per_token,
         seconds=round(time.perf_counter() - started, 1),
     )
-    return RunEvidence(record, frame)
+    return RunEvidence(record, pl.DataFrame(rows, schema=_EVIDENCE_SCHEMA))
+
+
+def _worst(tokens: pl.DataFrame, ranked_by: str) -> list[int]:
+    """Choose the sticky tokens, worst first; if they are few, also those that come next."""
+    ranked = tokens.filter(pl.col(ranked_by).is_not_null()).sort(
+        pl.col("verdict") == "sticky", ranked_by, "token_id", descending=[True, True, False], nulls_last=True
+    )
+    sticky = int((ranked["verdict"] == "sticky").sum())
+    return ranked["token_id"].head(min(_MOST_SHOWN, max(sticky, _LEAST_SHOWN))).to_list()
 
 
 def has_evidence(folder: RunFolder) -> bool:
@@ -389,31 +363,4 @@ def read_evidence(folder: RunFolder) -> RunEvidence | None:
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None
-    return RunEvidence(record, folder.read_table(EVIDENCE_FILE, tuple(EVIDENCE_SCHEMA)))
-
-
-def tokens_to_show(tokens: pl.DataFrame, ranked_by: str) -> list[int]:
-    """Choose the sticky tokens, worst first; if they are few, also those that come next."""
-    ranked = tokens.filter(pl.col(ranked_by).is_not_null()).sort(
-        pl.col("verdict") == "sticky", ranked_by, "token_id", descending=[True, True, False], nulls_last=True
-    )
-    sticky = int((ranked["verdict"] == "sticky").sum())
-    return ranked["token_id"].head(min(_MOST_SHOWN, max(sticky, _LEAST_SHOWN))).to_list()
-
-
-def ordinary_tokens(
-    vocabulary: Sequence[Token], tokens: pl.DataFrame, shown: Sequence[Token], seed: int
-) -> list[Token]:
-    """Draw a few random tokens that are not flagged, as a control."""
-    excluded = {*flagged_ids(tokens), *(token.id for token in shown)}
-    order = np.random.default_rng([seed, _ORDINARY]).permutation(len(vocabulary))
-    drawn = (vocabulary[k] for k in order if vocabulary[k].id not in excluded)
-    return [token for token, _ in zip(drawn, range(ORDINARY_TOKENS), strict=False)]
-
-
-def _pair(kind: str, row: dict[str, Any], panel: EvidencePanel) -> dict[str, Any]:
-    if not row[kind]:
-        return {}
-    carrier, anchor, before, after = row[kind]
-    values = panel.carriers[int(carrier)], panel.sentences[int(anchor)], before, after
-    return {f"{kind}_{part}": value for part, value in zip(_PARTS, values, strict=True)}
+    return RunEvidence(record, folder.read_table(EVIDENCE_FILE, tuple(_EVIDENCE_SCHEMA)))

@@ -16,12 +16,11 @@ import polars as pl
 from stickytoken.data import Sentences
 from stickytoken.data.tables import TABLE_SUFFIXES, decode, read_bytes, read_table
 from stickytoken.detection.run import Run, require_same_model, restored_settings
-from stickytoken.detection.run_folder import RunEvidence, measured_evidence, ordinary_tokens, tokens_to_show
+from stickytoken.detection.run_folder import RunEvidence, measured_evidence
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
-from stickytoken.methods.job import Job, MethodSettings
-from stickytoken.methods.protocol import EvidencePanel
+from stickytoken.methods.base import EvidencePanel, Job, MethodSettings
 from stickytoken.validation import file_path, list_of, shown, whole_number
 from stickytoken.vocabulary import Vocabulary
 
@@ -122,10 +121,12 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
 
     A table has a column ``token_id`` or ``token``. If it has both, they must agree.
     """
-    if path.suffix.lower() in TABLE_SUFFIXES:
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        names = [line for line in decode(read_bytes(path), path).split("\n") if line.strip()]
+    else:
         frame = read_table(path)
         if "token_id" in frame.columns:
-            ids = _numbers(frame["token_id"], path)
+            ids = _whole_numbers(frame["token_id"], path)
             if "token" in frame.columns:
                 _require_agreement(vocabulary, ids, frame["token"].to_list(), path)
             return ids
@@ -133,9 +134,12 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
             raise InputError(
                 f"{path} has no column 'token_id' or 'token': it has {', '.join(frame.columns) or 'none'}"
             )
-        names = _names(frame["token"], path)
-    else:
-        names = [line for line in decode(read_bytes(path), path).split("\n") if line.strip()]
+        texts = frame["token"]
+        if texts.dtype != pl.String:
+            raise InputError(f"column 'token' of {path} contains {texts.dtype}, not text")
+        if (missing := texts.is_null()).any():
+            raise InputError(f"{path}: the token of row {missing.to_list().index(True) + 1} is missing")
+        names = texts.to_list()
     ids_by_token = dict(zip(vocabulary.tokens, vocabulary.ids, strict=True))
     return [
         ids_by_token[name] if name in ids_by_token else find_named(vocabulary, name.rstrip("\r"))
@@ -160,7 +164,7 @@ def _require_agreement(
             )
 
 
-def _numbers(values: pl.Series, path: Path) -> list[int]:
+def _whole_numbers(values: pl.Series, path: Path) -> list[int]:
     if not values.dtype.is_numeric() and values.dtype != pl.String:
         raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
     ids = values.cast(pl.Int64, strict=False)
@@ -171,14 +175,6 @@ def _numbers(values: pl.Series, path: Path) -> list[int]:
             f"{path}: the token_id of row {missing.to_list().index(True) + 1} is not a whole number"
         )
     return ids.to_list()
-
-
-def _names(values: pl.Series, path: Path) -> list[str]:
-    if values.dtype != pl.String:
-        raise InputError(f"column 'token' of {path} contains {values.dtype}, not text")
-    if (missing := values.is_null()).any():
-        raise InputError(f"{path}: the token of row {missing.to_list().index(True) + 1} is missing")
-    return values.to_list()
 
 
 @dataclass(frozen=True)
@@ -205,11 +201,6 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> RunEvidence:
     """Compute curves and pairs as `detect` does for the worst tokens."""
     run, job = opened.run, opened.job
-    tokens = available_tokens(job.vocabulary, token_ids)
-    ordinary = []
-    if with_ordinary:
-        # Those that detect would draw.
-        named = [*token_ids, *tokens_to_show(run.tokens, run.method.ranked_by.key)]
-        excluded = available_tokens(job.vocabulary, named)
-        ordinary = ordinary_tokens(job.vocabulary.available, run.tokens, excluded, job.settings.seed)
-    return measured_evidence(job, tokens, ordinary, opened.panel)
+    named = [token.id for token in available_tokens(job.vocabulary, token_ids)]
+    ranked_by = run.method.ranked_by.key
+    return measured_evidence(job, opened.panel, run.tokens, ranked_by, named, with_ordinary)

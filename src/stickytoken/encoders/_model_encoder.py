@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,10 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer, vocabulary_size
-from stickytoken.encoders.compute.batches import ROUNDING, Arithmetic, arithmetic, require_precision
-from stickytoken.encoders.compute.linear import packed_layers_wanted, require_agreement, sample_inputs
+from stickytoken.encoders.compute import batches, linear
 from stickytoken.encoders.compute.model_state import computing, exclusive, weight_mark, weights_fingerprint
-from stickytoken.encoders.compute.workers import measured, trial_inputs, worker_count
 from stickytoken.encoders.protocol import EncoderIdentity, require_usable, shown, texts_of
 from stickytoken.machine import Precision
 
@@ -49,10 +48,9 @@ class ModelEncoder(ABC):
         name: str,
         precision: Precision | None,
         packed_layers: bool | None,
-        shared: Arithmetic | None = None,
     ) -> None:
         if precision is not None:
-            require_precision(network, precision, name)
+            batches.require_precision(network, precision, name)
         self.name = name
         self.spec: EncoderSpec | None = None  # of a model that was loaded by name
         self._network = network
@@ -63,9 +61,7 @@ class ModelEncoder(ABC):
         self._weights_marks = self._marks_of_weights()
         self._read()
         self._input_marks = self._marks_of_inputs()
-        if shared is not None:
-            vars(self)["_arithmetic"] = shared
-        elif precision is None:
+        if precision is None:
             with exclusive(network):
                 _ = self._arithmetic  # now, so that a warning comes when the model is loaded
 
@@ -94,9 +90,6 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _identity(self, weights: str) -> EncoderIdentity: ...
-
-    @abstractmethod
-    def _built(self, precision: Precision) -> Self: ...
 
     @abstractmethod
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
@@ -148,13 +141,24 @@ class ModelEncoder(ABC):
         with exclusive(self._network):
             self._follow()
             if precision not in self._lower:
-                require_precision(self._network, precision, self.name)
-                lower = self._built(precision)
+                batches.require_precision(self._network, precision, self.name)
+                lower = self._changed(_precision=precision)
                 exact, found = (each._vectors(self._samples) for each in (self, lower))
                 center = self._center(exact)
-                require_agreement(exact - center, found - center, precision, self.name)
+                linear.require_agreement(exact - center, found - center, precision, self.name)
                 self._lower[precision] = lower
             return self._lower[precision]
+
+    def _changed(self, **settings: Any) -> Self:
+        """Return an encoder of the same model with other settings, which reads the model for itself."""
+        other = copy.copy(self)
+        vars(other).update(settings, spec=None, _lower={}, _weights_hash=None)
+        other._read()
+        other._forget()
+        other._input_marks = other._marks_of_inputs()
+        if other._precision is not self._precision:
+            vars(other).pop("_arithmetic", None)
+        return other
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         texts = texts_of(texts)
@@ -190,18 +194,18 @@ class ModelEncoder(ABC):
         return vectors
 
     @cached_property
-    def _arithmetic(self) -> Arithmetic:
-        wanted = packed_layers_wanted(self._packed_layers)
-        packed = arithmetic(self._network, self._precision, packed=wanted is not False)
+    def _arithmetic(self) -> batches.Arithmetic:
+        wanted = linear.packed_layers_wanted(self._packed_layers)
+        packed = batches.arithmetic(self._network, self._precision, packed=wanted is not False)
         if wanted is not None or self._precision is not None:
             return packed
-        contents = trial_inputs(self._network, self._samples)
+        contents = linear.trial_inputs(self._network, self._samples)
         if not contents:
             return packed
         # Linear layers are packed if that is faster here.
-        plain = arithmetic(self._network, None, packed=False)
+        plain = batches.arithmetic(self._network, None, packed=False)
         ways = {"plain": partial(self._try, contents, plain), "packed": partial(self._try, contents, packed)}
-        found = measured("packing", self._network, ways, worker_count(self._network))
+        found = linear.measured(self._network, ways, batches.worker_count(self._network))
         pays = found["packed"] <= found["plain"]
         _LOG.info(
             "%s: linear layers %s, measured on this machine (%.3f s, otherwise %.3f s)",
@@ -212,19 +216,19 @@ class ModelEncoder(ABC):
         )
         return packed if pays else plain
 
-    def _try(self, contents: Sequence[Content], way: Arithmetic) -> None:
+    def _try(self, contents: Sequence[Content], way: batches.Arithmetic) -> None:
         with self._computing(), way():
             self._run(contents)
 
     @cached_property
     def _samples(self) -> list[Content]:
-        inputs = sample_inputs(self.usable_entries(), sorted(self.own_tokenizer.special_ids))
+        inputs = linear.sample_inputs(self.usable_entries(), sorted(self.own_tokenizer.special_ids))
         return [content for content in inputs if self.fits(content)]
 
     @property
     def _rounding(self) -> float:
         """Machine epsilon of the arithmetic that the model computes in."""
-        return torch.finfo(self.dtype).eps if self._precision is None else ROUNDING[self._precision]
+        return torch.finfo(self.dtype).eps if self._precision is None else batches.ROUNDING[self._precision]
 
     @property
     def _dtype_name(self) -> str:

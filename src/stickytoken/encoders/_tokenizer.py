@@ -192,7 +192,7 @@ def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
             words.append([])
         if begins:
             starts.discard(start + spaces)
-        begun = begun or not text[start:end].isspace()
+        begun = begun or bool(text[start:end].strip())  # blanks may have spans of no characters
         words[-1].append(token_id)
     return TokenizedText(tuple(head), tuple(tuple(word) for word in words))
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,32 +15,9 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.compute.batches import (
-    Arithmetic,
-    BatchRunner,
-    LayerReader,
-    first_token_only,
-    last_attention,
-)
-from stickytoken.encoders.compute.linear import packed_layers_wanted
-from stickytoken.encoders.compute.model_state import evaluating, exclusive, modules_fingerprint
-from stickytoken.encoders.compute.prefixes import (
-    REUSE,
-    PrefixReuse,
-    ReuseLimits,
-    agree,
-    reads_last_token,
-    samples_of,
-    tree_model,
-)
-from stickytoken.encoders.compute.workers import (
-    CompiledBackbone,
-    compilable,
-    earlier,
-    measured,
-    trial_inputs,
-    worker_count,
-)
+from stickytoken.encoders.compute import prefixes
+from stickytoken.encoders.compute.batches import BatchRunner, LayerReader, first_token_only, last_attention
+from stickytoken.encoders.compute.model_state import modules_fingerprint
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.text_encoder import maximum_length, read_template, set_maximum_length
 from stickytoken.errors import EncodingError, ModelError
@@ -52,13 +28,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-_LOG = logging.getLogger(__name__)
-# A call that takes longer than compiling a model, on a few cores.
-_ENOUGH_TEXTS = 2000
-# Largest difference of a component that the order of sums explains, as a share of a vector's norm.
-_SAME = 1e-5
-
-
 class SentenceTransformerEncoder(ModelEncoder):
     """Encode with a loaded SentenceTransformer, which is not changed except for ``max_length``."""
 
@@ -67,7 +36,6 @@ class SentenceTransformerEncoder(ModelEncoder):
         "_reuse",
         "_wholes",
         "_first_token",
-        "_compiled",
     )
 
     def __init__(
@@ -78,21 +46,19 @@ class SentenceTransformerEncoder(ModelEncoder):
         prompt: str | None = None,
         token_budget: int | None = None,
         max_length: int | None = None,
-        reuse: ReuseLimits | None = REUSE,
+        reuse: prefixes.ReuseLimits | None = prefixes.REUSE,
         precision: Precision | None = None,
         packed_layers: bool | None = None,
-        shared: Arithmetic | None = None,
-        layers: tuple[int, ...] = (),
     ) -> None:
         if len(model) == 0 or getattr(model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
         self._model = model
         self._asked_prompt = prompt
         self._token_budget = token_budget
-        self._reuse_limits = None if layers else reuse  # trees give vectors of the last layer alone
-        self._layers = layers
-        self._reader = LayerReader(model, layers, name) if layers else None
-        super().__init__(model, name, precision, packed_layers, shared)
+        self._reuse_limits = reuse
+        self._layers: tuple[int, ...] = ()
+        self._reader: LayerReader | None = None
+        super().__init__(model, name, precision, packed_layers)
         if max_length is not None:
             taken = self.template.overhead + len(self.own_tokenizer.encode_many([self.prompt])[0])
             set_maximum_length(model, max_length, name, taken=taken)
@@ -174,26 +140,16 @@ class SentenceTransformerEncoder(ModelEncoder):
         if layers not in self._wholes:
             untruncated = copy.copy(self._model)
             untruncated.truncate_dim = None
-            options = self._options(self._precision) | {"layers": layers, "shared": self._arithmetic}
-            self._wholes[layers] = SentenceTransformerEncoder(untruncated, self.name, **options)
+            settings: dict[str, Any] = {"_model": untruncated, "_network": untruncated, "_layers": layers}
+            if layers:  # trees give vectors of the last layer alone
+                settings["_reuse_limits"] = None
+                settings["_reader"] = LayerReader(untruncated, layers, self.name)
+            self._wholes[layers] = self._changed(**settings)
         return self._wholes[layers]
 
     @cached_property
     def _wholes(self) -> dict[tuple[int, ...], SentenceTransformerEncoder]:
         return {}
-
-    def _built(self, precision: Precision) -> SentenceTransformerEncoder:
-        return SentenceTransformerEncoder(self._model, self.name, **self._options(precision))
-
-    def _options(self, precision: Precision | None) -> dict[str, Any]:
-        return {
-            "prompt": self._asked_prompt,
-            "token_budget": self._token_budget,
-            "reuse": self._reuse_limits,
-            "precision": precision,
-            "packed_layers": self._packed_layers,
-            "layers": self._layers,
-        }
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         self._follow()
@@ -214,16 +170,18 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._runner.vectors(contents)
 
     @cached_property
-    def _reuse(self) -> PrefixReuse | None:
+    def _reuse(self) -> prefixes.PrefixReuse | None:
         """Reuse of common beginnings, if the model allows it."""
-        if self._reuse_limits is None or not reads_last_token(self._model, self.template):
+        tree = None if self._reuse_limits is None else prefixes.tree_model(self._model, self.template)
+        if tree is None or self._reuse_limits is None:
             return None
         *carrier, other, token = itertools.islice(self.usable_entries(), 5)
-        samples = samples_of(tuple(carrier), (other, token))
+        samples = prefixes.samples_of(tuple(carrier), (other, token))
         if not all(map(self.fits, samples)):
             return None
-        tree, plain = tree_model(self._model, self.template), self._runner.vectors
-        return PrefixReuse(tree, self._runner, self._reuse_limits, samples, plain, self._rounding)
+        return prefixes.PrefixReuse(
+            tree, self._runner, self._reuse_limits, samples, self._runner.vectors, self._rounding
+        )
 
     @cached_property
     def _first_token(self) -> torch.nn.Module | None:
@@ -238,63 +196,15 @@ class SentenceTransformerEncoder(ModelEncoder):
                 found = self._forward_batches(samples)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return None  # another version of transformers, or a module that reads more
-        return attention if agree(found, plain, self._rounding) else None
+        return attention if prefixes.agree(found, plain, self._rounding) else None
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        free = self._precision is None and packed_layers_wanted(self._packed_layers) is None
-        if free and len(contents) >= _ENOUGH_TEXTS:
-            with exclusive(self._model):
-                if self._compiled is not None and not self._compiled.current:
-                    self._compiled = None  # weights that change again and again are not compiled each time
-                compiled = self._compiled
-            if compiled is not None:
-                with self._computing(), compiled.active():
-                    return self._forward_batches(contents)
         with self._computing(), self._arithmetic():
             if self._first_token is not None:
                 with first_token_only(self._first_token):
                     return self._forward_batches(contents)
             shared = None if self._reuse is None else self._reuse.shared(contents)
             return self._forward_batches(contents) if shared is None else shared
-
-    @cached_property
-    def _compiled(self) -> CompiledBackbone | None:
-        """The backbone compiled by OpenVINO, if that is installed and faster."""
-        backbone, threads = compilable(self._model), worker_count(self._model)
-        known = earlier("openvino", self._model, ("openvino", "own"), threads)
-        if (
-            backbone is None
-            or self._reader is not None
-            or (known is not None and known["openvino"] >= known["own"])
-        ):
-            return None
-        try:
-            with evaluating(self._model):
-                made = CompiledBackbone(backbone, self.template.token_types is not None, threads)
-            with self._computing(), made.active():
-                found = self._forward_batches(self._samples)
-        except Exception as error:  # noqa: BLE001 - a library's own failures, and the model works without it
-            _LOG.info("%s: OpenVINO does not compile it: %s", self.name, error)
-            return None
-        with self._computing(), self._arithmetic():
-            plain = self._forward_batches(self._samples)
-        contents = trial_inputs(self._model, self._samples)
-        if not contents or np.abs(found - plain).max() > _SAME * np.linalg.norm(plain, axis=1).max():
-            return None
-        ways = {
-            way: partial(self._try, contents, each)
-            for way, each in (("own", self._arithmetic), ("openvino", made.active))
-        }
-        seconds = measured("openvino", self._model, ways, threads)
-        faster = seconds["openvino"] < seconds["own"]
-        _LOG.info(
-            "%s: OpenVINO %s, measured on this machine (%.3f s, own layers %.3f s)",
-            self.name,
-            "computes calls of many texts" if faster else "is not faster",
-            seconds["openvino"],
-            seconds["own"],
-        )
-        return made if faster else None
 
     def _forward_batches(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         return self._runner.vectors(contents) if contents else np.empty((0, self.dimension), np.float32)

@@ -247,13 +247,6 @@ def maximum_length(model: SentenceTransformer) -> int | None:
     return min((int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
 
-def require_length(max_length: int | None) -> None:
-    if max_length is not None and max_length < 1:
-        raise InputError(
-            f"max_length is {max_length}: pass at least 1, or leave it out for the model's own limit"
-        )
-
-
 def _require_positions(max_length: int, positions: int | None, name: str) -> None:
     if positions is not None and max_length > positions:
         raise InputError(
@@ -315,7 +308,6 @@ def context_length(
     model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
 ) -> int | None:
     """Return the longest input of a prompted language model; None is no limit."""
-    require_length(max_length)
     positions = _readable(model)
     own = getattr(tokenizer, "model_max_length", None)
     limits = [limit for limit in (own, positions) if limit is not None and limit < _NO_LIMIT]
@@ -388,44 +380,42 @@ def read_template(
     model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
     """Find the special tokens by comparing the model's own input with the content alone."""
+
+    def template_of(sample: str) -> InputTemplate:
+        features = model.preprocess([sample], prompt=prompt or None)
+        if "input_ids" not in features:
+            raise ModelError(f"{name}: its first module does not read token ids (is it a text model?)")
+        flat = "offsets" in features
+        ids = features["input_ids"] if flat else features["input_ids"][0]
+        padded = not flat and "attention_mask" in features
+        kept = features["attention_mask"][0].bool() if padded else slice(None)
+        whole = tuple(ids[kept].tolist())
+        content = tuple(tokenizer.encode_many([prompt + sample])[0])
+        size = len(content)
+        starts = (start for start in range(len(whole) - size + 1) if whole[start : start + size] == content)
+        if (start := next(starts, None)) is None:
+            raise ModelError(f"{name}: its input does not contain the tokens of the text as they are")
+        token_types = None
+        if "token_type_ids" in features and not flat:
+            types = tuple(features["token_type_ids"][0][kept].tolist())
+            token_types = types[:start], types[start], types[start + size :]
+        return InputTemplate(
+            before=whole[:start],
+            after=whole[start + size :],
+            features=tuple((key, features[key]) for key in ("modality", "prompt_length") if key in features),
+            token_types=token_types,
+            flat=flat,
+        )
+
     longest = model.max_seq_length if model.max_seq_length is not None else math.inf
     sizes = [len(ids) for ids in tokenizer.encode_many([prompt + sample for sample in _SAMPLES])]
     samples = _SAMPLES if max(sizes) + _ROOM <= longest else _SHORT_SAMPLES
     if len(tokenizer.encode_many([prompt])[0]) >= longest:
         raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
     with tokenizer.settings_kept():
-        templates = [_template_of(model, tokenizer, prompt, sample, name) for sample in samples]
+        templates = [template_of(sample) for sample in samples]
     if templates[0] != templates[1]:
         raise ModelError(
             f"{name}: the special tokens depend on the text; stickytoken cannot insert ids into its input"
         )
     return templates[0]
-
-
-def _template_of(
-    model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, sample: str, name: str
-) -> InputTemplate:
-    features = model.preprocess([sample], prompt=prompt or None)
-    if "input_ids" not in features:
-        raise ModelError(f"{name}: its first module does not read token ids (is it a text model?)")
-    flat = "offsets" in features
-    ids = features["input_ids"] if flat else features["input_ids"][0]
-    padded = not flat and "attention_mask" in features
-    kept = features["attention_mask"][0].bool() if padded else slice(None)
-    whole = tuple(ids[kept].tolist())
-    content = tuple(tokenizer.encode_many([prompt + sample])[0])
-    size = len(content)
-    starts = (start for start in range(len(whole) - size + 1) if whole[start : start + size] == content)
-    if (start := next(starts, None)) is None:
-        raise ModelError(f"{name}: its input does not contain the tokens of the text as they are")
-    token_types = None
-    if "token_type_ids" in features and not flat:
-        types = tuple(features["token_type_ids"][0][kept].tolist())
-        token_types = types[:start], types[start], types[start + size :]
-    return InputTemplate(
-        before=whole[:start],
-        after=whole[start + size :],
-        features=tuple((key, features[key]) for key in ("modality", "prompt_length") if key in features),
-        token_types=token_types,
-        flat=flat,
-    )

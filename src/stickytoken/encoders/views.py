@@ -117,13 +117,15 @@ Vectors = NDArray[np.float32]
 
 
 class ViewEncoder(StandIn[Any]):
-    """Encodes texts in one view of a model."""
+    """Encodes texts in one view of a model.
 
-    def __init__(self, model: Encoder, view: View, shared: SharedVectors) -> None:
+    ``whole`` gives the vectors of all views, and ``known`` remembers them for all of their encoders.
+    """
+
+    def __init__(self, model: Encoder, view: View, whole: Encoder, known: dict[Hashable, Vectors]) -> None:
         super().__init__(model)
         self.model = model
-        self._view = view
-        self._shared = shared
+        self._view, self._whole, self._known = view, whole, known
 
     @property
     def makes_up_vectors(self) -> bool:
@@ -135,10 +137,16 @@ class ViewEncoder(StandIn[Any]):
         return self._view.dimension
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> Vectors:
-        return self._of(self._shared.encode(texts), allow_zero)
+        return self._vectors(list(texts), self._whole.encode, allow_zero)
 
-    def _of(self, vectors: Vectors, allow_zero: bool) -> Vectors:
-        if not allow_zero and len(vectors):
+    def _vectors(self, inputs: list[Any], encode: Callable[..., Vectors], allow_zero: bool) -> Vectors:
+        new = [each for each in dict.fromkeys(inputs) if each not in self._known]
+        if new:
+            self._known.update(zip(new, encode(new, allow_zero=True), strict=True))
+        if not inputs:
+            return np.empty((0, self.dimension), np.float32)
+        vectors = np.stack([self._known[each] for each in inputs])
+        if not allow_zero:
             self._view.units(vectors)  # refuses zero vectors
         return self._view.of(vectors)
 
@@ -147,7 +155,8 @@ class IdViewEncoder(ViewEncoder):
     """Encodes texts and token ids in one view of a model."""
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> Vectors:
-        return self._of(self._shared.encode_ids(ids), allow_zero)
+        reader = require_ids(self._whole, "a view of token ids")
+        return self._vectors([tuple(each) for each in ids], reader.encode_ids, allow_zero)
 
     def at(self, precision: Precision | None) -> IdViewEncoder:
         if precision is not None:
@@ -155,32 +164,10 @@ class IdViewEncoder(ViewEncoder):
         return self
 
 
-class SharedVectors:
-    """Encodes every text and every list of ids once, and remembers the vectors, shape (n, d)."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self._known: dict[Hashable, Vectors] = {}
-
-    def encode(self, texts: Sequence[str]) -> Vectors:
-        return self._vectors(list(texts), self._encoder.encode)
-
-    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Vectors:
-        reader = require_ids(self._encoder, "a view of token ids")
-        return self._vectors([tuple(each) for each in ids], reader.encode_ids)
-
-    def _vectors(self, inputs: list[Any], encode: Callable[..., Vectors]) -> Vectors:
-        new = [each for each in dict.fromkeys(inputs) if each not in self._known]
-        if new:
-            self._known.update(zip(new, encode(new, allow_zero=True), strict=True))
-        empty = np.empty((0, self._encoder.dimension), np.float32)
-        return np.stack([self._known[each] for each in inputs]) if inputs else empty
-
-
 def view_encoders(model: Encoder, views: Views) -> dict[View, Encoder]:
-    shared = SharedVectors(views.reading(model))
+    whole, known = views.reading(model), dict[Hashable, Vectors]()
     kind = IdViewEncoder if reads_ids(model) else ViewEncoder
-    return {view: kind(model, view, shared) for view in dict.fromkeys((views.own, *views.asked))}
+    return {view: kind(model, view, whole, known) for view in dict.fromkeys((views.own, *views.asked))}
 
 
 EntryProgress = Callable[[int, int], None]
@@ -252,7 +239,14 @@ def mean_similarities(
     if progress is not None:
         progress(0, len(strings))
     for start in range(0, len(strings), chunk):
-        vectors = _read_in_full(encoder, strings[start : start + chunk])
+        # Of the strings, those that the model reads in full.
+        part = strings[start : start + chunk]
+        ids = encoder.content_ids(part)
+        usable = [place for place, row in enumerate(ids) if row and encoder.fits(row)]
+        if reads_ids(encoder):
+            vectors = encoder.encode_ids([ids[place] for place in usable], allow_zero=True)
+        else:
+            vectors = encoder.encode([part[place] for place in usable], allow_zero=True)
         for place, view in enumerate(views):
             units = exact_unit_vectors(view.of(vectors))
             units = units[units.any(axis=1)]
@@ -272,15 +266,6 @@ def mean_similarities(
         mean = total / count
         found.append(MeanSimilarity(float(mean @ mean), count, entries - count))
     return found
-
-
-def _read_in_full(encoder: Encoder, strings: Sequence[str]) -> NDArray[np.float32]:
-    """Encode the strings that the model reads in full, shape (n, d)."""
-    ids = encoder.content_ids(strings)
-    usable = [place for place, row in enumerate(ids) if row and encoder.fits(row)]
-    if reads_ids(encoder):
-        return encoder.encode_ids([ids[place] for place in usable], allow_zero=True)
-    return encoder.encode([strings[place] for place in usable], allow_zero=True)
 
 
 def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entries: int) -> MeanSimilarity:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,7 @@ Vector = NDArray[np.float64]
 class Surroundings:
     """What texts are compared with."""
 
-    direction: (
-        Vector | None
-    )  # of the mean pooled vector of vocabulary entries, shape (P,), where there are any
+    direction: Vector | None  # of the mean pooled vector of vocabulary entries, shape (P,); None without any
     anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
     mean_similarity: float  # less similar pairs are unrelated
 
@@ -41,7 +39,6 @@ class Surroundings:
 
 
 def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
-    """Measure one text."""
     found = {}
     for name, by_copies in (("attention_received", True), ("attention_from_others", False)):
         received = _received(after, by_copies=by_copies)
@@ -91,10 +88,10 @@ def _cosine(left: Vector, right: Vector) -> Vector:
     return found
 
 
-def distances_to_benign(states: Vector, benign: Vector) -> tuple[Vector, Vector]:
-    """Return the cosine and Euclidean distances of states to the mean of benign states."""
+def _distances(states: Vector, benign: Vector) -> Vector:
+    """Return the cosine and Euclidean distances of states to the mean of benign states, shape (2, ...)."""
     centre = benign.mean(axis=0)
-    return 1 - _cosine(states, centre), np.asarray(np.linalg.norm(states - centre, axis=-1))
+    return np.stack([1 - _cosine(states, centre), np.linalg.norm(states - centre, axis=-1)])
 
 
 # Memory for the hidden states of the carriers without copies.
@@ -103,17 +100,14 @@ HELD_BYTES = 2**27
 _ENTRIES = 64
 
 
-@dataclass
-class Measured:
+class Measured(NamedTuple):
     """Measurements of a token and its benign tokens on all carriers."""
 
-    # By token id and measure, shape (carriers, layers) or (carriers,).
-    values: dict[int, dict[str, Vector]] = field(default_factory=dict)
-    # Attention received, shape (carriers, layers, heads); empty if the model does not expose its attention.
-    heads: dict[int, Vector] = field(default_factory=dict)
+    values: dict[int, dict[str, Vector]]  # by token id and measure, shape (carriers, layers) or (carriers,)
+    heads: dict[int, Vector]  # attention received, shape (carriers, layers, heads); empty if not exposed
     # By measure, shape (1 + benign, carriers, layers): from the token to its benign tokens, then from each
     # benign token to the others.
-    distances: dict[str, Vector] = field(default_factory=dict)
+    distances: dict[str, Vector]
 
 
 def measure(
@@ -123,71 +117,51 @@ def measure(
     benign: Sequence[int],
     surroundings: Surroundings,
     progress: ProgressCallback,
-    held_bytes: int = HELD_BYTES,
 ) -> Measured:
-    """Measure a token and its benign tokens on every carrier."""
+    """Measure a token and its benign tokens on every carrier, as many at a time as memory allows."""
     tokens = [token_id, *benign]
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
-    size = len(carriers) if hidden is None else max(1, held_bytes // hidden.nbytes)
-    parts: list[Measured] = []
+    size = len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
+    observed: dict[int, list[dict[str, Vector]]] = {each: [] for each in tokens}
+    heads: dict[int, list[Vector]] = {each: [] for each in tokens}
+    distances: list[Vector] = []
     total, done = len(tokens) * len(carriers), 0
     progress(Progress("inside", 0, total))
     for start in range(0, len(carriers), size):
         some = carriers[start : start + size]
         before = inspector.look([c.before for c in some], [c.before_labels for c in some], PARTS)
-        part, states = Measured(), []
+        states = []  # mean states of the copies of each token, shape (carriers, layers + 1, D)
         for each in tokens:
             contents = [carrier.with_copies(each) for carrier in some]
             after = inspector.look(contents, [carrier.labels for carrier in some], PARTS)
-            states.append(_take(part, each, before, after, surroundings))
+            observed[each] += [_observe(*pair, surroundings) for pair in zip(before, after, strict=True)]
+            heads[each] += [received for inside in after if (received := _received(inside)) is not None]
+            copies = [
+                inside.hidden[:, inside.labels == Part.COPIES].astype(np.float64).mean(axis=1)
+                for inside in after
+                if inside.hidden is not None
+            ]
+            if len(copies) == len(after):
+                states.append(np.stack(copies))
             done += len(some)
             progress(Progress("inside", done, total, done, done))
-        known = [state for state in states if state is not None]
-        if len(known) == len(tokens):
-            own, others = known[0], np.stack(known[1:])
-            rows = [
-                distances_to_benign(own, others),
-                *(distances_to_benign(each, np.delete(others, k, axis=0)) for k, each in enumerate(others)),
-            ]
-            cosine, euclidean = (np.stack(column) for column in zip(*rows, strict=True))
-            part.distances = {"copies_cosine_distance": cosine, "copies_euclidean_distance": euclidean}
-        parts.append(part)
-    first = parts[0]
+        if len(states) == len(tokens):
+            others = np.stack(states[1:])
+            rest = [np.delete(others, k, axis=0) for k in range(len(others))]
+            pairs = zip(states, [others, *rest], strict=True)
+            distances.append(np.stack([_distances(*pair) for pair in pairs], axis=1))
     # Measures that some texts do not support are left out.
-    common = set.intersection(*(set(found) for part in parts for found in part.values.values()))
+    common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
+    names = ("copies_cosine_distance", "copies_euclidean_distance")
     return Measured(
         values={
-            k: {
-                name: np.concatenate([part.values[k][name] for part in parts])
-                for name in found
-                if name in common
-            }
-            for k, found in first.values.items()
+            k: {name: np.stack([row[name] for row in rows]) for name in rows[0] if name in common}
+            for k, rows in observed.items()
         },
-        heads={k: np.concatenate([part.heads[k] for part in parts]) for k in first.heads},
-        distances={
-            name: np.concatenate([part.distances[name] for part in parts], axis=1) for name in first.distances
-        },
+        heads={k: np.stack(rows) for k, rows in heads.items() if len(rows) == len(carriers)},
+        distances=dict(zip(names, np.concatenate(distances, axis=2), strict=True)) if distances else {},
     )
-
-
-def _take(
-    part: Measured, token_id: int, before: Sequence[Inside], after: Sequence[Inside], compared: Surroundings
-) -> Vector | None:
-    """Store the measures of a token; return the mean states of its copies, (carriers, layers + 1, D)."""
-    rows = [_observe(old, new, compared) for old, new in zip(before, after, strict=True)]
-    names = set.intersection(*(set(row) for row in rows))
-    part.values[token_id] = {name: np.stack([row[name] for row in rows]) for name in rows[0] if name in names}
-    received = [heads for each in after if (heads := _received(each)) is not None]
-    if len(received) == len(after):
-        part.heads[token_id] = np.stack(received)
-    states = [
-        each.hidden[:, each.labels == Part.COPIES].astype(np.float64).mean(axis=1)
-        for each in after
-        if each.hidden is not None
-    ]
-    return np.stack(states) if len(states) == len(after) else None
 
 
 def mean_direction(
@@ -237,17 +211,12 @@ class Checkpoints:
         found = self.read(_INSIDE, 0, token_id)
         if found is None:
             return None
-        return Measured(
-            values={int(k): _as_arrays(values) for k, values in found["values"].items()},
-            heads={int(k): heads for k, heads in _as_arrays(found["heads"]).items()},
-            distances=_as_arrays(found["distances"].get(str(token_id), {})),
-        )
+        values = {int(k): _as_arrays(own) for k, own in found["values"].items()}
+        heads = {int(k): own for k, own in _as_arrays(found["heads"]).items()}
+        return Measured(values, heads, _as_arrays(found["distances"].get(str(token_id), {})))
 
     def commit_measured(self, token_id: int, measured: Measured) -> None:
-        """Commit the measurements on all carriers."""
-        distances = {token_id: measured.distances}
-        content = {"values": measured.values, "heads": measured.heads, "distances": distances}
-        self.commit(_INSIDE, 0, token_id, content)
+        self.commit(_INSIDE, 0, token_id, measured._asdict() | {"distances": {token_id: measured.distances}})
 
 
 def _as_arrays(lists: Mapping[str, Any]) -> dict[str, Vector]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from numbers import Integral
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
 from stickytoken.data import load_sentences
 from stickytoken.data.corpora import SentenceSource, readable
@@ -21,20 +21,27 @@ from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import EncoderIdentity, require_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation import files
-from stickytoken.explanation._attributing import Attributed, attribute
 from stickytoken.explanation._measuring import Checkpoints, Measured, Surroundings, mean_direction, measure
-from stickytoken.explanation.files import StoredExplanation, measure_rows
 from stickytoken.explanation.result import Explanation, RunVerdict, findings, verdict
-from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Material, gather, share_below
+from stickytoken.explanation.settings import (
+    EmbeddingMatrix,
+    ExplainSettings,
+    Material,
+    Part,
+    PlacedCarrier,
+    Vector,
+    gather,
+)
 from stickytoken.machine import digest
-from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import identity_of, package_versions
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.unit_vectors import exact_unit_vectors
+from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary import BenignMatch, Vocabulary, categorize, match_benign
 
 if TYPE_CHECKING:
+    from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
     from stickytoken.inspection.module_embedding import Inspector
 
 # Increase it when the same inputs give different numbers than before.
@@ -113,11 +120,11 @@ def explain(
     job = _Job(inspector, vocabulary, settings, material, run, encoder.identity, progress)
     contents = []
     for token_id, match in matches.items():
-        compute = partial(job.explained, token_id, match)
+        parts = job.parts(token_id, match)
+        compute = partial(job.explained, token_id, match, parts)
         if out is None:
             contents.append(compute(Checkpoints()))
         else:
-            parts = job.parts(token_id, match)
             contents.append(files.stored_explanation(out / str(token_id), parts, compute))
     return Explanation.of(contents)
 
@@ -155,7 +162,6 @@ class _Job:
 
     @property
     def names(self) -> Mapping[int, str]:
-        """Vocabulary strings by id."""
         return self.inspector.encoder.tokenizer.entries
 
     @cached_property
@@ -208,32 +214,97 @@ class _Job:
             **({} if said is None else {"run": asdict(said)}),
         )
 
-    def explained(self, token_id: int, match: BenignMatch, checkpoints: Checkpoints) -> StoredExplanation:
+    def explained(
+        self, token_id: int, match: BenignMatch, parts: dict[str, Any], checkpoints: Checkpoints
+    ) -> files.StoredExplanation:
         """Measure a token and its benign tokens, and attribute their similarities."""
-        surroundings, settings, benign = self.surroundings, self.settings, [each.id for each in match.tokens]
+        benign, carriers = [each.id for each in match.tokens], self.material.carriers
         measured = checkpoints.measured(token_id)
         if measured is None:
-            carriers = self.material.carriers
-            measured = measure(self.inspector, carriers, token_id, benign, surroundings, self.progress)
+            measured = measure(self.inspector, carriers, token_id, benign, self.surroundings, self.progress)
             checkpoints.commit_measured(token_id, measured)
+        assembled = partial(self.assembled, token_id, match, parts, measured)
         notes = self.notes(measured)
-        attributed = None
-        if settings.attribution:
+        values: dict[int, dict[str, Vector]] = {}
+        pairs: list[dict[str, Any]] = []
+        if self.settings.attribution:
             if checkpoints.folder is not None:
-                files.write_tables(checkpoints.folder, self.assembled(token_id, match, measured, None, notes))
+                files.write_tables(checkpoints.folder, assembled(values, pairs, notes))
             try:
-                chosen = (self.inspector, self.material, surroundings, token_id, benign, settings)
-                attributed = attribute(*chosen, self.progress, checkpoints)
+                values, pairs, error = self.attributed(token_id, benign, checkpoints)
                 notes.append(
-                    f"the attributions of {self.names[token_id]!r} are off by at most {attributed.error:.2g} "
-                    f"of a unit vector ({settings.steps} points per integral, more where it changes sharply)"
+                    f"the attributions of {self.names[token_id]!r} are off by at most {error:.2g} of a unit "
+                    f"vector ({self.settings.steps} points per integral, more where it changes sharply)"
                 )
-            except ModelError as error:
-                notes.append(f"attribution was not possible: {error}")
+            except ModelError as problem:
+                notes.append(f"attribution was not possible: {problem}")
         if self.matrix is None:
             name = self.inspector.encoder.name
             notes.append(f"the embedding matrix was not measured: {name} does not expose it")
-        return self.assembled(token_id, match, measured, attributed, notes)
+        return assembled(values, pairs, notes)
+
+    def attributed(
+        self, token_id: int, benign: Sequence[int], checkpoints: Checkpoints
+    ) -> tuple[dict[int, dict[str, Vector]], list[dict[str, Any]], float]:
+        """Attribute similarities to unrelated anchors to the copies and to the carrier.
+
+        The contribution of the reference is the same for all tokens in the same positions, so it says nothing
+        about any one of them.
+
+        Returns:
+            Values by token id and measure, shape (carriers,); similarities of pairs as sums over positions;
+            and the largest distance between the summed contributions of a text and its unit vector.
+        """
+        from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
+
+        settings, anchors = self.settings, self.material.anchors
+        integrator, encoder = JacobianIntegrator(self.inspector), self.inspector.encoder
+        first = self.material.carriers[: max(settings.attribution_carriers, settings.pairs)]
+        old = encoder.encode_ids([carrier.before for carrier in first]).astype(np.float64)
+        chosen = []
+        for carrier, vector in list(zip(first, old, strict=True))[: settings.pairs]:
+            before = self.surroundings.anchors @ unit_vectors(vector)
+            unrelated = np.flatnonzero(self.surroundings.unrelated(vector))
+            # The median unrelated anchor, so that the outcome does not choose it.
+            place = int(unrelated[np.argsort(before[unrelated], kind="stable")[len(unrelated) // 2]])
+            columns = encoder.tokenize([anchors[place]])[0].ids
+            chosen.append((carrier, anchors[place], columns, float(before[place])))
+        some = first[: settings.attribution_carriers]
+        tokens = [token_id, *benign[: settings.attribution_benign]]
+        parts = [len(set(carrier.labels)) for carrier in some]
+        sizes = [len(carrier.labels) + len(columns) for carrier, _, columns, _ in chosen]
+        total, done, computed = len(tokens) * sum(parts) + sum(sizes), 0, 0
+        self.progress(Progress("attribution", 0, total))
+
+        def kept(stage: str, index: int, key: int, size: int, compute: Callable[[], dict[str, Any]]) -> Any:
+            """Return what was kept of a text, or compute and keep it; ``size`` is its number of parts."""
+            nonlocal done, computed
+            found = checkpoints.read(stage, index, key)
+            if found is None:
+                found = compute()
+                checkpoints.commit(stage, index, key, found)
+                computed += size
+            done += size
+            self.progress(Progress("attribution", done, total, computed))
+            return found
+
+        values: dict[int, dict[str, Vector]] = {}
+        pairs: list[dict[str, Any]] = []
+        errors: list[float] = []
+        for place, key in enumerate(tokens):
+            rows = []
+            for number, (carrier, vector) in enumerate(zip(some, old, strict=False)):
+                far = self.surroundings.anchors[self.surroundings.unrelated(vector)]
+                compute = partial(_by_part, integrator, carrier, key, far, settings.steps)
+                rows.append(kept("attribution", place * len(some) + number, key, parts[number], compute))
+            values[key] = {name: np.array([row[name] for row in rows]) for name in files.AREAS["attribution"]}
+            errors += [row["error"] for row in rows]
+            if key == token_id:
+                for number, pair in enumerate(chosen):
+                    compute = partial(_pair_matrix, integrator, key, settings.steps, *pair)
+                    found = kept("pair", number, key, sizes[number], compute)
+                    pairs.append(found | {"values": np.array(found["values"])})
+        return values, pairs, max(errors)
 
     def notes(self, measured: Measured) -> list[str]:
         """Say what could not be measured."""
@@ -260,19 +331,20 @@ class _Job:
         self,
         token_id: int,
         match: BenignMatch,
+        parts: dict[str, Any],
         measured: Measured,
-        attributed: Attributed | None,
+        attributed: Mapping[int, Mapping[str, Vector]],
+        pairs: Sequence[Mapping[str, Any]],
         notes: Sequence[str],
-    ) -> StoredExplanation:
+    ) -> files.StoredExplanation:
         """Compare a token with its benign tokens and build its record and tables."""
         names, matrix, confidence = self.names, self.matrix, self.settings.confidence
         token, others = names[token_id], [each.id for each in match.tokens]
         categories = {
             k: self.vocabulary.categories[self.vocabulary.place(k)].value for k in (token_id, *others)
         }
-        attributed_values = {} if attributed is None else attributed.values
-        summaries, cells = files.pair_tables(token_id, [] if attributed is None else attributed.pairs, names)
-        measures, heads = self._measure_rows(token_id, others, measured, attributed_values), []
+        summaries, cells = files.pair_tables(token_id, pairs, names)
+        measures, heads = self._measure_rows(token_id, others, measured, attributed), []
         if token_id in measured.heads:
             theirs = np.stack([measured.heads[k] for k in others])
             heads = files.head_rows(measured.heads[token_id], theirs, confidence)
@@ -285,13 +357,8 @@ class _Job:
             "attribution": cells,
             "benign": [
                 own
-                | {
-                    "benign_id": each.id,
-                    "benign": names[each.id],
-                    "category": categories[each.id],
-                    "characters": len(each.text.strip()),
-                    "attributed": each.id in attributed_values,
-                }
+                | {"benign_id": each.id, "benign": names[each.id], "category": categories[each.id]}
+                | {"characters": len(each.text.strip()), "attributed": each.id in attributed}
                 for each in match.tokens
             ],
             "neighbours": [
@@ -299,7 +366,10 @@ class _Job:
                 for rank, (other, cosine) in enumerate(near, start=1)
             ],
         }
-        tables = {name: files.frame(rows[name], schema) for name, schema in files.TABLE_SCHEMAS.items()}
+        tables = {
+            name: pl.DataFrame(rows[name], schema=dict(schema))
+            for name, schema in files.TABLE_SCHEMAS.items()
+        }
         said, differing = self.said(token_id), findings(measures)
         explained = files.TokenExplanation(
             token_id=token_id,
@@ -315,13 +385,12 @@ class _Job:
                 if name != "attribution"
             },
         )
+        notes = list(notes)
         if not match.same_category:
-            notes = [
-                *notes,
+            notes.append(
                 f"too few other tokens have the category {explained.category}: {token!r} is compared with "
-                "tokens of other categories",
-            ]
-        parts = self.parts(token_id, match)
+                "tokens of other categories"
+            )
         record = files.ExplanationRecord(
             schema_version=files.EXPLANATION_SCHEMA_VERSION,
             identity=digest(parts),
@@ -332,31 +401,77 @@ class _Job:
             source=self.material.source,
             settings=asdict(self.settings),
             vocabulary={} if matrix is None else matrix.geometry,
-            notes=list(notes),
+            notes=notes,
             tokens=[explained],
             versions=package_versions(),
         )
-        return StoredExplanation(record, tables)
+        return files.StoredExplanation(record, tables)
 
     def _measure_rows(
         self,
         token_id: int,
         others: Sequence[int],
         measured: Measured,
-        attributed: Mapping[int, Mapping[str, NDArray[np.float64]]],
+        attributed: Mapping[int, Mapping[str, Vector]],
     ) -> list[dict[str, Any]]:
-        confidence, rows = self.settings.confidence, list[dict[str, Any]]()
+        def rows_of(name: str, values: Vector, benign: Vector) -> list[dict[str, Any]]:
+            return files.measure_rows(name, values, benign, self.settings.confidence)
+
+        rows: list[dict[str, Any]] = []
         for name, values in measured.values[token_id].items():
-            benign = np.stack([measured.values[k][name] for k in others])
-            rows += measure_rows(name, values, benign, confidence)
+            rows += rows_of(name, values, np.stack([measured.values[k][name] for k in others]))
         for name, distances in measured.distances.items():
-            rows += measure_rows(name, distances[0], distances[1:], confidence)
+            rows += rows_of(name, distances[0], distances[1:])
         nearest = [k for k in others if k in attributed]
         for name, values in attributed.get(token_id, {}).items():
-            rows += measure_rows(name, values, np.stack([attributed[k][name] for k in nearest]), confidence)
+            rows += rows_of(name, values, np.stack([attributed[k][name] for k in nearest]))
         if self.matrix is not None:
-            available = [token.id for token in self.vocabulary.available]
+            size = len(self.matrix.rows)
+            available = [token.id for token in self.vocabulary.available if token.id < size]
             for name, column in self.matrix.measures.items():
-                own, theirs = column[[token_id]], column[list(others)][:, None]
-                rows += measure_rows(name, own, theirs, confidence, share_below(column, token_id, available))
+                # The share of available entries below the token; a row of zeros has no cosine.
+                value, others_below = column[token_id], column[available] < column[token_id]
+                below = None if np.isnan(value) else float(others_below.mean())
+                measure = rows_of(name, column[[token_id]], column[list(others)][:, None])
+                rows += [row | {"share_below": below} for row in measure]
         return rows
+
+
+def _by_part(
+    integrator: JacobianIntegrator, carrier: PlacedCarrier, token_id: int, anchors: Vector, steps: int
+) -> dict[str, Any]:
+    """Return the mean shares of the copies and of the carrier in the similarities, and the error."""
+    # The parts of the attribution are numbered without gaps.
+    present = sorted(set(carrier.labels))
+    labels = [present.index(label) for label in carrier.labels]
+    found = integrator.contributions(carrier.with_copies(token_id), labels, steps)
+    by_part = {label: (anchors @ found.parts[place]).mean() for place, label in enumerate(present)}
+    shares = (by_part[int(Part.COPIES)], by_part.get(int(Part.CARRIER), 0.0))
+    return dict(zip(files.AREAS["attribution"], map(float, shares), strict=True)) | {"error": found.error}
+
+
+def _pair_matrix(
+    integrator: JacobianIntegrator,
+    token_id: int,
+    steps: int,
+    carrier: PlacedCarrier,
+    anchor: str,
+    columns: tuple[int, ...],
+    before: float,
+) -> dict[str, Any]:
+    """Attribute the similarity of a carrier with copies and an anchor to pairs of positions."""
+    from stickytoken.inspection import similarity_matrix
+
+    rows = carrier.with_copies(token_id)
+    left = integrator.contributions(rows, range(len(rows)), steps)
+    right = integrator.contributions(columns, range(len(columns)), steps)
+    return {
+        "carrier": carrier.text,
+        "anchor": anchor,
+        "rows": rows,
+        "row_labels": carrier.labels,
+        "columns": columns,
+        "values": similarity_matrix(left, right),  # shape (rows + 1, columns + 1), the references last
+        "before": before,
+        "similarity": float(left.vector @ right.vector),
+    }

@@ -1,4 +1,4 @@
-"""Write, continue and read explanations in folders. Reading needs no model."""
+"""Compare tokens with benign tokens, and write, continue and read explanations. Reading needs no model."""
 
 from __future__ import annotations
 
@@ -11,28 +11,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import scipy
 from numpy.typing import NDArray
 from pydantic import Field
 
 from stickytoken.errors import RunError
-from stickytoken.explanation._attributing import (
-    Bounds,
-    Comparison,
-    PairMatrix,
-    compare,
-    distribution_distances,
-)
 from stickytoken.explanation._measuring import Checkpoints
 from stickytoken.explanation.settings import Part
 from stickytoken.machine import digest
-from stickytoken.measurement import store
-from stickytoken.measurement.resume import (
-    IdentityRecord,
-    MeasurementKind,
-    MeasurementRecord,
-    Record,
-    resumed,
-)
+from stickytoken.measurement import resume, store
 
 # Version 2 added the identity.
 EXPLANATION_SCHEMA_VERSION = 2
@@ -42,61 +29,54 @@ EXPLANATIONS_FOLDER = "explain"
 
 # A value with its interval, and the mean and interval of the benign tokens.
 NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
-MEASURES_SCHEMA = {
-    "token_id": pl.Int64,
-    **dict.fromkeys(("token", "area", "measure"), pl.String),
-    "layer": pl.Int64,
-    **dict.fromkeys(NUMBERS, pl.Float64),
-    "outside": pl.Boolean,
-    "share_below": pl.Float64,
-    "benign_tokens": pl.Int64,
-    "carriers": pl.Int64,
-}
-HEADS_SCHEMA = {
-    "token_id": pl.Int64,
-    "token": pl.String,
-    **dict.fromkeys(("layer", "head"), pl.Int64),
-    **dict.fromkeys(NUMBERS, pl.Float64),
-    "outside": pl.Boolean,
-    **dict.fromkeys(("wasserstein", "wasserstein_benign", "kl", "kl_benign"), pl.Float64),
-}
-ATTRIBUTION_SCHEMA = {
-    **dict.fromkeys(("token_id", "pair", "row"), pl.Int64),
-    **dict.fromkeys(("row_token", "row_part"), pl.String),
-    "column": pl.Int64,
-    "column_token": pl.String,
-    "value": pl.Float64,
-}
-_PAIR_NUMBERS = ("similarity_before", "similarity", "sum", "completeness_error")
-_PAIR_PARTS = ("from_copies", "from_carrier", "from_reference")
-PAIRS_SCHEMA = {
-    **dict.fromkeys(("token_id", "pair"), pl.Int64),
-    **dict.fromkeys(("carrier", "anchor"), pl.String),
-    **dict.fromkeys((*_PAIR_NUMBERS, *_PAIR_PARTS), pl.Float64),
-}
-NEIGHBOURS_SCHEMA = {
-    **dict.fromkeys(("token_id", "rank", "neighbour_id"), pl.Int64),
-    "neighbour": pl.String,
-    "cosine": pl.Float64,
-}
-BENIGN_SCHEMA = {
-    **dict.fromkeys(("token_id", "benign_id"), pl.Int64),
-    **dict.fromkeys(("benign", "category"), pl.String),
-    "characters": pl.Int64,
-    "attributed": pl.Boolean,
-}
-# Tables by name, which is also the stem of the file.
+_TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
+# Columns of each table by name, which is also the stem of its file.
 TABLE_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
-    "measures": MEASURES_SCHEMA,
-    "heads": HEADS_SCHEMA,
-    "pairs": PAIRS_SCHEMA,
-    "attribution": ATTRIBUTION_SCHEMA,
-    "benign": BENIGN_SCHEMA,
-    "neighbours": NEIGHBOURS_SCHEMA,
+    "measures": {
+        "token_id": _WHOLE,
+        **dict.fromkeys(("token", "area", "measure"), _TEXT),
+        "layer": _WHOLE,
+        **dict.fromkeys(NUMBERS, _NUMBER),
+        "outside": pl.Boolean,
+        "share_below": _NUMBER,
+        **dict.fromkeys(("benign_tokens", "carriers"), _WHOLE),
+    },
+    "heads": {
+        "token_id": _WHOLE,
+        "token": _TEXT,
+        **dict.fromkeys(("layer", "head"), _WHOLE),
+        **dict.fromkeys(NUMBERS, _NUMBER),
+        "outside": pl.Boolean,
+        **dict.fromkeys(("wasserstein", "wasserstein_benign", "kl", "kl_benign"), _NUMBER),
+    },
+    "pairs": {
+        **dict.fromkeys(("token_id", "pair"), _WHOLE),
+        **dict.fromkeys(("carrier", "anchor"), _TEXT),
+        **dict.fromkeys(("similarity_before", "similarity", "sum", "completeness_error"), _NUMBER),
+        **dict.fromkeys(("from_copies", "from_carrier", "from_reference"), _NUMBER),
+    },
+    "attribution": {
+        **dict.fromkeys(("token_id", "pair", "row"), _WHOLE),
+        **dict.fromkeys(("row_token", "row_part"), _TEXT),
+        "column": _WHOLE,
+        "column_token": _TEXT,
+        "value": _NUMBER,
+    },
+    "benign": {
+        **dict.fromkeys(("token_id", "benign_id"), _WHOLE),
+        **dict.fromkeys(("benign", "category"), _TEXT),
+        "characters": _WHOLE,
+        "attributed": pl.Boolean,
+    },
+    "neighbours": {
+        **dict.fromkeys(("token_id", "rank", "neighbour_id"), _WHOLE),
+        "neighbour": _TEXT,
+        "cosine": _NUMBER,
+    },
 }
 
 
-class Finding(Record):
+class Finding(resume.Record):
     """A measure in which a token differs from benign tokens."""
 
     area: str
@@ -111,7 +91,7 @@ class Finding(Record):
     called: str = Field(description="the measure in words")
 
 
-class TokenExplanation(Record):
+class TokenExplanation(resume.Record):
     """What was found about one token; readers take its tables from the Parquet files."""
 
     token_id: int
@@ -128,7 +108,7 @@ class TokenExplanation(Record):
     neighbours: list[dict[str, Any]] = Field(repr=False)
 
 
-class ExplanationRecord(MeasurementRecord):
+class ExplanationRecord(resume.MeasurementRecord):
     """explanation.json."""
 
     model: str
@@ -152,7 +132,6 @@ class StoredExplanation:
 
     @property
     def token(self) -> TokenExplanation:
-        """What was found about the token."""
         return self.record.tokens[0]
 
 
@@ -163,8 +142,8 @@ def stored_explanation(
 ) -> StoredExplanation:
     """Return the explanation that a folder holds, or commit a result, which may still be computed."""
     files = store.ResultFolder(folder)
-    claim = IdentityRecord(kind=_KIND.name, identity=digest(parts), identity_parts=parts)
-    with resumed(files, _KIND, claim) as held:
+    claim = resume.IdentityRecord(kind=_KIND.name, identity=digest(parts), identity_parts=parts)
+    with resume.resumed(files, _KIND, claim) as held:
         if held.finished:
             files.remove_shards()  # an earlier call may have been killed before it came to that
             return read_explanation(folder)
@@ -235,7 +214,7 @@ def _record(path: Path) -> ExplanationRecord:
     return record
 
 
-_KIND: MeasurementKind[MeasurementRecord] = MeasurementKind(
+_KIND: resume.MeasurementKind[resume.MeasurementRecord] = resume.MeasurementKind(
     "explanation",
     EXPLANATION_FILE,
     lambda folder: _record(folder.path / EXPLANATION_FILE),
@@ -243,6 +222,103 @@ _KIND: MeasurementKind[MeasurementRecord] = MeasurementKind(
 )
 
 Vector = NDArray[np.float64]
+
+# Smaller differences, relative to 1 plus the value, are rounding errors.
+_ROUNDING = 1e-6
+# Bounded values are clipped this far from their bounds, where log-odds are infinite.
+_LEAST_SHARE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The range of a measure; intervals stay inside it."""
+
+    low: float = -np.inf
+    high: float = np.inf
+
+    @property
+    def closed(self) -> bool:
+        return bool(np.isfinite(self.low) and np.isfinite(self.high))
+
+    def log_odds(self, values: Vector) -> Vector:
+        """Return where values lie between the bounds, as log-odds; for a cosine twice Fisher's z."""
+        shares = (values - self.low) / (self.high - self.low)
+        found: Vector = scipy.special.logit(np.clip(shares, _LEAST_SHARE, 1 - _LEAST_SHARE))
+        return found
+
+    def value(self, log_odds: Vector) -> Vector:
+        """Return the values that have these log-odds."""
+        found: Vector = self.low + (self.high - self.low) * scipy.special.expit(log_odds)
+        return found
+
+
+def compare(
+    values: Vector, benign: Vector, confidence: float, family: int, bounds: Bounds
+) -> dict[str, NDArray[Any]]:
+    """Compare a token (carriers along the first axis) with k benign tokens, shape (k, carriers, ...).
+
+    The benign interval is Student's prediction interval for one more observation, m -+ t s sqrt(1 + 1/k),
+    from the means of the benign tokens. It holds simultaneously for all comparisons of a family
+    (Bonferroni): an ordinary token leaves it anywhere with a probability of about 1 - confidence. The other
+    interval is Student's for the mean over carriers. Deviations are from the benign mean in standard
+    deviations; between two bounds, of log-odds. What is undefined is NaN.
+
+    A measure between two bounds is skewed, more so near a bound, so its intervals are computed on the
+    log-odds of the means (the delta method for the interval over carriers) and never cross a bound. With one
+    bound, they end there: an observation beyond it is impossible, so the coverage is the same.
+    """
+    k, value, means = len(benign), values.mean(axis=0), benign.mean(axis=1)
+    own, others = (bounds.log_odds(value), bounds.log_odds(means)) if bounds.closed else (value, means)
+    centre, spread = others.mean(axis=0), others.std(axis=0, ddof=1)
+    quantile = scipy.stats.t.ppf(1 - (1 - confidence) / (2 * family), k - 1)
+    noise = _ROUNDING * (1 + np.abs(centre))
+    reach = np.maximum(quantile * spread * np.sqrt(1 + 1 / k), noise)
+    deviations = np.divide(
+        own - centre, spread, out=np.full_like(value, np.nan), where=np.asarray(spread > noise)
+    )
+    low, high = centre - reach, centre + reach
+    if bounds.closed:
+        low, high = bounds.value(low), bounds.value(high)
+    else:
+        low, high = np.maximum(low, bounds.low), np.minimum(high, bounds.high)
+    mean, interval = means.mean(axis=0), _interval_of_mean(values, confidence, bounds)
+    # Log-odds make large differences of tiny ones near a bound.
+    differs = np.abs(value - mean) > _ROUNDING * (1 + np.abs(mean))
+    outside = differs & (np.abs(own - centre) > reach)
+    numbers = (value, *interval, mean, low, high, deviations)
+    return {**dict(zip(NUMBERS, numbers, strict=True)), "outside": outside}
+
+
+def _interval_of_mean(values: Vector, confidence: float, bounds: Bounds) -> tuple[Vector, Vector]:
+    """Return the ends of Student's interval of the mean over the first axis; NaN for a single value."""
+    n, mean = len(values), values.mean(axis=0)
+    if n < 2:
+        return np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+    error = values.std(axis=0, ddof=1) / np.sqrt(n)
+    half = scipy.stats.t.ppf((1 + confidence) / 2, n - 1) * error
+    if not bounds.closed:
+        return np.maximum(mean - half, bounds.low), np.minimum(mean + half, bounds.high)
+    centre, width = bounds.log_odds(mean), bounds.high - bounds.low
+    share = scipy.special.expit(centre)
+    half = half / (width * share * (1 - share))  # the derivative of the log-odds
+    low, high = bounds.value(centre - half), bounds.value(centre + half)
+    # A mean at a bound is clipped, but lies in its own interval.
+    return np.minimum(low, mean), np.maximum(high, mean)
+
+
+def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
+    """Return the Wasserstein distance and the KL divergence (in nats) of a sample from a reference.
+
+    The divergence compares histograms with ten common bins; half an observation more in each keeps it finite.
+    """
+    distance = float(scipy.stats.wasserstein_distance(sample, reference))
+    low, high = min(sample.min(), reference.min()), max(sample.max(), reference.max())
+    if high - low <= _ROUNDING:
+        return distance, 0.0
+    edges = np.linspace(low, high, 11)
+    ours, theirs = (np.histogram(values, edges)[0] + 0.5 for values in (sample, reference))
+    return distance, float(scipy.stats.entropy(ours, theirs))
+
 
 # Measures by the part of the model that they describe.
 AREAS = {
@@ -281,9 +357,7 @@ BOUNDS = {
 REFERENCE = "(reference)"
 
 
-def measure_rows(
-    name: str, values: Vector, benign: Vector, confidence: float, share_below: float | None = None
-) -> list[dict[str, Any]]:
+def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
     """Return the rows of one measure, one per layer."""
     layered, area = values.ndim > 1, AREA_OF[name]
     columns, others = (values, benign) if layered else (values[:, None], benign[:, :, None])
@@ -297,7 +371,6 @@ def measure_rows(
             "measure": name,
             "layer": place + first if layered else None,
             **_row(found, place),
-            "share_below": share_below,
             "benign_tokens": len(benign),
             "carriers": len(values) if area != "embedding" else None,
         }
@@ -322,43 +395,27 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 
 
 def pair_tables(
-    token_id: int, pairs: Sequence[PairMatrix], names: Mapping[int, str]
+    token_id: int, pairs: Sequence[Mapping[str, Any]], names: Mapping[int, str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return rows of attributed pairs, and of the cells of their matrices."""
     summaries, cells = [], []
     for number, pair in enumerate(pairs):
-        own, total = {"token_id": token_id, "pair": number}, float(pair.values.sum())
-        labels = [*(Part(label).name.lower() for label in pair.row_labels), "reference"]
-        by_row = pair.values.sum(axis=1)
+        own, values = {"token_id": token_id, "pair": number}, pair["values"]
+        labels = [*(Part(label).name.lower() for label in pair["row_labels"]), "reference"]
+        by_row, total = values.sum(axis=1), float(values.sum())
         parts = {part: float(by_row[[label == part for label in labels]].sum()) for part in set(labels)}
-        summaries.append(
-            own
-            | {
-                "carrier": pair.carrier,
-                "anchor": pair.anchor,
-                "similarity_before": pair.before,
-                "similarity": pair.similarity,
-                "sum": total,
-                "completeness_error": total - pair.similarity,
-                "from_copies": parts["copies"],
-                "from_carrier": parts.get("carrier", 0.0) + parts.get("prompt", 0.0),
-                "from_reference": parts["reference"],
-            }
-        )
-        rows, columns = ([*(names.get(k, "") for k in ids), REFERENCE] for ids in (pair.rows, pair.columns))
-        cells += [
-            own
-            | {
-                "row": row,
-                "row_token": row_token,
-                "row_part": labels[row],
-                "column": column,
-                "column_token": column_token,
-                "value": float(pair.values[row, column]),
-            }
-            for row, row_token in enumerate(rows)
-            for column, column_token in enumerate(columns)
-        ]
+        summary = own | {name: pair[name] for name in ("carrier", "anchor", "similarity")}
+        summary |= {"similarity_before": pair["before"], "sum": total}
+        summary |= {"completeness_error": total - pair["similarity"], "from_copies": parts["copies"]}
+        summary["from_carrier"] = parts.get("carrier", 0.0) + parts.get("prompt", 0.0)
+        summaries.append(summary | {"from_reference": parts["reference"]})
+        rows, columns = ([*(names.get(k, "") for k in pair[ids]), REFERENCE] for ids in ("rows", "columns"))
+        for row, row_token in enumerate(rows):
+            its = own | {"row": row, "row_token": row_token, "row_part": labels[row]}
+            cells += [
+                its | {"column": column, "column_token": token, "value": float(values[row, column])}
+                for column, token in enumerate(columns)
+            ]
     return summaries, cells
 
 
@@ -372,28 +429,19 @@ def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: order[row["measure"]])
 
 
-def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
-    """Build a table with the columns of a schema, even if there are no rows."""
-    return pl.DataFrame(list(rows), schema=dict(schema))
-
-
-def _row(found: Comparison, place: int) -> dict[str, Any]:
-    values = {name: float(getattr(found, name)[place]) for name in NUMBERS}
+def _row(found: Mapping[str, NDArray[Any]], place: int) -> dict[str, Any]:
+    values = {name: float(found[name][place]) for name in NUMBERS}
     numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
     known = numbers["value"] is not None and numbers["benign_mean"] is not None
-    return {**numbers, "outside": bool(found.outside[place]) if known else None}
+    return {**numbers, "outside": bool(found["outside"][place]) if known else None}
 
 
 def _distances(own: Vector, benign: Vector) -> dict[str, float]:
     """Return distances between a token and the benign tokens, and between each of these and the others."""
-    wasserstein, kl = distribution_distances(own, benign.ravel())
     others = [
         distribution_distances(each, np.delete(benign, k, axis=0).ravel()) for k, each in enumerate(benign)
     ]
+    wasserstein, kl = distribution_distances(own, benign.ravel())
     wasserstein_benign, kl_benign = (float(np.mean(each)) for each in zip(*others, strict=True))
-    return {
-        "wasserstein": wasserstein,
-        "wasserstein_benign": wasserstein_benign,
-        "kl": kl,
-        "kl_benign": kl_benign,
-    }
+    found = {"wasserstein": wasserstein, "wasserstein_benign": wasserstein_benign}
+    return found | {"kl": kl, "kl_benign": kl_benign}

@@ -307,11 +307,3 @@ class EmbeddingMatrix:
         """Yield some rows, a few thousand at a time, as copies of another precision."""
         for start in range(0, len(places), _ROWS):
             yield self.rows[places[start : start + _ROWS]].astype(dtype)
-
-
-def share_below(values: Vector, token_id: int, available: Sequence[int]) -> float | None:
-    """Return the share of available entries whose value is below that of a token; None if it has none."""
-    if np.isnan(values[token_id]):
-        return None
-    others = values[[k for k in available if k < len(values)]]
-    return float((others < values[token_id]).mean())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -18,7 +18,7 @@ from stickytoken.encoders import protocol
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import Encoder, IdEncoder
 from stickytoken.errors import InputError
-from stickytoken.impacts import _intrusion, _vectors, results, statistics
+from stickytoken.impacts import _vectors, results, statistics
 from stickytoken.impacts.results import Impact, ImpactRecord, ImpactSettings, TokenRecord
 from stickytoken.impacts.statistics import Condition
 from stickytoken.insertion import Insertion, Placement, Side, Token
@@ -26,7 +26,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
-from stickytoken.measurement.store import ResultFolder, default_folder, folder_name
+from stickytoken.measurement.store import ResultFolder, ShardCost, default_folder, folder_name
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary import categorize, match_apart
 
@@ -108,7 +108,7 @@ def impact(
     sticky, benign, names = _tokens(reading, run, tokens, exclude, settings)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
-    corpus = None if intrusion is None else _intrusion.load_search_corpus(intrusion, settings.seed)
+    corpus = None if intrusion is None else _vectors.load_search_corpus(intrusion, settings.seed)
     verdicts = set() if run is None else set(run.sticky["token_id"])
     named = [token.id for token in sticky if token.id not in verdicts]
     parts = resume.identity_of(
@@ -121,8 +121,21 @@ def impact(
         benign=[token.id for token in benign],
         **({"named": sorted(named)} if named else {}),
     )
-    record = _begun_record(reading, settings, parts, _token_records(sticky, benign, names, named), notes)
-    out = out or _default_place(run, record)
+    record = ImpactRecord(
+        identity=digest(parts),
+        identity_parts=parts,
+        model=reading.name,
+        device=reading.device,
+        settings=asdict(settings),
+        tokens=_token_records(sticky, benign, names, named),
+        notes=notes,
+        versions=resume.package_versions(),
+        hardware=resume.hardware(reading.device),
+        started=resume.now(),
+    )
+    if out is None and run is not None:
+        out = run.path / folder_name(results.IMPACT, record.identity)
+    out = out or default_folder(record.model, results.IMPACT, record.identity)
     folder = ResultFolder(out)
     conditions = statistics.make_conditions(sticky, benign, settings.seed, settings.seeds)
     with resume.resumed(folder, results.IMPACTS, record) as held:
@@ -132,17 +145,9 @@ def impact(
         with chosen_engine(engine, reading) as opened:
             runner = _vectors.GroupRunner(opened, folder, progress)
             found, failed = _run_tasks(loaded, reading, settings, conditions, runner, alone=corpus is None)
-            own = [
-                _intrusion.task_rows(task, outcomes, conditions, settings, names, named)
-                for task, (outcomes, _) in found
-            ]
+            rows = _rows_of_tasks(found, conditions, settings, names, named)
             if corpus is not None:
-                tables = ("intrusion", "intrusion_curves")
-                measured = _intrusion.run_intrusion(
-                    reading, settings, corpus, conditions, names, named, runner
-                )
-                own.append(dict(zip(tables, measured, strict=True)))
-            rows = _joined(own)
+                rows |= _vectors.run_intrusion(reading, settings, corpus, conditions, names, named, runner)
             result = results.ImpactResultRecord(
                 sequences=runner.cost.sequences,
                 seconds=round(runner.cost.seconds, 1),
@@ -150,49 +155,13 @@ def impact(
                 tasks=[about for _, (_, about) in found],
             )
             finished = held.record.model_copy(update={"result": result})
-            for name, table in results.TABLES.items():
-                folder.write_table(name, pl.DataFrame(rows[name.removesuffix(".parquet")], schema=table))
+            for name, columns in results.TABLES.items():
+                folder.write_table(name, pl.DataFrame(rows[name.removesuffix(".parquet")], columns))
             folder.write_text("impact.md", statistics.impact_markdown(finished, rows))
             held.finish(finished)
-            _vectors.remove_vectors(out)
+            for path in out.glob(f"{_vectors.VECTORS}*.npz"):  # the shards contain all outcomes
+                path.unlink(missing_ok=True)
         return results.open_impact(out)
-
-
-def _begun_record(
-    reading: protocol.WordEncoder,
-    settings: ImpactSettings,
-    parts: dict[str, Any],
-    tokens: list[results.TokenRecord],
-    notes: list[str],
-) -> ImpactRecord:
-    return ImpactRecord(
-        identity=digest(parts),
-        identity_parts=parts,
-        model=reading.name,
-        device=reading.device,
-        settings=asdict(settings),
-        tokens=tokens,
-        notes=notes,
-        versions=resume.package_versions(),
-        hardware=resume.hardware(reading.device),
-        started=resume.now(),
-    )
-
-
-def _default_place(run: Run | None, record: ImpactRecord) -> Path:
-    if run is None:
-        return default_folder(record.model, results.IMPACT, record.identity)
-    return run.path / folder_name(results.IMPACT, record.identity)
-
-
-def _joined(parts: Iterable[Mapping[str, _intrusion.Rows]]) -> dict[str, _intrusion.Rows]:
-    """Join the rows of tasks and documents to those of all tables, with q values over all tasks."""
-    rows: dict[str, _intrusion.Rows] = {name.removesuffix(".parquet"): [] for name in results.TABLES}
-    for part in parts:
-        for name, lines in part.items():
-            rows[name] += lines
-    rows["effects"] = _intrusion.with_q_values(rows["effects"])
-    return rows
 
 
 def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
@@ -270,18 +239,43 @@ def _run_tasks(
     found: list[tuple[AnyTask, _vectors.TaskOutcomes]] = []
     failed: dict[str, str] = {}
     for task in tasks:
+        if not isinstance(task, MtebTask):
+            found.append((task, _vectors.run_task(encoder, settings, conditions, runner, task)))
+            continue
+        reading = protocol.require_ids(encoder, "an MTEB task", "use a task from files")
+        room = _vectors.room_of(reading, conditions, settings.copies, Insertion.TEXT)
+        work = _MtebWork(_vectors.shard_stage(task.name), task, settings, room)
+        make_work, columns = (lambda work=work: (work, ShardCost(0, 0))), (*task.columns, _TEXTS, _CUT)
         try:
-            if isinstance(task, MtebTask):
-                reading = protocol.require_ids(encoder, "an MTEB task", "use a task from files")
-                outcomes = _run_mteb(task, reading, settings, conditions, runner)
-            else:
-                outcomes = _vectors.run_task(encoder, settings, conditions, runner, task)
-            found.append((task, outcomes))
+            rows = runner.run(work.name, make_work, task.units, columns, conditions, task.name)
         except task_data.UnreachableTaskError as error:
             failed[task.name] = str(error)
+            continue
+        texts, cut = rows[-1, -1, -2:].astype(int).tolist()
+        found.append((task, (rows[:, :, :-2], _vectors.task_record(task, texts, texts, cut))))
     if failed and not found and alone:
         raise InputError(f"no task could be run ({', '.join(failed)}): {next(iter(failed.values()))}")
     return found, failed
+
+
+def _rows_of_tasks(
+    found: Sequence[tuple[AnyTask, _vectors.TaskOutcomes]],
+    conditions: Sequence[Condition],
+    settings: ImpactSettings,
+    names: dict[int, str],
+    named: Sequence[int],
+) -> dict[str, statistics.Rows]:
+    """Return the rows of all tables, with q values over all tasks."""
+    rows: dict[str, statistics.Rows] = {name.removesuffix(".parquet"): [] for name in results.TABLES}
+    for task, (outcomes, _) in found:
+        measured = statistics.task_rows(task, outcomes, conditions, settings, names, named)
+        for name, own in measured.items():
+            rows[name] += own
+    # Only the main metrics count as tests.
+    p_values = [row["p_value"] if row["main"] else None for row in rows["effects"]]
+    for row, q_value in zip(rows["effects"], statistics.corrected(p_values), strict=True):
+        row["q_value"] = q_value
+    return rows
 
 
 class EditingEncoder:
@@ -362,21 +356,3 @@ class _MtebWork(_vectors.GroupWork):
                 found[edit] = score | {_TEXTS: model.encoded, _CUT: model.cut}
             rows.append(found[edit])
         return rows, sum(row[_TEXTS] for row in found.values())
-
-
-def _run_mteb(
-    task: MtebTask,
-    encoder: IdEncoder,
-    settings: ImpactSettings,
-    conditions: Sequence[Condition],
-    runner: _vectors.GroupRunner,
-) -> _vectors.TaskOutcomes:
-    """Compute the main score of a task under all conditions."""
-    room = _vectors.room_of(encoder, conditions, replace(settings, insertion=Insertion.TEXT))
-    work = _MtebWork(_vectors.shard_stage(task.name), task, settings, room)
-    columns = (*task.columns, _TEXTS, _CUT)
-    found = runner.run(
-        work.name, lambda: (work, _vectors.NO_COST), task.units, columns, conditions, task.name
-    )
-    texts, cut = found[-1, -1, -2:].astype(int).tolist()
-    return found[:, :, :-2], _vectors.task_record(task, texts, texts, cut)

@@ -7,10 +7,9 @@ import io
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,19 +17,22 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.data.metrics import Outcomes, Scored, Task
+from stickytoken.data import bundled_frame, load_sentences, tasks
+from stickytoken.data.metrics import Outcomes, Scored, Task, fingerprint
 from stickytoken.encoders.protocol import Encoder, WordEncoder
+from stickytoken.errors import InputError
+from stickytoken.impacts import statistics
 from stickytoken.impacts.results import ImpactSettings, TaskRecord
-from stickytoken.impacts.statistics import Carrier, Condition, needed_room, prepare, probe
-from stickytoken.insertion import Probe
+from stickytoken.impacts.statistics import COPIES, TOP, Carrier, Condition, Rows, needed_room, prepare, probe
+from stickytoken.insertion import Insertion, Probe, Token
 from stickytoken.measurement import engine as engines
 from stickytoken.measurement.store import ResultFolder, ShardCost, write_atomically
+from stickytoken.unit_vectors import exact_unit_vectors
 
-NO_COST = ShardCost(0, 0)
 # Number of inputs without copies that an engine encodes at a time.
 SHARD_PROBES = 8192
 UNIT = "unit"
-_VECTORS = "vectors-"
+VECTORS = "vectors-"  # begins the names of files with vectors of a measurement that is not finished
 
 # Outcomes of a task under all conditions, shape (conditions, units, columns), and its record.
 TaskOutcomes: TypeAlias = tuple[NDArray[np.float64], TaskRecord]
@@ -48,30 +50,22 @@ class CleanVectors:
         return {probe: place for place, probe in enumerate(self.probes)}
 
 
+@dataclass(frozen=True)
 class EditedVectors:
     """Encodes the inputs of all repetitions of a token, each distinct one once."""
 
-    def __init__(self, encoder: Encoder, clean: CleanVectors) -> None:
-        self._encoder = encoder
-        self._clean = clean
-        self._edited: dict[Probe, NDArray[np.float32]] = {}
-
-    @property
-    def encoded(self) -> int:
-        """Number of inputs with copies that were encoded."""
-        return len(self._edited)
+    encoder: Encoder
+    clean: CleanVectors
+    edited: dict[Probe, NDArray[np.float32]] = field(default_factory=dict)
 
     def of(self, probes: Sequence[Probe]) -> NDArray[np.float32]:
         """Return the vectors of inputs in order, shape (n, d)."""
-        clean = self._clean.places
-        missing = [each for each in dict.fromkeys(probes) if each not in clean and each not in self._edited]
-        if missing:
-            tokenized = engines.tokenized_probes(self._encoder, missing)
-            vectors = engines.encode_probes(self._encoder, tokenized)
-            self._edited.update(zip(missing, vectors, strict=True))
-        return np.stack(
-            [self._clean.vectors[clean[each]] if each in clean else self._edited[each] for each in probes]
-        )
+        clean, edited = self.clean.places, self.edited
+        if missing := [each for each in dict.fromkeys(probes) if each not in clean and each not in edited]:
+            tokenized = engines.tokenized_probes(self.encoder, missing)
+            edited.update(zip(missing, engines.encode_probes(self.encoder, tokenized), strict=True))
+        vectors = self.clean.vectors
+        return np.stack([vectors[clean[each]] if each in clean else edited[each] for each in probes])
 
 
 @dataclass(frozen=True)
@@ -91,37 +85,6 @@ class _Encoding:
 
     def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)
-
-
-def clean_vectors(
-    probes: Iterable[Probe], file: Path, engine: engines.Engine, shard_probes: int = SHARD_PROBES
-) -> tuple[CleanVectors, ShardCost]:
-    """Encode inputs without copies, or read the vectors that an earlier session committed.
-
-    Sharing the vectors keeps the batches of a continued measurement the same as without an interruption.
-    """
-    distinct = tuple(dict.fromkeys(probes))
-    key = hashlib.sha256(repr(list(distinct)).encode("utf-8", "surrogatepass")).hexdigest()
-    found: tuple[NDArray[np.float32], float] | None = None
-    try:
-        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as content:
-            vectors = content["vectors"]  # reading to the end verifies the checksum
-            if str(content["key"]) == key:
-                found = vectors, float(content["seconds"])
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
-        pass  # missing or damaged
-    if found is None:
-        started = time.perf_counter()
-        starts = range(0, len(distinct), shard_probes)
-        shards = [_ProbeShard(k, distinct[start : start + shard_probes]) for k, start in enumerate(starts)]
-        computed = {each.shard.index: each.rows for each in engine.compute(_Encoding(file.stem), shards)}
-        vectors = np.concatenate([computed[shard.index][0]["vectors"] for shard in shards])
-        found = vectors, time.perf_counter() - started
-        seconds = np.array(found[1])
-        write_atomically(
-            file, lambda stream: np.savez(stream, vectors=vectors, seconds=seconds, key=np.array(key))
-        )
-    return CleanVectors(distinct, found[0]), ShardCost(found[1], len(distinct))
 
 
 @dataclass(frozen=True)
@@ -144,26 +107,44 @@ class GroupWork:
         return shard
 
 
-def grouped(conditions: Sequence[Condition]) -> list[Group]:
-    """Group the repetitions of each token."""
-    groups = groupby(conditions, lambda each: (each.kind, each.tokens))
-    return [Group(index, tuple(group)) for index, (_, group) in enumerate(groups)]
-
-
+@dataclass(frozen=True)
 class GroupRunner:
     """Computes groups of conditions and commits them to a folder, skipping those committed before."""
 
-    def __init__(
-        self, engine: engines.Engine, folder: ResultFolder, progress: engines.ProgressCallback
-    ) -> None:
-        self._engine = engine
-        self._folder = folder
-        self._progress = progress
-        self._shards: dict[str, int] = {}
+    engine: engines.Engine
+    folder: ResultFolder
+    progress: engines.ProgressCallback
+    shards: dict[str, int] = field(default_factory=dict)  # numbers of shards of what was run
 
     def clean(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
-        """Return the vectors of inputs without copies, and what they cost."""
-        return clean_vectors(probes, self._folder.path / f"{_VECTORS}{name}.npz", self._engine)
+        """Encode inputs without copies, or read the vectors that an earlier session committed.
+
+        Sharing the vectors keeps the batches of a continued measurement the same as without an interruption.
+        """
+        distinct, file = tuple(dict.fromkeys(probes)), self.folder.path / f"{VECTORS}{name}.npz"
+        key = hashlib.sha256(repr(list(distinct)).encode("utf-8", "surrogatepass")).hexdigest()
+        found: tuple[NDArray[np.float32], float] | None = None
+        try:
+            with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as content:
+                vectors = content["vectors"]  # reading to the end verifies the checksum
+                if str(content["key"]) == key:
+                    found = vectors, float(content["seconds"])
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+            pass  # missing or damaged
+        if found is None:
+            started = time.perf_counter()
+            starts = range(0, len(distinct), SHARD_PROBES)
+            shards = [
+                _ProbeShard(k, distinct[begin : begin + SHARD_PROBES]) for k, begin in enumerate(starts)
+            ]
+            computed = {
+                each.shard.index: each.rows for each in self.engine.compute(_Encoding(file.stem), shards)
+            }
+            vectors = np.concatenate([computed[shard.index][0]["vectors"] for shard in shards])
+            found = vectors, time.perf_counter() - started
+            spent, of = np.array(found[1]), np.array(key)
+            write_atomically(file, lambda stream: np.savez(stream, vectors=vectors, seconds=spent, key=of))
+        return CleanVectors(distinct, found[0]), ShardCost(found[1], len(distinct))
 
     def run(
         self,
@@ -175,21 +156,21 @@ class GroupRunner:
         title: str,
     ) -> NDArray[np.float64]:
         """Return columns of all units under all conditions, shape (conditions, units, columns)."""
-        groups = grouped(conditions)
+        groups = [Group(index, each) for index, each in enumerate(statistics.by_tokens(conditions))]
         rows: engines.Rows[Group] = engines.Rows(
             lambda group: [*range(units)] * len(group.conditions), UNIT, lambda _: 1
         )
         found = engines.run_work(
-            name, make_work, groups, rows, self._engine, self._folder, self._progress, title
+            name, make_work, groups, rows, self.engine, self.folder, self.progress, title
         )
-        self._shards[name] = len(groups)  # of a task that could not be run, there are none
+        self.shards[name] = len(groups)  # of a task that could not be run, there are none
         values = pl.concat(found).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
 
     @property
     def cost(self) -> ShardCost:
         """Cost of everything that was run, over all sessions."""
-        return self._folder.total_cost(self._shards)
+        return self.folder.total_cost(self.shards)
 
 
 @dataclass(frozen=True)
@@ -213,7 +194,7 @@ class TaskWork(GroupWork):
                     [probe(self.settings, each, condition, copies) for each in carriers]
                 )
             rows += as_rows(self.task.columns, self.task.outcomes(by_role, condition.seed))
-        return rows, vectors.encoded
+        return rows, len(vectors.edited)
 
 
 def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
@@ -223,11 +204,10 @@ def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
     ]
 
 
-def room_of(encoder: WordEncoder, conditions: Sequence[Condition], settings: ImpactSettings) -> int:
+def room_of(encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion) -> int:
     """Return how many tokens the copies of any condition may take."""
     tokens = {token for condition in conditions for token in condition.tokens}
-    by_id = sorted(tokens, key=lambda token: token.id)
-    return needed_room(encoder, by_id, settings.copies, settings.insertion)
+    return needed_room(encoder, sorted(tokens, key=lambda token: token.id), copies, insertion)
 
 
 def run_task(
@@ -239,7 +219,8 @@ def run_task(
 ) -> TaskOutcomes:
     """Compute all conditions of a task."""
     edited, name = task.edited(settings.side), shard_stage(task.name)
-    room, insertion = room_of(encoder, conditions, settings), settings.insertion
+    insertion = settings.insertion
+    room = room_of(encoder, conditions, settings.copies, insertion)
     carriers = {
         role: prepare(encoder, texts, room if role in edited else 0, insertion, task.name)
         for role, texts in task.texts.items()
@@ -269,11 +250,164 @@ def task_record(task: Scored, texts: int, edited: int, cut: int) -> TaskRecord:
 
 
 def shard_stage(name: str) -> str:
-    """Return the name of a task's shards."""
     return "task-" + re.sub(r"[^A-Za-z0-9._]+", "-", name)
 
 
-def remove_vectors(folder: Path) -> None:
-    """Delete the vectors of a finished measurement, whose shards contain all its outcomes."""
-    for path in folder.glob(f"{_VECTORS}*.npz"):
-        path.unlink(missing_ok=True)
+# Documents that search results are filled with.
+
+_TARGETS = 50
+_QUERIES = 200
+# Hits, then median ranks, for each number of copies.
+_COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
+
+
+@dataclass(frozen=True)
+class SearchCorpus:
+    """Documents and queries that search them."""
+
+    name: str
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of queries and documents."""
+        return fingerprint("intrusion", self.queries, self.documents, COPIES, TOP)
+
+
+def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
+    """Read a BEIR folder, a file of documents, or the bundled sentences.
+
+    A file has no queries: up to 200 random documents of it are used as queries instead. Of the bundled
+    sentences, one of each pair of paraphrases is.
+    """
+    if str(source) == "bundled":
+        pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
+        chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
+        queries = [pairs[int(place)][0] for place in sorted(chosen)]
+        documents = [sentence for pair in pairs for sentence in pair if sentence not in set(queries)]
+        return SearchCorpus("bundled sentences", tuple(queries), tuple(documents))
+    path = Path(source).expanduser()
+    if path.is_dir():
+        texts, searched = path / tasks.CORPUS, path / tasks.QUERIES
+        if not texts.is_file() or not searched.is_file():
+            raise InputError(
+                f"the folder {path} does not contain {texts.name} and {searched.name}: pass a BEIR folder or "
+                "a file"
+            )
+        documents = [text for text in tasks.read_documents(texts).values() if text]
+        queries, name = list(tasks.read_queries(searched).values()), path.resolve().name
+    else:
+        sentences = load_sentences(path)
+        order = np.random.default_rng(seed).permutation(len(sentences))
+        count = min(_QUERIES, len(sentences) // 3)
+        queries, documents = (
+            [sentences.texts[place] for place in sorted(part)] for part in (order[:count], order[count:])
+        )
+        name = path.resolve().stem
+    if len(documents) <= 2 * TOP or not queries:
+        raise InputError(
+            f"{name} has {len(documents)} documents and {len(queries)} queries: "
+            f"a top {TOP} needs more than {2 * TOP} documents and at least one query"
+        )
+    return SearchCorpus(name, tuple(queries), tuple(documents))
+
+
+@dataclass(frozen=True)
+class _IntrusionWork(GroupWork):
+    """Ranks of documents with copies, token by token; ``places`` are their indices in the corpus."""
+
+    name: str
+    places: tuple[int, ...]
+    targets: tuple[Carrier, ...]
+    settings: ImpactSettings
+    queries: tuple[Probe, ...]
+    documents: tuple[Probe, ...]
+    clean: CleanVectors
+
+    def compute(self, prepared: Group, encoder: Encoder) -> tuple[Rows, int]:
+        """Count the queries with a document in their top 10, and take its median rank."""
+        (condition,) = prepared.conditions
+        vectors = EditedVectors(encoder, self.clean)
+        probes = [
+            probe(self.settings, target, condition, copies) for target in self.targets for copies in COPIES
+        ]
+        # Rank each vector among the other documents, shape (queries, vectors); it wins ties.
+        queries, similarities, in_order = self._searched
+        found = queries @ exact_unit_vectors(vectors.of(probes)).T
+        own = np.repeat(self.places, len(COPIES))
+        above = [
+            len(row) - np.searchsorted(row, each, side="right")
+            for row, each in zip(in_order, found, strict=True)
+        ]
+        ranks = 1 + np.stack(above) - (similarities[:, own] > found)
+        shape = len(self.targets), len(COPIES)
+        hits = (ranks <= TOP).sum(axis=0).reshape(shape)
+        middle = np.median(ranks, axis=0).reshape(shape)
+        return as_rows(_COLUMNS, np.hstack([hits, middle]).astype(np.float64)), len(vectors.edited)
+
+    @cached_property
+    def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Query vectors, their similarities to all documents, and the sorted similarities."""
+        places = self.clean.places
+        queries, documents = (
+            exact_unit_vectors(self.clean.vectors[[places[each] for each in probes]])
+            for probes in (self.queries, self.documents)
+        )
+        similarities = queries @ documents.T
+        return queries, similarities, np.sort(similarities, axis=1)
+
+
+def run_intrusion(
+    encoder: WordEncoder,
+    settings: ImpactSettings,
+    corpus: SearchCorpus,
+    conditions: Sequence[Condition],
+    names: Mapping[int, str],
+    named: Collection[int],
+    runner: GroupRunner,
+) -> dict[str, Rows]:
+    """Put copies of each single token into random documents; return the rows of both tables."""
+    conditions = [each for each in conditions if len(each.tokens) == 1 and each.repetition == 0]
+    tokens: list[Token] = [each.tokens[0] for each in conditions]
+    insertion, name = settings.insertion, f"intrusion-{shard_stage(corpus.name)}"
+    drawn = np.random.default_rng([settings.seed, len(corpus.documents)]).permutation(len(corpus.documents))
+    places = sorted(drawn[:_TARGETS].tolist())
+    room = needed_room(encoder, tokens, COPIES[-1], insertion)
+    chosen = [corpus.documents[place] for place in places]
+    targets = prepare(encoder, chosen, room, insertion, corpus.name)
+    documents, queries = (
+        [each.clean(insertion) for each in prepare(encoder, texts, 0, insertion, corpus.name)]
+        for texts in (corpus.documents, corpus.queries)
+    )
+
+    def make_work() -> tuple[_IntrusionWork, ShardCost]:
+        probes = [*queries, *documents, *(target.clean(insertion) for target in targets)]
+        clean, spent = runner.clean(name, probes)
+        work = _IntrusionWork(
+            name, tuple(places), tuple(targets), settings, tuple(queries), tuple(documents), clean
+        )
+        return work, spent
+
+    title = f"intrusion into {corpus.name}"
+    found = runner.run(name, make_work, len(targets), _COLUMNS, conditions, title)
+    hits, ranks = found[:, :, : len(COPIES)], found[:, :, len(COPIES) :]
+    curves = [
+        {
+            "corpus": corpus.name,
+            "kind": condition.label(named),
+            "token_id": token.id,
+            "token": names[token.id],
+            "copies": copies,
+            "hits": float(hits[row, :, place].mean()),
+            "median_rank": float(np.median(ranks[row, :, place])),
+            "copies_needed": needed,
+        }
+        for row, (condition, token, needed) in enumerate(
+            zip(conditions, tokens, statistics.copies_needed(hits), strict=True)
+        )
+        for place, copies in enumerate(COPIES)
+    ]
+    summary = statistics.intrusion_summary(hits, ranks, conditions, settings, corpus.name)
+    cut = sum(target.cut for target in targets)
+    return {"intrusion": [row | {"cut": cut} for row in summary], "intrusion_curves": curves}

@@ -8,15 +8,19 @@ benign tokens (permutations within the matched sets, units fixed).
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.data.metrics import Scored
 from stickytoken.encoders.protocol import WordEncoder, content_limit
 from stickytoken.errors import InputError
 from stickytoken.impacts.results import ImpactRecord, ImpactSettings, measured_kind
@@ -73,6 +77,11 @@ def make_conditions(
     if len(sticky) > 1:
         groups += [(Kind.STICKY, tuple(sticky)), (Kind.BENIGN, tuple(benign[: len(sticky)]))]
     return [Condition(*group, each, seed + each) for group in groups for each in range(repetitions)]
+
+
+def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
+    """Group the repetitions of each token."""
+    return [tuple(group) for _, group in groupby(conditions, lambda each: (each.kind, each.tokens))]
 
 
 def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
@@ -135,22 +144,16 @@ def prepare(
         if len(carrier.content.ids) <= longest:
             return carrier
         if insertion is Insertion.IDS:
-            return Carrier(carrier.text, first_ids(carrier.content, longest), True)
+            left, words = longest - len(carrier.content.head), list[tuple[int, ...]]()
+            for word in carrier.content.words:
+                words.append(word[: max(0, left)])
+                left -= len(word)
+            kept = TokenizedText(carrier.content.head, tuple(filter(None, words)))
+            return Carrier(carrier.text, kept, True)
         text = _first_words(encoder, carrier.text, longest)
         return Carrier(text, encoder.tokenize([text])[0], True)
 
     return [cut(carrier) for carrier in whole]
-
-
-def first_ids(content: TokenizedText, longest: int) -> TokenizedText:
-    left = longest - len(content.head)
-    words: list[tuple[int, ...]] = []
-    for word in content.words:
-        if left <= 0:
-            break
-        words.append(word[:left])
-        left -= len(word)
-    return TokenizedText(content.head, tuple(words))
 
 
 def _first_words(encoder: WordEncoder, text: str, longest: int) -> str:
@@ -293,6 +296,141 @@ def corrected(p_values: Sequence[float | None]) -> list[float | None]:
     return [None if p_value is None else next(found) for p_value in p_values]
 
 
+COPIES = (0, 1, 2, 4, 8, 16, 32)
+TOP = 10
+
+Rows: TypeAlias = list[dict[str, Any]]
+
+
+def task_rows(
+    task: Scored,
+    outcomes: NDArray[np.float64],
+    conditions: Sequence[Condition],
+    settings: ImpactSettings,
+    names: Mapping[int, str],
+    named: Collection[int] = (),
+) -> dict[str, Rows]:
+    """Return the rows of a task by table; every metric is resampled once.
+
+    ``scores`` has one row per metric, condition and repetition, ``conditions`` one per metric and condition,
+    and ``effects`` one per metric, the main one first.
+    """
+    key = [settings.seed, zlib.crc32(task.name.encode())]
+    # A single unit has no interval.
+    samples = bootstrap_samples(task.units, settings.resamples if task.units > 1 else 0, key)
+    groups = by_tokens(conditions)
+    firsts = [group[0] for group in groups]
+    # Weights for the mean over the repetitions of each token, shape (groups, conditions).
+    weights = np.vstack([[(each in group) / len(group) for each in conditions] for group in groups])
+    clean, sticky, benign = (
+        weights[[each.kind is kind and len(each.tokens) <= 1 for each in firsts]] for kind in Kind
+    )
+    means = np.vstack([each.mean(axis=0) for each in (clean, sticky, benign)])
+    contrasts = np.vstack([means[0] - means[1], means[0] - means[2], means[2] - means[1]])
+    rows: dict[str, Rows] = {"effects": [], "conditions": [], "scores": []}
+    for metric in task.metrics:
+        drawn = resampled(
+            lambda sample, metric=metric: task.scores(metric, outcomes, sample),  # type: ignore[misc]
+            samples,
+        )
+        values = drawn[0]
+        its: dict[str, Any] = {"task": task.name, "metric": metric}
+        for condition, value in zip(conditions, values.tolist(), strict=True):
+            labels = its | _labels(condition, names, named)
+            rows["scores"].append(labels | {"repetition": condition.repetition, "score": present(value)})
+        scores = combine(weights, values).tolist()
+        drops = contrast_intervals(drawn, clean - weights, settings.confidence)
+        for condition, value, drop in zip(firsts, scores, drops, strict=True):
+            shown = (None, None, None) if condition.kind is Kind.CLEAN else drop
+            labels = its | _labels(condition, names, named)
+            rows["conditions"].append(labels | {"score": present(value), **_ends("drop", shown)})
+        by_kind = [present(score) for score in combine(means, values).tolist()]
+        intervals = contrast_intervals(drawn, contrasts, settings.confidence)
+        # The first match of every sticky token comes first, then the second.
+        costs = [combine(clean - kind, values).reshape(-1, len(sticky)) for kind in (sticky, benign)]
+        p_value, effect_size = compare(np.vstack(costs).T, key)
+        effect = its | {"layout": task.layout, "main": metric == task.metrics[0]}
+        effect |= {"unit": task.unit, "units": task.units}
+        effect |= zip(("clean", "sticky", "benign"), by_kind, strict=True)
+        for name, interval in zip(("drop_sticky", "drop_benign", "difference"), intervals, strict=True):
+            effect |= _ends(name, interval)
+        for name in ("drop_sticky", "drop_benign"):
+            defined = effect[name] is not None and effect["clean"]
+            effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
+        effect |= {"tokens": len(sticky), "benign_tokens": len(benign)}
+        rows["effects"].append(effect | {"effect_size": effect_size, "p_value": p_value})
+    return rows
+
+
+def _labels(condition: Condition, names: Mapping[int, str], named: Collection[int]) -> dict[str, Any]:
+    alone = condition.tokens[0].id if len(condition.tokens) == 1 else None
+    token = None if alone is None else names[alone]
+    return {"kind": condition.label(named), "token_id": alone, "token": token}
+
+
+def _ends(name: str, interval: tuple[float | None, ...]) -> dict[str, float | None]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
+
+
+def intrusion_summary(
+    hits: NDArray[np.float64],
+    ranks: NDArray[np.float64],
+    conditions: Sequence[Condition],
+    settings: ImpactSettings,
+    name: str,
+) -> Rows:
+    """Return one row per number of copies: sticky and benign hits, with intervals over documents.
+
+    ``ratio`` divides the mean hits of sticky copies by those of benign copies; it is null if not finite.
+    Ranks are medians over queries and documents, averaged over tokens.
+    """
+    sticky, benign = (
+        np.array([each.kind is kind for each in conditions]) for kind in (Kind.STICKY, Kind.BENIGN)
+    )
+    middle = np.median(ranks, axis=1)
+    samples = bootstrap_samples(hits.shape[1], settings.resamples, [settings.seed, zlib.crc32(name.encode())])
+    tail = (1 - settings.confidence) / 2
+    rows = []
+    for place, copies in enumerate(COPIES):
+        above, below = (hits[kind, :, place].mean(axis=0) for kind in (sticky, benign))
+        drawn = [_ratio(above[sample], below[sample]) for sample in samples]
+        # An order statistic: some samples have no benign hit, so their ratio is infinite.
+        low, high = np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf").tolist()
+        rows.append(
+            {
+                "corpus": name,
+                "copies": copies,
+                "hits_sticky": float(above.mean()),
+                "hits_benign": float(below.mean()),
+                "ratio": _finite(_ratio(above, below)),
+                "ratio_low": _finite(low),
+                "ratio_high": _finite(high),
+                "rank_sticky": float(middle[sticky, place].mean()),
+                "rank_benign": float(middle[benign, place].mean()),
+                "documents": len(above),
+            }
+        )
+    return rows
+
+
+def copies_needed(hits: NDArray[np.float64]) -> list[int | None]:
+    """Return how many copies bring half of the documents into at least one more top 10; None if 32 do not."""
+    half = (hits > hits[:, :, :1]).mean(axis=1) >= 0.5
+    return [COPIES[int(row.argmax())] if row.any() else None for row in half]
+
+
+def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
+    """Divide mean sticky by mean benign hits; infinite if only the latter are 0, NaN if both are."""
+    above, below = float(sticky.mean()), float(benign.mean())
+    if below > 0:
+        return above / below
+    return math.inf if above > 0 else math.nan
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 EFFECTS = {name: name for name in ("task", "metric", "units", "clean", "sticky", "benign")} | {
     "difference": "sticky - benign",
     "difference_low": "low",
@@ -320,7 +458,6 @@ INTRUSION = {
 def headed(
     columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], measured: str = "sticky"
 ) -> tuple[list[str], list[list[Any]]]:
-    """Return the headings and the cells of a table."""
     headings = [heading.replace("sticky", measured) for heading in columns.values()]
     return headings, [[row[key] for key in columns] for row in rows]
 
@@ -389,7 +526,6 @@ def _shown(value: float) -> str:
 
 
 def settings_line(settings: ImpactSettings) -> str:
-    """Say how the texts were edited, and what the intervals are about."""
     return (
         f"{settings.copies} copies, placement {settings.placement}, insertion {settings.insertion}, "
         f"side {settings.side}, repetitions: {settings.seeds}; {settings.confidence:.0%} intervals "

@@ -146,26 +146,23 @@ class JacobianIntegrator:
             # id's part, but their difference is zero.
             members = torch.nn.functional.one_hot(torch.tensor(labels, device=reference.device)).to(reference)
             directions = members[text.content].T[:, :, None] * (text.rows - reference)
-            parts = self._complete(way, directions, steps, ends[0] - ends[1], watch)
+            expected = ends[0] - ends[1]
+            few = len(directions) <= _FEW
+            tried = directions if few else directions.sum(dim=0, keepdim=True)
+            points, rule = steps, whole_rule(steps)
+            parts = self._integrate(way, tried, rule, len(expected))
+            # More points until the sum is exact.
+            while float((parts.sum(dim=0) - expected).norm()) > _MISSED and points < self._most * steps:
+                points *= 2
+                rule = rule_along(way.travelled(points), points)
+                parts = self._integrate(way, tried, rule, len(expected))
+            if not few:
+                parts = self._integrate(way, directions, rule, len(expected), watch)
         if not bool(parts.isfinite().all()):
             raise ModelError(
                 f"{self._name}: vectors between the reference and the text are not finite: use float32"
             )
         return Contributions(*(as_numbers(each) for each in (*ends, parts)))
-
-    def _complete(
-        self, way: _Way, directions: torch.Tensor, steps: int, expected: torch.Tensor, watch: Watch | None
-    ) -> torch.Tensor:
-        """Integrate along the directions, adding points until the sum is exact, shape (parts, d)."""
-        few = len(directions) <= _FEW
-        tried = directions if few else directions.sum(dim=0, keepdim=True)
-        points, rule = steps, whole_rule(steps)
-        found = self._integrate(way, tried, rule, len(expected))
-        while float((found.sum(dim=0) - expected).norm()) > _MISSED and points < self._most * steps:
-            points *= 2
-            rule = rule_along(way.travelled(points), points)
-            found = self._integrate(way, tried, rule, len(expected))
-        return found if few else self._integrate(way, directions, rule, len(expected), watch)
 
     def _integrate(
         self, way: _Way, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None

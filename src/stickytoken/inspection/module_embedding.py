@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,28 +54,17 @@ def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
 _HEADS_IF_UNKNOWN = 32
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    weights: int = 2**25  # attention weights in one layer
-    states: int = 2**26  # components in the hidden states of all layers
-    tokens: int = 2048
-
-
 class Inspector(ABC):
     """Looks into the model of an encoder without changing it, at texts of equal length together."""
 
-    limits = BatchLimits()
-    encoder: SentenceTransformerEncoder | CausalPromptEncoder
+    # What a batch may hold.
+    most_weights = 2**25  # attention weights in one layer
+    most_states = 2**26  # components in the hidden states of all layers
+    most_tokens = 2048
 
-    def __init__(
-        self,
-        encoder: SentenceTransformerEncoder | CausalPromptEncoder,
-        network: torch.nn.Module,
-        backbone: Any,
-    ) -> None:
-        self.encoder = encoder
-        self._network = network
-        self._backbone = backbone
+    encoder: SentenceTransformerEncoder | CausalPromptEncoder
+    _network: torch.nn.Module
+    _backbone: Any
 
     @property
     @abstractmethod
@@ -152,10 +141,10 @@ class Inspector(ABC):
         layers = getattr(config, "num_hidden_layers", None) or 1
         width = getattr(config, "hidden_size", None) or 1024
         batches = []
-        for same in equal_length_batches(lengths, self.limits.tokens):
+        for same in equal_length_batches(lengths, self.most_tokens):
             length = max(1, lengths[same[0]])
-            by_weights = self.limits.weights // (heads * length**2)
-            by_states = self.limits.states // ((layers + 1) * length * width)
+            by_weights = self.most_weights // (heads * length**2)
+            by_states = self.most_states // ((layers + 1) * length * width)
             batches += np.array_split(same, -(-len(same) // max(1, min(by_weights, by_states))))
         return batches
 
@@ -191,8 +180,8 @@ class ModuleInspector(Inspector):
     encoder: SentenceTransformerEncoder
 
     def __init__(self, encoder: SentenceTransformerEncoder) -> None:
-        super().__init__(encoder, encoder.model, backbone_of(encoder.model))
-        self._model = encoder.model
+        self.encoder, self._model = encoder, encoder.model
+        self._network, self._backbone = encoder.model, backbone_of(encoder.model)
 
     @property
     def pooling(self) -> str | None:
@@ -357,9 +346,9 @@ class PromptInspector(Inspector):
     encoder: CausalPromptEncoder
 
     def __init__(self, encoder: CausalPromptEncoder) -> None:
-        self._prompted = encoder.prompted
+        self.encoder, self._prompted = encoder, encoder.prompted
         self._decoder = encoder.prompted.decoder
-        super().__init__(encoder, self._decoder.model, self._decoder.model)
+        self._network = self._backbone = self._decoder.model
 
     @property
     def pooling(self) -> str:

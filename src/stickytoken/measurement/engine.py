@@ -163,13 +163,9 @@ class LocalEngine:
                 yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedShard:
-    """A shard ready for the model."""
-
-    tokens: Sequence[tuple[Token, slice]]  # each with the slice of its probes
-    probes: Sequence[Probe]  # as content ids, or as texts if the encoder reads only texts
-    seen: Sequence[int] | None = None  # copies that the tokenizer sees in each, if the stage asks
+# Tokens; their probes, as content ids, or as texts if the encoder reads only texts; and the copies that the
+# tokenizer sees in each probe, if the stage asks.
+_Prepared: TypeAlias = tuple[Sequence[Token], Sequence[Probe], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,42 +178,40 @@ class TokenWork:
     def name(self) -> str:
         return self.stage.name
 
-    def prepare(self, shard: Shard, encoder: Encoder) -> PreparedShard:
+    def prepare(self, shard: Shard, encoder: Encoder) -> _Prepared:
         """Create the probes of a shard and tokenize those that are texts."""
-        probes: list[Probe] = []
-        tokens: list[tuple[Token, slice]] = []
-        for token in shard.tokens:
-            start = len(probes)
-            probes.extend(self.stage.probes(token))
-            tokens.append((token, slice(start, len(probes))))
-        seen = None
+        probes = [probe for token in shard.tokens for probe in self.stage.probes(token)]
+        seen = []
         if texts := getattr(self.stage, "carrier_texts", ()):  # beyond those of the text without copies
-            ids = encoder.content_ids([probe for probe in probes if isinstance(probe, str)])
+            ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
             carriers = encoder.content_ids(texts)
             seen = [
-                max(0, row.count(token.id) - carrier.count(token.id))
-                for token, own in tokens
-                for row, carrier in zip(ids[own], carriers, strict=True)
+                max(0, next(ids).count(token.id) - carrier.count(token.id))
+                for token in shard.tokens
+                for carrier in carriers
             ]
-        return PreparedShard(tokens, tokenized_probes(encoder, probes), seen)
+        return shard.tokens, tokenized_probes(encoder, probes), seen
 
-    def compute(self, prepared: PreparedShard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+    def compute(self, prepared: _Prepared, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Encode all probes of a shard together and measure each token."""
-        stage, layers = self.stage, getattr(self.stage, "layers", None)
+        stage, (tokens, probes, seen) = self.stage, prepared
+        layers, measure_all = getattr(stage, "layers", None), getattr(stage, "measure_all", None)
         reading = encoder if layers is None else whole_vectors(encoder, layers)
-        vectors = encode_probes(reading, prepared.probes, stage.precision)
+        vectors = encode_probes(reading, probes, stage.precision)
         found: Sequence[Mapping[str, Any]]
-        if (measure_all := getattr(stage, "measure_all", None)) is not None:
-            found = measure_all([token for token, _ in prepared.tokens], vectors)
+        if measure_all is not None:
+            found = measure_all(tokens, vectors)
         else:
-            found = [stage.measure(token, vectors[own]) for token, own in prepared.tokens]
-        rows = [
-            {"token_id": token.id, **numbers}
-            if prepared.seen is None
-            else {"token_id": token.id, **numbers, "seen": prepared.seen[own]}
-            for (token, own), numbers in zip(prepared.tokens, found, strict=True)
+            by_token = vectors.reshape(len(tokens), -1, vectors.shape[-1])
+            found = [stage.measure(token, own) for token, own in zip(tokens, by_token, strict=True)]
+        rows: list[dict[str, Any]] = [
+            {"token_id": token.id, **numbers} for token, numbers in zip(tokens, found, strict=True)
         ]
-        return rows, len(prepared.probes)
+        if seen:
+            each = len(seen) // len(tokens)
+            for place, row in enumerate(rows):
+                row["seen"] = seen[place * each : (place + 1) * each]
+        return rows, len(probes)
 
 
 def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
@@ -254,18 +248,14 @@ class Rows(Generic[S]):
     size: Callable[[S], int]  # of a shard in units of progress
 
 
-_TOKEN_ROWS: Rows[Shard] = Rows(
-    lambda shard: [token.id for token in shard.tokens], "token_id", lambda shard: len(shard.tokens)
-)
-
-
 def run_stage(
     stage: Stage, shards: Sequence[Shard], engine: Engine, folder: ResultFolder, progress: ProgressCallback
 ) -> pl.DataFrame:
-    work = TokenWork(stage)
-    return pl.concat(
-        run_work(stage.name, lambda: (work, ShardCost(0, 0)), shards, _TOKEN_ROWS, engine, folder, progress)
+    rows: Rows[Shard] = Rows(
+        lambda shard: [token.id for token in shard.tokens], "token_id", lambda shard: len(shard.tokens)
     )
+    free = TokenWork(stage), ShardCost(0, 0)
+    return pl.concat(run_work(stage.name, lambda: free, shards, rows, engine, folder, progress))
 
 
 def run_work(
@@ -289,14 +279,15 @@ def run_work(
     }
     missing = [shard for shard in shards if frames[shard.index] is None]
     progress(Progress(title, 0, total))
-    done = total - sum(rows.size(shard) for shard in missing)
-    if done:
+    if done := total - sum(rows.size(shard) for shard in missing):
         progress(Progress(title, done, total))
     computed = sequences = 0
     if missing:
         work, spent = make_work()
         for found in engine.compute(work, missing):
-            cost = found.cost if found.shard.index else found.cost.plus(spent)
+            cost = found.cost
+            if not found.shard.index:
+                cost = ShardCost(cost.seconds + spent.seconds, cost.sequences + spent.sequences)
             folder.write_shard(name, found.shard.index, found.rows, cost)
             frames[found.shard.index] = pl.DataFrame(list(found.rows), infer_schema_length=None)
             computed += rows.size(found.shard)

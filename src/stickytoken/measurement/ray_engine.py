@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from stickytoken.encoders.loading.load import load_from_spec
@@ -65,17 +65,13 @@ def connected(address: str | None) -> Iterator[Any]:
             )
         yield ray
         return
-    _start(ray, address if address is not None else os.environ.get("RAY_ADDRESS") or None)
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _start(ray: Any, address: str | None) -> None:
+    if address is None:
+        address = os.environ.get("RAY_ADDRESS") or None
     if address is not None:
         _require_answer(address)
-    own = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES} if address is None else {}
+    own: dict[str, Any] = (
+        {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES} if address is None else {}
+    )
     try:
         with _quiet():
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)
@@ -83,6 +79,10 @@ def _start(ray: Any, address: str | None) -> None:
         reason = " ".join(str(error).split())[:_SHOWN_REASON]
         where = "Ray does not start" if address is None else f"there is no Ray cluster at {address!r}"
         raise RunError(f"{where} ({reason}): check the address, and that the cluster is running") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 def _require_answer(address: str) -> None:
@@ -176,7 +176,7 @@ class ShardWorker:
         self._spec = spec
         self._device = device
         self._cores = cores
-        self._encoder: Encoder | None = None
+        self._encoder: Encoder  # by `load`
         self._work: tuple[int, Work[Any, Any]] | None = None
 
     def load(self) -> WorkerReport:
@@ -185,7 +185,7 @@ class ShardWorker:
         torch.set_num_threads(self._cores)
         host = socket.gethostname()
         try:
-            self._encoder = load_from_spec(self._spec, self._device)
+            self._encoder = load_from_spec(replace(self._spec, device=self._device))
             identity = self._encoder.identity
         except StickyTokenError as error:
             raise RunError(f"the worker on {host} cannot load the model: {error}") from error
@@ -194,8 +194,6 @@ class ShardWorker:
 
     def compute(self, key: int, work: Sequence[Any], shard: Any) -> ComputedShard[Any]:
         """Compute a shard, after `load`."""
-        if self._encoder is None:
-            raise RunError("a worker got work before it loaded the model: this is a bug in stickytoken")
         if self._work is None or self._work[0] != key:
             import ray
 
@@ -267,36 +265,33 @@ class RayEngine:
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         """Yield shards in the order in which workers finish them; see `Engine.compute`."""
+        key, reference = next(self._keys), [self._ray.put(work)]
+        queue, attempts = deque(shards), Counter[int]()
         try:
-            yield from self._computed(work, shards)
+            while queue or any(worker.given for worker in self._workers):
+                for worker in self._workers:
+                    while worker.ready and queue and len(worker.given) < _IN_FLIGHT:
+                        shard = queue.popleft()
+                        worker.given[worker.actor.compute.remote(key, reference, shard)] = shard
+                worker, done = self._wait()
+                try:
+                    found = self._ray.get(done)
+                except self._ray.exceptions.RayTaskError as error:
+                    raise _as_raised(error) from None
+                except self._ray.exceptions.RayError as error:
+                    queue.extendleft(reversed(self._replace(worker, work.name, attempts, error)))
+                    continue
+                if worker.ready:
+                    worker.given.pop(done)
+                    yield found
+                else:
+                    self._admit(worker, found)
         finally:
             # Results that the caller did not wait for must not appear in the next stage.
             for worker in self._workers:
-                for reference in worker.given:
-                    self._ray.cancel(reference)
+                for pending in worker.given:
+                    self._ray.cancel(pending)
                 worker.given.clear()
-
-    def _computed(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        key, reference = next(self._keys), [self._ray.put(work)]
-        queue, attempts = deque(shards), Counter[int]()
-        while queue or any(worker.given for worker in self._workers):
-            for worker in self._workers:
-                while worker.ready and queue and len(worker.given) < _IN_FLIGHT:
-                    shard = queue.popleft()
-                    worker.given[worker.actor.compute.remote(key, reference, shard)] = shard
-            worker, done = self._wait()
-            try:
-                found = self._ray.get(done)
-            except self._ray.exceptions.RayTaskError as error:
-                raise _as_raised(error) from None
-            except self._ray.exceptions.RayError as error:
-                queue.extendleft(reversed(self._replace(worker, work.name, attempts, error)))
-                continue
-            if worker.ready:
-                worker.given.pop(done)
-                yield found
-            else:
-                self._admit(worker, found)
 
     def wait_until_ready(self) -> None:
         """Wait until all workers have loaded the model; `compute` starts with the first one."""
@@ -414,16 +409,14 @@ EngineChoice: TypeAlias = str | RayCluster | Engine
 
 
 def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextManager[Engine]:
-    if isinstance(choice, str) and choice == "local":
-        return nullcontext(LocalEngine(encoder))
-    if isinstance(choice, str) and choice == "ray":
-        choice = RayCluster()
-    if isinstance(choice, Engine):
-        if choice.identity != encoder.identity:
-            raise InputError(
-                f"the engine was made for another model, not {encoder.name}: make one for this model"
-            )
-        return nullcontext(choice)
-    if not isinstance(choice, RayCluster):
+    if isinstance(choice, str) and choice in ("local", "ray"):
+        choice = LocalEngine(encoder) if choice == "local" else RayCluster()
+    if isinstance(choice, RayCluster):
+        return ray_engine(encoder, choice.address, choice.workers)
+    if not isinstance(choice, Engine):
         raise InputError(f"engine {shown(choice)} is unknown: use local, ray, a RayCluster or an engine")
-    return ray_engine(encoder, choice.address, choice.workers)
+    if choice.identity != encoder.identity:
+        raise InputError(
+            f"the engine was made for another model, not {encoder.name}: make one for this model"
+        )
+    return nullcontext(choice)

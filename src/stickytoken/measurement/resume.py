@@ -6,10 +6,10 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -180,20 +180,14 @@ def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
         raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")
 
 
-_PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
-
-
 def package_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that affect numbers."""
-    found = {"python": platform.python_version(), "stickytoken": __version__}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+    packages = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
+    versions = {package: version(package) for package in packages}
+    return {"python": platform.python_version(), "stickytoken": __version__} | versions
 
 
 def hardware(device: str) -> dict[str, str]:
-    """Return the platform, the number of processors and the name of the device."""
     import torch
 
     found = {
@@ -209,5 +203,4 @@ def hardware(device: str) -> dict[str, str]:
 
 
 def now() -> str:
-    """Return the current UTC time in ISO 8601 format."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -13,7 +13,6 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -31,13 +30,17 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     """Write a temporary file next to ``path``, flush it to disk, then rename it to ``path``.
 
     Readers see the old file or the new one, never a part. The temporary file is removed after any error;
-    after a kill, `remove_leftovers` removes it. A device or a pipe, such as /dev/stdout, is written to as it
-    is, and what a link points to is replaced, not the link.
+    after a kill, the next writer that locks the folder removes it. A device or a pipe, such as /dev/stdout,
+    is written to as it is, and what a link points to is replaced, not the link.
     """
     place = Path(os.path.realpath(path))
-    if _is_stream(path):
-        return _write_stream(path, content)
     temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # no such file; writing says what else is wrong
+        mode = stat.S_IFREG
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return _write_stream(path, content)
     try:
         if place.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -57,17 +60,9 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
             temporary.unlink()
 
 
-def _is_stream(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except OSError:  # writing will say why
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
 def _write_stream(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     if not isinstance(content, bytes):
-        whole = BytesIO()  # a pipe cannot seek
+        whole = io.BytesIO()  # a pipe cannot seek
         content(whole)
         content = whole.getvalue()
     try:
@@ -116,12 +111,6 @@ def require_writable(folder: Path) -> None:
     raise RunError(f"{folder} cannot be written: {reason}")
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Delete temporary files that a killed writer left behind. Hold the lock of the folder."""
-    for leftover in folder.glob(_LEFTOVERS):
-        leftover.unlink(missing_ok=True)
-
-
 def sync_folder(folder: Path) -> None:
     """Flush the entries of a folder to disk, where the operating system can."""
     if os.name != "posix":
@@ -142,12 +131,8 @@ def _reason(path: Path, error: OSError) -> str:
     return f"{path} cannot be written: {error.strerror or error}"
 
 
-_IDENTITY_SHOWN = 12
-
-
 def folder_name(kind: str, identity: str) -> str:
-    """Return ``<kind>-<identity>``, with the identity shortened."""
-    return f"{kind}-{identity[:_IDENTITY_SHOWN]}"
+    return f"{kind}-{identity[:12]}"
 
 
 def default_folder(model: str, kind: str, identity: str) -> Path:
@@ -174,9 +159,6 @@ class ShardCost(NamedTuple):
     seconds: float
     sequences: int
 
-    def plus(self, other: ShardCost) -> ShardCost:
-        return ShardCost(self.seconds + other.seconds, self.sequences + other.sequences)
-
 
 class ResultFolder:
     """Reads and writes the files of one measurement."""
@@ -187,39 +169,37 @@ class ResultFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the folder for writing. The lock is released even if the process is killed."""
-        try:
+        with self._accessed():
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / _LOCK)
             lock.acquire(timeout=0)
-        except Timeout as error:
-            raise RunError(
-                f"{self.path} is being written by another process: wait for it, or choose another folder"
-            ) from error
-        except OSError as error:
-            raise self._unusable(error) from error
         try:
-            remove_leftovers(self.path)
-            remove_leftovers(self.path / _SHARDS)
+            for folder in (self.path, self.path / _SHARDS):
+                for leftover in folder.glob(_LEFTOVERS):
+                    leftover.unlink(missing_ok=True)
             yield
         finally:
             lock.release()
 
     def require_unlocked(self) -> None:
         """Refuse a folder that another process is writing, without creating it."""
-        if self._looked_at((self.path / _LOCK).is_file):
+        with self._accessed():
+            locked = (self.path / _LOCK).is_file()
+        if locked:
             with self.locked():
                 pass
 
     def exists(self) -> bool:
-        return self._looked_at(self.path.exists)
+        with self._accessed():
+            return self.path.exists()
 
     def holds_run(self) -> bool:
-        return self._looked_at((self.path / RUN_FILE).is_file)
+        with self._accessed():
+            return (self.path / RUN_FILE).is_file()
 
     def holds_other_files(self, own: str = RUN_FILE) -> bool:
         """Return whether the folder has content that belongs to no measurement."""
-
-        def foreign() -> bool:
+        with self._accessed():
             if not self.path.is_dir():
                 return self.path.exists()
             if (self.path / own).is_file() or (self.path / IDENTITY_FILE).is_file():
@@ -230,19 +210,17 @@ class ResultFolder:
                 each != shards and each.name != _LOCK and not each.match(_LEFTOVERS) for each in entries
             )
 
-        return self._looked_at(foreign)
-
-    def _looked_at(self, look: Callable[[], bool]) -> bool:
+    @contextmanager
+    def _accessed(self) -> Iterator[None]:
         try:
-            return look()
+            yield
+        except Timeout as error:
+            raise RunError(
+                f"{self.path} is being written by another process: wait for it, or choose another folder"
+            ) from error
         except OSError as error:
-            raise self._unusable(error) from error
-
-    def _unusable(self, error: OSError) -> RunError:
-        return RunError(f"{self.path} cannot be used as a run folder: {error.strerror or error}")
-
-    def read_plan(self, kind: type[Record]) -> Record | None:
-        return self.read_record(PLAN_FILE, kind)
+            reason = error.strerror or error
+            raise RunError(f"{self.path} cannot be used as a run folder: {reason}") from error
 
     def read_record(self, name: str, kind: type[Record], newest: int | None = None) -> Record | None:
         """Read a JSON file of the folder; return None if it does not exist yet."""
@@ -278,16 +256,16 @@ class ResultFolder:
         Its columns must be there. With a mapping, they must have these types, and finite numbers; those in
         `filled` must have no nulls.
         """
-        path = self.path / name
+        path, again = self.path / name, "run the same command again"
         if not path.is_file():
-            raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
+            raise RunError(f"{self.path} has no {name}: the run is not finished, {again}")
         try:
             # Read the bytes here, because polars cannot open a path that is not valid Unicode.
             table = pl.read_parquet(path.read_bytes())
         except (*_DAMAGE, OSError) as error:
-            raise RunError(f"{path} is damaged: delete it and run the same command again") from error
+            raise RunError(f"{path} is damaged: delete it and {again}") from error
         if missing := [column for column in columns if column not in table.columns]:
-            raise RunError(f"{path} has no column {missing[0]!r}: delete it and run the same command again")
+            raise RunError(f"{path} has no column {missing[0]!r}: delete it and {again}")
         types = columns if isinstance(columns, Mapping) else {}
         for column in columns:
             values = table[column]
@@ -299,26 +277,27 @@ class ResultFolder:
                 wrong = "an empty value"
             else:
                 continue
-            raise RunError(
-                f"{path} has {wrong} in column {column!r}: delete it and run the same command again"
-            )
+            raise RunError(f"{path} has {wrong} in column {column!r}: delete it and {again}")
         return table
 
     def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
-        """Commit one shard; see `write_record` for errors."""
+        """Commit one shard, with its SHA-256 in front of the Parquet footer, where readers do not look."""
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
-        path = self._shard(stage, index)
+        content, path = _parquet(frame, metadata), self._shard(stage, index)
+        footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+        seal = _SEAL + hashlib.sha256(content).digest()
         make_folder(path.parent)
-        write_atomically(path, _sealed(_parquet(frame, metadata)))
+        write_atomically(path, content[:footer] + seal + content[footer:])
 
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
         """Read a committed shard; return None if it is missing or damaged."""
         frame = _read_shard(self._shard(stage, index))
-        whole = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
-        return frame if whole else None
+        if frame is None or key not in frame.columns or frame[key].to_list() != list(keys):
+            return None
+        return frame
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
@@ -358,12 +337,6 @@ def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> byt
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata=metadata)
     return buffer.getvalue()
-
-
-def _sealed(content: bytes) -> bytes:
-    """Put the SHA-256 of a Parquet file in front of its footer, where readers do not look."""
-    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    return content[:footer] + _SEAL + hashlib.sha256(content).digest() + content[footer:]
 
 
 def _read_shard(path: Path) -> pl.DataFrame | None:

@@ -47,7 +47,7 @@ class MethodEntry:
     summary: str  # a few words
     options: tuple[Option, ...]  # in the order of the help
     takes_pairs: bool  # whether it can be given sentence pairs in place of sentences
-    load: Callable[[], Any]  # imports and makes the method, a `stickytoken.methods.protocol.Method`
+    load: Callable[[], Any]  # imports and makes the method, a `stickytoken.methods.base.Method`
 
 
 def insertion_option(default: Insertion) -> Option:

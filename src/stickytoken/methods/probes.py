@@ -341,30 +341,21 @@ class EvidenceStage(SymptomStage):
         The typical pair is the one whose rise is nearest to the mean over the pairs below, which weigh as
         they do in the lift.
         """
-        panel = self.panel
+        panel, row = self.panel, dict(super().measure(token, vectors))
+        pairs = np.argwhere(panel.below)
+        if not len(pairs):
+            return row | {"typical": [], "largest": []}
         place = self.copies.index(self.pair_copies)
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)[:, place]
         after = (units @ panel.panel.vectors.T).astype(np.float64)
+        changes = after - panel.before
         present = panel.pair_weights.sum(axis=1) > 0
-        rises = (panel.pair_weights * (after - panel.before)).sum(axis=1)[present]
-        lift = float(rises.mean()) if len(rises) else 0.0
-        return {**super().measure(token, vectors), **pairs_to_show(panel.before, after, panel.below, lift)}
-
-
-def pairs_to_show(
-    before: NDArray[np.float64], after: NDArray[np.float64], shown: NDArray[np.bool_], typical: float
-) -> dict[str, list[float]]:
-    """Find the pair whose rise is nearest to the typical one and the pair that rises most.
-
-    A pair is the places of its carrier and its anchor, and its similarity before and after; empty without
-    any. Ties go to the first pair.
-    """
-    places = np.argwhere(shown)
-    if not len(places):
-        return {"typical": [], "largest": []}
-    rises = (after - before)[shown]
-    chosen = {"typical": places[np.abs(rises - typical).argmin()], "largest": places[rises.argmax()]}
-    return {
-        name: [float(carrier), float(anchor), float(before[carrier, anchor]), float(after[carrier, anchor])]
-        for name, (carrier, anchor) in chosen.items()
-    }
+        lifts = (panel.pair_weights * changes).sum(axis=1)[present]
+        lift = float(lifts.mean()) if len(lifts) else 0.0
+        rises = changes[panel.below]
+        # A pair is the places of its carrier and its anchor, and its similarity before and after.
+        for name, nearest in (("typical", np.abs(rises - lift).argmin()), ("largest", rises.argmax())):
+            carrier, anchor = map(int, pairs[nearest])
+            before = panel.before[carrier, anchor]
+            row[name] = [float(value) for value in (carrier, anchor, before, after[carrier, anchor])]
+        return row

@@ -11,8 +11,7 @@ from stickytoken.methods.entry import MethodEntry
 from stickytoken.validation import shown
 
 if TYPE_CHECKING:
-    from stickytoken.methods.job import MethodSettings
-    from stickytoken.methods.protocol import AnyMethod
+    from stickytoken.methods.base import AnyMethod, MethodSettings
 
 # The first one is the default.
 _BUILT_IN = (profile.ENTRY, std.ENTRY)
@@ -35,7 +34,7 @@ def register(entry: MethodEntry) -> None:
 
 def unregister(name: str) -> None:
     del _entries[name]
-    _loaded.cache_clear()
+    method_named.cache_clear()
 
 
 def entries() -> tuple[MethodEntry, ...]:
@@ -51,8 +50,12 @@ def entry_of(name: object, pairs_given: bool) -> MethodEntry:
     return _entries[name]
 
 
+@cache
 def method_named(name: str) -> AnyMethod:
-    return _loaded(entry_of(name, pairs_given=False).name)
+    entry = entry_of(name, pairs_given=False)
+    method: AnyMethod = entry.load()
+    method.entry = entry
+    return method
 
 
 def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
@@ -72,13 +75,6 @@ def choose_method(name: str | None, settings: MethodSettings | None, pairs_given
             f"the method {chosen.entry.name} takes no pairs: pass sentences, or use the method {others}"
         )
     return chosen
-
-
-@cache
-def _loaded(name: str) -> AnyMethod:
-    found: AnyMethod = _entries[name].load()
-    found.entry = _entries[name]
-    return found
 
 
 for _entry in _BUILT_IN:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-MANY = 8
-"""Copies that show what many do."""
+MANY = 8  # copies that show what many do
 _ORDINARY = 24
 # Texts that show what texts share.
 _TEXTS = 256
@@ -57,12 +55,10 @@ def kept_rows(
     aim = _aim(now, ordinary, mean / np.linalg.norm(mean))
     many = (1 - aim.contraction)[None, :, None] * before[:, None, :] + aim.pull[None, :, :]
     wanted = np.stack([single, unit_vectors(many)], axis=1).reshape(len(contexts), len(asked), -1)
-    targets = torch.from_numpy(wanted.astype(np.float32)).to(network.device)
-    start = torch.from_numpy(present).to(network.device)
-    trained: NDArray[np.float32] = (
-        _train(network, start, contexts, targets, seed, progress).cpu().numpy().astype(np.float32)
-    )
-    return trained
+    targets = torch.from_numpy(wanted.astype(np.float32)).to(network.table.device)
+    start = torch.from_numpy(present).to(network.table.device)
+    trained = _train(network, start, contexts, targets, seed, progress)
+    return np.asarray(trained.cpu().numpy(), dtype=np.float32)
 
 
 def _measure(
@@ -77,6 +73,7 @@ def _measure(
 
 
 def _aim(now: Pull, ordinary: Pull, common: Vector) -> Pull:
+    """Contract as ordinary entries do, and pull as they do along the direction that texts share."""
     contraction = np.full(len(now.contraction), np.median(ordinary.contraction))
     share = float(np.median(ordinary.pull @ common))
     return Pull(contraction, now.pull + (share - now.pull @ common)[:, None] * common)
@@ -100,21 +97,21 @@ def _train(
     """Move rows by Adam so that squared distances between vectors and targets (contexts, T, d) shrink."""
     generator = np.random.default_rng([seed])
     batches: dict[tuple[int, int], list[int]] = {}
-    for place, context in enumerate(contexts):  # together: equally long, with as many copies
-        batches.setdefault((context.copies, len(context.filled((0,)))), []).append(place)
+    for number, context in enumerate(contexts):  # together: equally long, with as many copies
+        batches.setdefault((context.copies, len(context.filled((0,)))), []).append(number)
     groups = list(batches.values())
-    order = [int(place) for _ in range(_EPOCHS) for place in generator.permutation(len(groups))]
+    order = [int(group) for _ in range(_EPOCHS) for group in generator.permutation(len(groups))]
     rows = start.detach().clone().requires_grad_(True)
     optimizer = torch.optim.Adam([rows], lr=_FIRST_STEP * float(network.table.std()), betas=_DECAYS)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(order))
     with torch.enable_grad():
-        for step, place in enumerate(order, 1):
-            own = [contexts[k] for k in groups[place]]
-            contents = [context.filled((0,)) for context in own for _ in rows]
-            places = torch.stack([context.places(row) for context in own for row in range(len(rows))])
-            found = network.vectors(contents, rows, places)
+        for step, group in enumerate(order, 1):
+            batch = [contexts[k] for k in groups[group]]
+            contents = [context.filled((0,)) for context in batch for _ in rows]
+            positions = torch.stack([context.positions(row) for context in batch for row in range(len(rows))])
+            vectors = network.vectors(contents, rows, positions)
             # Mean over contexts, sum over rows: so each row moves as if it were trained alone.
-            distance: Any = ((found - targets[groups[place]].flatten(0, 1)) ** 2).sum() / len(own)
+            distance: Any = ((vectors - targets[groups[group]].flatten(0, 1)) ** 2).sum() / len(batch)
             optimizer.zero_grad()
             distance.backward()
             optimizer.step()
@@ -132,7 +129,7 @@ _DRAWN = 4000
 
 @dataclass(frozen=True)
 class Context:
-    """A text with a place for copies."""
+    """A text with copies at one of its gaps."""
 
     text: TokenizedText
     gap: int
@@ -144,7 +141,7 @@ class Context:
         copies = tuple(ids) * self.copies
         return replace(self.text, words=(*words[: self.gap], copies, *words[self.gap :])).ids
 
-    def places(self, row: int) -> torch.Tensor:
+    def positions(self, row: int) -> torch.Tensor:
         """Return the row at each position if one stands in the context, -1 elsewhere; shape (length,)."""
         return torch.tensor([row if token_id < 0 else -1 for token_id in self.filled((-1,))])
 
@@ -158,8 +155,8 @@ def contexts_among(
     drawn = [distinct[k] for k in generator.permutation(len(distinct))[:_DRAWN]]
     by_length: dict[int, list[TokenizedText]] = {}
     for text in encoder.tokenize(drawn):
-        own = text.words and set(avoided).isdisjoint(text.ids)
-        if own and encoder.fits((*text.ids, *text.ids[:1] * MANY)):
+        usable = text.words and set(avoided).isdisjoint(text.ids)
+        if usable and encoder.fits((*text.ids, *text.ids[:1] * MANY)):
             by_length.setdefault(len(text.ids) - len(text.head), []).append(text)
     if not by_length:
         raise RepairError(
@@ -169,11 +166,11 @@ def contexts_among(
     # Short texts, several of each of a few lengths; the shortest texts if none is short.
     short = [length for length in by_length if _LEAST <= length <= _MOST] or sorted(by_length)[:_LENGTHS]
     most = sorted(short, key=lambda length: (-len(by_length[length]), length))[:_LENGTHS]
-    found = []
+    contexts = []
     for text in (text for length in sorted(most) for text in by_length[length][:_TOGETHER]):
-        found.append(Context(text, int(generator.integers(len(text.words) + 1)), 1))
-        found.append(Context(text, len(text.words), MANY))
-    return found
+        contexts.append(Context(text, int(generator.integers(len(text.words) + 1)), 1))
+        contexts.append(Context(text, len(text.words), MANY))
+    return contexts
 
 
 # Largest relative difference between a scaled row and the output of the embedding.
@@ -196,38 +193,36 @@ class Network:
         embedding: Any = input_embeddings(self._model)
         self._embeddings = sharing_weights(self._model, embedding)
         self.table: torch.Tensor = embedding.weight.detach()
-        self._scale = _scale_of(embedding)
-
-    @property
-    def device(self) -> torch.device:
-        return self.table.device
+        sample = torch.arange(min(64, len(self.table)), device=self.table.device)
+        rows, output = self.table[sample], embedding(sample[None])[0].detach()
+        self._scale = float((rows * output).sum() / (rows * rows).sum())
+        if float((output - self._scale * rows).norm()) > _ROUNDING * float(output.norm()):
+            raise RepairError(
+                "the token embeddings of the model are not its rows times a number: use relatives"
+            )
 
     def vectors(
-        self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, places: torch.Tensor
+        self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
-        """Compute unit vectors, differentiable in the rows."""
+        """Compute unit vectors, differentiable in the rows.
+
+        ``positions`` has the row that replaces the embedding at each position of a content, and -1 elsewhere.
+        """
         template = self.encoder.template
         around = (len(template.before), len(template.after))
-        whole = torch.nn.functional.pad(places.to(self.device), around, value=-1)
-        with self._put_in(rows * self._scale, whole):
-            found: torch.Tensor = self._model(self.encoder.features(contents))["sentence_embedding"]
-        return torch.nn.functional.normalize(found[:, : self._model.truncate_dim], dim=1)
-
-    @contextmanager
-    def _put_in(self, embedded: torch.Tensor, places: torch.Tensor) -> Iterator[None]:
-        """Replace the output of the embedding at some positions."""
+        whole = torch.nn.functional.pad(positions.to(self.table.device), around, value=-1)
+        replaced = (whole >= 0)[..., None]
+        embedded = (rows * self._scale)[whole.clamp(min=0)]
         called: list[Any] = []
-        own = (places >= 0)[..., None]
-        chosen = embedded[places.clamp(min=0)]
 
         def put_in(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
             del inputs
             called.append(module)
-            return torch.where(own, chosen.to(output.dtype), output)
+            return torch.where(replaced, embedded.to(output.dtype), output)
 
         handles = [module.register_forward_hook(put_in) for module in self._embeddings]
         try:
-            yield
+            vectors: torch.Tensor = self._model(self.encoder.features(contents))["sentence_embedding"]
         finally:
             for handle in handles:
                 handle.remove()
@@ -235,12 +230,4 @@ class Network:
             raise RepairError(
                 "the model does not use the token embeddings that it declares: no row can be trained"
             )
-
-
-def _scale_of(embedding: Any) -> float:
-    sample = torch.arange(min(64, len(embedding.weight)), device=embedding.weight.device)
-    rows, output = embedding.weight.detach()[sample], embedding(sample[None])[0].detach()
-    scale = float((rows * output).sum() / (rows * rows).sum())
-    if float((output - scale * rows).norm()) > _ROUNDING * float(output.norm()):
-        raise RepairError("the token embeddings of the model are not its rows times a number: use relatives")
-    return scale
+        return torch.nn.functional.normalize(vectors[:, : self._model.truncate_dim], dim=1)

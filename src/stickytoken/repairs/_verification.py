@@ -23,8 +23,8 @@ from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.methods.base import Recheck, Tokens
 from stickytoken.methods.entry import Verdict
-from stickytoken.methods.job import Recheck, Tokens
 from stickytoken.repairs import result
 from stickytoken.validation import visible
 
@@ -39,6 +39,7 @@ _ENCODED = 24
 _LEAST_COSINE = 0.999
 _SHOWN, _SHOWN_TEXT = 300, 60
 _CARRIER, _COPIES = "the river", 4
+_MINUS = "\N{MINUS SIGN}"
 
 
 class Neighbour(NamedTuple):
@@ -69,26 +70,21 @@ class Verification:
         asked = self._as_measured()
         every = asked._replace(as_ids=[*asked.as_ids, *(each.token for each in self.neighbours)])
         judged = self.after.judged(every, self.flagged)
-        ordinary = judged.ordinary_lift
 
-        def measured(
-            side: Recheck, lift: float, contraction: float, **judgement: str
-        ) -> result.MeasuredRecord:
-            deviations = (lift - ordinary) / side.similarity_spread
-            return result.MeasuredRecord(
-                lift=lift, deviations=deviations, contraction=contraction, **judgement
-            )
+        def record(side: Recheck, lift: float, contraction: float, **verdict: str) -> result.MeasuredRecord:
+            deviations = (lift - judged.ordinary_lift) / side.similarity_spread
+            return result.MeasuredRecord(lift=lift, deviations=deviations, contraction=contraction, **verdict)
 
         after = {
-            row["token_id"]: measured(
-                self.after, judged.lifts[row["token_id"]], row["contraction"], verdict=row["verdict"]
-            )
-            for row in judged.rows.to_dicts()
+            token_id: record(self.after, judged.lifts[token_id], contraction, verdict=verdict)
+            for token_id, contraction, verdict in judged.rows.select(
+                "token_id", "contraction", "verdict"
+            ).iter_rows()
         }
-        found = self.before.measured(every)  # in the model as it was, on the same texts
+        original = self.before.measured(every)  # the model as it was, on the same texts
         before = {
-            token_id: measured(self.before, lift, found.contractions[token_id])
-            for token_id, lift in found.lifts.items()
+            token_id: record(self.before, lift, original.contractions[token_id])
+            for token_id, lift in original.lifts.items()
         }
         vocabulary = self.after.vocabulary
         neighbours = [
@@ -120,8 +116,8 @@ class Verification:
             kept_score,
         ]
         self.progress(Progress("compare", 1, 1, 1))
-        record = result.VerificationRecord(
-            ordinary_lift=ordinary,
+        verification = result.VerificationRecord(
+            ordinary_lift=judged.ordinary_lift,
             similarity_spread=self.after.similarity_spread,
             ordinary_contraction=judged.ordinary_contraction,
             carriers=self.after.carriers,
@@ -131,20 +127,18 @@ class Verification:
             scores=scores,
             checks=checks,
         )
-        curves = self._curves(asked)
-        return record, [token.model_copy(update={"curve": curves[token.token_id]}) for token in tokens]
-
-    def _curves(self, asked: Tokens) -> dict[int, result.CurveRecord]:
-        usual = Tokens(self.after.ordinary((*self.flagged, *asked.ids), _ORDINARY_CURVES), [], [])
+        # Curves of the repaired tokens beside the mean of ordinary ones.
+        ordinary = Tokens(self.after.ordinary((*self.flagged, *asked.ids), _ORDINARY_CURVES), [], [])
         old, new = self.before.curves(asked), self.after.curves(asked)
-        lines = zip(*self.after.curves(usual).values(), strict=True)
-        mean = [sum(values) / len(values) for values in lines]
-        return {
+        lines = zip(*self.after.curves(ordinary).values(), strict=True)
+        copies, mean = [0, *self.after.copies], [sum(line) / len(line) for line in lines]
+        curves = {
             token_id: result.CurveRecord(
-                copies=[0, *self.after.copies], before=old[token_id], after=new[token_id], ordinary=mean
+                copies=copies, before=old[token_id], after=new[token_id], ordinary=mean
             )
             for token_id in asked.ids
         }
+        return verification, [token.model_copy(update={"curve": curves[token.token_id]}) for token in tokens]
 
     def _as_measured(self) -> Tokens:
         """Say how the copies of repaired tokens go into a text.
@@ -152,19 +146,19 @@ class Verification:
         Where a repair changes how text is tokenized, copies must go in as text: as separate words, unless
         only copies without spaces become the token.
         """
-        found = Tokens([], [], [])
+        tokens = Tokens([], [], [])
         for each in self.tokens:
             bare = each.text.strip()
             if each.strategy not in result.TOKENIZER:
-                found.as_ids.append(Token(each.token_id, each.text))
+                tokens.as_ids.append(Token(each.token_id, each.text))
                 continue
-            written = [_CARRIER + copy * _COPIES for copy in (each.text, f" {bare}")]
-            joined, apart = self.original.tokenizer.encode_many(written)
+            texts = [_CARRIER + copy * _COPIES for copy in (each.text, f" {bare}")]
+            joined, apart = self.original.tokenizer.encode_many(texts)
             if joined.count(each.token_id) > apart.count(each.token_id):
-                found.glued.append(Token(each.token_id, each.text))
+                tokens.glued.append(Token(each.token_id, each.text))
             else:
-                found.written.append(Token(each.token_id, bare))
-        return found
+                tokens.written.append(Token(each.token_id, bare))
+        return tokens
 
     def _other_texts(self, texts: Sequence[str]) -> result.CheckRecord:
         """Check that texts without a repaired token keep bit-identical vectors."""
@@ -203,13 +197,11 @@ class Verification:
         read = zip(texts, self.repaired.content_ids(texts), strict=True)
         fitting = [text for text, ids in read if self.repaired.fits(ids)][:_ENCODED]
         found = _loaded_fresh(
-            {
-                "folder": str(self.folder.absolute()),
-                "tokenizer": str(tokenizer_folder(self.folder, self.folder.name).absolute()),
-                "prompt": self.original.prompt,
-                "texts": sample,
-                "encoded": fitting,
-            }
+            folder=str(self.folder.absolute()),
+            tokenizer=str(tokenizer_folder(self.folder, self.folder.name).absolute()),
+            prompt=self.original.prompt,
+            texts=sample,
+            encoded=fitting,
         )
         if isinstance(found, str):
             said = f"a process without stickytoken cannot load the folder: {visible(found)}"
@@ -232,12 +224,11 @@ class Verification:
         return [loaded, _check("tokenizers", not found["unequal"], said)]
 
     def _scores(self) -> tuple[list[result.ScoreRecord], result.CheckRecord]:
-        found = []
-        for place, encoder in enumerate((self.original, self.repaired)):
-            self.progress(Progress("score", place, 2))
-            found.append(_scored(encoder, self.task, self.seed))
+        self.progress(Progress("score", 0, 2))
+        before, old = _scored(self.original, self.task, self.seed)
+        self.progress(Progress("score", 1, 2))
+        after, new = _scored(self.repaired, self.task, self.seed)
         self.progress(Progress("score", 2, 2, 2))
-        (before, old), (after, new) = found
         task = self.task
         texts = 0 if isinstance(task, MtebTask) else sum(map(len, task.texts.values()))
         records = [
@@ -252,16 +243,16 @@ def _check(name: str, passed: bool, finding: str) -> result.CheckRecord:
 
 
 def _mended(tokens: Sequence[result.RepairedTokenRecord]) -> result.CheckRecord:
-    own = [(token, token.after) for token in tokens if token.after is not None]
-    sticky = [(token, found) for token, found in own if found.verdict == Verdict.STICKY]
+    measured = [(token, token.after) for token in tokens if token.after is not None]
+    sticky = [(token, after) for token, after in measured if after.verdict == Verdict.STICKY]
     if sticky:
-        names = ", ".join(f"{token.token!r} ({found.deviations:.2f} SD)" for token, found in sticky[:5])
-        said = f"{len(sticky)} of {len(own)} repaired tokens are still sticky: {names}"
+        names = ", ".join(f"{token.token!r} ({after.deviations:.2f} SD)" for token, after in sticky[:5])
+        said = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {names}"
         return _check("repaired tokens", False, said)
-    worst = max(found.deviations for _, found in own)
-    counted = "repaired token is" if len(own) == 1 else f"{len(own)} repaired tokens are"
+    worst = max(after.deviations for _, after in measured)
+    counted = "repaired token is" if len(measured) == 1 else f"{len(measured)} repaired tokens are"
     said = f"the {counted} not sticky: at most {worst:.2f} SD beyond an ordinary token"
-    return _check("repaired tokens", True, said.replace("-", "\N{MINUS SIGN}"))
+    return _check("repaired tokens", True, said.replace("-", _MINUS))
 
 
 # A neighbour whose lift rises by less, in standard deviations, has not changed.
@@ -335,14 +326,14 @@ json.dump(answer, open(sys.argv[2], "w", encoding="utf-8"))
 """
 
 
-def _loaded_fresh(given: dict[str, Any]) -> dict[str, Any] | str:
+def _loaded_fresh(**given: Any) -> dict[str, Any] | str:
     """Load a model folder in a process that cannot import this package; a text says why it cannot be."""
-    with tempfile.TemporaryDirectory(prefix="stickytoken-") as place:
-        asked, answer = Path(place) / "given.json", Path(place) / "answer.json"
+    with tempfile.TemporaryDirectory(prefix="stickytoken-") as folder:
+        asked, answer = Path(folder) / "given.json", Path(folder) / "answer.json"
         asked.write_text(json.dumps(given), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-c", _SCRIPT, str(asked), str(answer)],
-            cwd=place,
+            cwd=folder,
             env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -382,21 +373,20 @@ def _kept_score(
     main: result.ScoreRecord, task: AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
 ) -> result.CheckRecord:
     """Check that the main score did not fall by half a point, or two if chance alone may explain it."""
-    change = main.after - main.before
+    change, chance = main.after - main.before, False
     said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"
-    said += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points" if change else ""
-    interval = None
-    if change and not isinstance(task, MtebTask) and before is not None and after is not None:
+    if not change:
+        return _check("scores", True, f"{said} (no change)")
+    said += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points"
+    if not isinstance(task, MtebTask) and before is not None and after is not None:
         # Where the change lies with other texts.
         both = np.stack([before, after])
         samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
         drawn = resampled(lambda sample: task.scores(main.metric, both, sample), samples)
-        (found,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
-        interval = None if found.low is None or found.high is None else (found.low, found.high)
-    chance = interval is not None and interval[0] <= 0 <= interval[1]
-    if interval is not None:
-        low, high = (f"{100 * value:+.2f}".replace("-", "\N{MINUS SIGN}") for value in interval)
-        said += f" (with other {task.unit}, {low} to {high}"
-        said += "; chance alone may explain it)" if chance else ")"
-    passed = change >= -(_EXCUSED if chance else _TOLERANCE)
-    return _check("scores", passed, said if change else f"{said} (no change)")
+        (interval,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
+        if interval.low is not None and interval.high is not None:
+            chance = interval.low <= 0 <= interval.high
+            ends = (f"{100 * end:+.2f}".replace("-", _MINUS) for end in (interval.low, interval.high))
+            said += f" (with other {task.unit}, {' to '.join(ends)}"
+            said += "; chance alone may explain it)" if chance else ")"
+    return _check("scores", change >= -(_EXCUSED if chance else _TOLERANCE), said)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.repairs.result import (
-    DOCUMENT_FILE,
-    PICTURE_FILE,
-    REPAIR_FILE,
-    ROWS,
-    MeasuredRecord,
-    RepairRecord,
-    Strategy,
-)
+from stickytoken.repairs import result
+from stickytoken.repairs.result import DOCUMENT_FILE, PICTURE_FILE, RepairRecord, Strategy
 from stickytoken.validation import markdown, markdown_table
 
 _CARD = "README.md"
@@ -30,7 +24,6 @@ _SAID = {
 
 
 def write_documents(folder: Path, record: RepairRecord) -> None:
-    """Write REPAIR.md and its picture, a block in the model card, and repair.json."""
     files = ResultFolder(folder)
     curves = mean_curves(record)
     if curves is not None:
@@ -39,7 +32,7 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
     card = folder / _CARD
     earlier = card.read_text("utf-8", "replace").rstrip() + "\n\n" if card.is_file() else ""
     files.write_text(_CARD, earlier + card_block(record))
-    files.write_text(REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
+    files.write_text(result.REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
 
 
 def card_block(record: RepairRecord) -> str:
@@ -51,16 +44,18 @@ def card_block(record: RepairRecord) -> str:
         "## Repaired tokens\n\n"
         f"**{_headline(record)}** Copies of a sticky token in a text pull its vector toward those of "
         f"unrelated texts. Repaired: {listed}. What was done, and what was measured before and after, is in "
-        f"[{DOCUMENT_FILE}]({DOCUMENT_FILE}) and `{REPAIR_FILE}`, written by stickytoken.\n"
+        f"[{DOCUMENT_FILE}]({DOCUMENT_FILE}) and `{result.REPAIR_FILE}`, written by stickytoken.\n"
     )
 
 
 def repair_document(record: RepairRecord) -> str:
-    changed = []
-    for strategy, said in _SAID.items():
-        if count := sum(token.strategy == strategy for token in record.tokens):
-            changed.append(f"- {count} {'token' if count == 1 else 'tokens'} ({strategy}): {said}")
-    plain = "" if any(token.strategy in ROWS for token in record.tokens) else " No weight was changed."
+    counts = Counter(token.strategy for token in record.tokens)
+    changed = [
+        f"- {count} {'token' if count == 1 else 'tokens'} ({strategy}): {said}"
+        for strategy, said in _SAID.items()
+        if (count := counts[strategy])
+    ]
+    plain = "" if any(token.strategy in result.ROWS for token in record.tokens) else " No weight was changed."
     parts = [
         f"# Repair of {markdown(record.model)}",
         f"**{_headline(record)}**",
@@ -100,10 +95,13 @@ def repair_document(record: RepairRecord) -> str:
             markdown_table(["copies", *map(str, curves.copies)], rows),
         ]
     if found is not None and found.scores:
-        values = [(each, (each.before, each.after, each.after - each.before)) for each in found.scores]
         scores = [
-            [markdown(each.task), each.metric, *(_number(100 * value) for value in own)]
-            for each, own in values
+            [
+                markdown(each.task),
+                each.metric,
+                *(_number(100 * value) for value in (each.before, each.after, each.after - each.before)),
+            ]
+            for each in found.scores
         ]
         parts += ["## Scores", markdown_table(["task", "metric", "before", "after", "change"], scores)]
     if record.notes:
@@ -122,28 +120,25 @@ def _headline(record: RepairRecord) -> str:
 
 
 def _tokens(record: RepairRecord) -> str:
-    tokens = record.tokens
+    def lift(measured: result.MeasuredRecord | None) -> str:
+        return "–" if measured is None else f"{_number(measured.deviations)} SD"
+
+    def meaning_lost(measured: result.MeasuredRecord | None) -> str:
+        return "–" if measured is None or measured.contraction is None else _number(measured.contraction)
+
     columns = {
-        "token": [markdown(token.token) for token in tokens],
-        "strategy": [token.strategy for token in tokens],
-        "why": [markdown(token.reason) for token in tokens],
-        "lift before": [_deviations(token.before) for token in tokens],
-        "lift after": [_deviations(token.after) for token in tokens],
-        "meaning lost before": [_contraction(token.before) for token in tokens],
-        "meaning lost after": [_contraction(token.after) for token in tokens],
+        "token": [markdown(token.token) for token in record.tokens],
+        "strategy": [token.strategy for token in record.tokens],
+        "why": [markdown(token.reason) for token in record.tokens],
+        "lift before": [lift(token.before) for token in record.tokens],
+        "lift after": [lift(token.after) for token in record.tokens],
+        "meaning lost before": [meaning_lost(token.before) for token in record.tokens],
+        "meaning lost after": [meaning_lost(token.after) for token in record.tokens],
     }
-    if any(token.pieces for token in tokens):
-        pieces = (" ".join(map(markdown, token.pieces)) for token in tokens)
+    if any(token.pieces for token in record.tokens):
+        pieces = (" ".join(map(markdown, token.pieces)) for token in record.tokens)
         columns["read as"] = [each or "the same token" for each in pieces]
     return markdown_table(list(columns), zip(*columns.values(), strict=True))
-
-
-def _deviations(measured: MeasuredRecord | None) -> str:
-    return "–" if measured is None else f"{_number(measured.deviations)} SD"
-
-
-def _contraction(measured: MeasuredRecord | None) -> str:
-    return "–" if measured is None or measured.contraction is None else _number(measured.contraction)
 
 
 def _number(value: float) -> str:

@@ -54,50 +54,40 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         RepairError: The model cannot be edited so, or the target cannot be written.
     """
     tokenizer = edited_tokenizer(source, edit.tokenizer)
-    places = _embedding_places(source) if edit.rows else []
-    _require_rows_fit(edit.rows, places)
+    matrices = _embedding_matrices(source) if edit.rows else []
+    _require_rows_fit(edit.rows, matrices)
 
     def skipped(folder: str, names: list[str]) -> set[str]:
-        paths = [Path(folder, name) for name in names]
-        stale = {path.name for path in paths if edit.rows and _is_stale(path)}
+        stale = set()
+        for path in (Path(folder, name) for name in names if edit.rows):
+            if path.name in _OTHER_FOLDERS if path.is_dir() else any(map(path.match, _OTHER_WEIGHTS)):
+                stale.add(path.name)
         return stale | set(_NOT_COPIED) if Path(folder) == source else stale
 
     try:
         shutil.copytree(source, target, ignore=skipped)  # links, as in the hub's cache, become files
-        with _writable(target):
-            for name, content in tokenizer.items():
-                (target / name).write_bytes(content)
-            copies = [each._replace(file=target / each.file.relative_to(source)) for each in places]
-            write_rows(edit.rows, copies)
+        # Read-only files can be changed meanwhile; folders stay open to their owner.
+        for folder in [target, *(each for each in target.rglob("*") if each.is_dir())]:
+            folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
+        modes = {file: file.stat().st_mode for file in target.rglob("*") if file.is_file()}
+        for file, mode in modes.items():
+            file.chmod(mode | stat.S_IWUSR)
+        for name, content in tokenizer.items():
+            (target / name).write_bytes(content)
+        copies = [each._replace(file=target / each.file.relative_to(source)) for each in matrices]
+        write_rows(edit.rows, copies)
+        for file, mode in modes.items():
+            file.chmod(mode)
     except (OSError, shutil.Error) as error:
         raise RepairError(f"{target} cannot be written: {_reason(error)}") from error
 
 
 def rows_writable(folder: Path) -> bool:
     try:
-        _require_rows_fit({}, _embedding_places(folder))
+        _require_rows_fit({}, _embedding_matrices(folder))
     except RepairError:
         return False
     return True
-
-
-@contextmanager
-def _writable(copy: Path) -> Iterator[None]:
-    """Let read-only files be changed meanwhile; folders stay open to their owner."""
-    for place in [copy, *(each for each in copy.rglob("*") if each.is_dir())]:
-        place.chmod(place.stat().st_mode | stat.S_IRWXU)
-    modes = {file: file.stat().st_mode for file in copy.rglob("*") if file.is_file()}
-    for file, mode in modes.items():
-        file.chmod(mode | stat.S_IWUSR)
-    yield
-    for file, mode in modes.items():
-        file.chmod(mode)
-
-
-def _is_stale(path: Path) -> bool:
-    if path.is_dir():
-        return path.name in _OTHER_FOLDERS
-    return any(path.match(pattern) for pattern in _OTHER_WEIGHTS)
 
 
 def _reason(error: OSError) -> str:
@@ -124,39 +114,39 @@ class _Tensor(NamedTuple):
     start: int  # the byte at which it begins
 
 
-def _require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[_Tensor]) -> None:
-    for place in places:
-        if place.dtype not in _TYPES:
+def _require_rows_fit(rows: Mapping[int, NDArray[np.float32]], matrices: Sequence[_Tensor]) -> None:
+    for matrix in matrices:
+        if matrix.dtype not in _TYPES:
             raise RepairError(
-                f"the embeddings in {place.file} are stored as {place.dtype}: rows can be written into "
+                f"the embeddings in {matrix.file} are stored as {matrix.dtype}: rows can be written into "
                 f"{', '.join(_TYPES)}; repair the model before it is quantized"
             )
-        count, width = place.shape
+        count, width = matrix.shape
         for token_id, row in rows.items():
             if not 0 <= token_id < count:
-                raise RepairError(f"{place.file} has {count} rows, and none for token {token_id}")
+                raise RepairError(f"{matrix.file} has {count} rows, and none for token {token_id}")
             if row.shape != (width,):
                 said = f"the row of token {token_id} has the shape {row.shape}, and not ({width},)"
                 raise RepairError(said)
-            _as_stored(row, place, token_id)
+            _as_stored(row, matrix.dtype, token_id)
 
 
-def _as_stored(row: NDArray[np.float32], place: _Tensor, token_id: int) -> bytes:
+def _as_stored(row: NDArray[np.float32], dtype: str, token_id: int) -> bytes:
     """Convert a row to the type of the stored weights."""
     import torch
 
-    stored = torch.from_numpy(row.copy()).to(getattr(torch, _TYPES[place.dtype]))
+    stored = torch.from_numpy(row.copy()).to(getattr(torch, _TYPES[dtype]))
     if not bool(stored.isfinite().all()):
-        raise RepairError(f"the row of token {token_id} is not finite in {_TYPES[place.dtype]}")
+        raise RepairError(f"the row of token {token_id} is not finite in {_TYPES[dtype]}")
     return stored.view(torch.uint8).numpy().tobytes()
 
 
-def write_rows(rows: Mapping[int, NDArray[np.float32]], places: Sequence[_Tensor]) -> None:
-    for place in places:
-        with place.file.open("r+b") as stream:
+def write_rows(rows: Mapping[int, NDArray[np.float32]], matrices: Sequence[_Tensor]) -> None:
+    for matrix in matrices:
+        with matrix.file.open("r+b") as stream:
             for token_id, row in rows.items():
-                content = _as_stored(row, place, token_id)
-                stream.seek(place.start + token_id * len(content))
+                content = _as_stored(row, matrix.dtype, token_id)
+                stream.seek(matrix.start + token_id * len(content))
                 stream.write(content)
 
 
@@ -170,7 +160,7 @@ _HEADER_LIMIT = 100_000_000
 _SHOWN_REASON = 200
 
 
-def _embedding_places(folder: Path) -> list[_Tensor]:
+def _embedding_matrices(folder: Path) -> list[_Tensor]:
     """Find every stored copy of the input embeddings; tied weights may be stored under several names."""
     for adapter in (folder / "adapter_config.json", *folder.glob("*/adapter_config.json")):
         if adapter.is_file():
@@ -191,20 +181,22 @@ def _embedding_places(folder: Path) -> list[_Tensor]:
         names, size = ["embedding.weight", "weight"], None
     else:
         names, size = _names_in_model(module)
+
+    def is_named(stored: str) -> bool:
+        """Compare names; a file and a model may differ in the name of the part around them."""
+        return any(
+            stored == name or stored.endswith(f".{name}") or name.endswith(f".{stored}") for name in names
+        )
+
     fitting = [each for each in tensors if len(each.shape) == 2 and size in (None, each.shape)]
-    found = [each for each in fitting if any(_same_name(each.name, name) for name in names)]
-    if not found and len(fitting) != 1:
+    matrices = [each for each in fitting if is_named(each.name)]
+    if not matrices and len(fitting) != 1:
         shown = ", ".join(each.name for each in fitting[:5]) or "none"
         raise RepairError(
             f"the input embeddings of {module} were not found: of the shape that its configuration "
             f"gives, it stores {shown}"
         )
-    return found or fitting
-
-
-def _same_name(stored: str, name: str) -> bool:
-    """Compare names; a file and a model may differ in the name of the part around them."""
-    return stored == name or stored.endswith(f".{name}") or name.endswith(f".{stored}")
+    return matrices or fitting
 
 
 def _names_in_model(module: Path) -> tuple[list[str], tuple[int, ...]]:
@@ -300,31 +292,27 @@ def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
     return encoder, place
 
 
-@dataclass(frozen=True)
 class Workshop:
-    """Builds edited copies of a model."""
+    """Builds edited copies of a model in a folder."""
 
-    _place: Path
-    _source: Path
-    _original: SentenceTransformerEncoder
+    def __init__(self, folder: Path, source: Path, original: SentenceTransformerEncoder) -> None:
+        self._folder = folder
+        self._source = source
+        self._original = original
 
     def build(self, edit: ModelEdit, name: str = _MODEL) -> Path:
         """Write an edited copy; earlier ones are removed."""
         self.clear()
-        write_model(self._source, self._place / name, edit)
-        return self._place / name
+        write_model(self._source, self._folder / name, edit)
+        return self._folder / name
 
     def load(self, folder: Path) -> SentenceTransformerEncoder:
-        from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-
-        found = loaded_like(self._original, folder)
-        if not isinstance(found, SentenceTransformerEncoder):
-            raise RepairError(f"{folder} does not load as a SentenceTransformer")
-        return found
+        encoder, _ = repairable(loaded_like(self._original, folder))
+        return encoder
 
     def clear(self) -> None:
         """Remove the copies, but not the lock beside them."""
-        for copy in self._place.iterdir():
+        for copy in self._folder.iterdir():
             if copy.is_dir():
                 shutil.rmtree(copy, ignore_errors=True)
 
@@ -335,17 +323,17 @@ def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> I
 
     Errors name the folder that the user passed instead of the hidden one.
     """
-    place = _hidden(out)
+    hidden = _hidden(out)
     try:
-        with ResultFolder(place).locked():
-            bench = Workshop(place, source, original)
+        with ResultFolder(hidden).locked():
+            bench = Workshop(hidden, source, original)
             bench.clear()
             try:
                 yield bench
             finally:
                 clear_workshop(out)
     except StickyTokenError as error:
-        said = str(error).replace(str(place / _MODEL), str(out)).replace(str(place), str(out))
+        said = str(error).replace(str(hidden / _MODEL), str(out)).replace(str(hidden), str(out))
         if said == str(error):
             raise
         raise type(error)(said) from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import polars as pl
@@ -20,43 +20,21 @@ from stickytoken.detection.selection import TokenSource, token_ids
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.protocol import require_ids
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError, RepairError, RunError
 from stickytoken.insertion import Token
 from stickytoken.machine import digest
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import differences, hardware, identity_of, now, package_versions
 from stickytoken.measurement.store import move_folder
-from stickytoken.methods.job import Recheck, RecheckJob, Tokens
+from stickytoken.methods.base import Recheck, RecheckJob, Tokens
 from stickytoken.methods.registry import choose_method
-from stickytoken.repairs._plan import (
-    RepairSettings,
-    Row,
-    RowChoice,
-    TokenFacts,
-    TokenPlan,
-    choose_rows,
-    plan_tokens,
-)
+from stickytoken.repairs import model_folder, result
 from stickytoken.repairs._verification import Neighbour, Verification
 from stickytoken.repairs.documents import write_documents
-from stickytoken.repairs.model_folder import Workshop, clear_workshop, repairable, rows_writable, workshop
-from stickytoken.repairs.result import (
-    ROWS,
-    TOKENIZER,
-    Repair,
-    RepairedTokenRecord,
-    RepairRecord,
-    Strategy,
-    TriedRecord,
-    edit_of,
-    finished_repair,
-    keep_copy,
-    repairs_in,
-    require_place,
-)
-from stickytoken.repairs.rows import RowContext, new_rows
+from stickytoken.repairs.result import ROWS, Repair, Strategy
+from stickytoken.repairs.rows import Row, new_rows
 from stickytoken.repairs.tokenizer_edit import splittable
-from stickytoken.validation import file_path, require_callable
+from stickytoken.validation import file_path, require_callable, require_switch, set_choices, set_whole_numbers
 from stickytoken.vocabulary import Vocabulary, categorize
 
 if TYPE_CHECKING:
@@ -67,6 +45,19 @@ _VERSION = 2
 _CLEANER = "its tokens can be removed from documents with stickytoken clean"
 # Ordinary tokens that new rows are compared with before one is chosen.
 _ORDINARY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RepairSettings:
+    strategy: Strategy = Strategy.AUTO
+    verify: bool = True
+    neighbours: int = 2  # nearest rows of the embedding matrix to measure again, per repaired token
+    seed: int = 4242  # of rows, random texts and random placements; another one than that of the run
+
+    def __post_init__(self) -> None:
+        set_whole_numbers(self, {"neighbours": 0, "seed": 0})
+        set_choices(self, {"strategy": Strategy})
+        require_switch("verify", self.verify)
 
 
 def repair(
@@ -109,14 +100,14 @@ def repair(
     """
     settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)
     require_callable("progress", progress)
-    place = file_path("out", out)
+    folder = file_path("out", out)
     opened = open_run(run)
-    require_place(place)
+    result.require_place(folder)
     chosen = kinds_task() if task is None else find_task(task)[0]
     loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", _CLEANER)
-    model, source = repairable(loaded)
-    if place.resolve() == source.resolve() or source.resolve() in place.resolve().parents:
-        raise RunError(f"{place} is inside the folder of the model: choose another folder")
+    model, source = model_folder.repairable(loaded)
+    if source.resolve() in (folder.resolve(), *folder.resolve().parents):
+        raise RunError(f"{folder} is inside the folder of the model: choose another folder")
     vocabulary = categorize(model.tokenizer)
     if tokens is None:
         ids: list[int] = opened.sticky["token_id"].to_list()
@@ -136,21 +127,21 @@ def repair(
         task=chosen.fingerprint,
         corpus=corpus.fingerprint,
     )
-    if (done := finished_repair(place)) is not None:
+    if (done := result.finished_repair(folder)) is not None:
         if done.identity != digest(parts):
-            found = ", ".join(differences(parts, done.identity_parts)) or "its identity"
+            different = ", ".join(differences(parts, done.identity_parts)) or "its identity"
             raise RunError(
-                f"{place} contains a different repair (it differs in {found}): choose another folder"
+                f"{folder} contains a different repair (it differs in {different}): choose another folder"
             )
-        clear_workshop(place)
-        if done not in repairs_in(opened.path)[0]:  # a kill came between the last two steps
-            keep_copy(opened.path, done)
-        return Repair(place)
+        model_folder.clear_workshop(folder)
+        if done not in result.repairs_in(opened.path)[0]:  # a kill came between the last two steps
+            result.keep_copy(opened.path, done)
+        return Repair(folder)
     job = _Job(opened, model, source, vocabulary, settings, corpus, chosen, ids, notes, progress)
-    with workshop(place, source, model) as bench:
-        record = job.build(bench, parts, place)
-    keep_copy(opened.path, record)
-    return Repair(place)
+    with model_folder.workshop(folder, source, model) as bench:
+        record = job.build(bench, parts, folder)
+    result.keep_copy(opened.path, record)
+    return Repair(folder)
 
 
 @dataclass(frozen=True)
@@ -166,31 +157,49 @@ class _Job:
     notes: list[str]
     progress: ProgressCallback
 
-    def build(self, bench: Workshop, parts: dict[str, object], out: Path) -> RepairRecord:
-        """Build, verify and document the model, then put it in its place."""
+    def build(self, bench: model_folder.Workshop, parts: dict[str, object], out: Path) -> result.RepairRecord:
+        """Build, verify and document the model, then move it to ``out``."""
         began, started = time.perf_counter(), now()
-        facts = token_facts(self.encoder, self.source, self.vocabulary, self.ids)
         asked = self.settings.strategy
-        plans = plan_tokens(asked, facts, asked is Strategy.AUTO and rows_writable(self.source))
-        choices = self._rows(plans, bench)
-        tokens = [_decided(plan, choices.get(plan.facts.token_id)) for plan in plans]
+        facts = token_facts(self.encoder, self.source, self.vocabulary, self.ids)
+        writable = asked is Strategy.AUTO and model_folder.rows_writable(self.source)
+        plans = {token.token_id: plan_token(asked, token, writable) for token in facts}
+        candidates = {token_id: each for token_id, (each, _) in plans.items() if each[0] in ROWS}
+        choices = self._chosen_rows(candidates, bench)
+        tokens = [_decided(each, *plans[each.token_id], choices.get(each.token_id)) for each in facts]
         rows = {token_id: choice.row for token_id, choice in choices.items() if choice.row is not None}
-        folder = bench.build(edit_of(tokens, rows))
+        folder = bench.build(result.edit_of(tokens, rows))
         tokenizer = load_tokenizer(folder)
-        falling = [each.text.strip() if each.strategy in TOKENIZER else "" for each in tokens]
+        split = [each.text.strip() if each.strategy in result.TOKENIZER else "" for each in tokens]
         tokens = [
             each.model_copy(update={"pieces": [tokenizer.entries[piece] for piece in pieces]})
-            for each, pieces in zip(tokens, tokenizer.encode_many(falling), strict=True)
+            for each, pieces in zip(tokens, tokenizer.encode_many(split), strict=True)
         ]
         verification = None
         if self.settings.verify:
-            verification, tokens = self._verification(bench.load(folder), folder, tokens).run()
-        record = RepairRecord(
+            judged = self.run.tokens.filter(pl.col("verdict").is_not_null())
+            verdicts = dict(judged.select("token_id", "verdict").iter_rows())
+            repaired = bench.load(folder)
+            verification, tokens = Verification(
+                self.encoder,
+                repaired,
+                folder,
+                self._original,
+                self._original.of_model(repaired, categorize(repaired.tokenizer), "after"),
+                tokens,
+                neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
+                flagged_tokens(self.run),
+                self.corpus,
+                self.task,
+                self.settings.seed,
+                self.progress,
+            ).run()
+        record = result.RepairRecord(
             identity=digest(parts),
             identity_parts=parts,
             model=Path(self.encoder.name).name,
             run=self.run.record.identity,
-            strategy=self.settings.strategy.value,
+            strategy=asked.value,
             settings={"neighbours": self.settings.neighbours, "seed": self.settings.seed},
             tokens=tokens,
             verification=verification,
@@ -204,31 +213,33 @@ class _Job:
         move_folder(folder, out)
         return record
 
-    def _rows(self, plans: list[TokenPlan], bench: Workshop) -> dict[int, RowChoice]:
-        candidates = {plan.facts.token_id: plan.candidates for plan in plans if plan.candidates[0] in ROWS}
+    def _chosen_rows(
+        self, candidates: Mapping[int, Sequence[Strategy]], bench: model_folder.Workshop
+    ) -> dict[int, RowChoice]:
         if not candidates:
             return {}
         avoided = flagged_tokens(self.run).union(self.ids)
-        texts, seed = used_texts(self.run), self.settings.seed
-        context = RowContext(self.encoder.model, texts, seed, self.progress, avoided)
+        texts = used_texts(self.run)
         names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
 
         def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-            return new_rows(strategy, ids, context)
+            options: Any = {"seed": self.settings.seed, "progress": self.progress, "avoided": avoided}
+            return new_rows(strategy, ids, self.encoder.model, texts, **options)
 
         def trial(rows: Mapping[int, Row]) -> dict[int, float]:
-            folder = bench.build(edit_of([], rows), "candidate")
-            again = self._recheck(bench.load(folder), "try")
-            found = again.measured(Tokens([Token(token_id, names[token_id]) for token_id in rows], [], []))
-            ordinary, spread = self._ordinary_lift, again.similarity_spread
-            return {token_id: (lift - ordinary) / spread for token_id, lift in found.lifts.items()}
+            repaired = bench.load(bench.build(result.edit_of([], rows), "candidate"))
+            again = self._original.of_model(repaired, categorize(repaired.tokenizer), "try")
+            tokens = Tokens([Token(token_id, names[token_id]) for token_id in rows], [], [])
+            lifts = again.measured(tokens).lifts
+            ordinary = self._ordinary_lift
+            return {token_id: (lift - ordinary) / again.similarity_spread for token_id, lift in lifts.items()}
 
         return choose_rows(candidates, compute, trial if self.settings.verify else None)
 
     @cached_property
     def _ordinary_lift(self) -> float:
-        usual = self._original.ordinary((*flagged_tokens(self.run), *self.ids), _ORDINARY)
-        return float(np.median(list(self._original.measured(Tokens(usual, [], [])).lifts.values())))
+        ordinary = self._original.ordinary((*flagged_tokens(self.run), *self.ids), _ORDINARY)
+        return float(np.median(list(self._original.measured(Tokens(ordinary, [], [])).lifts.values())))
 
     @cached_property
     def _original(self) -> Recheck:
@@ -247,48 +258,27 @@ class _Job:
         # The default method, whatever the method of the run.
         return choose_method(None, None, pairs_given=False).recheck(job, "before")
 
-    def _recheck(self, encoder: SentenceTransformerEncoder, name: str) -> Recheck:
-        return self._original.of_model(encoder, categorize(encoder.tokenizer), name)
 
-    def _verification(
-        self, repaired: SentenceTransformerEncoder, folder: Path, tokens: list[RepairedTokenRecord]
-    ) -> Verification:
-        judged = self.run.tokens.filter(pl.col("verdict").is_not_null()).select("token_id", "verdict")
-        verdicts: dict[int, str] = dict(judged.iter_rows())
-        return Verification(
-            self.encoder,
-            repaired,
-            folder,
-            self._original,
-            self._recheck(repaired, "after"),
-            tokens,
-            neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
-            flagged_tokens(self.run),
-            self.corpus,
-            self.task,
-            self.settings.seed,
-            self.progress,
-        )
-
-
-def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedTokenRecord:
-    facts, strategy, reason = plan.facts, plan.candidates[0], plan.reason
-    tried = () if choice is None else choice.tried
+def _decided(
+    token: TokenFacts, candidates: Sequence[Strategy], reason: str, choice: RowChoice | None
+) -> result.RepairedTokenRecord:
+    strategy = candidates[0]
+    tried: tuple[tuple[Strategy, float], ...] = ()
     if choice is not None:
-        strategy = choice.strategy
+        strategy, tried = choice.strategy, choice.tried
         if strategy is Strategy.UNREACHABLE:
             reason = "text falls into its pieces, because no new row is ordinary"
         rejected = [f"{each} {lift:.2f} SD" for each, lift in tried if each is not strategy]
         if rejected:
             reason += f"; rejected, with the lift that they leave: {', '.join(rejected)}"
-    return RepairedTokenRecord(
-        token_id=facts.token_id,
-        token=facts.token,
-        text=facts.text,
+    return result.RepairedTokenRecord(
+        token_id=token.token_id,
+        token=token.token,
+        text=token.text,
         strategy=strategy.value,
         reason=reason,
         pieces=[],
-        tried=[TriedRecord(strategy=each.value, deviations=lift) for each, lift in tried],
+        tried=[result.TriedRecord(strategy=each.value, deviations=lift) for each, lift in tried],
     )
 
 
@@ -298,7 +288,6 @@ def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedTokenRecord:
 def token_facts(
     encoder: SentenceTransformerEncoder, folder: Path, vocabulary: Vocabulary, ids: Sequence[int]
 ) -> list[TokenFacts]:
-    places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
     # Entries that the tokenizer matches in text before anything else.
     tokenizer: Any = encoder.user_tokenizer
     added = getattr(tokenizer, "added_tokens_decoder", None)
@@ -306,17 +295,13 @@ def token_facts(
     special = {*added, *getattr(tokenizer, "all_special_ids", ())}
     template = {*encoder.template.before, *encoder.template.after}
     reasons = splittable(folder, [token_id for token_id in ids if token_id not in special])
-    return [
-        TokenFacts(
-            token_id,
-            vocabulary.tokens[places[token_id]],
-            vocabulary.decoded[places[token_id]],
-            token_id in special,
-            token_id in template,
-            reasons.get(token_id),
-        )
-        for token_id in ids
-    ]
+    facts = []
+    for token_id in ids:
+        place = vocabulary.place(token_id)
+        token, text = vocabulary.tokens[place], vocabulary.decoded[place]
+        about = token_id in special, token_id in template, reasons.get(token_id)
+        facts.append(TokenFacts(token_id, token, text, *about))
+    return facts
 
 
 def neighbours_of(
@@ -369,3 +354,136 @@ def verification_corpus(
 def used_texts(run: Run) -> list[str]:
     texts = run.method.texts(run.plan)
     return list(dict.fromkeys((*texts.carriers, *texts.anchors)))
+
+
+# What to do about a token. Pure.
+
+_ALL_TEXTS = "the model itself puts it into every text, so a new row would change every vector"
+_REASONS = {
+    Strategy.RELATIVES: "a new row from entries with similar spelling",
+    Strategy.UNREACHABLE: "text falls into its pieces, and nothing else changes",
+    Strategy.PLAIN_SPECIALS: "a special token: as text it becomes plain text, and the model's own stays",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFacts:
+    """What the choice for a token depends on."""
+
+    token_id: int
+    token: str  # its vocabulary string
+    text: str  # its decoded text
+    special: bool  # the tokenizer matches it in text before anything else
+    templated: bool  # the model puts it around every text
+    unsplittable: str | None  # why text cannot fall into its pieces; None if it can
+
+
+def plan_token(asked: Strategy, token: TokenFacts, rows_writable: bool) -> tuple[tuple[Strategy, ...], str]:
+    """Return the strategies to try on a token, the preferred one first, and the reason for them.
+
+    A strategy that stands alone is taken without a trial. A row from entries with similar spelling comes
+    first: it stays closer to the true rows of planted words in lift and meaning, and changes a clean score
+    less (benchmarks/results/README.md).
+
+    Raises:
+        RepairError: the token cannot be repaired, or not by the strategy that was asked for.
+    """
+    unsplittable = token.unsplittable
+    if asked is not Strategy.AUTO:
+        if asked in ROWS and token.templated:
+            raise _refusal(token, _ALL_TEXTS, asked, "use plain-specials or auto")
+        if asked is Strategy.PLAIN_SPECIALS and not token.special:
+            raise _refusal(token, "it is not a special token", asked, "use auto, or leave the token out")
+        if asked is Strategy.UNREACHABLE and token.special:
+            raise _refusal(token, "it is a special token", asked, "use plain-specials or auto")
+        if asked is Strategy.UNREACHABLE and unsplittable is not None:
+            raise _refusal(token, unsplittable, asked, "use auto, or leave the token out")
+        return (asked,), _REASONS.get(asked, "asked for")
+    if token.special:
+        return (Strategy.PLAIN_SPECIALS,), _REASONS[Strategy.PLAIN_SPECIALS]
+    if unsplittable is not None:
+        if token.templated:
+            raise _refusal(token, f"{unsplittable}; {_ALL_TEXTS}")
+        return ROWS, f"a new row, because {unsplittable}"
+    if token.templated:
+        return (Strategy.UNREACHABLE,), f"text falls into its pieces; {_ALL_TEXTS}"
+    if not rows_writable:
+        return (Strategy.UNREACHABLE,), "text falls into its pieces; no row can be written into these weights"
+    return (Strategy.RELATIVES, Strategy.UNREACHABLE), _REASONS[Strategy.RELATIVES]
+
+
+def _refusal(
+    token: TokenFacts, reason: str, asked: Strategy | None = None, advice: str = "leave the token out"
+) -> RepairError:
+    by = "" if asked is None else f" by {asked}"
+    return RepairError(
+        f"token {token.token!r} (id {token.token_id}) cannot be repaired{by}: {reason}; {advice}"
+    )
+
+
+# Half of what a run calls a lift that matters.
+_ORDINARY_LIFT = 0.25
+
+
+class RowChoice(NamedTuple):
+    """What was chosen for a token."""
+
+    strategy: Strategy  # how its row was made, or `Strategy.UNREACHABLE`
+    row: Row | None  # shape (D,); None if the entry becomes unreachable instead
+    # Every strategy that was tried, with the lift beyond an ordinary token's that it leaves, in standard
+    # deviations.
+    tried: tuple[tuple[Strategy, float], ...] = ()
+
+
+def choose_rows(
+    candidates: Mapping[int, Sequence[Strategy]],
+    compute: Callable[[Strategy, list[int]], Mapping[int, Row]],
+    trial: Callable[[Mapping[int, Row]], Mapping[int, float]] | None,
+) -> dict[int, RowChoice]:
+    """Choose a row for each token: that of the first strategy whose row is ordinary, or the least lifting.
+
+    Tokens with one candidate get that row without a trial.
+    """
+    made: dict[int, list[tuple[float, Strategy, Row]]] = {token_id: [] for token_id in candidates}
+    chosen: dict[int, RowChoice] = {}
+
+    def choose(token_id: int, strategy: Strategy, row: Row | None) -> None:
+        tried = tuple((each, lift) for lift, each, _ in made[token_id] if np.isfinite(lift))
+        chosen[token_id] = RowChoice(strategy, row, tried)
+
+    for turn in range(max(map(len, candidates.values()), default=0)):
+        waiting: dict[Strategy, list[int]] = {}
+        for token_id, own in candidates.items():
+            if token_id not in chosen and turn < len(own):
+                waiting.setdefault(own[turn], []).append(token_id)
+        for strategy, ids in waiting.items():
+            if strategy is Strategy.UNREACHABLE:
+                for token_id in ids:
+                    choose(token_id, strategy, None)
+                continue
+            alone = all(len(candidates[token_id]) == 1 for token_id in ids)
+            rows = compute(strategy, ids) if alone else _possible(compute, strategy, ids)
+            lifts = dict.fromkeys(rows, -np.inf) if alone or not rows or trial is None else trial(rows)
+            for token_id, row in rows.items():
+                made[token_id].append((lifts[token_id], strategy, row))
+                if lifts[token_id] <= _ORDINARY_LIFT:
+                    choose(token_id, strategy, row)
+    for token_id in [each for each in candidates if each not in chosen]:
+        if not made[token_id]:
+            compute(candidates[token_id][-1], [token_id])  # raises, with the reason
+        _, strategy, row = min(made[token_id], key=lambda each: each[0])
+        choose(token_id, strategy, row)
+    return chosen
+
+
+def _possible(
+    compute: Callable[[Strategy, list[int]], Mapping[int, Row]], strategy: Strategy, ids: list[int]
+) -> dict[int, Row]:
+    """Make the rows of the tokens that can have one by this strategy, with halves of them after an error."""
+    try:
+        return dict(compute(strategy, ids))
+    except RepairError:
+        if len(ids) == 1:
+            return {}
+    middle = len(ids) // 2
+    return _possible(compute, strategy, ids[:middle]) | _possible(compute, strategy, ids[middle:])

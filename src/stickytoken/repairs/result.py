@@ -26,14 +26,8 @@ from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError
 from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in
 from stickytoken.measurement.store import ResultFolder, folder_name, make_folder, require_writable
+from stickytoken.repairs import tokenizer_edit
 from stickytoken.repairs.model_folder import ModelEdit, repairable
-from stickytoken.repairs.tokenizer_edit import (
-    Pipeline,
-    TokenizerEdit,
-    edited_tokenizer,
-    read_object,
-    read_pipeline,
-)
 from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
@@ -79,10 +73,10 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
     columns = [] if others is None else [others[name] for name in _NAMES if name in others.columns]
     names = columns[0].cast(pl.String).to_list() if columns else None
     _, folder = repairable(require_ids(original, "repair"))
-    found = repair.affected([text or "" for text in texts], folder, names)
+    affected = repair.affected([text or "" for text in texts], folder, names)
     name = f"{repair.path.name}-affected.parquet"
-    ResultFolder(repair.path.parent).write_table(name, found)
-    return Affected(str(repair.path.parent / name), len(texts), len(found))
+    ResultFolder(repair.path.parent).write_table(name, affected)
+    return Affected(str(repair.path.parent / name), len(texts), len(affected))
 
 
 def affected_documents(
@@ -121,26 +115,26 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[t
 
 def _encoders(folder: Path, edit: ModelEdit) -> tuple[_Encode, _Encode]:
     """Tokenize as the model does before and after the repair."""
-    before = read_pipeline(folder)
+    before = tokenizer_edit.read_pipeline(folder)
     longest = getattr(before.tokenizer, "model_max_length", None)
-    length = read_object(before.folder / _LENGTH_FILE).get("max_seq_length") or longest
+    length = tokenizer_edit.read_object(before.folder / _LENGTH_FILE).get("max_seq_length") or longest
     length = int(length) if length and length < 10**9 else None
     old = _encoder(before, length)
     if not edit.tokenizer:
         return old, old
-    with tempfile.TemporaryDirectory() as place:
-        copy = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary)
         for pattern in _TOKENIZER_FILES:
             for file in before.folder.glob(pattern):
                 if "safetensors" not in file.name:
                     shutil.copyfile(file, copy / file.name)
-        for name, content in edited_tokenizer(folder, edit.tokenizer).items():
+        for name, content in tokenizer_edit.edited_tokenizer(folder, edit.tokenizer).items():
             (copy / Path(name).name).write_bytes(content)
-        after = read_pipeline(copy)
+        after = tokenizer_edit.read_pipeline(copy)
     return old, _encoder(after, length)
 
 
-def _encoder(pipeline: Pipeline, length: int | None) -> _Encode:
+def _encoder(pipeline: tokenizer_edit.Pipeline, length: int | None) -> _Encode:
     if (tokenizer := pipeline.tokenizer) is not None:
         cut = {"truncation": True, "max_length": length} if length else {}
         return lambda texts: tokenizer(list(texts), **cut)["input_ids"]
@@ -294,8 +288,7 @@ class RepairRecord(MeasurementRecord):
         return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
 
 
-REPAIR = "repair"
-"""Prefix of the folders in a run folder that hold the record of a repair."""
+REPAIR = "repair"  # prefix of the folders in a run folder that hold the record of a repair
 
 
 class Repair:
@@ -316,8 +309,8 @@ class Repair:
         self.record = record
 
     def __repr__(self) -> str:
-        found = f"{len(self.record.tokens)} tokens, {self.record.state}"
-        return f"<Repair: {self.record.model}, {found}, in {self.path}>"
+        tokens = f"{len(self.record.tokens)} tokens, {self.record.state}"
+        return f"<Repair: {self.record.model}, {tokens}, in {self.path}>"
 
     @property
     def verified(self) -> bool | None:
@@ -393,11 +386,11 @@ def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
 
 
 def edit_of(tokens: Sequence[RepairedTokenRecord], rows: Mapping[int, NDArray[np.float32]]) -> ModelEdit:
-    def ids(strategy: Strategy) -> tuple[int, ...]:
-        return tuple(sorted(token.token_id for token in tokens if token.strategy == strategy))
-
-    tokenizer = TokenizerEdit(ids(Strategy.UNREACHABLE), ids(Strategy.PLAIN_SPECIALS))
-    return ModelEdit(dict(rows), tokenizer)
+    unreachable, plain_specials = (
+        tuple(sorted(token.token_id for token in tokens if token.strategy == strategy))
+        for strategy in TOKENIZER
+    )
+    return ModelEdit(dict(rows), tokenizer_edit.TokenizerEdit(unreachable, plain_specials))
 
 
 def open_repair(path: str | Path) -> Repair:

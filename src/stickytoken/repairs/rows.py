@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.repairs._plan import Row
+from stickytoken.repairs._pipeline import merge_pairs, renamed_model, word_pieces
 from stickytoken.repairs.result import Strategy
-from stickytoken.repairs.tokenizer_edit import merge_pairs, renamed_model, word_pieces
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -22,27 +21,27 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
+Row = NDArray[np.float32]
+
 # Entries that are trained together.
 _TRAINED = 32
 
 
-@dataclass(frozen=True, slots=True)
-class RowContext:
-    """What rows are made from."""
-
-    model: SentenceTransformer  # it is not changed
-    texts: Sequence[str]  # that tokens are put into; the shorter ones are used
-    seed: int = 42  # of every choice among texts, places and entries
-    progress: ProgressCallback = ignore_progress
-    avoided: Collection[int] = ()  # serve no other entry as a piece or a relative: they may be sticky
-
-
-def new_rows(strategy: Strategy, ids: Sequence[int], context: RowContext) -> dict[int, Row]:
-    """Make new rows for entries by one of `ROWS`.
+def new_rows(
+    strategy: Strategy,
+    ids: Sequence[int],
+    model: SentenceTransformer,
+    texts: Sequence[str],
+    *,
+    seed: int = 42,
+    progress: ProgressCallback = ignore_progress,
+    avoided: Collection[int] = (),
+) -> dict[int, Row]:
+    """Make new rows for entries of a model by one of `ROWS`; the model is not changed.
 
     They are in single precision, shape (D,) each, in the order of ``ids``. The same seed, texts and entries
     give the same rows. Entries are trained together, but each as if alone; none of them serves as a piece or
-    a relative of another.
+    a relative of another, nor do those in ``avoided``, which may be sticky.
 
     Raises:
         RepairError: an entry cannot have a row by this strategy, and the message names it; or the model does
@@ -54,8 +53,8 @@ def new_rows(strategy: Strategy, ids: Sequence[int], context: RowContext) -> dic
     distinct = list(dict.fromkeys(ids))
     if not distinct:
         return {}
-    table = _embedding_table(context.model, distinct, context.avoided)
-    template = SentenceTransformerEncoder(context.model, "the model", packed_layers=False).template
+    table = _embedding_table(model, distinct, avoided)
+    template = SentenceTransformerEncoder(model, "the model", packed_layers=False).template
     for token_id in distinct:
         if token_id in (*template.before, *template.after):
             raise RepairError(
@@ -63,12 +62,12 @@ def new_rows(strategy: Strategy, ids: Sequence[int], context: RowContext) -> dic
                 "change every vector; make it plain text instead"
             )
     if strategy is Strategy.RELATIVES:
-        return related_rows(table, context.seed)
-    network = Network(context.model)
+        return related_rows(table, seed)
+    network = Network(model)
     rows: dict[int, Row] = {}
     for begin in range(0, len(distinct), _TRAINED):
         some = distinct[begin : begin + _TRAINED]
-        made = kept_rows(network, table.rows[some], some, context.texts, context.seed, context.progress)
+        made = kept_rows(network, table.rows[some], some, texts, seed, progress)
         rows |= dict(zip(some, made, strict=True))
     return rows
 
@@ -138,9 +137,9 @@ def related_rows(table: EmbeddingTable, seed: int) -> dict[int, Row]:
     if both.any():
         sources = np.stack([each[both].ravel() for each in sample], axis=1).astype(np.float64)
         weights = nnls(sources, (table.rows[drawn] - mean)[both].ravel().astype(np.float64))[0]
-    found = {}
-    wanted = _guesses(table, spelled, pool, asked, table.pieces, mean)
-    for token_id, relatives, pieces in zip(asked, *wanted, strict=True):
+    rows = {}
+    guesses = _guesses(table, spelled, pool, asked, table.pieces, mean)
+    for token_id, relatives, pieces in zip(asked, *guesses, strict=True):
         deviation = float(weights[0]) * relatives + float(weights[1]) * pieces
         size = float(np.linalg.norm(deviation))
         if size == 0:
@@ -149,8 +148,8 @@ def related_rows(table: EmbeddingTable, seed: int) -> dict[int, Row]:
                 "keep-meaning, or leave it out"
             )
         # A weighted mean is shorter than a row, and so says less.
-        found[token_id] = (mean + deviation * (length / size)).astype(np.float32)
-    return found
+        rows[token_id] = (mean + deviation * (length / size)).astype(np.float32)
+    return rows
 
 
 def _spelled(table: EmbeddingTable, asked: Sequence[int]) -> dict[int, str]:
@@ -158,13 +157,13 @@ def _spelled(table: EmbeddingTable, asked: Sequence[int]) -> dict[int, str]:
     added = set(table.backend.get_added_tokens_decoder())
     known = sorted(table.backend.get_vocab().values())
     ids = [token_id for token_id in known if token_id < len(table.rows) and token_id not in added]
-    found = {}
-    for token_id in [*ids, *(added.intersection(asked))]:
+    spelled = {}
+    for token_id in [*ids, *added.intersection(asked)]:
         name = table.backend.id_to_token(token_id) or ""
         text = table.backend.decode([token_id], skip_special_tokens=False).removeprefix("##").strip().lower()
         if token_id in table.pieces or any(character.isalpha() for character in text):
-            found[token_id] = f"{'' if name.startswith('##') else _BEGINS}{text}{_ENDS}"
-    return found
+            spelled[token_id] = f"{'' if name.startswith('##') else _BEGINS}{text}{_ENDS}"
+    return spelled
 
 
 def _guesses(
@@ -175,37 +174,30 @@ def _guesses(
     pieces: Mapping[int, Sequence[int]],
     mean: Row,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Say what the relatives and the pieces of entries tell, as deviations from the mean row."""
-    from_relatives = np.zeros((len(ids), len(mean)), dtype=np.float32)
-    from_pieces = np.zeros_like(from_relatives)
-    for row, (others, weights) in enumerate(_relatives(spelled, pool, ids)):
-        if len(others):
-            from_relatives[row] = weights @ (table.rows[others] - mean)
-    for row, token_id in enumerate(ids):
-        if pieces[token_id]:
-            from_pieces[row] = table.rows[list(pieces[token_id])].mean(axis=0) - mean
-    return from_relatives, from_pieces
+    """Estimate rows from the entries of the pool with similar spelling, and from pieces.
 
-
-def _relatives(
-    spelled: dict[int, str], pool: NDArray[np.intp], ids: Sequence[int]
-) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-    """Find the entries of the pool that are spelled most like each id, with weights that sum to 1."""
+    Both are deviations from the mean row, shape (ids, D), and zero where there is nothing to go by.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     reader = TfidfVectorizer(analyzer="char", ngram_range=_GRAMS, lowercase=False, dtype=np.float32)
     known = reader.fit_transform([spelled[token_id] for token_id in pool.tolist()])
-    places = {token_id: place for place, token_id in enumerate(pool.tolist())}
+    columns = {token_id: column for column, token_id in enumerate(pool.tolist())}
+    from_relatives = np.zeros((len(ids), len(mean)), dtype=np.float32)
+    from_pieces = np.zeros_like(from_relatives)
     for begin in range(0, len(ids), _COMPARED):
         some = ids[begin : begin + _COMPARED]
-        alike = (reader.transform([spelled[token_id] for token_id in some]) @ known.T).toarray()
-        for token_id, row in zip(some, alike, strict=True):
-            if token_id in places:
-                row[places[token_id]] = 0
-            nearest = np.argsort(-row, kind="stable")[:_RELATIVES]
-            weights = row[nearest] ** 2
-            total = weights.sum()
-            yield (pool[nearest], weights / total) if total else (pool[:0], weights[:0])
+        similarities = (reader.transform([spelled[token_id] for token_id in some]) @ known.T).toarray()
+        for row, (token_id, similar) in enumerate(zip(some, similarities, strict=True), begin):
+            if token_id in columns:
+                similar[columns[token_id]] = 0
+            nearest = np.argsort(-similar, kind="stable")[:_RELATIVES]
+            weights = similar[nearest] ** 2
+            if total := weights.sum():
+                from_relatives[row] = (weights / total) @ (table.rows[pool[nearest]] - mean)
+            if pieces[token_id]:
+                from_pieces[row] = table.rows[list(pieces[token_id])].mean(axis=0) - mean
+    return from_relatives, from_pieces
 
 
 # Pieces.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,21 @@ from stickytoken.comparisons.compared_run import ComparedRun, deviations, short_
 from stickytoken.detection.run import NextStep, Run, next_steps, open_run
 from stickytoken.detection.run_folder import RunEvidence, RunFolder, RunRecord, is_flagged, read_evidence
 from stickytoken.errors import InputError, RunError
-from stickytoken.explanation.files import (
-    EXPLANATIONS_FOLDER,
-    StoredExplanation,
-    explanation_folders,
-    read_explanation,
-)
+from stickytoken.explanation import files
 from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
-from stickytoken.measurement.store import VOCABULARY_FILE
-from stickytoken.methods.entry import Column, Fact, Scale
-from stickytoken.methods.job import PlanRecord, StoredSettings
-from stickytoken.methods.protocol import AnyMethod
+from stickytoken.measurement.store import PLAN_FILE, VOCABULARY_FILE
+from stickytoken.methods.base import AnyMethod, PlanRecord, StoredSettings
+from stickytoken.methods.entry import Column, Distribution, Fact, Scale, Scatter
 from stickytoken.methods.registry import method_named
-from stickytoken.repairs.result import RepairRecord, repairs_in
-from stickytoken.scanning.results import Scan, scans_in
+from stickytoken.repairs.documents import mean_curves
+from stickytoken.repairs.result import RepairRecord, repairs_in, token_rows
+from stickytoken.reports.figures import effects
+from stickytoken.reports.figures import run as run_figures
+from stickytoken.reports.figures.explanation import explanation_figures
+from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports.templating import number, plain
+from stickytoken.scanning import results as scans
 from stickytoken.validation import visible
 from stickytoken.vocabulary import kind_of, script_of, word_mark
 
@@ -55,9 +56,9 @@ class RunContent:
     evidence: RunEvidence | None = None  # curves and pairs; None if they were not kept
     # Number of tokens with committed results, by stage; only of an unfinished run
     measured: dict[str, int] = field(default_factory=dict)
-    explanations: tuple[StoredExplanation, ...] = ()  # of tokens; empty if the run is unfinished
+    explanations: tuple[files.StoredExplanation, ...] = ()  # of tokens; empty if the run is unfinished
     impacts: tuple[Impact, ...] = ()  # finished measurements in the run folder, the latest first
-    scans: tuple[Scan, ...] = ()  # finished scans in the run folder, the latest first
+    scans: tuple[scans.Scan, ...] = ()  # finished scans in the run folder, the latest first
     repairs: tuple[RepairRecord, ...] = ()  # of the model of the run, the latest first
     missing: tuple[str, ...] = ()  # what is absent or cannot be shown, one sentence each
 
@@ -103,74 +104,66 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     if not folder.exists():
         raise RunError(f"no run folder {str(path)!r}")
     record = folder.read_run()
-    vocabulary = (
-        folder.read_table(VOCABULARY_FILE, ("token_id", "token", "decoded", "category"))
-        if (folder.path / VOCABULARY_FILE).is_file()
-        else None
-    )
+    vocabulary = None
+    if (folder.path / VOCABULARY_FILE).is_file():
+        vocabulary = folder.read_table(VOCABULARY_FILE, ("token_id", "token", "decoded", "category"))
     impacts, no_impacts = impacts_in(folder.path)
-    scans, no_scans = scans_in(folder.path)
+    scanned, no_scans = scans.scans_in(folder.path)
     repairs, no_repairs = repairs_in(folder.path)
-    made: dict[str, Any] = {"impacts": impacts, "scans": scans, "repairs": repairs}
+    unfinished = RunContent(
+        folder.path, record, None, vocabulary, impacts=impacts, scans=scanned, repairs=repairs
+    )
     if record.result is None:
-        plan = folder.read_plan(method_named(record.method).plan_record)
-        measured = folder.committed()
-        return RunContent(
-            folder.path, record, plan, vocabulary, measured=measured, missing=(_UNFINISHED,), **made
+        return replace(
+            unfinished,
+            plan=folder.read_record(PLAN_FILE, method_named(record.method).plan_record),
+            measured=folder.committed(),
+            missing=(_UNFINISHED,),
         )
     run = open_run(folder.path)
     evidence = read_evidence(folder)
     found, not_shown = _explanations(run, explanations)
-    return RunContent(
-        folder.path,
-        record,
-        run.plan,
-        vocabulary,
-        run,
-        _classified(run.tokens, vocabulary),
-        evidence,
+    absent = () if evidence else (_WITHOUT_EVIDENCE,)
+    return replace(
+        unfinished,
+        plan=run.plan,
+        run=run,
+        tokens=_classified(run.tokens, vocabulary),
+        evidence=evidence,
         explanations=tuple(found),
-        missing=(
-            *([] if evidence else [_WITHOUT_EVIDENCE]),
-            *(*not_shown, *no_impacts, *no_scans, *no_repairs),
-        ),
-        **made,
+        missing=(*absent, *not_shown, *no_impacts, *no_scans, *no_repairs),
     )
 
 
-def _explanations(run: Run, asked: Path | None) -> tuple[list[StoredExplanation], list[str]]:
+def _explanations(run: Run, asked: Path | None) -> tuple[list[files.StoredExplanation], list[str]]:
     """Return the explanations, and what is wrong with those that cannot be shown."""
-    folders = explanation_folders(run.path / EXPLANATIONS_FOLDER if asked is None else asked)
+    folders = files.explanation_folders(run.path / files.EXPLANATIONS_FOLDER if asked is None else asked)
     if asked is not None and not folders:
         raise InputError(f"{asked} contains no explanation: pass the folder that explain --out wrote to")
     names = dict(run.tokens.select("token_id", "token").iter_rows())
-    found: list[StoredExplanation] = []
+    found: list[files.StoredExplanation] = []
     unread: list[str] = []
     for folder in folders:
         try:
-            explanation = read_explanation(folder)
-            _require_own(explanation, run, names)
+            explanation = files.read_explanation(folder)
+            own, other = (each.identity_parts.get("encoder") for each in (run.record, explanation.record))
+            if isinstance(own, dict) and (parts := differences(own, other or {})):
+                raise RunError(
+                    f"{folder} explains another model, not that of the run (they differ in "
+                    f"{', '.join(parts)}): run explain with the model of the run"
+                )
+            token_id, token = explanation.token.token_id, explanation.token.token
+            if names.get(token_id, token) != token:
+                raise RunError(
+                    f"{folder} explains the token {token!r}, and the run's token {token_id} is "
+                    f"{names[token_id]!r}: it belongs to another model"
+                )
             found.append(explanation)
         except RunError as error:
             if asked is not None:
                 raise
             unread.append(f"An explanation is not shown: {error}.")
     return found, unread
-
-
-def _require_own(found: StoredExplanation, run: Run, names: dict[int, str | None]) -> None:
-    own, explained = (each.identity_parts.get("encoder") for each in (run.record, found.record))
-    if isinstance(own, dict) and (parts := differences(own, explained or {})):
-        raise RunError(
-            f"{found.path} explains another model, not that of the run (they differ in {', '.join(parts)}): "
-            "run explain with the model of the run"
-        )
-    token_id, token = found.token.token_id, found.token.token
-    if names.get(token_id, token) != token:
-        raise RunError(
-            f"{found.path} explains the token {token!r}, and the run's token {token_id} is "
-            f"{names[token_id]!r}: it belongs to another model"
-        )
 
 
 def _classified(tokens: pl.DataFrame, vocabulary: pl.DataFrame | None) -> pl.DataFrame:
@@ -272,13 +265,26 @@ def meaning(content: RunContent) -> str | None:
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
-    """Return what to do about the verdicts; nothing for an unfinished run."""
-    return () if content.run is None else next_steps(content.run)
+    """Return what to do about the verdicts; nothing for an unfinished run.
+
+    Where a verified repair is there, it is used instead of written again.
+    """
+    if content.run is None:
+        return ()
+    found = next_steps(content.run)
+    if content.repairs and content.repairs[0].verified and found[0].command.startswith("stickytoken repair"):
+        made = content.repairs[0].started[:10]
+        use = NextStep(
+            f"encode your documents again with the repaired copy, which was written on {made} and verified",
+            "stickytoken embed FOLDER --input DOCUMENTS --out VECTORS",
+        )
+        return use, *found[1:]
+    return found
 
 
 # Only the latest measurements and repairs are shown.
 MOST_IMPACTS, MOST_REPAIRS = 3, 2
-STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the verification was switched off"}
+_STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the verification was switched off"}
 
 
 def notes(content: RunContent) -> list[str]:
@@ -346,54 +352,41 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
         groups["pictures"] = evidence.model_dump(mode="json", exclude={"carriers"}) | {
             "carriers": len(evidence.carriers)
         }
-    groups |= impact_details(content.impacts) | _repair_details(content.repairs)
-    return {name: values for name, values in groups.items() if values}
-
-
-def impact_details(impacts: tuple[Impact, ...]) -> dict[str, dict[str, Any]]:
-    return {
-        f"impact {impact.path.name}": {
+    for impact in content.impacts[:MOST_IMPACTS]:
+        kinds = {
+            f"{kind} tokens": [each.token for each in impact.record.tokens if each.kind == kind]
+            for kind in ("sticky", "named", "benign")
+        }
+        groups[f"impact {impact.path.name}"] = {
             **impact.record.settings,
-            **{
-                f"{kind} tokens": tokens
-                for kind in ("sticky", "named", "benign")
-                if (tokens := [each.token for each in impact.record.tokens if each.kind == kind])
-            },
+            **{kind: tokens for kind, tokens in kinds.items() if tokens},
             "texts": impact.result.sequences,
             "seconds": impact.result.seconds,
             **{f"texts cut, {task.name}": task.cut for task in impact.result.tasks if task.cut},
         }
-        for impact in impacts[:MOST_IMPACTS]
-    }
-
-
-def _repair_details(repairs: tuple[RepairRecord, ...]) -> dict[str, dict[str, Any]]:
-    return {
-        f"repair {record.identity[:12]}": {
-            "state": STATES[record.verified],
-            "strategy": record.strategy,
-            "tokens": len(record.tokens),
-            **repair_checks(record),
-            "seconds": record.seconds,
-            "started": record.started,
+    for repair in content.repairs[:MOST_REPAIRS]:
+        groups[f"repair {repair.identity[:12]}"] = {
+            "state": _STATES[repair.verified],
+            "strategy": repair.strategy,
+            "tokens": len(repair.tokens),
+            **_repair_checks(repair),
+            "seconds": repair.seconds,
+            "started": repair.started,
         }
-        for record in repairs[:MOST_REPAIRS]
-    }
+    return {name: values for name, values in groups.items() if values}
 
 
-def repair_checks(record: RepairRecord) -> dict[str, str]:
+def _repair_checks(record: RepairRecord) -> dict[str, str]:
     """Return what the verification of a repair found, by check."""
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: f"{'' if check.passed else 'FAILED: '}{check.finding}" for check in checks}
 
 
-_FIRST = (Column("token", "token"), Column("verdict", "verdict"))
-_LAST = (Column("entry", "entry"), Column("script", "script"), Column("token_id", "id"))
-
-
 def columns(content: RunContent) -> tuple[Column, ...]:
     """Return the columns of a table of tokens; those of the method are in the middle."""
-    return (*_FIRST, *content.method.reported, *_LAST)
+    first = (Column("token", "token"), Column("verdict", "verdict"))
+    last = (Column("entry", "entry"), Column("script", "script"), Column("token_id", "id"))
+    return (*first, *content.method.reported, *last)
 
 
 def rows_of(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
@@ -431,7 +424,24 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
                 for which in ("typical", "largest")
                 if own[f"{which}_before"] is not None
             ]
-    strips = _strips(content.scale, rows)
+    strips: list[dict[str, float] | None] = [None] * len(rows)
+    scale = content.scale
+    if scale is not None and rows and all(row.get("lift_low") is not None for row in rows):
+        low = min(0.0, scale.ordinary, *(row["lift_low"] for row in rows))
+        span = float(max(scale.ordinary, *(row["lift_high"] for row in rows)) - low) or 1.0
+
+        def percent(value: float) -> float:
+            return round(2 + 96 * float(value - low) / span, 2)
+
+        strips = [
+            {
+                "low": percent(row["lift_low"]),
+                "value": percent(row["lift"]),
+                "high": percent(row["lift_high"]),
+                "ordinary": percent(scale.ordinary),
+            }
+            for row in rows
+        ]
     return [Card(row, strip, pairs.get(row["token_id"], [])) for row, strip in zip(rows, strips, strict=True)]
 
 
@@ -446,21 +456,158 @@ def _worst_tokens(content: RunContent) -> pl.DataFrame:
     return known.sort(ranked, "token_id", descending=[True, False]).head(3)
 
 
-def _strips(scale: Scale | None, rows: list[dict[str, Any]]) -> list[dict[str, float] | None]:
-    if scale is None or not rows or any(row.get("lift_low") is None for row in rows):
-        return [None] * len(rows)
-    low = min(0.0, scale.ordinary, *(row["lift_low"] for row in rows))
-    high = max(scale.ordinary, *(row["lift_high"] for row in rows))
-    span = float(high - low) or 1.0
-    return [
-        {
-            name: round(2 + 96 * float(value - low) / span, 2)
-            for name, value in (
-                ("low", row["lift_low"]),
-                ("value", row["lift"]),
-                ("high", row["lift_high"]),
-                ("ordinary", scale.ordinary),
-            )
-        }
-        for row in rows
+def report_figures(content: RunContent) -> list[ReportFigure]:
+    """Return all figures that the run has data for; none for an unfinished run."""
+    if content.run is None:
+        return []
+    described = content.method.figures(content.run)
+    found = [
+        run_figures.distribution(content.tokens, each) for each in described if isinstance(each, Distribution)
     ]
+    found += curve_figures(content)
+    found += [run_figures.scatter(content.tokens, each) for each in described if isinstance(each, Scatter)]
+    if rows := content.run.by_dimension().to_dicts():
+        found.append(run_figures.by_dimension(rows))
+    if len(content.sticky) > MOST_CARDS:  # cards say it of fewer
+        found.append(run_figures.composition(content.tokens))
+    for place, impact in enumerate(content.impacts[:MOST_IMPACTS]):
+        found += effects.impact_figures(impact, f"-{place + 1}" if place else "")
+    for place, record in enumerate(content.repairs[:MOST_REPAIRS]):
+        suffix = f"-{place + 1}" if place else ""
+        state, *findings = (
+            f"{text[0].upper()}{text[1:]}."
+            for text in (_STATES[record.verified], *_repair_checks(record).values())
+        )
+        found.append(effects.repaired_tokens(token_rows(record), state, " ".join(findings), suffix))
+        if (curves := mean_curves(record)) is not None:
+            found.append(
+                effects.repair_curves(
+                    f"repair-curves{suffix}",
+                    "Symptom curves before and after the repair",
+                    "Copies of a repaired token are added to one of two unrelated texts; the mean over all "
+                    "repaired tokens. After a repair, the curve should follow that of ordinary tokens.",
+                    curves.copies,
+                    curves.lines,
+                )
+            )
+    return found
+
+
+def curves_of(content: RunContent) -> tuple[list[run_figures.Curve], list[run_figures.Curve]]:
+    """Return the symptom curves of the tokens shown, worst first, and those of ordinary tokens."""
+    if content.evidence is None:
+        return [], []
+    verdicts = content.tokens.select("token_id", "verdict")
+    named = content.tokens if content.vocabulary is None else content.vocabulary
+    names = named.select("token_id", "token").join(verdicts, on="token_id", how="left")
+    rows = content.evidence.tokens.join(names, on="token_id", how="left", maintain_order="left").to_dicts()
+    found: tuple[list[run_figures.Curve], list[run_figures.Curve]] = ([], [])
+    for row in rows:
+        curve = {name: row[name] for name in ("token", "verdict", "copies", "below", "above")}
+        found[row["ordinary"]].append(curve | {"token": row["token"] or f"id {row['token_id']}"})
+    return found
+
+
+def curve_figures(content: RunContent) -> list[ReportFigure]:
+    if content.evidence is None or content.run is None:
+        return []
+    return [run_figures.symptom_curves(*curves_of(content), content.run.plan.mean_similarity)]
+
+
+# Further tokens are described without figures: the page must open on a phone.
+_MOST_DRAWN = 4
+
+
+def explained_tokens(content: RunContent) -> list[dict[str, Any]]:
+    """Return the explained tokens: first those that the run flags, worst first.
+
+    Each has its id, its string, the verdicts of the run and of the explanation in words, one line per
+    measure outside the benign interval, what the verdict rests on, what could not be measured, and figures,
+    which all but the first few tokens lack.
+    """
+    order = (
+        {token_id: place for place, token_id in enumerate(content.flagged["token_id"])} if content.run else {}
+    )
+    ranked = sorted(
+        content.explanations,
+        key=lambda each: (order.get(each.token.token_id, len(order)), each.token.token_id),
+    )
+    found = []
+    for place, each in enumerate(ranked):
+        lines = []
+        for finding in each.token.findings:
+            line = f"{finding.called}: {number(finding.value, 3)}, benign {number(finding.benign_mean, 3)}"
+            if finding.deviations is not None:
+                line += f", {number(finding.deviations, 1)} SD"
+            lines.append(line if finding.begins is None else f"{line}, begins in layer {finding.begins}")
+        record, token, settings = each.record, each.token, each.record.settings
+        found.append(
+            {
+                "token_id": token.token_id,
+                "token": token.token,
+                "run_verdict": token.run_verdict,
+                "verdict": token.verdict,
+                "findings": lines,
+                "basis": f"{plain(settings.get('copies'))} copies ({plain(settings.get('placement'))}) in "
+                f"{record.carriers} texts of {record.source}, compared with {len(each.tables['benign'])} "
+                f"matched benign tokens{'' if token.same_category else ' of other categories'}.",
+                "notes": list(record.notes),
+                "figures": explanation_figures(each) if place < _MOST_DRAWN else [],
+            }
+        )
+    return found
+
+
+# Only the latest scans are shown, and of each the worst documents.
+_MOST_SCANS = 3
+_MOST_DOCUMENTS = 20
+_MOST_SOURCES = 20
+_MOST_WORDS = 3
+
+
+def shown_scans(content: RunContent) -> list[dict[str, Any]]:
+    """Return the latest scans of a run folder as values of a page; `sources` is a table."""
+    found = []
+    for scan in content.scans[:_MOST_SCANS]:
+        worst = scan.worst.head(_MOST_DOCUMENTS)
+        columns = ["source", "documents", "with findings"]
+        sources = [each for each in scan.result.sources if each.found][:_MOST_SOURCES]
+        rows: list[list[Any]] = [[each.source or "(none)", each.documents, each.found] for each in sources]
+        if scan.result.matter is not None:
+            columns.append("that matter")
+            rows = [[*row, each.matter] for row, each in zip(rows, sources, strict=True)]
+        found.append(
+            {
+                "name": scan.record.documents,
+                "headline": scans.headline(scan),
+                "basis": scans.basis(scan),
+                "sources": DataTable(columns, rows),
+                "documents": [_document(row) for row in worst.iter_rows(named=True)],
+                "more": scan.result.found - len(worst),
+                "skipped": scan.result.skipped,
+            }
+        )
+    return found
+
+
+def _document(row: Mapping[str, Any]) -> dict[str, Any]:
+    words = [
+        f"{each['text']} \N{MULTIPLICATION SIGN} {each['copies']}" for each in row["words"][:_MOST_WORDS]
+    ]
+    if len(row["words"]) > _MOST_WORDS:
+        words.append("\N{HORIZONTAL ELLIPSIS}")
+    place = row["path"]
+    if place is not None and row["line"] is not None:
+        place = f"{place}, line {row['line']}"
+    effect = ""
+    if row["effect"] is not None:
+        up = "" if row["moves_up"] is None else f", moves up for {row['moves_up']:.0%} of the queries"
+        effect = f"effect {number(row['effect'], 2)} SD{up}"
+    return {
+        "id": row["id"],
+        "place": place,
+        "found": f"{', '.join(words)}; {row['share']:.0%} of the text",
+        "severity": row["severity"],
+        "effect": effect,
+        "pieces": [(each["text"], each["found"]) for each in row["excerpt"]],
+    }

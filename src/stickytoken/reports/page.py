@@ -19,7 +19,6 @@ from stickytoken.measurement.store import write_atomically
 from stickytoken.reports import content as facts
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures.figure import ReportFigure, template
-from stickytoken.reports.sections import explained_tokens, report_figures, shown_scans
 from stickytoken.reports.templating import environment, glossary, json_for_html, packaged
 
 # More rows would make the file slow to open; tokens.parquet has them all.
@@ -27,13 +26,27 @@ _MOST_ROWS = 1000
 
 
 def run_page(content: RunContent) -> str:
-    overview, tokens, flagged = report_figures(content), explained_tokens(content), content.flagged
+    overview, tokens = facts.report_figures(content), facts.explained_tokens(content)
+    flagged, scans = content.flagged, facts.shown_scans(content)
+    parts = {"computed": "What was computed", "words": "How to read the numbers"}
+    if content.run is not None:
+        parts = {
+            "worst": "The worst tokens" if len(content.sticky) else "No token is sticky",
+            **{figure.name: figure.title for figure in overview},
+            **({"explanations": "Why tokens stick"} if tokens else {}),
+            **({"documents": "Documents with copies"} if scans else {}),
+            "flagged": "All flagged tokens",
+            **parts,
+        }
     return render(
         "run.html.j2",
-        [*overview, *(figure for each in tokens for figure in each.figures)],
+        [*overview, *(figure for each in tokens for figure in each["figures"])],
         overview=overview,
         explained=tokens,
-        scans=shown_scans(content),
+        scans=scans,
+        parts=parts,
+        # Of a model that needs nothing, a reader wants the answer; what else was measured is closed.
+        quiet=facts.tone(content) == "clean",
         title=content.record.model.short_name,
         content=content,
         record=content.record,
@@ -61,7 +74,7 @@ def run_page(content: RunContent) -> str:
 
 def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
     """Fill a template and add style, scripts, the data of the figures and the content policy."""
-    script = packaged("report.js")
+    script = packaged("pieces.js") + packaged("report.js")
     bundle, digest = _plotly_bundle() if figures else (None, None)
     drawn = {}
     for figure in figures:

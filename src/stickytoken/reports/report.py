@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +19,6 @@ from stickytoken.reports.comparison import comparison_figures, comparison_markdo
 from stickytoken.reports.content import Card, RunContent, read_content
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.reports.page import run_page
-from stickytoken.reports.sections import curves_of, explained_tokens, report_figures, shown_scans
 from stickytoken.reports.templating import bullets, glossary, number, plain, spaced
 from stickytoken.validation import file_path, markdown, shown
 
@@ -89,8 +87,8 @@ def report(
         if isinstance(subject, Comparison):
             drawn = comparison_figures(subject)
         else:
-            drawn = report_figures(subject)
-            drawn += [figure for each in explained_tokens(subject) for figure in each.figures]
+            drawn = facts.report_figures(subject)
+            drawn += [figure for each in facts.explained_tokens(subject) for figure in each["figures"]]
         save_figures(drawn, pictures)
     return text
 
@@ -123,7 +121,7 @@ def _written(subject: RunContent | Comparison, format_: Format) -> str:
 
 def run_document(content: RunContent) -> dict[str, Any]:
     """Return the report of one run as JSON values; what is missing is null or an empty list."""
-    curves, ordinary = curves_of(content)
+    curves, ordinary = facts.curves_of(content)
     return {
         "run": str(content.path),
         "model": content.record.model.name,
@@ -136,14 +134,14 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "notes": facts.notes(content),
         "worst": [card.row | {"pairs": card.pairs} for card in facts.cards(content)],
         "flagged": facts.rows_of(content, content.flagged),
-        "curves": [asdict(curve) for curve in curves],
-        "ordinary_curves": [asdict(curve) for curve in ordinary],
-        "figures": [_figure(figure) for figure in report_figures(content)],
+        "curves": curves,
+        "ordinary_curves": ordinary,
+        "figures": [_figure(figure) for figure in facts.report_figures(content)],
         "explanations": [
-            vars(each) | {"figures": [_figure(figure) for figure in each.figures]}
-            for each in explained_tokens(content)
+            each | {"figures": [_figure(figure) for figure in each["figures"]]}
+            for each in facts.explained_tokens(content)
         ],
-        "scans": [each | {"sources": vars(each["sources"])} for each in shown_scans(content)],
+        "scans": [each | {"sources": vars(each["sources"])} for each in facts.shown_scans(content)],
         "how": content.method.how(content.settings),
         "computed": facts.run_details(content),
         "glossary": glossary(content.method),
@@ -181,22 +179,22 @@ def run_markdown(content: RunContent) -> str:
 def _judged(content: RunContent) -> list[str]:
     title = "The worst tokens" if len(content.sticky) else "No token is sticky: the highest, for scale"
     parts = [f"## {title}", *(_card(card) for card in facts.cards(content))]
-    for figure in report_figures(content):
+    for figure in facts.report_figures(content):
         parts += _described(figure, "##")
         if figure.in_markdown:
             parts.append(figure.table.markdown())
-    if tokens := explained_tokens(content):
+    if tokens := facts.explained_tokens(content):
         parts.append("## Why tokens stick")
     for each in tokens:
         parts += [
-            f"### {markdown(each.token)}",
-            markdown(each.verdict),
-            bullets(map(markdown, each.findings)),
-            markdown(each.basis),
-            bullets(f"Note: {markdown(note)}" for note in each.notes),
-            *(part for figure in each.figures for part in _described(figure, "####")),
+            f"### {markdown(each['token'])}",
+            markdown(each["verdict"]),
+            bullets(map(markdown, each["findings"])),
+            markdown(each["basis"]),
+            bullets(f"Note: {markdown(note)}" for note in each["notes"]),
+            *(part for figure in each["figures"] for part in _described(figure, "####")),
         ]
-    if scans := shown_scans(content):
+    if scans := facts.shown_scans(content):
         parts.append("## Documents with copies")
     for scan in scans:
         parts += [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -13,7 +12,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from stickytoken.methods.protocol import AnyMethod
+from stickytoken.methods.base import AnyMethod
 from stickytoken.validation import visible
 
 _BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
@@ -42,12 +41,17 @@ def spaced(name: str) -> str:
     return name if name.isupper() else name.replace("_", " ")
 
 
+def minus(text: str) -> str:
+    """Write every hyphen of a number as a minus sign."""
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
 def plain(value: Any) -> str:
     """Format a setting or another value, without needless digits."""
     if value == "":
         return "(empty)"
     if isinstance(value, float):
-        return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+        return minus(f"{value:.6g}")
     if isinstance(value, (list, tuple)):
         return ", ".join(plain(each) for each in value) or number(None)
     if isinstance(value, dict):
@@ -79,7 +83,7 @@ def bullets(lines: Iterable[str]) -> str:
 def cosine(value: float | None, digits: int = 2) -> str:
     if value is None:
         return number(None)
-    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return minus(f"{round(value, digits) + 0.0:.{digits}f}")
 
 
 def number(value: Any, digits: int | None = None) -> str:
@@ -94,10 +98,8 @@ def number(value: Any, digits: int | None = None) -> str:
         if digits is None:
             digits = 4 if abs(value) < 10 else 1
         if value and abs(value) < 10**-digits / 2:
-            return f"{'<' if value > 0 else '>'} {math.copysign(10**-digits, value):.{digits}f}".replace(
-                "-", "\N{MINUS SIGN}"
-            )
-        return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+            return f"< {10**-digits:.{digits}f}" if value > 0 else f"{0:.{digits}f}"
+        return minus(f"{value:,.{digits}f}")
     return str(value)
 
 

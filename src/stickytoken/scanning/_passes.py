@@ -55,8 +55,7 @@ class Keeper:
         shard = self._folder.read_shard(name, index, [index], _BATCH)
         if shard is None or shard["digest"].item() != digest:
             return None
-        found: dict[str, Any] = json.loads(shard["values"].item())
-        return found
+        return dict(json.loads(shard["values"].item()))
 
     def save(self, name: str, index: int, digest: str, values: dict[str, Any], encoded: int = 0) -> None:
         if self._folder is None:
@@ -69,9 +68,8 @@ class Keeper:
 
     def found(self, index: int, digest: str) -> list[dict[str, Any]]:
         """Return the documents of a batch that have findings."""
-        values = self.load(_TOKENS, index, digest)
-        found: list[dict[str, Any]] = [] if values is None else values["found"]
-        return found
+        values = self.load(_TOKENS, index, digest) or {}
+        return list(values.get("found", ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,18 +375,17 @@ def measured_shifts(found: Vectors, rest: Vectors, panel: Panel) -> dict[str, Ve
     documents that a document passes, and ``moves_up`` the share of the queries for which it passes a tenth.
     """
     after, before = found @ panel.queries.T, rest @ panel.queries.T
-    passed = (_behind(panel.ranked, after) - _behind(panel.ranked, before)) / len(panel.reference)
+    # How many clean documents are less similar to each query, shape (documents, q).
+    ranks_after, ranks_before = (
+        np.stack([np.searchsorted(*each) for each in zip(panel.ranked.T, side.T, strict=True)], axis=1)
+        for side in (after, before)
+    )
+    passed = (ranks_after - ranks_before) / len(panel.reference)
     return {
         "shift": (after - before).mean(axis=1, dtype=np.float64),
         "rise": passed.mean(axis=1),
         "moves_up": (passed >= PASSED).mean(axis=1),
     }
-
-
-def _behind(ranked: Vectors, similarities: Vectors) -> Vector:
-    """Count the clean documents that are less similar to each query, shape (n, q)."""
-    counts = [np.searchsorted(*each, side="left") for each in zip(ranked.T, similarities.T, strict=True)]
-    return np.stack(counts, axis=1).astype(np.float64)
 
 
 def predicted_shifts(

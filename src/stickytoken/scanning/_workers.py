@@ -119,9 +119,8 @@ def examined(
 
     threads = ThreadPoolExecutor(workers, thread_name_prefix="scan")
     waiting: deque[tuple[Batch, Future[list[Finding]]]] = deque()
-    with (
-        ExitStack() as ending
-    ):  # an interrupt in the middle of one callback does not keep the others from running
+    # An interrupt in the middle of one callback does not keep the others from running.
+    with ExitStack() as ending:
         ending.callback(threads.shutdown, wait=True, cancel_futures=True)
         for _ in range(workers):
             worker = _Worker(rules)

@@ -217,14 +217,14 @@ RULES = (
         Level.WARNING,
     ),
 )
-_RULE_OF_KIND = {"flagged": _COPIES, "special": _SPECIAL}
 _LEVELS = {rule.id: rule.level for rule in RULES}
 
 
 def scan_findings(scan: Scan, root: Path) -> Iterator[Finding]:
     """Yield one finding per document, the worst first."""
     for row in scan.worst.iter_rows(named=True):
-        rule = next((_RULE_OF_KIND[kind] for kind in _RULE_OF_KIND if kind in row["kinds"]), _REPEATED)
+        kinds = row["kinds"]
+        rule = _COPIES if "flagged" in kinds else _SPECIAL if "special" in kinds else _REPEATED
         path = None if row["path"] is None else repository_path(Path(row["path"]), root)
         yield Finding(
             rule=rule,

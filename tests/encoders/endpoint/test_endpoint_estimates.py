@@ -1,49 +1,29 @@
 """What is announced is what is sent, as the server counts it."""
 
-import hashlib
 import tempfile
 
-import numpy as np
 import pytest
 
 import profiled
 import tiny
 from embedding_server import Behaviour, EmbeddingServer
-from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint.encoder import estimate_cost
 
 CHANGES = {"insertion": "words"}
 SENTENCES = tiny.sentences(200)
 
 
-@pytest.mark.parametrize("name", [None, pytest.param("roberta-base", marks=pytest.mark.slow)])
-def test_the_estimate_holds_for_every_kind_of_tokenizer(name, shared):
-    if name is None:
-        tokenizer = HuggingFaceTokenizer(tiny.wordpiece_tokenizer())
-    else:
-        tokenizer = load_tokenizer(shared / "tokenizers" / name)
-
-    def encode(texts):
-        seeds = (hashlib.sha256(text.encode()).digest()[:8] for text in texts)
-        return np.stack(
-            [np.random.default_rng(int.from_bytes(seed, "little")).standard_normal(16) for seed in seeds]
-        )
-
-    server = EmbeddingServer(
-        encode, tokenizer.encode_many, lambda ids: tokenizer.decode_many([list(ids)])[0], Behaviour()
-    )
-    decoded = tokenizer.decode_many([[token_id] for token_id in list(tokenizer.entries)[-300:]])
-    words = [text.strip() for text in decoded if text.strip()]
-    texts = [*SENTENCES, *words, *(f"{SENTENCES[0]} {' '.join([word] * 8)}" for word in words)]
-    with server.running() as url:
-        encoder = load_encoder(f"{url}#mini", tokenizer=tokenizer, max_length=2000)
-        estimate = estimate_cost(encoder, lambda stand_in: stand_in.encode(texts))
-        before = server.seen, server.tokens
-        encoder.encode(texts)
-        assert server.seen - before[0] == estimate.requests
-        assert server.tokens - before[1] == pytest.approx(estimate.tokens, rel=0.05)
-        assert estimate.most is None
+def test_the_estimate_is_what_the_server_counts(serve):
+    served = serve()
+    found, server = served.encoder(), served.server
+    texts = [*SENTENCES, *tiny.WORDS, *(f"{SENTENCES[0]} {' '.join([word] * 8)}" for word in tiny.WORDS)]
+    estimate = estimate_cost(found, lambda stand_in: stand_in.encode(texts))
+    before = server.seen, server.tokens
+    found.encode(texts)
+    assert server.seen - before[0] == estimate.requests
+    assert server.tokens - before[1] == pytest.approx(estimate.tokens, rel=0.05)
+    assert estimate.most is None
 
 
 def test_what_depends_on_results_is_told_apart(serve):

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 import stickytoken
 import tiny
 from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint.vocabulary import (
     CandidateVocabulary,
     candidate_vocabulary,
@@ -130,7 +129,7 @@ def byte_level():
 
 @pytest.mark.parametrize(("tokenizer", "share"), [(tiny.wordpiece_tokenizer(), 1.0), (byte_level(), 0.75)])
 def test_copies_are_written_so_that_the_tokenizer_sees_them(tokenizer, share):
-    tokenizer = HuggingFaceTokenizer(tokenizer)
+    tokenizer = vocabulary_of(tokenizer, None)
     vocabulary = categorize(tokenizer)
     glued = written(vocabulary, tokenizer, Insertion.TEXT).available
     words = written(vocabulary, tokenizer, Insertion.WORDS).available

@@ -1,12 +1,12 @@
 """A prompted model as an encoder and as a module of sentence-transformers: options, files, input."""
 
+import copy
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from sentence_transformers.sentence_transformer.modules import Normalize
@@ -18,7 +18,6 @@ from prompted_loading import encoder_of, load_prompted, read
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import Prompting
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layers import find_decoder
 from stickytoken.encoders.prompted.module import CausalPrompt
@@ -115,50 +114,19 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
 
 def test_rereading_copies_the_tokenizer_once_and_follows_it(monkeypatch):
     encoder = encoder_of(read())
-    plain, made, make = encoder.encode(["the river sings"]), [], HuggingFaceTokenizer.__init__
-    monkeypatch.setattr(
-        HuggingFaceTokenizer, "__init__", lambda own, given: (made.append(given), make(own, given))[1]
-    )
+    plain, made, copied = encoder.encode(["the river sings"]), [], copy.deepcopy
+    monkeypatch.setattr(copy, "deepcopy", lambda given: (made.append(given), copied(given))[1])
     for stop in (2, 3):
         found = encoder.reread(read("cot", (1, stop)))
         found.encode(["the river sings"])
         np.testing.assert_array_equal(found.reread(encoder.reading).encode(["the river sings"]), plain)
-    assert len(made) == 1  # with the placeholder
+    assert sum(given is encoder.user_tokenizer for given in made) == 1  # with the placeholder
+    monkeypatch.undo()
     before = encoder.tokenize(["the riverbird sings"])
     encoder.user_tokenizer.add_tokens(["riverbird"])
     fresh = CausalPromptEncoder(encoder._model, encoder.user_tokenizer, "tiny", encoder.reading)
     for own in (encoder.reread(encoder.reading), encoder):
         assert own.tokenize(["the riverbird sings"]) == fresh.tokenize(["the riverbird sings"]) != before
-
-
-@pytest.mark.parametrize(("dtype", "least"), [("float16", 0.999), ("bfloat16", 0.99)])
-def test_half_precision_is_close(folder, encoder, dtype, least):
-    half = load_prompted(folder, device="cpu", dtype=dtype, **READING)
-    found, exact = half.encode(SENTENCES), encoder.encode(SENTENCES)
-    cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
-    assert cosines.min() > least
-    assert half.identity.dtype == dtype
-
-
-def test_weights_of_another_kind_are_read_as_they_are():
-    """Such as those of a quantised linear layer, which are eight bits and a scale."""
-
-    class Int8Linear(torch.nn.Module):
-        def __init__(self, layer):
-            super().__init__()
-            self.register_buffer("scale", layer.weight.detach().abs().amax(1, keepdim=True) / 127)
-            self.register_buffer("weight", (layer.weight.detach() / self.scale).round().to(torch.int8))
-
-        def forward(self, states):
-            return torch.nn.functional.linear(states, self.weight * self.scale)
-
-    exact, quantised = encoder_of(read(span=(1, 3))), tiny_decoders.decoder("qwen2")[0]
-    for layer in quantised.layers:
-        layer.mlp.up_proj = Int8Linear(layer.mlp.up_proj)
-    encoder = CausalPromptEncoder(quantised, exact.user_tokenizer, "tiny", exact.reading)
-    difference = np.abs(encoder.encode(SENTENCES) - exact.encode(SENTENCES)).max()
-    assert 0 < difference < 0.5
-    assert encoder.identity.weights != exact.identity.weights
 
 
 # Sentences and ids.
@@ -205,22 +173,7 @@ def test_a_text_must_fit_into_the_longer_prompt():
         encoder.sentence_transformer().encode(["the river " * 400])
 
 
-def test_absent_weights_are_an_error():
-    encoder = encoder_of(read(layer=2))
-    encoder.prompted.decoder.layers[2].to("meta")
-    with pytest.raises(ModelError, match=r"layers\.2\..* offloaded"):
-        _ = encoder.identity
-
-
 # Options.
-
-
-def test_no_padding_token_is_needed(encoder):
-    model, tokenizer = tiny_decoders.decoder("qwen2")
-    tokenizer.pad_token = None
-    found = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3), layer=3))
-    assert tokenizer.pad_token is None
-    assert np.abs(found.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -229,16 +182,12 @@ def test_no_padding_token_is_needed(encoder):
         ({"start": 3, "exit": 3}, "nothing would be overwritten"),
         ({"start": 4, "exit": 9}, "has 4 layers: pass 0 to 3"),
         ({"start": -1}, "from 0"),
-        ({"layer": 5}, "no layer 5: use 1 to 4, or -1 to -4"),
-        ({"layer": -6}, "no layer -6"),
+        ({"layer": -6}, "no layer -6: use 1 to 4, or -1 to -4"),
         ({"layer": 0}, "layer 0 of .* the same for every sentence"),
-        ({"layer": -5}, "the same for every sentence"),
         ({"prompt": "echo"}, "echo"),
         ({"prompt_name": "query"}, "leave out the prompt name 'query'"),
         ({"token_prepending": False, "start": 1}, "turn on token prepending"),
         ({"max_length": 10}, "the prompt alone takes"),
-        ({"max_length": 5000}, "has only 512 positions"),
-        ({"contrast": True, "contrast_strength": -0.5}, "strength is -0.5"),
         ({"contrast": True, "contrast_strength": float("nan")}, "strength is nan"),
         ({"contrast": True, "contrast_layer": -1}, "layer is -1: layers are counted from 0"),
         ({"contrast": True, "contrast_layer": 4}, "tiny-qwen2 has 4 layers: pass 0 to 3"),
@@ -257,20 +206,14 @@ def test_options_that_cannot_be_met_are_refused_in_one_line(folder, options, rea
 
 
 def test_what_is_no_language_model_with_a_template_is_loaded_as_before(bert_folder, folder, tmp_path):
-    for options, named in (
-        ({"token_prepending": True}, "token_prepending"),
-        ({"contrast": True}, "contrast"),
-    ):
-        with pytest.raises(InputError, match=f"{named} applies only to prompted language models"):
-            load_prompted(bert_folder, prompt="prompteol", **options)
+    with pytest.raises(InputError, match="contrast applies only to prompted language models"):
+        load_prompted(bert_folder, prompt="prompteol", contrast=True)
     with pytest.warns(StickyTokenWarning, match="not the name of a prompt"):
         assert load_encoder(bert_folder, device="cpu", prompt="ke").prompt == "ke"
     assert load_encoder(bert_folder, device="cpu", prompt="{sentence} ").prompt == "{sentence} "
     with pytest.warns(StickyTokenWarning, match="its pooling is a guess"):
         found = load_encoder(folder, device="cpu", prompt="query: ")
     assert not isinstance(found, CausalPromptEncoder)
-    with pytest.raises(InputError, match="pass a plain language model and a prompt"):
-        load_prompted(folder, device="cpu", token_prepending=True)
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     with pytest.raises(ModelError, match="no weights"):
         load_encoder(tmp_path, prompt="prompteol")

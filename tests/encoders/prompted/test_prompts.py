@@ -1,28 +1,25 @@
 """Templates, cleaning, presets: text in, text out; and templates as ids."""
 
-import copy
 import json
 import re
 from types import SimpleNamespace
 
 import pytest
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_architectures as architectures
 from prompt_reference import AUXILIARY as PUBLISHED_AUXILIARY
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.prompted._prompt_ids import PromptTokenizer
 from stickytoken.encoders.prompted.prompts import (
     AUXILIARY,
     PLACEHOLDER,
     PROMPTS,
     SENTENCE,
+    PromptTokenizer,
+    PromptTokenizers,
     clean_sentence,
     contrast_layer_for,
     find_prompt,
-    is_template,
     join_words,
     layer_for,
     preset_for,
@@ -41,10 +38,8 @@ from stickytoken.errors import InputError
         ("What is it?", "What is it."),
         ("in the park!", "in the park!."),
         ('She said "no" and left', "She said 'no' and left."),
-        ("He asked 'why?'", "He asked 'why?'"),
         ("", ""),
         ('hi?"', "hi?'"),
-        ("?", "."),
     ],
 )
 def test_sentences_are_cleaned_in_the_published_order(text, cleaned):
@@ -108,12 +103,6 @@ def test_a_template_that_cannot_be_filled_is_refused(prompt, reason):
         find_prompt(prompt)
 
 
-def test_known_prompts_and_templates_are_told_from_texts_to_put_in_front():
-    assert is_template("PromptEOL")
-    assert is_template('"{sentence}":')
-    assert not is_template("query: ")
-
-
 # Presets.
 
 
@@ -128,10 +117,8 @@ def config(kind, vocabulary=32_000):
         ("llama", 32_000, 32, "ke", (1, 7, -2), (4, 0.5)),
         ("llama", 32_000, 40, "cot", (1, 7, -2), (5, 0.5)),
         ("llama", 128_256, 32, "cot", (1, 3, -2), (6, 0.25)),
-        ("qwen2", 152_064, 28, "cot", (1, 6, -2), (4, 0.5)),
         ("gemma2", 256_000, 42, "cot", (1, 6, -2), (5, 0.5)),
         ("qwen2", 1000, 12, "prompteol", (1, 3, 10), (2, 0.5)),  # 27 of 32 is 10 of 12
-        ("gemma3_text", 262_144, 18, "ke", (1, 4, 15), (2, 0.5)),
         ("gpt2", 1000, 1, "prompteol", (0, 2, 1), (0, 0.5)),
     ],
 )
@@ -150,10 +137,8 @@ def test_presets_are_the_published_ones_or_their_relative_depth(
     ("kind", "layers", "prompt", "given", "steered", "expected"),
     [
         ("llama", 32, "prompteol", None, False, (27, LayerChoice.PUBLISHED)),
-        ("llama", 32, "cot", None, True, (27, LayerChoice.PUBLISHED)),
         ("llama", 32, "echo", None, False, (-1, LayerChoice.LAST)),
         ("llama", 32, "Title: {sentence} is about", None, True, (27, LayerChoice.SCALED)),
-        ("gemma3_text", 18, "prompteol", None, False, (-1, LayerChoice.LAST)),
         ("gemma3_text", 18, "prompteol", None, True, (15, LayerChoice.SCALED)),
         ("gemma3_text", 18, "prompteol", 3, False, (3, LayerChoice.GIVEN)),
     ],
@@ -191,10 +176,8 @@ def merging_tokenizer():
 
 
 def assert_filled_is_whole(tokenizer, template, prepending):
-    prompt, own = find_prompt(template), copy.deepcopy(tokenizer)
-    if prepending:
-        own.add_tokens([PLACEHOLDER])
-    adapted = HuggingFaceTokenizer(own)
+    prompt, own = find_prompt(template), PromptTokenizers(tokenizer, "tiny")
+    adapted = (own.prepending if prepending else own.plain).tokenizer
     prompts = PromptTokenizer(adapted, (), prompt, prepending=prepending)
     sentences = [join_words(text) for text in SENTENCES]
     if prompt.quoted:
@@ -209,30 +192,3 @@ def assert_filled_is_whole(tokenizer, template, prepending):
 @pytest.mark.parametrize("prepending", [False, True])
 def test_filled_prompts_are_the_whole_text_s_ids(template, prepending):
     assert_filled_is_whole(merging_tokenizer(), template, prepending)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["roberta-base", "t5"])
-def test_filled_prompts_are_the_whole_text_s_ids_of_a_real_tokenizer(shared, name):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(shared / "tokenizers" / name)
-    for template in ("prompteol", "Word: {sentence}?"):
-        assert_filled_is_whole(tokenizer, template, prepending=True)
-
-
-def tokenized(template, sentence):
-    tokenizer, prompt = merging_tokenizer(), find_prompt(template)
-    prompts = PromptTokenizer(HuggingFaceTokenizer(tokenizer), (), prompt, prepending=False)
-    (text,) = prompts.tokenize([sentence])
-    return text, tokenizer.decode(text.ids), tokenizer.decode(prompts.prompts[0].fill(text.ids))
-
-
-def test_the_second_copy_of_an_echo_never_holds_a_sign_of_the_template():
-    _, sentence, whole = tokenized("A:{sentence}\nB:{sentence}", "(the bird)")
-    assert sentence == "(the bird)"
-    assert whole == "A:(the bird)\nB:(the bird)"
-
-
-def test_the_space_before_a_sentence_belongs_to_its_first_word():
-    text, sentence, _ = tokenized("Word: {sentence} :", "the old river")
-    assert sentence == " the old river"
-    assert (text.head, len(text.words), text.tail) == ((), 3, ())

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import math
 from statistics import fmean
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from stickytoken import detect
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.methods.probes import ProbeGrid, WalkedPaths
-from stickytoken.methods.registry import method_named
 from stickytoken.methods.std.plan import (
     PLACEMENTS,
     PairProbes,
@@ -184,16 +182,6 @@ def test_planned_stages_take_tokens_whose_text_has_white_space_inside(encoder, p
 # Encoders that no token moves: nothing may be called sticky, and the run says why.
 
 
-class Constant:
-    """Gives every text the same vector."""
-
-    name = fingerprint = "constant"
-    tokenizer = tiny.wordpiece_tokenizer()
-
-    def encode(self, texts):
-        return np.ones((len(texts), 4), np.float32)
-
-
 class Deaf(WordBag):
     """Reads only the words of the corpus: other tokens change nothing."""
 
@@ -211,22 +199,19 @@ def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_ha
     assert any("have the same validation rate" in note for note in run.method.notes(run))
 
 
-def test_the_std_method_refuses_a_model_that_nothing_moves(tmp_path):
-    with pytest.raises(InputError, match="has a similarity below the model's mean"):
-        detect(Constant(), sentences=planted.small_corpus(), settings=planted.SMALL, out=tmp_path / "run")
-
-
 # What the paper's method says of a run.
 
 
-@pytest.mark.parametrize(
-    ("sticky", "said"),
-    [(0, "No sticky tokens among"), (1, "1 sticky token among"), (2, "2 sticky tokens among")],
-)
-def test_one_sticky_token_is_counted_in_the_singular(sticky, said):
-    run = SimpleNamespace(
-        sticky=SimpleNamespace(is_empty=lambda: True),
-        model_name="model",
-        result=SimpleNamespace(sticky=sticky, candidates=30),
-    )
-    assert said in method_named("std").headline(run)
+class Constant:
+    """Gives every text the same vector."""
+
+    name = fingerprint = "constant"
+    tokenizer = tiny.wordpiece_tokenizer()
+
+    def encode(self, texts):
+        return np.ones((len(texts), 4), np.float32)
+
+
+def test_the_std_method_refuses_a_model_that_nothing_moves(tmp_path):
+    with pytest.raises(InputError, match="has a similarity below the model's mean"):
+        detect(Constant(), sentences=planted.small_corpus(), settings=planted.SMALL, out=tmp_path / "run")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
@@ -71,8 +72,6 @@ def scan(
             findings as CSV or SARIF. Default: by the ending of --out, else table.
         limit: Maximum number of documents to list in a table.
     """
-    from stickytoken.data import load_sentences
-    from stickytoken.detection.run import open_run
     from stickytoken.measurement.store import require_writable, write_atomically
     from stickytoken.scanning.results import headline
     from stickytoken.scanning.scan import ScanOptions, default_out, scan_documents
@@ -81,20 +80,16 @@ def scan(
         raise typer.BadParameter("use one of --effect and --predict", param_hint="--predict")
     if queries is not None and not (effect or predict):
         raise typer.BadParameter("it needs --effect or --predict", param_hint="--queries")
-    chosen: dict[str, Any] = {
-        "column": column,
-        "id_column": id_column,
-        "source_column": source_column,
-        "effect": "measured" if effect else "predicted" if predict else None,
-        "queries": None if queries is None else load_sentences(queries),
-        "workers": workers,
-    }
+    chosen: dict[str, Any] = {"column": column, "id_column": id_column, "source_column": source_column}
+    chosen["effect"] = "measured" if effect else "predicted" if predict else None
+    chosen["queries"] = None if queries is None else stickytoken.load_sentences(queries)
+    chosen["workers"] = workers
     if output_format is None:
         endings = {f".{each}": each for each in ScanFormat if each is not ScanFormat.TABLE}
         output_format = ScanFormat.TABLE if out is None else endings.get(out.suffix, ScanFormat.TABLE)
     if output_format is ScanFormat.TABLE and out is not None:
         raise InputError(f"--out {str(out)!r} names no format: end it in .json, .csv or .sarif")
-    opened = open_run(run)
+    opened = stickytoken.open_run(run)
     folder = folder or default_out(opened, documents, ScanOptions(**chosen))
     require_writable(folder)
     if out is not None:
@@ -145,47 +140,35 @@ def _print_scan(scan: Scan, limit: int) -> None:
     result, effect = scan.result, scan.result.effect
     console.print_line(headline(scan))
     if sources := [each for each in result.sources if each.found][:20]:
-        graded = result.matter is not None
-        rows = [
-            [each.source or "(none)", each.documents, each.found, *([each.matter] if graded else [])]
-            for each in sources
-        ]
-        console.print_table(
-            "by source", ["source", "documents", "found", *(["matter"] if graded else [])], rows
-        )
+        width = 3 + (result.matter is not None)
+        counts = [(each.source or "(none)", each.documents, each.found, each.matter) for each in sources]
+        columns = ("source", "documents", "found", "matter")
+        console.print_table("by source", columns[:width], [row[:width] for row in counts])
     if result.found:
         worst = scan.worst.head(limit)
         effects = ("effect", "moves_up", "severity") if worst["effect"].null_count() < len(worst) else ()
         rows = []
         for row in worst.iter_rows(named=True):
-            words = ", ".join(
-                f"{each['text']} \N{MULTIPLICATION SIGN}{each['copies']}" for each in row["words"][:3]
-            )
-            marked = "".join(
-                f"[[{each['text']}]]" if each["found"] else each["text"] for each in row["excerpt"]
-            )
+            found = [f"{each['text']} \N{MULTIPLICATION SIGN}{each['copies']}" for each in row["words"][:3]]
+            marked = [f"[[{each['text']}]]" if each["found"] else each["text"] for each in row["excerpt"]]
+            text = " ".join("".join(marked).split())
             measured = [row[name] for name in effects]
-            rows.append([row["id"], words, row["copies"], row["share"], *measured, " ".join(marked.split())])
-        columns = ["document", "found", "copies", "share", *effects, "text"]
+            rows.append([row["id"], ", ".join(found), row["copies"], row["share"], *measured, text])
+        titles = ["document", "found", "copies", "share", *effects, "text"]
         digits = [None, None, None, 2, *((2, 2, None) if effects else ()), None]
-        console.print_table(
-            f"the worst {len(worst)} of {result.found:,}, findings in [[ ]]", columns, rows, digits
-        )
+        title = f"the worst {len(worst)} of {result.found:,}, findings in [[ ]]"
+        console.print_table(title, titles, rows, digits)
     if effect is not None:
         console.print_line(basis(scan) or "")
         if effect.agreement is not None:
-            console.inform(
-                f"note: predicted and measured effects of {effect.compared} documents have a rank "
-                f"correlation of {effect.agreement:.2f}"
-            )
+            compared = f"predicted and measured effects of {effect.compared} documents"
+            console.inform(f"note: {compared} have a rank correlation of {effect.agreement:.2f}")
         if effect.nothing_left:
-            console.inform(
-                f"note: {effect.nothing_left} documents have no effect: nothing is left without the copies"
-            )
-    console.print_line(
-        f"{result.documents:,} documents of {scan.record.documents} in {result.seconds:,.0f} s"
-        + ("" if scan.path is None else f"; scan: {scan.path}")
-    )
+            unmeasured = f"{effect.nothing_left} documents have no effect"
+            console.inform(f"note: {unmeasured}: nothing is left without the copies")
+    where = "" if scan.path is None else f"; scan: {scan.path}"
+    read = f"{result.documents:,} documents of {scan.record.documents}"
+    console.print_line(f"{read} in {result.seconds:,.0f} s{where}")
     if result.skipped:
         console.inform(f"note: {skipped_records(result.skipped)}, without readable text:")
         for each in result.skipped_first[:5]:
@@ -221,14 +204,15 @@ def clean(
             given.
         output_format: Print the lines, or one JSON document of the removals.
     """
-    from stickytoken.cleaning import Cleaner
     from stickytoken.cleaning.cleaner import LineTotals, clean_lines, counts_in_words, open_cleaner
 
     if diff and output_format is LineFormat.JSON:
         raise typer.BadParameter("use one of --diff and --format json", param_hint="--diff")
     actions = _actions(action)
     read = open_cleaner(rules)
-    cleaner = Cleaner(read.rules, read.actions | actions, replacement=read.replacement, source=read.source)
+    cleaner = stickytoken.Cleaner(
+        read.rules, read.actions | actions, replacement=read.replacement, source=read.source
+    )
     if rules_out is not None:
         cleaner.save(rules_out)
         words, specials = len(cleaner.rules.words), len(cleaner.rules.specials)
@@ -251,22 +235,16 @@ def clean(
                     "line": line.number,
                     "start": removal.start,
                     "end": removal.end,
-                    "kind": removal.kind.value,
+                    "kind": removal.kind,
                     "what": removal.what,
                     "text": line.before[removal.start : removal.end],
                 }
                 for line in lines
                 for removal in line.cleaned.removals
             ]
-            document = {
-                "lines": totals.lines,
-                "changed": totals.changed,
-                "removed": {kind.value: count for kind, count in totals.removed.items()},
-                "reported": {kind.value: count for kind, count in totals.reported.items()},
-                "not_utf8": totals.undecoded,
-                "removals": removals,
-            }
-            console.print_json(document)
+            told: dict[str, Any] = {"lines": totals.lines, "changed": totals.changed}
+            told |= {"removed": totals.removed, "reported": totals.reported}
+            console.print_json(told | {"not_utf8": totals.undecoded, "removals": removals})
         else:
             for line in lines:
                 if not diff:
@@ -275,15 +253,13 @@ def clean(
                     console.print_line(f"line {line.number}")
                     console.print_line(f"- {line.before}")
                     console.print_line(f"+ {line.cleaned.text}")
-    counts = counts_in_words(totals.removed, totals.reported)
-    console.inform(f"{totals.changed:,} of {totals.lines:,} lines changed{f' ({counts})' if counts else ''}")
+    said = counts_in_words(totals.removed, totals.reported)
+    console.inform(f"{totals.changed:,} of {totals.lines:,} lines changed{f' ({said})' if said else ''}")
     if totals.first_undecoded is not None:
         number, byte = totals.first_undecoded
         named = "standard input" if file == Path("-") else str(file)
-        console.inform(
-            f"{totals.undecoded:,} of {totals.lines:,} lines of {named} are not UTF-8, first line {number:,} "
-            f"at byte {byte:,}; passed through unchanged"
-        )
+        undecoded = f"{totals.undecoded:,} of {totals.lines:,} lines of {named} are not UTF-8"
+        console.inform(f"{undecoded}, first line {number:,} at byte {byte:,}; passed through unchanged")
 
 
 def _actions(values: list[str] | None) -> dict[SpanKind, Action]:

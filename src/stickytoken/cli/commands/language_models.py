@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from stickytoken.cli import _options as opt
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import announced, load, tell_layer
-from stickytoken.cli.console import counted, inform, print_json, print_line, print_table
+from stickytoken.cli.console import inform, print_json, print_line, print_table, progress_bar
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,25 +83,16 @@ def evaluate(
     if comparison.cut:
         inform(f"note: {comparison.cut:,} texts were truncated to the length that the model reads")
     if output_format is opt.Format.JSON:
-        document = {
-            "model": model,
-            "task": task,
-            "kind": found.layout,
-            "unit": found.unit,
-            "units": found.units,
-            "cut": comparison.cut,
-            "scores": [asdict(row) for row in comparison.scores],
-        }
-        print_json(document)
+        told = {"model": model, "task": task, "kind": found.layout, "unit": found.unit, "units": found.units}
+        print_json(told | {"cut": comparison.cut, "scores": [asdict(row) for row in comparison.scores]})
         return
     contrasting = any(row.contrast_layer is not None for row in comparison.scores)
-    added = ("contrast layer", "strength", "rule") if contrasting else ()
     rows = []
     for row in comparison.scores:
-        settings: list[object] = [row.encoding, row.start, row.exit, row.layer]
-        if contrasting:
-            settings += [row.contrast_layer, row.contrast_strength, row.contrast_rule]
+        contrast = (row.contrast_layer, row.contrast_strength, row.contrast_rule) if contrasting else ()
+        settings = (row.encoding, row.start, row.exit, row.layer, *contrast)
         rows.append([*settings, *map(row.scores.get, found.metrics), row.seconds])
+    added = ("contrast layer", "strength", "rule") if contrasting else ()
     columns = ("encoding", "start", "exit", "layer", *added, *found.metrics, "seconds")
     print_table(f"{model} on {task}", columns, rows)
 
@@ -148,6 +139,7 @@ def tune(
     from stickytoken.encoders.protocol import Prompting
     from stickytoken.evaluation import read_similarity, tune_contrast
     from stickytoken.evaluation import tune as tune_prepending
+    from stickytoken.measurement.engine import Progress
 
     prompts.find_prompt(prompt)  # a text without {sentence} would be put in front of every input
     prompts.require_contrast_options(Prompting(prompt, **asdict(tuning)))
@@ -168,15 +160,16 @@ def tune(
             f"{model!r} is a SentenceTransformer: pass a plain language model, which "
             f"{'contrast' if tuning.contrast else 'token prepending'} needs"
         )
-    with counted("settings") as progress:
+    with progress_bar() as show:
+
+        def progress(done: int, total: int) -> None:
+            show(Progress("settings", done, total, computed=done))
+
         if tuning.contrast:
+            rule = prompts.ContrastRule(tuning.contrast_rule or prompts.ContrastRule.SCALED)
+            strength, layer = tuning.contrast_strength, tuning.contrast_layer
             found = tune_contrast(
-                encoder,
-                pairs,
-                layer=tuning.contrast_layer,
-                strength=tuning.contrast_strength,
-                rule=prompts.ContrastRule(tuning.contrast_rule or prompts.ContrastRule.SCALED),
-                progress=progress,
+                encoder, pairs, layer=layer, strength=strength, rule=rule, progress=progress
             )
         else:
             found = tune_prepending(encoder, pairs, start=tuning.start, progress=progress)

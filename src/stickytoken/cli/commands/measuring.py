@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import announced, load, load_for, named_token_ids, tell_layer, token_id
-from stickytoken.cli._printing import finish_run, print_dimensions
+from stickytoken.cli.commands.runs import finish_run, print_dimensions
 from stickytoken.cli.console import inform, print_columns, print_csv, print_json, print_line, print_table
 from stickytoken.errors import InputError
 from stickytoken.methods.entry import Column, MethodEntry, Option
@@ -20,7 +21,7 @@ from stickytoken.methods.registry import entries, entry_of, method_named
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
-    from stickytoken.methods.job import MethodSettings
+    from stickytoken.methods.base import MethodSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,8 @@ class CorpusOptions:
 
     def read(self) -> Sentences | None:
         """Read the corpus; None where pairs take its place."""
-        from stickytoken.data import load_sentences
-
         if self.pairs is None or self.sentences is not None:
-            return load_sentences(self.sentences, self.column)
+            return stickytoken.load_sentences(self.sentences, self.column)
         if self.column is not None:
             raise InputError(
                 f"--column {self.column!r} is given without --sentences: pairs have the columns sentence1, "
@@ -57,7 +56,7 @@ class MethodOptions:
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
         """Make the settings of the chosen method, or of the first that accepts the given options."""
-        from stickytoken.methods.job import adjusted_defaults
+        from stickytoken.methods.base import adjusted_defaults
 
         said = {each.name: getattr(self, each.name) for each in fields(self)}
         method = said.pop("method")
@@ -68,9 +67,9 @@ class MethodOptions:
             owners = _owners(strange[0])
             option = owners[0][1]
             flag = option.flag if not option.rare else f"--set {option.flag.strip('-')}"
+            names = " or ".join(owner.name for owner, _ in owners)
             raise InputError(
-                f"{flag} is not an option of the method {entry.name}: leave it out, or use "
-                f"{' or '.join(owner.name for owner, _ in owners)}"
+                f"{flag} is not an option of the method {entry.name}: leave it out, or use {names}"
             )
         asked = {known[name].setting: value for name, value in given.items()}
         settings: MethodSettings = method_named(entry.name).settings(**asked)
@@ -83,17 +82,16 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     said = ". ".join(f"{entry.name}: {entry.summary}" for entry in entries())
     without, with_pairs = (entry_of(None, pairs_given=given).name for given in (False, True))
     default = without if without == with_pairs else f"{without}, or {with_pairs} with --set pairs=FILE"
-    found: list[tuple[str, Any]] = [
-        ("method", Annotated[names | None, opt.method_option(help=f"{said}. Default: {default}.")])
-    ]
+    declared = opt.method_option(help=f"{said}. Default: {default}.")
+    found: dict[str, Any] = {"method": Annotated[names | None, declared]}
     options = [option for entry in entries() for option in entry.options if option.probe or not probe]
     for name in dict.fromkeys(option.name for option in options):
         owners = [owner for owner in _owners(name) if owner[1].probe or not probe]
         option = owners[0][1]
         told = f"{option.help} Default: {_defaults(owners)}."
         declared = opt.method_option(option.flag, help=told, min=option.least, hidden=option.rare)
-        found.append((name, Annotated[option.kind | None, declared]))
-    columns = [(name, annotation, field(default=None)) for name, annotation in found]
+        found[name] = Annotated[option.kind | None, declared]
+    columns = [(name, annotation, field(default=None)) for name, annotation in found.items()]
     return make_dataclass("GivenMethodOptions", columns, bases=(MethodOptions,), frozen=True)
 
 
@@ -132,7 +130,6 @@ def detect(
         out: Run folder. Default: runs/<model>-<method>-<identity>.
         write_report: Write report.html into the run folder, with curves and pairs.
     """
-    from stickytoken.detection import detect as run_detection
     from stickytoken.detection.run import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
     from stickytoken.encoders.endpoint.options import names_endpoint
@@ -152,7 +149,7 @@ def detect(
     encoder = load(model, loading, prompting)
     tell_layer(encoder)
     measured = partial(
-        run_detection,
+        stickytoken.detect,
         sentences=sentences,
         pairs=corpus.pairs,
         tokens=named_token_ids(encoder, tokens),
@@ -209,24 +206,20 @@ def judge(
     """
     import polars as pl
 
-    from stickytoken.data import load_sentences
-    from stickytoken.detection import judge as run_judge
-    from stickytoken.detection import open_run
-    from stickytoken.methods.protocol import MEASURING
+    from stickytoken.methods.base import MEASURING
 
-    opened = open_run(run)
+    opened = stickytoken.open_run(run)
     opened.method.require_judging(opened)
-    corpus = load_sentences(sentences, column)
+    corpus = stickytoken.load_sentences(sentences, column)
     encoder = load_for(str(run), opened.record, loading, prompting, model)
     measured = partial(
-        run_judge, opened, corpus, anchors=anchors, dimensions=dimensions or (), layers=layers or ()
+        stickytoken.judge, opened, corpus, anchors=anchors, dimensions=dimensions or (), layers=layers or ()
     )
-    with announced(
-        encoder,
-        loading,
-        lambda stand_in, _: measured(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage)),
-        uncertain=MEASURING,
-    ) as progress:
+
+    def rehearsed(stand_in: Any, _: Path) -> object:
+        return measured(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
+
+    with announced(encoder, loading, rehearsed, uncertain=MEASURING) as progress:
         found = measured(encoder=encoder, progress=progress)
     if output_format is opt.TableFormat.JSON:
         print_json(found.summary())
@@ -245,18 +238,13 @@ def judge(
             sd=(pl.col("lift") - found.ordinary_lift) / found.similarity_spread
         )
         print_columns(f"{len(shown)} of {len(flagged)} flagged tokens", _COLUMNS, shown)
-        print_line(
-            "moves up: share of random queries and documents of the corpus for which copies move the "
-            "document past a tenth of the corpus"
-        )
-    print_line(
-        f"{found.texts:,} texts from {found.source}, compared with {found.anchors:,} of them; an ordinary "
-        f"token lifts by {found.ordinary_lift:.4f}, similarities spread by {found.similarity_spread:.4f}"
-    )
-    print_line(
-        f"{found.measured} tokens were measured on these texts; the lifts of the others are computed from "
-        f"the run, with a standard error of {found.error:.4f}"
-    )
+        said = "share of random queries and documents of the corpus for which copies move the document"
+        print_line(f"moves up: {said} past a tenth of the corpus")
+    texts = f"{found.texts:,} texts from {found.source}, compared with {found.anchors:,} of them"
+    lift = f"an ordinary token lifts by {found.ordinary_lift:.4f}"
+    print_line(f"{texts}; {lift}, similarities spread by {found.similarity_spread:.4f}")
+    others = f"the lifts of the others are computed from the run, with a standard error of {found.error:.4f}"
+    print_line(f"{found.measured} tokens were measured on these texts; {others}")
     if found.narrow_limit is not None:
         inform(
             "note: to the model, these texts are more alike than random words: lifts are measured on the "
@@ -286,7 +274,6 @@ def probe(
 
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
-    from stickytoken.detection import probe as run_probe
     from stickytoken.encoders.endpoint.options import names_endpoint
     from stickytoken.methods.registry import choose_method
 
@@ -295,7 +282,11 @@ def probe(
     sentences = corpus.read()
     encoder = load(model, loading, prompting)
     measured = partial(
-        run_probe, tokens=numbers or tokens, sentences=sentences, pairs=corpus.pairs, settings=settings
+        stickytoken.probe,
+        tokens=numbers or tokens,
+        sentences=sentences,
+        pairs=corpus.pairs,
+        settings=settings,
     )
     with announced(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
         evidence = measured(encoder, progress=progress)

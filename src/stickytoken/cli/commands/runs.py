@@ -5,22 +5,21 @@ from __future__ import annotations
 import webbrowser
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import silence_transformers
-from stickytoken.cli._printing import print_dimensions, print_rows, show_run
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods.entry import Column
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from stickytoken.detection import Run
 
 
 _MEANING = {
@@ -68,11 +67,9 @@ def tokens(
     console.print_table(f"Vocabulary of {model}", ("category", "tokens", "share", "meaning"), rows)
     console.print_line(f"{available:,} of {size:,} tokens can appear in text.")
     if category:
-        columns = ("token_id", "token", "decoded")
         title = f"First {len(entries):,} of {counts[category]:,} {category} tokens"
-        console.print_table(
-            title, ("id", *columns[1:]), [[entry[column] for column in columns] for entry in entries]
-        )
+        listed = [(entry["token_id"], entry["token"], entry["decoded"]) for entry in entries]
+        console.print_table(title, ("id", "token", "decoded"), listed)
 
 
 @command()
@@ -107,11 +104,9 @@ def show(
     """
     import polars as pl
 
-    from stickytoken.detection import open_run
-
     if contains == "":
         raise InputError("--contains is '': pass a part of a token's text, or leave it out")
-    found = open_run(run)
+    found = stickytoken.open_run(run)
     if dimensions:
         _show_dimensions(found, output_format)
         return
@@ -133,32 +128,30 @@ def show(
     rows = rows.sort(
         sort or found.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True
     )
-    listed = rows.head(limit or 50)
+    shown = rows.head(limit or 50)
     if output_format is opt.Format.JSON:
-        console.print_json(found.summary() | {"tokens": listed.to_dicts()})
-        return
-    if rows.is_empty():
+        console.print_json(found.summary() | {"tokens": shown.to_dicts()})
+    elif rows.is_empty():
         console.print_line("no tokens match")
     else:
-        print_rows(f"{len(listed)} of {len(rows)} tokens", found, listed)
+        print_rows(f"{len(shown)} of {len(rows)} tokens", found, shown)
 
 
-def _show_dimensions(found: Run, output_format: opt.Format) -> None:
-    table = found.by_dimension()
+def _show_dimensions(run: stickytoken.Run, output_format: opt.Format) -> None:
+    table = run.by_dimension()
     if table.is_empty():
-        raise InputError(
-            f"the run in {found.path} was made without dimensions and layers: detect with --dimensions"
-        )
+        made = f"the run in {run.path} was made without dimensions and layers"
+        raise InputError(f"{made}: detect with --dimensions")
     if output_format is opt.Format.JSON:
-        console.print_json({"run": str(found.path), "dimensions": table.to_dicts()})
+        console.print_json({"run": str(run.path), "dimensions": table.to_dicts()})
     else:
-        print_dimensions(found.record.model.name, table)
+        print_dimensions(run.record.model.name, table)
 
 
-def _require_of(found: Run, verdict: str | None, validated: bool, sort: str | None) -> None:
-    method, whose = found.method, f"the run in {found.path} used the method {found.record.method}"
-    columns = dict.fromkeys([*(column.key for column in method.listed), *found.tokens.columns])
-    sortable = [name for name in columns if name != "token_id" and found.tokens[name].dtype.is_numeric()]
+def _require_of(run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None) -> None:
+    method, whose = run.method, f"the run in {run.path} used the method {run.record.method}"
+    columns = dict.fromkeys([*(column.key for column in method.listed), *run.tokens.columns])
+    sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
     if sort is not None and sort not in sortable:
         raise InputError(f"{whose}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
     if validated and method.judges_every_token:
@@ -167,18 +160,103 @@ def _require_of(found: Run, verdict: str | None, validated: bool, sort: str | No
         raise InputError(f"{whose}, which has no verdict {verdict!r}: list by {' or '.join(method.verdicts)}")
 
 
-def _rows_at(run: Run, dimension: int | None, layer: int | None) -> pl.DataFrame:
+def _rows_at(run: stickytoken.Run, dimension: int | None, layer: int | None) -> pl.DataFrame:
     """Return the tokens by a dimension and layer; the model as it is without either."""
     if dimension is None and layer is None:
         return run.tokens
     if dimension is None:
         known = [record.dimension for record in run.dimensions if record.layer == layer]
         if len(known) > 1:
-            raise InputError(
-                f"--at-layer {layer} has the dimensions {', '.join(map(str, known))}: pass --at-dimension too"
-            )
+            listed = ", ".join(map(str, known))
+            raise InputError(f"--at-layer {layer} has the dimensions {listed}: pass --at-dimension too")
         dimension = known[0] if known else run.record.identity_parts["encoder"]["dimension"]
     return run.at(dimension, layer)
+
+
+_DIMENSIONS = (
+    Column("layer", "layer"),
+    Column("dimension", "dimension"),
+    Column("sticky", "sticky"),
+    Column("topical", "topical"),
+    Column("severe", "severe"),
+    Column("serious", "serious"),
+    Column("mild", "mild"),
+    Column("largest_sd", "largest lift, SD", 2),
+    Column("ordinary_sd", "ordinary spread, SD", 2),
+    Column("similarity_spread", "SD", 4),
+)
+
+
+def print_dimensions(model: str, table: pl.DataFrame) -> None:
+    import polars as pl
+
+    whole = table["layer"].null_count() == len(table)
+    columns = [each for each in _DIMENSIONS if each.key in table.columns]
+    console.print_columns(
+        f"{model} by dimension" if whole else f"{model} by layer and dimension",
+        columns[whole:],
+        table.with_columns(pl.col("layer").cast(pl.String).fill_null("all")),
+    )
+    console.print_line(
+        "SD: standard deviation of the similarities of texts; lifts are above the ordinary token's, in these"
+    )
+
+
+# A selection of so many tokens is listed whole, and no more sticky tokens are listed below the answer.
+_FEW = 20
+
+
+def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
+    # The category is left out where every token has the usual one.
+    special = not rows.is_empty() and not (rows["category"] == "OK").all()
+    category = [Column("category", "category")] if special else []
+    first = (Column("token_id", "id"), Column("token", "token"), *category)
+    console.print_columns(title, (*first, *run.listed(rows), Column("verdict", "verdict")), rows)
+
+
+def finish_run(run: stickytoken.Run, output_format: opt.Format, write_report: bool) -> None:
+    try:
+        show_run(run, output_format)
+    finally:  # also if stdout was closed early
+        if write_report:
+            try:
+                from stickytoken.reports import report
+                from stickytoken.reports.report import REPORT_FILE
+            except MissingExtraError as error:
+                console.inform(f"{error}; then: stickytoken report {run.path}")
+            else:
+                with console.status("writing the report"):
+                    report(run, out=run.path / REPORT_FILE)
+                console.inform(f"report: {run.path / REPORT_FILE}")
+
+
+def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
+    if output_format is opt.Format.JSON:
+        console.print_json(run.summary())
+        return
+    from stickytoken.detection.run import next_steps
+
+    first, *others = run.method.lines(run)
+    console.print_line(first)
+    model, sticky = run.record.model.name, run.sticky
+    if len(run.tokens) <= min(_FEW, run.available - 1):
+        order = [run.method.ranked_by.key, "token_id"]
+        ranked = run.tokens.sort(order, descending=[True, False], nulls_last=True)
+        print_rows(f"Tokens of {model} that were asked for", run, ranked)
+    elif not sticky.is_empty():
+        print_rows(f"Sticky tokens of {model}", run, sticky.head(_FEW))
+        if (more := len(sticky) - _FEW) > 0:
+            listing = f"stickytoken show {quote(str(run.path))} --verdict sticky --limit {len(sticky)}"
+            console.print_line(f"and {more:,} more: {listing}")
+    if run.dimensions:
+        print_dimensions(model, run.by_dimension())
+    for line in others:
+        console.print_line(line)
+    console.print_line(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")
+    for note in run.method.notes(run):
+        console.inform(f"note: {note}")
+    step = next_steps(run)[0]
+    console.inform(f"next, to {step.purpose}: {step.command}")
 
 
 _MODELS = (
@@ -219,9 +297,8 @@ def published(
         output_format: Print tables, one JSON document, or CSV.
     """
     from stickytoken.comparisons import published as paper
-    from stickytoken.detection import open_run
 
-    opened = None if run is None else open_run(run)
+    opened = None if run is None else stickytoken.open_run(run)
     if model is None and opened is not None:
         model = paper.model_of(opened)
     told = {"source": paper.SOURCE, "comparable": paper.COMPARABLE}
@@ -235,10 +312,10 @@ def published(
     in_words = [] if beside is None else beside.in_words()
     if output_format is opt.TableFormat.CSV:
         console.print_csv(listed)
-    elif output_format is opt.TableFormat.JSON and facts is None:
-        console.print_json({"models": listed.to_dicts(), **told})
     elif output_format is opt.TableFormat.JSON:
-        console.print_json({**(facts or {}), "tokens": listed.to_dicts(), "beside_run": in_words, **told})
+        rows = listed.to_dicts()
+        found = {"models": rows} if facts is None else {**facts, "tokens": rows, "beside_run": in_words}
+        console.print_json({**found, **told})
     else:
         if facts is None:
             console.print_columns("Published results, in the order of the paper", _MODELS, listed)
@@ -273,15 +350,12 @@ def compare(
         out: Also write a page to this file: HTML, or Markdown for a name that ends in .md.
         figures: Folder for the figures as PNG and SVG; needs Chrome or Chromium.
     """
-    from stickytoken.comparisons import compare as compare_runs
     from stickytoken.comparisons.result import HEADINGS, shown_reason, shown_rows
 
     with console.status("comparing the runs"):
-        found = compare_runs(runs)
+        found = stickytoken.compare(runs)
         if out is not None or figures is not None:
-            from stickytoken.reports import report
-
-            report(found, out=out, figures=figures)
+            stickytoken.report(found, out=out, figures=figures)
     if output_format is opt.TableFormat.JSON:
         console.print_json(found.summary())
     elif output_format is opt.TableFormat.CSV:
@@ -326,7 +400,6 @@ def card(
         push: Send the block to the card of this repository on the hub: owner/name.
         output_format: Print the block, or one JSON document.
     """
-    from stickytoken.detection import open_run
     from stickytoken.model_cards import card_block, push_card, write_block, write_eval_results
 
     if eval_results is not None and eval_dataset is None:
@@ -335,7 +408,7 @@ def card(
         )
     if eval_dataset is not None and eval_results is None and push is None:
         raise InputError("--eval-dataset needs --eval-results or --push: pass where the results should go")
-    opened = open_run(run)
+    opened = stickytoken.open_run(run)
     block = card_block(opened)
     written = {True: "written", False: "unchanged"}
     told: dict[str, Any] = {"run": str(opened.path), "block": block}
@@ -382,7 +455,6 @@ def report(
         explanations: Folder that `explain --out` wrote to. Default: explain in the run folder.
         open_it: Open the HTML file in a browser.
     """
-    from stickytoken.reports import report as make_report
     from stickytoken.reports.report import REPORT_FILE, format_of
 
     written = format_of(out).value if output_format is None else output_format.value
@@ -392,7 +464,7 @@ def report(
     if html and out is None:
         out = runs[0].expanduser() / REPORT_FILE
     with console.status("writing the report"):
-        text = make_report(*runs, format=written, out=out, figures=figures, explanations=explanations)
+        text = stickytoken.report(*runs, format=written, out=out, figures=figures, explanations=explanations)
     if out is None:
         console.print_document(text)
     else:

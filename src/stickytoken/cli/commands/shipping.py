@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import stickytoken
+from stickytoken.cli import _loading, console
 from stickytoken.cli import _options as opt
-from stickytoken.cli import console
 from stickytoken.cli._command import command, project_table
-from stickytoken.cli._loading import (
-    collector_paused,
-    load_for,
-    named_token_ids,
-    require_found,
-    silence_transformers_once_loaded,
-)
+from stickytoken.cli._loading import collector_paused, load_for, named_token_ids
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.methods.entry import Column
 from stickytoken.version import __version__
@@ -85,26 +80,17 @@ def repair(
             again.
         column: Column of --affected with the texts. Default: found by name.
     """
-    from stickytoken.detection import open_run
-    from stickytoken.repairs import repair as run_repair
     from stickytoken.repairs.result import affected_in, require_documents, require_place
 
     require_place(out)  # before the model is loaded
     require_documents(affected, column)
-    opened = open_run(run)
+    opened = stickytoken.open_run(run)
     encoder = load_for(str(run), opened.record, loading, prompting, model)
     with console.progress_bar() as progress:
-        found = run_repair(
-            opened,
-            named_token_ids(encoder, tokens),
-            out=out,
-            strategy=strategy,
-            encoder=encoder,
-            sentences=sentences,
-            task=task,
-            verify=verify,
-            seed=seed,
-            progress=progress,
+        named = named_token_ids(encoder, tokens)
+        given: dict[str, Any] = {"sentences": sentences, "task": task, "verify": verify, "seed": seed}
+        found = stickytoken.repair(
+            opened, named, out=out, strategy=strategy, encoder=encoder, progress=progress, **given
         )
         listed = None if affected is None else affected_in(affected, column, found, encoder)
     if output_format is opt.Format.JSON:
@@ -113,10 +99,8 @@ def repair(
         record, verification = found.record, found.record.verification
         console.print_columns(f"Repaired tokens of {record.model}", _TOKENS, found.tokens)
         if verification is not None:
-            ordinary = verification.ordinary_contraction
-            console.print_line(
-                f"SD: lift beyond an ordinary token's; meaning lost by ordinary copies: {ordinary:.2f}"
-            )
+            ordinary = f"meaning lost by ordinary copies: {verification.ordinary_contraction:.2f}"
+            console.print_line(f"SD: lift beyond an ordinary token's; {ordinary}")
             for each in verification.checks:
                 console.print_line(f"{'passed' if each.passed else 'FAILED'}  {each.name}: {each.finding}")
         state = record.state if verification is not None else f"{record.state} (--no-verify)"
@@ -183,31 +167,23 @@ def check(
     if out is not None and output_format not in (CheckFormat.JSON, CheckFormat.JUNIT, CheckFormat.SARIF):
         raise typer.BadParameter("it needs --format json, junit or sarif", param_hint="--out")
     if source is None:
-        raise typer.BadParameter(
-            "pass a model or a run folder, or name a model in the table tool.stickytoken of pyproject.toml",
-            param_hint="[MODEL|RUN]",
+        missing = (
+            "pass a model or a run folder, or name a model in the table tool.stickytoken of pyproject.toml"
         )
-    options: dict[str, Any] = {
-        "revision": revision,
-        "folder": folder,
-        "documents": documents,
-        "column": column,
-        "fail_on": fail_on,
-        "max_tokens": max_tokens,
-        "baseline": baseline,
-    }
+        raise typer.BadParameter(missing, param_hint="[MODEL|RUN]")
+    options: dict[str, Any] = {"revision": revision, "folder": folder, "documents": documents}
+    options |= {"column": column, "fail_on": fail_on, "max_tokens": max_tokens, "baseline": baseline}
     try:
         from stickytoken.findings import repository_path, repository_root
-        from stickytoken.gate import check as run_check
 
-        silence_transformers_once_loaded()
+        _loading.silence_transformers_once_loaded()
         given = {name: value for name, value in options.items() if value is not None}
         place = None  # the file in the repository and the line that name the model of the project
         with console.progress_bar() as progress:
             if (project := project_table(Path.cwd())) is not None:
                 path = repository_path(project.file, repository_root(Path.cwd()))
                 place = None if path is None else (path, project.model_line)
-            found = run_check(source, **given, place=place, progress=progress)
+            found = stickytoken.check(source, **given, place=place, progress=progress)
     except StickyTokenError as error:
         # With a document for a check that failed early, a missing document is never read as a pass.
         summary = {"outcome": "inconclusive", "incomplete": [str(error)], "findings": []}
@@ -258,28 +234,23 @@ def _write_document(
 def _print_check(check: Check) -> None:
     """Print the outcome first, then the tokens that count, or all sticky ones."""
     console.print_line(check.headline())
-    tokens = [finding for finding in check.findings if finding.rule == "sticky-token"]
-    others = [finding for finding in check.findings if finding.rule != "sticky-token"]
+    tokens = [each for each in check.findings if each.rule == "sticky-token"]
+    others = [each for each in check.findings if each.rule != "sticky-token"]
     most = 50
     if tokens:
         names = ("token_id", "token", "severity", "lift", "effect_low", "effect_high", "change")
         titles = ("level", "id", "token", "severity", "lift", "SD low", "SD high", "against the baseline")
         digits = (None, None, None, None, 4, 2, 2, None)
         width = len(titles) - (check.baseline is None)
-        rows = [
-            (finding.level.value, *(finding.properties.get(name) for name in names))[:width]
-            for finding in tokens[:most]
-        ]
-        console.print_table(
-            f"{len(rows)} of {len(tokens)} sticky tokens", titles[:width], rows, digits[:width]
-        )
+        rows = [(each.level.value, *map(each.properties.get, names))[:width] for each in tokens[:most]]
+        title = f"{len(rows)} of {len(tokens)} sticky tokens"
+        console.print_table(title, titles[:width], rows, digits[:width])
     if others:
-        told = [(finding.level.value, finding.rule, finding.message) for finding in others[:most]]
+        told = [(each.level.value, each.rule, each.message) for each in others[:most]]
         title = f"{len(told)} of {len(others)} documents with findings"
         console.print_table(title, ("level", "rule", "document"), told)
-    console.print_line(
-        f"run: {check.run}" + ("" if check.baseline is None else f"; baseline: {check.baseline}")
-    )
+    baseline = "" if check.baseline is None else f"; baseline: {check.baseline}"
+    console.print_line(f"run: {check.run}{baseline}")
 
 
 @command("contrast")
@@ -312,20 +283,18 @@ def demo(
     with collector_paused():
         from stickytoken.demo.context import AppContext, SharedModel, Startup, find_runs, make_context
         from stickytoken.demo.server import make_app, require_free, serve
-        from stickytoken.repairs import open_repair
 
         require_free(port)  # before the slow work
         library = find_runs(run or [], folder.expanduser())
         named = library.record(library.labels[0]) if run else None
         source = str(run[0]) if run else model or "all-MiniLM-L6-v2"
         of_run = model if run else None
-        repaired = None if repair is None else open_repair(repair)
-        startup = Startup(require_found(source, named, loading, of_run), library, repaired)
+        repaired = None if repair is None else stickytoken.open_repair(repair)
+        startup = Startup(_loading.require_found(source, named, loading, of_run), library, repaired)
         with console.status("preparing the page"):
             served = serve(make_app(startup, share), port, share)
 
     def loaded() -> AppContext:
-        from stickytoken.data import load_sentences
         from stickytoken.encoders.loading.load import loaded_like
         from stickytoken.encoders.text_encoder import as_id_reader
 
@@ -333,7 +302,7 @@ def demo(
         shared, other = SharedModel(as_id_reader(encoder, "demo")), None
         if repaired is not None and shared.is_model_of(repaired.record):
             other = SharedModel(loaded_like(encoder, repaired.path))
-        return make_context(shared, library, load_sentences(None), other)
+        return make_context(shared, library, stickytoken.load_sentences(None), other)
 
     try:
         if output_format is opt.Format.JSON:

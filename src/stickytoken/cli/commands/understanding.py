@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -14,6 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+import stickytoken
 from stickytoken.attribution.result import AttributionMethod
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
@@ -24,7 +26,6 @@ from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
-    from stickytoken.attribution.result import Why
     from stickytoken.explanation import Explanation
     from stickytoken.explanation.files import TokenExplanation
     from stickytoken.impacts import Impact
@@ -82,41 +83,29 @@ def explain(
         sentences: Corpus, as for detect. Default: that of the run, else the bundled one.
         out: Folder for the tables. Default: explain in the run folder; none for a model.
     """
-    from stickytoken.data import load_sentences
-    from stickytoken.explanation import ExplainSettings
-    from stickytoken.explanation import explain as run_explain
     from stickytoken.explanation.explain import require_unlocked
     from stickytoken.explanation.files import EXPLANATIONS_FOLDER, require_place
 
     if out is not None:
         require_place(out)
-    settings = ExplainSettings(**asdict(measuring))
+    settings = stickytoken.ExplainSettings(**asdict(measuring))
     numbers = [token_id(token) for token in tokens] if ids else []
     for own in text or ():
         if not own.strip():
             raise InputError(f"--text is {own!r}: pass a text with words, or leave it out")
     if sentences is None and column is not None:
-        raise InputError(
-            f"--column {column!r} is given without --sentences: pass --sentences too, or leave it out"
-        )
-    corpus = None if sentences is None else load_sentences(sentences, column)
+        missing = f"--column {column!r} is given without --sentences"
+        raise InputError(f"{missing}: pass --sentences too, or leave it out")
+    corpus = None if sentences is None else stickytoken.load_sentences(sentences, column)
     run = run_in(source, model)
     # An explanation of a model alone is only printed.
     place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
     if place is not None:
         require_unlocked(place, numbers or tokens, run)
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
+    given: dict[str, Any] = {"run": run, "texts": text, "sentences": corpus, "settings": settings}
     with console.progress_bar() as progress:
-        found = run_explain(
-            encoder,
-            numbers or tokens,
-            run=run,
-            texts=text,
-            sentences=corpus,
-            settings=settings,
-            out=place,
-            progress=progress,
-        )
+        found = stickytoken.explain(encoder, numbers or tokens, **given, out=place, progress=progress)
     if place is not None:
         console.inform(f"tables: {place}/<token id>/")
     if run is not None:
@@ -156,51 +145,34 @@ _SHOWN = (
 def _print_token(found: Explanation, token: TokenExplanation) -> None:
     from stickytoken.explanation.files import furthest
 
-    def words(columns: tuple[str, ...]) -> list[str]:
-        return [column.replace("_", " ") for column in columns]
+    def print_named(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        console.print_table(title, [column.replace("_", " ") for column in columns], rows)
 
     tables = found.of_token(token.token_id)
     rows = {row["measure"]: row for row in furthest(tables["measures"])}
-    columns: tuple[str, ...] = (
-        "measure",
-        "layer",
-        "value",
-        "low",
-        "high",
-        "benign_low",
-        "benign_high",
-        "deviations",
-        "outside",
-    )
+    known = ("layer", "value", "low", "high", "benign_low", "benign_high", "deviations")
     outside = {True: "yes", False: "no", None: None}
-    shown = [
-        rows[name] | {"measure": name.replace("_", " "), "outside": outside[rows[name]["outside"]]}
-        for name in _SHOWN
-        if name in rows
-    ]
-    console.print_table(
+    print_named(
         f"{token.token!r} ({token.token_id}) compared with {len(tables['benign'])} benign tokens, "
         "at the layer where it differs most",
-        words(columns),
-        [[row[column] for column in columns] for row in shown],
+        ("measure", *known, "outside"),
+        [
+            (name.replace("_", " "), *(rows[name][each] for each in known), outside[rows[name]["outside"]])
+            for name in _SHOWN
+            if name in rows
+        ],
     )
     heads = tables["heads"].drop_nulls("head").sort("wasserstein", descending=True).head(5)
     if not heads.is_empty():
         measured = ("value", "benign_mean", "deviations", "wasserstein", "wasserstein_benign", "kl")
         columns = ("layer", "head", *measured)
-        console.print_table(
-            "Attention that the copies receive: the heads that differ most from those of benign tokens",
-            words(columns),
-            heads.select(columns).iter_rows(),
-        )
+        title = "Attention that the copies receive: the heads that differ most from those of benign tokens"
+        print_named(title, columns, heads.select(columns).iter_rows())
     parts = ("from_copies", "from_carrier", "from_reference", "completeness_error")
-    columns = ("similarity_before", "similarity", *parts)
+    sums = ("similarity_before", "similarity", *parts)
     for pair in tables["pairs"].to_dicts():
-        console.print_table(
-            f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}",
-            words(columns),
-            [[pair[column] for column in columns]],
-        )
+        title = f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}"
+        print_named(title, sums, [[pair[column] for column in sums]])
     if not tables["neighbours"].is_empty():
         neighbours = tables["neighbours"].select("neighbour", "cosine").rows()
         near = ", ".join(f"{name!r} {cosine:.2f}" for name, cosine in neighbours)
@@ -236,8 +208,6 @@ def why(
         html: Write a self-contained page to this file.
     """
     from stickytoken.attribution.result import sentences as tell
-    from stickytoken.attribution.why import why as run_why
-    from stickytoken.detection import open_run
 
     for name, text in (("first", first), ("second", second)):
         if not text.strip():
@@ -247,10 +217,12 @@ def why(
 
         require_place(html)
     require_found(model, None, loading)
-    opened = None if run is None else open_run(run)
+    opened = None if run is None else stickytoken.open_run(run)
     encoder = load_for(model, None if opened is None else opened.record, loading, prompting, model)
     with console.late_progress(seconds=3) as progress:
-        found = run_why(encoder, first, second, method=method, run=opened, words=words, progress=progress)
+        found = stickytoken.why(
+            encoder, first, second, method=method, run=opened, words=words, progress=progress
+        )
     if html is not None:
         from stickytoken.reports.page import write_similarity_page
 
@@ -261,15 +233,12 @@ def why(
         return
     for line in tell(found, top):
         console.print_line(line)
-    console.print_table(
-        "Pairs that raise the cosine most",
-        ("first text", "second text", "contribution", "sticky"),
-        [
-            (pair.first_text, pair.second_text, pair.value, "yes" if pair.sticky else "")
-            for pair in found.strongest(top)
-        ],
-        (None, None, 3, None),
-    )
+    pairs = [
+        (pair.first_text, pair.second_text, pair.value, "yes" if pair.sticky else "")
+        for pair in found.strongest(top)
+    ]
+    columns = ("first text", "second text", "contribution", "sticky")
+    console.print_table("Pairs that raise the cosine most", columns, pairs, (None, None, 3, None))
     _print_matrix(found)
     for name, parts in (("first", found.first.parts), ("second", found.second.parts)):
         changes = [(part.text, part.deletion) for part in parts if part.deletion is not None]
@@ -286,7 +255,7 @@ def why(
     console.inform(f"method {found.method}; error of the sum {found.completeness_error:+.4f}{rest}")
 
 
-def _print_matrix(found: Why) -> None:
+def _print_matrix(found: stickytoken.Why) -> None:
     """Print the matrix in colours; where it does not fit, its strongest rows and columns in reading order.
 
     Red raises the cosine, blue lowers it.
@@ -381,13 +350,11 @@ def impact(
     """
     from stickytoken.data.tasks import PAPER_TASKS
     from stickytoken.encoders.protocol import reads_ids
-    from stickytoken.impacts import ImpactSettings
-    from stickytoken.impacts import impact as measure
     from stickytoken.impacts.results import require_place
 
     if out is not None:
         require_place(out)  # before the model is loaded
-    settings = ImpactSettings(**asdict(measuring))
+    settings = stickytoken.ImpactSettings(**asdict(measuring))
     engine = computing.choice
     tasks = [*(task or ()), *(PAPER_TASKS if preset else ())]
     run = run_in(source, model)
@@ -399,23 +366,17 @@ def impact(
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
+    named = named_token_ids(encoder, tokens)
     whole = partial(
-        measure,
-        tasks=tasks,
-        run=run,
-        tokens=named_token_ids(encoder, tokens),
-        intrusion=intrusion,
-        settings=settings,
+        stickytoken.impact, tasks=tasks, run=run, tokens=named, intrusion=intrusion, settings=settings
     )
     with announced(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
         found = whole(encoder, out=out, engine=engine, progress=progress)
     show_impact(found, output_format)
     if run is not None and found.path.parent == run.path:
         console.inform(f"for a report with this: stickytoken report {run.path}")
-    if found.failed:
-        raise InputError(
-            "not run: " + "; ".join(f"{name} ({reason})" for name, reason in found.failed.items())
-        )
+    if failed := "; ".join(f"{name} ({reason})" for name, reason in found.failed.items()):
+        raise InputError(f"not run: {failed}")
 
 
 def show_impact(impact: Impact, output_format: opt.Format) -> None:
@@ -430,12 +391,10 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     for effect in main.iter_rows(named=True):
         console.print_line(statistics.cost_sentence(effect, kind))
     if not effects.is_empty():
-        console.print_table(
-            "What copies cost", *statistics.headed(statistics.EFFECTS, effects.to_dicts(), kind)
-        )
-        conditions = impact.conditions.join(
-            main.select("task", "metric"), on=["task", "metric"], maintain_order="left"
-        )
+        shown = statistics.headed(statistics.EFFECTS, effects.to_dicts(), kind)
+        console.print_table("What copies cost", *shown)
+        keys = ["task", "metric"]
+        conditions = impact.conditions.join(main.select(keys), on=keys, maintain_order="left")
         by_token = statistics.headed(statistics.CONDITIONS, conditions.to_dicts(), kind)
         console.print_table("By token, main metrics", *by_token)
     intrusion = impact.intrusion.to_dicts()
@@ -448,14 +407,10 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     )
     for task in impact.result.tasks:
         if task.cut:
-            console.inform(
-                f"note: {task.name}: {task.cut} of {task.texts} texts were truncated so that the copies fit, "
-                "the same in every condition"
-            )
+            cut = f"{task.cut} of {task.texts} texts were truncated so that the copies fit"
+            console.inform(f"note: {task.name}: {cut}, the same in every condition")
     if intrusion and intrusion[0]["cut"]:
-        cut, documents = intrusion[0]["cut"], intrusion[0]["documents"]
-        console.inform(
-            f"note: intrusion: {cut} of {documents} documents were truncated so that the copies fit"
-        )
+        cut = f"{intrusion[0]['cut']} of {intrusion[0]['documents']} documents"
+        console.inform(f"note: intrusion: {cut} were truncated so that the copies fit")
     for note in impact.record.notes:
         console.inform(f"note: {note}")

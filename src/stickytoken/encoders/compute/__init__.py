@@ -1,3 +1,1 @@
-"""Packed and low-precision linear layers on a CPU."""
-
-from __future__ import annotations
+"""How a model computes batches: their sizes, threads, linear layers, and shared beginnings of inputs."""

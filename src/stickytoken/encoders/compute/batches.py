@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute.linear import BFloat16Linears, PackedLinears
+from stickytoken.encoders.compute.linear import PackedLinears
 from stickytoken.encoders.compute.model_state import switched_on
-from stickytoken.encoders.compute.workers import compute_all, worker_count
 from stickytoken.encoders.protocol import equal_length_batches
 from stickytoken.encoders.text_encoder import InputTemplate
 from stickytoken.errors import EncodingError, InputError, ModelError
-from stickytoken.machine import Precision
+from stickytoken.machine import Precision, available_cores
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -38,6 +39,82 @@ _LEAST_BUDGET, _LARGEST_TOKEN_BUDGET = 4096, 262144
 _MEMORY_SHARE = 0.4
 _TRIAL_TEXTS, _TRIAL_LENGTH = 64, 32
 _AHEAD = 2
+
+
+T = TypeVar("T")
+
+# For every call under way, the number of torch's threads before the first began.
+_BEFORE: list[int] = []
+_GUARD = threading.Lock()
+
+# Modules of these packages keep nothing about the texts that they compute.
+_STATELESS = ("torch.", "transformers.models.", "transformers.activations", "sentence_transformers.")
+
+
+def worker_count(model: torch.nn.Module) -> int:
+    """Return how many batches of a model may be computed at a time.
+
+    One on an accelerator, and for models with modules or hooks of their own, which may not expect it.
+    Otherwise one for each core, but not more than torch would use threads (``OMP_NUM_THREADS``,
+    ``torch.set_num_threads``).
+    """
+    stateless = all(
+        f"{type(module).__module__}.".startswith(_STATELESS)
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        for module in model.modules()
+    )
+    if next(model.parameters()).device.type != "cpu" or not stateless:
+        return 1
+    return max(1, min(_threads_allowed(), available_cores()))
+
+
+def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) -> None:
+    """Call a function with every item, by several threads in inference mode."""
+    if workers <= 1 or len(items) <= 1:
+        for item in items:
+            compute(item)
+        return
+    waiting = deque(items)
+
+    def work() -> None:
+        with torch.inference_mode():
+            while waiting:
+                try:
+                    item = waiting.popleft()
+                except IndexError:  # another thread took the last one
+                    return
+                compute(item)
+
+    with (
+        _one_thread_each(),
+        ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="encode") as threads,
+    ):
+        try:
+            for done in as_completed([threads.submit(work) for _ in range(min(workers, len(items)))]):
+                done.result()
+        except BaseException:  # Ctrl-C too: threads stop after the batches that they have begun
+            waiting.clear()
+            raise
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let torch use one thread for a product, in this thread and in those that start inside."""
+    with _GUARD:
+        before = _threads_allowed()
+        _BEFORE.append(before)
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _GUARD:
+            _BEFORE.pop()
+            torch.set_num_threads(before)
+
+
+def _threads_allowed() -> int:
+    """Return how many threads torch may use when no call is under way."""
+    return _BEFORE[0] if _BEFORE else torch.get_num_threads()
 
 
 class BatchEngine(ABC):
@@ -149,11 +226,14 @@ class BatchRunner(BatchEngine):
         self.launch(trial)
         taken = torch.cuda.max_memory_allocated(device) - before
         free, _ = torch.cuda.mem_get_info(device)
-        return affordable_tokens(free, taken / (len(trial) * (len(trial[0]) + overhead)))
+        bytes_per_token = max(1.0, taken / (len(trial) * (len(trial[0]) + overhead)))
+        return max(_LEAST_BUDGET, min(int(_MEMORY_SHARE * free / bytes_per_token), _LARGEST_TOKEN_BUDGET))
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         lengths = [len(content) + self._template.overhead for content in contents]
-        with nullcontext() if self._reader is None else self._reader.keeping_states():
+        with ExitStack() as stack:
+            if self._reader is not None:  # several threads may compute meanwhile
+                stack.enter_context(switched_on(self._reader.config, "output_hidden_states"))
             return self.run(
                 lengths,
                 lambda batch: self.launch([contents[row] for row in batch]),
@@ -188,11 +268,6 @@ class BatchRunner(BatchEngine):
         return features
 
 
-def affordable_tokens(free: float, bytes_per_token: float) -> int:
-    affordable = int(_MEMORY_SHARE * free / max(1.0, bytes_per_token))
-    return max(_LEAST_BUDGET, min(affordable, _LARGEST_TOKEN_BUDGET))
-
-
 # A context in which the model computes.
 Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
 
@@ -221,7 +296,7 @@ def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool
     kind = next(model.parameters()).device.type
     if kind == "cpu":
         if precision is not None:
-            return BFloat16Linears(model, packed=packed).active
+            return PackedLinears(model, torch.bfloat16, packed=packed).active
         return PackedLinears(model).active if packed else nullcontext
     if precision is None:
         return nullcontext
@@ -316,7 +391,7 @@ class LayerReader:
             if not 1 <= layer <= count:
                 raise InputError(f"layers include {layer}, and {name} has {count}: use 1 to {count}")
         self.count = count
-        self._config: Any = config
+        self.config: Any = config
         norms = (
             getattr(owner, name, None)
             for owner in (backbone, getattr(backbone, "encoder", None))
@@ -324,14 +399,10 @@ class LayerReader:
         )
         self._norm = next((norm for norm in norms if isinstance(norm, torch.nn.Module)), torch.nn.Identity())
 
-    def keeping_states(self) -> AbstractContextManager[None]:
-        """Let the model return the states of all layers; several threads may compute meanwhile."""
-        return switched_on(self._config, "output_hidden_states")
-
     def vectors(self, features: dict[str, Any]) -> torch.Tensor:
         """Return the model's own vectors and, behind each, those after the layers; (n, (1 + layers) x d).
 
-        Call it within `keeping_states`.
+        The model's configuration must ask for hidden states.
         """
         first, *later = self._model
         found = first(features)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.compute.model_state import evaluating, weight_mark
 from stickytoken.encoders.protocol import TOKEN_MULTIPLE
 from stickytoken.errors import InputError, StickyTokenWarning
-from stickytoken.machine import Precision
+from stickytoken.machine import Precision, digest, keep, recalled
 
 SWITCH = "STICKYTOKEN_PACKED_LAYERS"
 _GATED_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
@@ -73,19 +75,23 @@ def _is_plain(module: Any) -> bool:
 
 
 class PackedLinear:
-    """A linear layer's forward pass in float32 with packed weights; several threads may call it."""
+    """A linear layer's forward pass through oneDNN, in float32 or bfloat16; several threads may call it.
 
-    def __init__(self, place: LinearPlace) -> None:
-        self._layer, self._feeds_layer = place.layer, place.feeds_layer
-        self._activation = "gelu" if place.gelu else "none"
+    Weights are packed, unless that does not work for bfloat16: then torch's public functions compute.
+    Products of bfloat16 numbers are summed in float32.
+    """
+
+    def __init__(self, place: LinearPlace, dtype: torch.dtype, *, packed: bool = True) -> None:
+        self._place, self._layer = place, place.layer
+        self._dtype, self._packed = dtype, packed
+        self._weight = self._checksum = torch.empty(0)
         self._mark: tuple[int, int] | None = None
-        self._checksum = torch.empty(0)
         generator = torch.Generator().manual_seed(0)
         self._direction = torch.randn(place.layer.in_features, generator=generator)
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         flat, rows = _flattened(hidden_states)
-        found = self.multiply(flat, self._activation)
+        found = self.multiply(flat, "gelu" if self._place.gelu else "none")
         return found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
 
     def refresh(self) -> None:
@@ -99,75 +105,53 @@ class PackedLinear:
         with torch.inference_mode():
             checksum = weight @ self._direction
         if mark != self._mark or not torch.equal(checksum, self._checksum):
-            self._packed = self._pack(weight)
+            self._weight = weight.to(self._dtype)
+            if self._packed:
+                self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight)
             self._mark, self._checksum = mark, checksum
-
-    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
-        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
-        return packed
-
-    @property
-    def bias(self) -> torch.Tensor | None:
-        bias: torch.Tensor | None = self._layer.bias
-        return None if bias is None else bias.detach()
 
     def multiply(self, flat: torch.Tensor, activation: str = "none") -> torch.Tensor:
         """Multiply with the weights, then apply the bias and what oneDNN calls the activation."""
-        return self._product(flat, self.bias, activation)
-
-    def _product(self, flat: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
-        kind = "none" if activation == "gelu" else ""
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            flat, self._packed, bias, activation, [], kind
-        )
-        return found
+        flat = flat.to(self._dtype)
+        if self._packed:
+            kind = "none" if activation == "gelu" else ""
+            found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+                flat, self._weight, self._bias, activation, [], kind
+            )
+        else:
+            found = torch.nn.functional.linear(flat, self._weight, self._bias)
+            found = torch.nn.functional.gelu(found) if activation == "gelu" else found
+        # A linear layer that reads bfloat16 numbers would round them to bfloat16 again.
+        return found if self._place.feeds_layer else found.float()
 
     def times(self, flat: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Multiply with the weights, add the bias, then multiply entry by entry with another matrix."""
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
-            flat, other, self._packed, self.bias, "mul"
+            flat, other, self._weight, self._bias, "mul"
         )
         return found
 
-
-class _PackedBFloat16(PackedLinear):
-    """Products of bfloat16 numbers, summed in float32."""
-
-    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
-        return super()._pack(weight.bfloat16())
-
-    def multiply(self, flat: torch.Tensor, activation: str = "none") -> torch.Tensor:
-        bias = None if self.bias is None else self.bias.bfloat16()
-        found = self._product(flat.bfloat16(), bias, activation)
-        # The layer that reads it would round it to bfloat16 again.
-        return found if self._feeds_layer else found.float()
-
-
-class _PlainBFloat16(_PackedBFloat16):
-    """The same with torch's public functions."""
-
-    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight.bfloat16()
-
-    def _product(self, flat: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
-        found = torch.nn.functional.linear(flat, self._packed, bias)
-        return torch.nn.functional.gelu(found) if activation == "gelu" else found
+    @property
+    def _bias(self) -> torch.Tensor | None:
+        bias: torch.Tensor | None = self._layer.bias
+        return None if bias is None else bias.detach().to(self._dtype)
 
 
 class _GatedBlock:
     """The forward pass of a gated SiLU block, as in Llama."""
 
     def __init__(self, gate: LinearPlace, up: LinearPlace, down: LinearPlace) -> None:
-        self._gate, self._up, self._down = PackedLinear(gate), PackedLinear(up), PackedLinear(down)
         self.layers = (gate.layer, up.layer, down.layer)
+        self._packed = [PackedLinear(place, torch.float32) for place in (gate, up, down)]
 
     def refresh(self) -> None:
-        for layer in (self._gate, self._up, self._down):
+        for layer in self._packed:
             layer.refresh()
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         flat, rows = _flattened(hidden_states)
-        found = self._down.multiply(self._up.times(flat, self._gate.multiply(flat, "swish")))
+        gate, up, down = self._packed
+        found = down.multiply(up.times(flat, gate.multiply(flat, "swish")))
         return found[:rows].reshape(*hidden_states.shape[:-1], self.layers[2].out_features)
 
 
@@ -186,10 +170,15 @@ def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 class PackedLinears:
-    """Forward passes in place of those of a model's linear layers and gated blocks, inside `active`."""
+    """Forward passes in place of those of a model's linear layers and gated blocks, inside `active`.
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
+    ``packed`` decides for bfloat16 whether weights are packed; float32 layers always are.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, dtype: torch.dtype = torch.float32, *, packed: bool = True
+    ) -> None:
+        self._model, self._dtype, self._packed = model, dtype, packed
         self._layout: list[object] | None = None
         self._forwards: Forwards = {}
         self._renew()
@@ -227,12 +216,25 @@ class PackedLinears:
 
         If oneDNN's operators do not work, warn once and pack none.
         """
-        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        exact = self._dtype is torch.float32
+        if exact and not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             return {}
-        forwards: Forwards = {place.module: PackedLinear(place) for place in places}
-        if reason := _distrust(places, forwards, _TOLERANCE):
-            _warn_unpacked("encoding", reason)
-            return {}
+
+        def of_layers(*, packed: bool) -> Forwards:
+            return {place.module: PackedLinear(place, self._dtype, packed=packed) for place in places}
+
+        forwards = of_layers(packed=self._packed)
+        tolerance = _TOLERANCE if exact else _BFLOAT16_TOLERANCE
+        if self._packed and (reason := _distrust(places, forwards, tolerance)):
+            warnings.warn(
+                f"packed layers are off, and {'encoding' if exact else 'bfloat16'} on this CPU is slower: "
+                f"{reason}. Another version of torch may help; {SWITCH}=0 turns this warning off",
+                StickyTokenWarning,
+                stacklevel=2,
+            )
+            return {} if exact else of_layers(packed=False)
+        if not exact:
+            return forwards
         by_layer = {place.layer: place for place in places}
         works: dict[type, bool] = {}
         for module in self._model.modules():
@@ -249,22 +251,6 @@ class PackedLinears:
         return forwards
 
 
-class BFloat16Linears(PackedLinears):
-    """The linear layers in bfloat16; packed, unless that is not wanted or does not work."""
-
-    def __init__(self, model: torch.nn.Module, *, packed: bool = True) -> None:
-        self._packed = packed
-        super().__init__(model)
-
-    def _make(self, places: list[LinearPlace]) -> Forwards:
-        if self._packed:
-            forwards: Forwards = {place.module: _PackedBFloat16(place) for place in places}
-            if (reason := _distrust(places, forwards, _BFLOAT16_TOLERANCE)) is None:
-                return forwards
-            _warn_unpacked("bfloat16", reason)
-        return {place.module: _PlainBFloat16(place) for place in places}
-
-
 def _gated_block(module: torch.nn.Module, places: dict[torch.nn.Linear, LinearPlace]) -> _GatedBlock | None:
     """Return a forward pass for a block with exactly the parts of a gated SiLU block, else None."""
     from transformers.activations import SiLUActivation
@@ -276,15 +262,6 @@ def _gated_block(module: torch.nn.Module, places: dict[torch.nn.Linear, LinearPl
     if type(parts["act_fn"]) not in (torch.nn.SiLU, SiLUActivation) or not places.keys() >= set(layers):
         return None
     return _GatedBlock(*(places[layer] for layer in layers))
-
-
-def _warn_unpacked(slower: str, reason: str) -> None:
-    warnings.warn(
-        f"packed layers are off, and {slower} on this CPU is slower: {reason}. Another version of torch may "
-        f"help; {SWITCH}=0 turns this warning off",
-        StickyTokenWarning,
-        stacklevel=3,
-    )
 
 
 def _distrust(places: list[LinearPlace], forwards: Forwards, tolerance: float) -> str | None:
@@ -320,6 +297,60 @@ def _failure(
     if difference <= tolerance * torch.where(known, expected, 0).abs().max():
         return None
     return "oneDNN's operators gave other numbers than torch's own"
+
+
+_SECONDS, _LEAST_TURNS = 0.5, 3
+_OPERATIONS, _MOST_TEXTS = 20e9, 64
+# Increased when the measurement changes.
+_VERSION = 1
+
+
+def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Take as many contents as the model computes in about a tenth of a second, at least one."""
+    weights = sum(place.layer.weight.numel() for place in linear_places(network))
+    texts: list[tuple[int, ...]] = []
+    operations = 0
+    for content in reversed(contents) if weights else ():
+        operations += 2 * weights * len(content)
+        if texts and (operations > _OPERATIONS or len(texts) == _MOST_TEXTS):
+            break
+        texts.append(content)
+    return texts
+
+
+def measured(
+    network: torch.nn.Module, ways: Mapping[str, Callable[[], object]], threads: int
+) -> dict[str, float]:
+    """Return the seconds that a few texts take with a model in several ways.
+
+    They depend on the processor, on the build of torch and on the sizes of the layers, and are measured once:
+    the answer is kept in the user's cache folder.
+    """
+    machine = [platform.node(), torch.backends.cpu.get_cpu_capability()]
+    facts = {"version": _VERSION, "model": repr(network), "machine": machine}
+    key = f"packing-{digest({**facts, 'torch': torch.__version__, 'threads': threads})}"
+    known = recalled(key) or {}
+    if not all(isinstance(known.get(name), float) for name in ways):
+        known = dict(zip(ways, shortest(tuple(ways.values())), strict=True))
+        keep(key, known)
+    return {name: known[name] for name in ways}
+
+
+def shortest(ways: tuple[Callable[[], object], ...]) -> list[float]:
+    """Call the ways in turn for about half a second, and return the shortest time of each in seconds.
+
+    Other work on the machine makes single times longer, never shorter.
+    """
+    for way in ways:
+        way()  # packs weights, and builds kernels
+    found: list[list[float]] = [[] for _ in ways]
+    ends = time.perf_counter() + _SECONDS
+    while len(found[0]) < _LEAST_TURNS or time.perf_counter() < ends:
+        for way, times in zip(ways, found, strict=True):
+            started = time.perf_counter()
+            way()
+            times.append(time.perf_counter() - started)
+    return [min(times) for times in found]
 
 
 _ENTRIES, _IN_A_ROW, _COPIES = 512, 8, 8

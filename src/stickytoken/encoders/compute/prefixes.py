@@ -330,38 +330,35 @@ def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
     return place, (on_branch | closing)[batch.shared :]
 
 
-def reads_last_token(model: SentenceTransformer, template: InputTemplate) -> bool:
-    """Check that the model is a known causal one with last-token pooling."""
+def tree_model(model: SentenceTransformer, template: InputTemplate) -> TreeModel | None:
+    """Return what `PrefixReuse` needs of a known causal model with last-token pooling; None for others."""
     if not pools_by(model, "lasttoken"):
-        return False
-    first: Any = model[0]
-    pooling: Any = model[1]
-    text = first.modality_config.get("text", {})
-    return (
-        known_kind(first.model)
+        return None
+    first, pooling, *_ = modules = list[Any](model)
+    backbone, text = first.model, first.modality_config.get("text", {})
+    if not (
+        known_kind(backbone)
         and text.get("method") == "forward"
         and text.get("method_output_name") in ("last_hidden_state", ["last_hidden_state"])
         and template.token_types is None
         and not template.flat
         and (pooling.include_prompt or "prompt_length" not in dict(template.features))
-    )
-
-
-def tree_model(model: SentenceTransformer, template: InputTemplate) -> TreeModel:
-    """Return the model for `PrefixReuse`; `reads_last_token` must hold."""
-    backbone: Any = model[0].model
-
-    def states(inputs: dict[str, Any]) -> torch.Tensor:
-        found: torch.Tensor = backbone(**inputs).last_hidden_state
-        return found
+    ):
+        return None
 
     def finish(picked: torch.Tensor) -> torch.Tensor:
         features: dict[str, Any] = dict(template.features)
         features["token_embeddings"] = picked
         features["attention_mask"] = torch.ones(picked.shape[:2], dtype=torch.long, device=picked.device)
-        for module in list(model)[1:]:
+        for module in modules[1:]:
             features = module(features)
         vectors: torch.Tensor = features["sentence_embedding"]
-        return vectors if model.truncate_dim is None else vectors[:, : model.truncate_dim]
+        return vectors[:, : model.truncate_dim]
 
-    return TreeModel(backbone, tuple(template.before), tuple(template.after), states, finish)
+    return TreeModel(
+        backbone,
+        template.before,
+        template.after,
+        states=lambda inputs: backbone(**inputs).last_hidden_state,
+        finish=finish,
+    )

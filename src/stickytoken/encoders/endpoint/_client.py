@@ -91,10 +91,6 @@ class _OverError(Exception):
     """Another request failed, or the user interrupted."""
 
 
-class CostLimitError(RunError):
-    """The next request would exceed the user's cost limit."""
-
-
 def price(tokens: float, price_per_million: float | None) -> float | None:
     return None if price_per_million is None else tokens * price_per_million / 1e6
 
@@ -122,7 +118,7 @@ class Spending:
         with self._lock:
             cost = price(self.tokens + (self.pending + tokens) * self.excess, self.price_per_million)
             if self.limit is not None and cost is not None and cost > self.limit:
-                raise CostLimitError(
+                raise RunError(
                     f"stopped at the maximum cost of {self.limit:g}: {self.requests:,} requests with "
                     f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; their answers are kept, and "
                     "the same command continues from there"
@@ -199,18 +195,15 @@ class Client:
     """Sends requests to one model. It may be used from several threads."""
 
     def __init__(self, address: Address, options: EndpointOptions, spending: Spending) -> None:
-        key = key_of(address)
+        self._key = key_of(address)
         require_package("openai", "a model behind an endpoint", "endpoint")
         import openai
 
         self._sdk = openai
-        self.address = address
-        self.options = options
-        self.spending = spending
-        self._key = key
+        self.address, self.options, self.spending = address, options, spending
         self._api = openai.OpenAI(
             base_url=address.base_url,
-            api_key=key.reveal() or "none",
+            api_key=self._key.reveal() or "none",
             max_retries=0,
             timeout=openai.Timeout(
                 options.request_seconds, connect=min(options.request_seconds, _CONNECT_SECONDS)
@@ -475,7 +468,8 @@ class _Answer(BaseModel):
 def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | None]:
     """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted.
 
-    Raises a ValueError for an answer that does not match the request.
+    The tokens are None if what the server says is no possible number. A ValueError says why an answer does
+    not match the request.
     """
     try:
         answer = _Answer.model_validate_json(content)
@@ -500,16 +494,10 @@ def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | 
     vectors = np.stack(rows)
     if not np.isfinite(vectors).all():
         raise ValueError("a vector that is not finite")
-    return vectors, _counted(answer.usage)
-
-
-def _counted(usage: Any) -> int | None:
-    """Read how many tokens a server counted; None if what it says is no possible number."""
-    counts = (
-        [usage.get(name) for name in ("prompt_tokens", "total_tokens")] if isinstance(usage, dict) else []
-    )
+    usage = answer.usage if isinstance(answer.usage, dict) else {}
+    counts = (usage.get(name) for name in ("prompt_tokens", "total_tokens"))
     possible = (each for each in counts if isinstance(each, (int, float)) and 0 < each < _MOST_COUNTED)
-    return next(map(math.ceil, possible), None)
+    return vectors, next(map(math.ceil, possible), None)
 
 
 def _vector(embedding: str | list[float | None]) -> NDArray[np.float32]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -61,23 +62,22 @@ class EndpointModel:
         self.before_sending: Callable[[], None] | None = None  # called once, before the first request
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
         self.refused: dict[str, str] = {}  # texts that the server does not take, and why
-        self._unchecked = _CHECKED_EVERY  # before the first request of this process
-        self.capabilities = self._known_or_found(max_length)
+        self.unchecked = _CHECKED_EVERY  # before the first request of this process
+        self.capabilities = self._learned(max_length)
         self.max_length = self.capabilities.max_length if max_length is None else max_length
         # Identifies the model by the vectors of fixed texts, as they were first answered.
         self.fingerprint = self.capabilities.fingerprint
 
-    def _known_or_found(self, max_length: int | None) -> Capabilities:
+    def _learned(self, max_length: int | None) -> Capabilities:
+        """Read what was found out about the server before, or find it out."""
         name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
         if (noted := self.answers.fact(name)) is not None:
-            try:
+            with suppress(ValidationError):  # of another version
                 return Capabilities.model_validate_json(noted)
-            except ValidationError:  # of another version
-                pass
         tokenizer_known = not isinstance(self.tokenizer, CandidateVocabulary)
         found = discover(self.client, self.count, max_length, tokenizer_known)
         self.answers.note(name, found.model_dump_json())
-        self._unchecked = 0
+        self.unchecked = 0
         return found
 
     @cached_property
@@ -122,11 +122,6 @@ class EndpointModel:
         known = self.capabilities
         return sum(self.count(texts)) * known.tokens_per_unit + known.overhead * len(texts)
 
-    def checking(self, requests: int) -> float:
-        """Estimate the tokens of the fixed texts that are sent again among so many requests."""
-        checks = (self._unchecked + requests) // _CHECKED_EVERY if requests else 0
-        return checks * self.counted_by_server(SENTINELS)
-
     def _sent(self, batches: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float32]]:
         found: dict[str, NDArray[np.float32]] = {}
         known = self.capabilities
@@ -146,11 +141,11 @@ class EndpointModel:
             keep({text: np.zeros(known.dimension, np.float32)})
 
         while batches:
-            if self._unchecked >= _CHECKED_EVERY:
+            if self.unchecked >= _CHECKED_EVERY:
                 self.require_same_model()
             part, batches = batches[:_CHECKED_EVERY], batches[_CHECKED_EVERY:]
             self.client.send_all(part, known, self.counted_by_server, keep, without_vector, self.waits)
-            self._unchecked += len(part)
+            self.unchecked += len(part)
         return found
 
     def require_same_model(self) -> None:
@@ -166,7 +161,7 @@ class EndpointModel:
                 f"{least:.4f} to their earlier ones. Finished measurements are kept; for the new model, move "
                 f"{self.answers.folder} away and choose another run folder"
             )
-        self._unchecked = 0
+        self.unchecked = 0
 
 
 class EndpointEncoder(TextEncoder):
@@ -288,21 +283,24 @@ class Rehearsal(StandIn["EndpointEncoder"]):
         texts = texts_of(texts)
         if not texts:
             return np.empty((0, self.dimension), np.float32)
-        prompt = self._encoder.endpoint.prompt
-        vectors = self._encoder.endpoint.answers.find([prompt + text for text in dict.fromkeys(texts)])
-        self._note([prompt + text for text in dict.fromkeys(texts) if text not in self._asked], vectors)
-        self._asked.update(texts)
-        new = [text for text in texts if prompt + text not in vectors]
-        vectors |= {prompt + text: self._vector(ids) for text, ids in zip(new, self._ids(new), strict=True)}
-        return np.stack([vectors[prompt + text] for text in texts])
-
-    def _note(self, asked: Sequence[str], known: Collection[str]) -> None:
         endpoint = self._encoder.endpoint
-        left = [text for text in asked if text not in known]
+        prompt = endpoint.prompt
+        vectors = endpoint.answers.find([prompt + text for text in dict.fromkeys(texts)])
+        asked = [prompt + text for text in dict.fromkeys(texts) if text not in self._asked]
+        left = [text for text in asked if text not in vectors]
         self._answered += len(asked) - len(left)
         self._texts += len(left)
         self._requests += len(endpoint.batches(left))
         self._tokens += endpoint.counted_by_server(left)
+        self._asked.update(texts)
+        new = [text for text in texts if prompt + text not in vectors]
+        if getattr(self.tokenizer, "estimates", False):  # the words stand for tokens that are unknown
+            words = (text.split() for text in new)
+            ids = [[zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in own] for own in words]
+        else:
+            ids = self.content_ids(new)
+        vectors |= {prompt + text: self._vector(own) for text, own in zip(new, ids, strict=True)}
+        return np.stack([vectors[prompt + text] for text in texts])
 
     @property
     def makes_up_vectors(self) -> bool:
@@ -322,7 +320,9 @@ class Rehearsal(StandIn["EndpointEncoder"]):
 
     def _noted(self) -> CostEstimate:
         endpoint, known = self._encoder.endpoint, self._encoder.capabilities
-        tokens = self._tokens + endpoint.checking(self._requests)
+        # The fixed texts are sent again among so many requests.
+        checks = (endpoint.unchecked + self._requests) // _CHECKED_EVERY if self._requests else 0
+        tokens = self._tokens + checks * endpoint.counted_by_server(SENTINELS)
         return CostEstimate(
             requests=self._requests,
             texts=self._texts,
@@ -331,14 +331,6 @@ class Rehearsal(StandIn["EndpointEncoder"]):
             cost=price(tokens, endpoint.options.price_per_million),
             seconds=self._requests * known.request_seconds + round(tokens) * known.token_seconds,
         )
-
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text's tokens, or of its words where the tokenizer is unpublished."""
-        if not getattr(self.tokenizer, "estimates", False):
-            return self.content_ids(texts)
-        return [
-            [zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in text.split()] for text in texts
-        ]
 
     @cached_property
     def _table(self) -> NDArray[np.float32]:

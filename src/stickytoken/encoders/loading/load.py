@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,34 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
 from stickytoken.encoders.endpoint.vocabulary import vocabulary_of
-from stickytoken.encoders.loading.resolution import (
-    TOKENIZER_FILES,
-    EncoderSpec,
-    ModelSource,
-    Origin,
-    explained,
-    has_weights,
-    hub_repositories,
-    load_tokenizer,
-    loading_weights,
-    require_cuda,
-    require_device,
-    resolve_model,
-)
-from stickytoken.encoders.prompted.loading import (
-    encoder_of_module,
-    load_causal,
-    loads_as_causal,
-    refuse_prompt_options,
-)
+from stickytoken.encoders.loading import resolution
+from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin
+from stickytoken.encoders.prompted import loading as prompted
 from stickytoken.encoders.protocol import Encoder, IdEncoder, Prompting, is_encoder, reads_ids
-from stickytoken.encoders.text_encoder import (
-    FunctionModel,
-    TextEncoder,
-    TextFunction,
-    TextModel,
-    require_length,
-)
+from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.machine import Precision
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -184,7 +162,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
     encoder: Encoder
     if isinstance(model, (str, Path)):
         _refuse(model, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
-        return _load_by_name(spec)
+        return load_from_spec(spec)
     if _is_sentence_transformer(model):
         _refuse(model, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
         return _of_loaded(model, spec)
@@ -216,29 +194,28 @@ def _refuse(model: object, **options: Any) -> None:
         )
 
 
-def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
-    """Load the encoder that a spec describes, in another process or on another machine."""
-    return _load_by_name(replace(spec, device=device))
-
-
-def _load_by_name(spec: EncoderSpec) -> IdEncoder:
+def load_from_spec(spec: EncoderSpec) -> IdEncoder:
+    """Load the encoder that a spec describes, whether the user asked for it or another process."""
     if spec.dtype not in _DTYPES:
         raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
+    if spec.max_length is not None and spec.max_length < 1:
+        raise InputError(
+            f"max_length is {spec.max_length}: pass at least 1, or leave it out for the model's own limit"
+        )
     if spec.device is not None:
-        require_device(spec.device)
-    require_length(spec.max_length)
-    source, prompting = resolve_model(spec.model, spec.revision), spec.prompting
+        resolution.require_device(spec.device)
+    source, prompting = resolution.resolve_model(spec.model, spec.revision), spec.prompting
     if source.origin is Origin.FOLDER:
         spec = replace(spec, model=str(Path(spec.model).expanduser().resolve()))
-    if not loads_as_causal(source, prompting):
-        refuse_prompt_options(prompting, source.name)
+    if not prompted.loads_as_causal(source, prompting):
+        prompted.refuse_prompt_options(prompting, source.name)
         return _load_plain(source, spec)
     if prompting.prompt_name is not None:
         raise InputError(
             f"{source.name!r} is a prompted language model, which has no named prompts: leave out the prompt "
             f"name {prompting.prompt_name!r}"
         )
-    return load_causal(source, prompting, spec)
+    return prompted.load_causal(source, prompting, spec)
 
 
 def reads_texts_only(model: AnyModel) -> bool:
@@ -275,10 +252,10 @@ def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
             f"revision {spec.revision!r} cannot be used, since {name} is already loaded: leave out the "
             "revision"
         )
-    causal = encoder_of_module(model, name, spec.prompting, spec.token_budget, spec.packed_layers)
+    causal = prompted.encoder_of_module(model, name, spec.prompting, spec.token_budget, spec.packed_layers)
     if causal is not None:
         return causal
-    refuse_prompt_options(spec.prompting, name)
+    prompted.refuse_prompt_options(spec.prompting, name)
     return SentenceTransformerEncoder(
         model,
         name,
@@ -290,14 +267,48 @@ def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
     """Load a SentenceTransformer; its encoder keeps the spec with all defaults resolved."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-    name = source.name
+    folder, name = Path(source.location), source.name
     precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
-    weights = "float32" if precision else spec.dtype
-    loaded = _load_sentence_transformer(source, spec, weights)
+    dtype = "float32" if precision else spec.dtype
+    described = (folder / "modules.json").is_file()
+    if source.origin is Origin.FOLDER:
+        if not described and not (folder / "config.json").is_file():
+            if any((folder / file).is_file() for file in resolution.TOKENIZER_FILES):
+                raise ModelError(f"{name!r} has a tokenizer but no model: detection needs the weights")
+            raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
+        if not resolution.has_weights(folder):
+            raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
+    with resolution.loading_weights(source):
+        loaded = SentenceTransformer(
+            source.location,
+            device=spec.device,
+            revision=spec.revision,
+            trust_remote_code=spec.trust_remote_code,
+            local_files_only=source.origin is not Origin.HUB,
+            model_kwargs={"dtype": getattr(torch, dtype)},
+        )
+    transformer = None if described else loaded.transformers_model
+    made = None if transformer is None else transformer.config.architectures
+    if made and made[0].endswith("ForSequenceClassification"):
+        raise ModelError(
+            f"{name!r} is a classifier or a cross-encoder ({made[0]}), whose vectors of texts were never "
+            "trained: pass an embedding model"
+        )
+    set_precision(loaded, dtype, name)
+    if folder.is_dir() and not described:
+        pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
+        warnings.warn(
+            f"{name!r} has no modules.json, so its pooling is a guess: {pooling}",
+            StickyTokenWarning,
+            stacklevel=2,
+        )
     if precision:
-        require_cuda(loaded.device.type, name)
+        resolution.require_cuda(loaded.device.type, name)
     encoder = SentenceTransformerEncoder(
         loaded,
         name,
@@ -307,9 +318,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         precision=precision,
         packed_layers=spec.packed_layers,
     )
-    if weights != "float32":
-        import torch
-
+    if dtype != "float32":
         try:  # so that an unsupported precision is reported before a run starts
             _ = encoder.dimension
         except torch.OutOfMemoryError:
@@ -317,7 +326,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         except RuntimeError as error:  # raised by torch for an unsupported operation or mixture of types
             reason = " ".join(str(error).split())[:_SHOWN_REASON]
             raise ModelError(
-                f"{name!r} does not support {weights} on {encoder.device} ({reason}): use float32"
+                f"{name!r} does not support {dtype} on {encoder.device} ({reason}): use float32"
             ) from error
     encoder.spec = replace(spec, device=encoder.device, prompting=Prompting(encoder.prompt))
     return encoder
@@ -327,17 +336,16 @@ def require_model(name: str, revision: str | None = None) -> str:
     """Return the name of a model, and refuse one that does not exist without loading it."""
     from transformers.utils.hub import cached_file
 
-    source = resolve_model(name, revision)
+    source = resolution.resolve_model(name, revision)
     if source.origin is Origin.HUB:
-        places = [
-            (place, file) for place in hub_repositories(name) for file in ("modules.json", "config.json")
-        ]
-        with explained(source, "model"):
-            for place, file in places[:-1]:
+        repositories = resolution.hub_repositories(name)
+        *places, last = itertools.product(repositories, ("modules.json", "config.json"))
+        with resolution.explained(source, "model"):
+            for place, file in places:
                 with suppress(OSError):  # raised if the file does not exist or cannot be reached
                     cached_file(place, file, revision=revision)
                     return name
-            cached_file(*places[-1], revision=revision)
+            cached_file(*last, revision=revision)
     return name
 
 
@@ -345,7 +353,7 @@ def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         raise ModelError(f"{encoder.name} was made from a model object: load it by name or from its folder")
-    return load_from_spec(replace(spec, model=str(folder), revision=None), encoder.device)
+    return load_from_spec(replace(spec, model=str(folder), revision=None, device=encoder.device))
 
 
 def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
@@ -356,51 +364,10 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
         ModelError: The model cannot be found, reached or used, or has no tokenizer.
     """
     if isinstance(encoder, (str, Path)):
-        return categorize(load_tokenizer(encoder))
+        return categorize(resolution.load_tokenizer(encoder))
     return categorize(
         encoder if isinstance(encoder, HuggingFaceTokenizer) else load_encoder(encoder).tokenizer
     )
-
-
-def _load_sentence_transformer(source: ModelSource, spec: EncoderSpec, dtype: str) -> SentenceTransformer:
-    import torch
-    from sentence_transformers import SentenceTransformer
-
-    folder, name = Path(source.location), source.name
-    described = (folder / "modules.json").is_file()
-    if source.origin is Origin.FOLDER:
-        if not described and not (folder / "config.json").is_file():
-            if any((folder / file).is_file() for file in TOKENIZER_FILES):
-                raise ModelError(f"{name!r} has a tokenizer but no model: detection needs the weights")
-            raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
-        if not has_weights(folder):
-            raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
-    with loading_weights(source):
-        loaded = SentenceTransformer(
-            source.location,
-            device=spec.device,
-            revision=spec.revision,
-            trust_remote_code=spec.trust_remote_code,
-            local_files_only=source.origin is not Origin.HUB,
-            model_kwargs={"dtype": getattr(torch, dtype)},
-        )
-    if not described:
-        transformer = loaded.transformers_model
-        made = None if transformer is None else transformer.config.architectures
-        if made and made[0].endswith("ForSequenceClassification"):
-            raise ModelError(
-                f"{name!r} is a classifier or a cross-encoder ({made[0]}), whose vectors of texts were never "
-                "trained: pass an embedding model"
-            )
-    set_precision(loaded, dtype, name)
-    if folder.is_dir() and not described:
-        pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
-        warnings.warn(
-            f"{name!r} has no modules.json, so its pooling is a guess: {pooling}",
-            StickyTokenWarning,
-            stacklevel=3,
-        )
-    return loaded
 
 
 def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders.compute import prefixes
-from stickytoken.encoders.compute.batches import Arithmetic, BatchEngine
+from stickytoken.encoders.compute.batches import BatchEngine
 from stickytoken.encoders.compute.model_state import config_of, weight_mark
-from stickytoken.encoders.prompted._prompt_ids import Ids, PromptTokenizers, PromptVocabulary
 from stickytoken.encoders.prompted.layers import find_decoder, pooled_states, states_after
 from stickytoken.encoders.prompted.model import FixedBeginnings, PromptedModel, PromptRow, Reading
-from stickytoken.encoders.prompted.prompts import AUXILIARY
+from stickytoken.encoders.prompted.prompts import AUXILIARY, Ids, PromptTokenizers, PromptVocabulary
 from stickytoken.encoders.protocol import EncoderIdentity, shown
 from stickytoken.encoders.text_encoder import context_length
 from stickytoken.errors import EncodingError
@@ -202,7 +201,7 @@ class PromptRunner(BatchEngine):
 class CausalPromptEncoder(ModelEncoder):
     """Encode sentences as the state of a prompt's last token. The model is not changed."""
 
-    def __init__(  # noqa: PLR0913 - keyword-only, one decision each
+    def __init__(
         self,
         model: Any,
         tokenizer: Any,
@@ -215,8 +214,6 @@ class CausalPromptEncoder(ModelEncoder):
         normalize: bool = False,
         precision: Precision | None = None,
         packed_layers: bool | None = None,
-        shared: Arithmetic | None = None,
-        tokenizers: PromptTokenizers | None = None,
     ) -> None:
         self.normalizes = normalize
         self.reading = reading
@@ -226,8 +223,8 @@ class CausalPromptEncoder(ModelEncoder):
         self._asked_length = max_length
         self._reuse_limits = reuse
         self._decoder = find_decoder(model, name)
-        self._tokenizers = tokenizers
-        super().__init__(self._decoder.model, name, precision, packed_layers, shared)
+        self._tokenizers: PromptTokenizers | None = None
+        super().__init__(self._decoder.model, name, precision, packed_layers)
 
     def _read(self) -> None:
         if self._tokenizers is None:
@@ -313,28 +310,7 @@ class CausalPromptEncoder(ModelEncoder):
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
         self._follow()
-        return self._like(reading, self._precision, self._arithmetic if self._precision is None else None)
-
-    def _built(self, precision: Precision) -> CausalPromptEncoder:
-        return self._like(self.reading, precision)
-
-    def _like(
-        self, reading: Reading, precision: Precision | None, shared: Arithmetic | None = None
-    ) -> CausalPromptEncoder:
-        return CausalPromptEncoder(
-            self._model,
-            self.user_tokenizer,
-            self.name,
-            reading,
-            token_budget=self._runner.token_budget,
-            max_length=self._asked_length,
-            reuse=self._reuse_limits,
-            normalize=self.normalizes,
-            precision=precision,
-            packed_layers=self._packed_layers,
-            shared=shared,
-            tokenizers=self._tokenizers,
-        )
+        return self._changed(reading=reading, _token_budget=self._runner.token_budget)
 
     def sentence_transformer(self) -> SentenceTransformer:
         from sentence_transformers import SentenceTransformer

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from stickytoken.encoders.prompted import layers, prompts
-from stickytoken.encoders.prompted._prompt_ids import Ids, OwnTokenizer, PromptTokenizer, PromptTokenizers
+from stickytoken.encoders.prompted.prompts import Ids, OwnTokenizer, PromptTokenizer, PromptTokenizers
 from stickytoken.errors import InputError
 from stickytoken.insertion import TokenizedText
 

@@ -9,7 +9,6 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from stickytoken.encoders.prompted import layers, prompts
-from stickytoken.encoders.prompted._prompt_ids import Ids
 from stickytoken.encoders.prompted.model import PromptedModel, PromptLayout, Reading
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.encoders.text_encoder import context_length
@@ -174,7 +173,7 @@ class CausalPrompt(InputModule):
         return cls(model, tokenizer, **config)
 
 
-def _features(prompted: PromptedModel, contents: Sequence[Ids], name: str = "") -> Features:
+def _features(prompted: PromptedModel, contents: Sequence[prompts.Ids], name: str = "") -> Features:
     ids, mask, positions, slots = prompted.layout(prompted.rows(contents))
     parts = zip(_LAYOUT, (ids, mask, positions, slots.T), strict=True)
     return {f"{name}{key}": value for key, value in parts}

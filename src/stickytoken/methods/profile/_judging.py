@@ -16,7 +16,15 @@ from stickytoken.encoders.views import View
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods.job import Job, MemoryRunner, read_dimensions, tokens_in
+from stickytoken.methods.base import (
+    MEASURING,
+    FinishedRun,
+    Job,
+    Judgement,
+    MemoryRunner,
+    read_dimensions,
+    tokens_in,
+)
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
 from stickytoken.methods.profile._run import findings, job_views, measure_views, plan_profile
 from stickytoken.methods.profile.anchors import (
@@ -57,7 +65,6 @@ from stickytoken.methods.profile.verdict import (
     universality,
     verdicts,
 )
-from stickytoken.methods.protocol import MEASURING, FinishedRun, Judgement
 from stickytoken.methods.statistics import (
     Estimates,
     Null,

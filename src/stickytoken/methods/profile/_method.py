@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import polars as pl
 
+from stickytoken.methods.base import EvidencePanel, FinishedRun, Job, Method, StoredSettings, evidence_panel
 from stickytoken.methods.entry import (
     SEVERITY_BOUNDS,
     Column,
@@ -23,7 +24,6 @@ from stickytoken.methods.entry import (
     Verdict,
     severity_counts,
 )
-from stickytoken.methods.job import Job, StoredSettings
 from stickytoken.methods.probes import SYMPTOM_CARRIERS
 from stickytoken.methods.profile._judging import ProfileEvidence, judge_corpus, probe_profile, require_judging
 from stickytoken.methods.profile._run import plan_profile, run_profile
@@ -36,7 +36,6 @@ from stickytoken.methods.profile.anchors import (
 from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.profile.plan import Round
 from stickytoken.methods.profile.verdict import MEASURED_COLUMNS, is_character, recheck
-from stickytoken.methods.protocol import EvidencePanel, FinishedRun, Method, evidence_panel
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.validation import visible
 

@@ -15,16 +15,17 @@ from stickytoken.encoders.protocol import require_ids
 from stickytoken.encoders.views import View, Views, views_of
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.entry import severity_counts
-from stickytoken.methods.job import (
+from stickytoken.methods.base import (
     DIMENSION_TOKENS_FILE,
     DIMENSIONS_FILE,
     DimensionRecord,
     DimensionsRecord,
     FolderRunner,
     Job,
+    Outcome,
     StageRunner,
 )
+from stickytoken.methods.entry import severity_counts
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.anchors import (
     ProfilePlanRecord,
@@ -55,7 +56,6 @@ from stickytoken.methods.profile.plan import (
     tokens_to_confirm,
 )
 from stickytoken.methods.profile.verdict import Findings, decide, embedding_matrix, erasures
-from stickytoken.methods.protocol import Outcome
 
 # Every further view adds at least this share of the number of tokens that whole vectors choose.
 _OF_A_VIEW = 0.15

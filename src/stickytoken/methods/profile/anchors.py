@@ -22,7 +22,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.resume import LATER, Record
-from stickytoken.methods.job import PlanRecord, ResultRecord
+from stickytoken.methods.base import PlanRecord, ResultRecord
 from stickytoken.methods.probes import AnchorPanel, Vector, balanced, room_for
 from stickytoken.methods.statistics import present_mean
 from stickytoken.validation import (

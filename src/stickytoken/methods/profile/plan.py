@@ -18,7 +18,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured, ProgressCallback
-from stickytoken.methods.job import model_means
+from stickytoken.methods.base import model_means
 from stickytoken.methods.probes import (
     AnchorPanel,
     Carrier,

@@ -18,8 +18,8 @@ from stickytoken.errors import ModelError
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.methods.base import MeasuredTokens, MemoryRunner, Rechecked, RecheckJob, Tokens
 from stickytoken.methods.entry import Severity, Verdict, severity_of
-from stickytoken.methods.job import MeasuredTokens, MemoryRunner, Rechecked, RecheckJob, Tokens
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings, anchor_panel
 from stickytoken.methods.profile.estimates import (
@@ -454,7 +454,7 @@ def recheck(job: RecheckJob, name: str) -> ProfileRecheck:
 
 @dataclass(frozen=True)
 class ProfileRecheck:
-    """One model on the texts of a plan; see `stickytoken.methods.job.Recheck`."""
+    """One model on the texts of a plan; see `stickytoken.methods.base.Recheck`."""
 
     encoder: IdEncoder
     vocabulary: Vocabulary

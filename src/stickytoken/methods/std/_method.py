@@ -9,26 +9,15 @@ import numpy as np
 import polars as pl
 
 from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.methods import base
+from stickytoken.methods.base import Job, Method, StoredSettings
 from stickytoken.methods.entry import Column, Distribution, Fact, Figure, PlanTexts, ProbeTable, Scatter
-from stickytoken.methods.job import FolderRunner, Job, StoredSettings
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel
-from stickytoken.methods.protocol import EvidencePanel, FinishedRun, Method, Outcome, evidence_panel
-from stickytoken.methods.std.plan import (
-    Metric,
-    StdEvidence,
-    StdPlanRecord,
-    StdResultRecord,
-    StdSettings,
-    candidate_threshold,
-    make_plan,
-    outlier_threshold,
-    probe_std,
-    scoring_stage,
-    validation_stage,
-)
+from stickytoken.methods.std import plan as stages
+from stickytoken.methods.std.plan import Metric, StdEvidence, StdPlanRecord, StdResultRecord, StdSettings
 from stickytoken.unit_vectors import unit_vectors
 
-Run: TypeAlias = FinishedRun[StdPlanRecord, StdResultRecord]
+Run: TypeAlias = base.FinishedRun[StdPlanRecord, StdResultRecord]
 
 # Below this many candidates the quartiles of their rates say little.
 _FEW_CANDIDATES = 20
@@ -69,27 +58,26 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
     judges_every_token = False
     glossary = _GLOSSARY
 
-    probe = staticmethod(probe_std)
+    probe = staticmethod(stages.probe_std)
 
     def make_plan(self, job: Job[StdSettings], progress: ProgressCallback) -> StdPlanRecord:
-        return make_plan(job.encoder, job.settings, job.corpus, progress)
+        return stages.make_plan(job.encoder, job.settings, job.corpus, progress)
 
     def compute(
-        self, job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: FolderRunner
-    ) -> Outcome[StdResultRecord]:
+        self, job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
+    ) -> base.Outcome[StdResultRecord]:
         settings = job.settings
-        scores = run(
-            scoring_stage(job.encoder, settings, plan, job.vocabulary.available, job.tokens), job.tokens
-        )
+        scoring = stages.scoring_stage(job.encoder, settings, plan, job.vocabulary.available, job.tokens)
+        scores = run(scoring, job.tokens)
         # The best share of the tokens by cosine score go on to validation.
-        least = candidate_threshold(scores["score_cosine"].to_list(), settings.candidate_share)
+        least = stages.candidate_threshold(scores["score_cosine"].to_list(), settings.candidate_share)
         wanted = set(scores.filter(pl.col("score_cosine") >= least)["token_id"])
         validations = run(
-            validation_stage(job.encoder, settings, plan),
+            stages.validation_stage(job.encoder, settings, plan),
             [token for token in job.tokens if token.id in wanted],
         )
         # The outliers among them are sticky. The others have null rates and a null verdict.
-        most = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
+        most = stages.outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
         rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
         tokens = (
             scores.select("token_id", *_SCORES)
@@ -116,14 +104,14 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
             sequences=cost.sequences,
             seconds=round(cost.seconds, 1),
         )
-        return Outcome(tokens, result)
+        return base.Outcome(tokens, result)
 
-    def evidence_panel(self, job: Job[StdSettings], plan: StdPlanRecord) -> EvidencePanel:
+    def evidence_panel(self, job: Job[StdSettings], plan: StdPlanRecord) -> base.EvidencePanel:
         texts = sorted({pair.sentence2 for pair in plan.validation}, key=lambda text: (len(text), text))
         sentences = list(dict.fromkeys(pair.sentence1 for pair in plan.validation))[:_ANCHORS]
         vectors = unit_vectors(job.encoder.encode(sentences))
         anchors = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
-        return evidence_panel(job, texts[:SYMPTOM_CARRIERS], sentences, anchors, plan.mean_similarity)
+        return base.evidence_panel(job, texts[:SYMPTOM_CARRIERS], sentences, anchors, plan.mean_similarity)
 
     def texts(self, plan: StdPlanRecord) -> PlanTexts:
         carriers = list(dict.fromkeys(pair.sentence2 for pair in plan.validation))

@@ -17,9 +17,9 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Progress, ProgressCallback, Shard, compute_shard
+from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.measurement.resume import Record
-from stickytoken.methods.job import Job, PlanRecord, ResultRecord, model_mean
+from stickytoken.methods.base import Job, MemoryRunner, PlanRecord, ResultRecord, model_mean
 from stickytoken.methods.probes import (
     KeyedPaths,
     PathSource,
@@ -132,12 +132,6 @@ def sticky_score(
     return scores
 
 
-def falls_on_average(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Check whether the mean distance over 1, ..., n copies is below the distance without copies."""
-    below: NDArray[np.bool_] = distances[..., 1:].mean(-1) < distances[..., 0]
-    return below
-
-
 def candidate_threshold(scores: Sequence[float], share: float) -> float:
     """Find the score that the best ``share`` of the tokens reach (linear quantile)."""
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
@@ -223,7 +217,9 @@ class ValidationStage:
         found = self.pairs.distances(vectors)
         row: dict[str, float | list[float]] = {}
         for metric in Metric:
-            falls = falls_on_average(found[metric]).astype(np.float64)
+            series = found[metric]
+            # Whether the mean distance over 1, ..., n copies is below the distance without copies.
+            falls = (series[..., 1:].mean(-1) < series[..., 0]).astype(np.float64)
             row[f"rate_{metric}"] = weighted(falls, self.settings.validation_weights)
             for place, placement in enumerate(PLACEMENTS):
                 row[f"rate_{metric}_{placement}"] = float(falls[:, place].mean())
@@ -369,7 +365,6 @@ def scoring_stage(
 
 
 def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ValidationStage:
-
     def paths(words: Sequence[int]) -> PathSource:
         return KeyedPaths(settings.seed, _VALIDATION_KEY, tuple(words), settings.copies, settings.insertion)
 
@@ -410,25 +405,21 @@ def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvid
     """Validate tokens one by one on the validation pairs of a run with these settings."""
     plan = make_plan(job.encoder, job.settings, job.corpus, progress)
     stage = validation_stage(job.encoder, job.settings, plan)
-    vocabulary, found = job.vocabulary, []
-    progress(Progress(stage.name, 0, len(job.tokens)))
-    for done, token in enumerate(job.tokens, start=1):
-        (row,), sequences = compute_shard(stage, Shard(done, (token,)), job.encoder)
-        place = vocabulary.place(token.id)
-        found.append(
-            StdEvidence(
-                token_id=token.id,
-                token=vocabulary.tokens[place],
-                category=vocabulary.categories[place].value,
-                validation_rate={metric.value: row[f"rate_{metric}"] for metric in Metric},
-                by_placement={
-                    placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
-                    for placement in PLACEMENTS
-                },
-                lift=row["lift"],
-                lift_by_copies=row["lift_by_copies"],
-                pairs=len(plan.validation),
-            )
+    rows = MemoryRunner(job.encoder, progress, shard_probes=1)(stage, job.tokens).to_dicts()
+    places = [job.vocabulary.place(token.id) for token in job.tokens]
+    return [
+        StdEvidence(
+            token_id=row["token_id"],
+            token=job.vocabulary.tokens[place],
+            category=job.vocabulary.categories[place].value,
+            validation_rate={metric.value: row[f"rate_{metric}"] for metric in Metric},
+            by_placement={
+                placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
+                for placement in PLACEMENTS
+            },
+            lift=row["lift"],
+            lift_by_copies=row["lift_by_copies"],
+            pairs=len(plan.validation),
         )
-        progress(Progress(stage.name, done, len(job.tokens), done, sequences * done))
-    return found
+        for row, place in zip(rows, places, strict=True)
+    ]

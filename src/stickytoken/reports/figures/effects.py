@@ -8,17 +8,11 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
+from stickytoken.impacts import statistics
 from stickytoken.impacts.results import Impact, measured_kind
-from stickytoken.impacts.statistics import (
-    CONDITIONS,
-    EFFECTS,
-    INTRUSION,
-    cost_sentence,
-    headed,
-    settings_line,
-)
 from stickytoken.reports.figures import figure as fig
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports.templating import minus
 
 # More tokens make a panel that nobody reads; the table has all of them.
 _MOST_TOKENS = 30
@@ -42,7 +36,7 @@ def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
         conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
         rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
         found += [
-            costs(effects, kind, suffix, f"{settings_line(impact.record.measured_with())}. "),
+            costs(effects, kind, suffix, f"{statistics.settings_line(impact.record.measured_with())}. "),
             token_costs(rows, kind, suffix),
         ]
     if summary := impact.intrusion.to_dicts():
@@ -52,26 +46,8 @@ def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
 
 def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: str = "") -> ReportFigure:
     """Draw two marks per task and metric: the mean drop under sticky and under benign copies."""
-    return ReportFigure(
-        f"impact-costs{suffix}",
-        "What copies cost",
-        _costs(effects, measured),
-        " ".join(cost_sentence(row, measured) for row in effects) or "No task was measured.",
-        f"{settings}The further right, the more of the score is lost. "
-        "Copies of any token cost something; what counts is how much more the measured ones cost than "
-        "the benign. Whether other tokens of either kind would differ, only the p value says: it "
-        "compares tokens with their matches.",
-        DataTable(*headed(EFFECTS, effects, measured)),
-        {"xaxis.title.text": "score lost<br>(clean minus edited)"},
-        in_markdown=True,
-    )
-
-
-def _costs(effects: Rows, measured: str) -> go.Figure:
-    if all(row["drop_sticky"] is None for row in effects):
-        return fig.empty_figure("no metric of these tasks is defined")
-    tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
     figure = fig.new_figure(height=150 + 54 * len(effects))
+    tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
     for kind, (color, symbol) in _LOOKS.items():
         drop, name = f"drop_{kind}", measured if kind == "sticky" else kind
         places = [place for place, row in enumerate(effects) if row[drop] is not None]
@@ -89,7 +65,21 @@ def _costs(effects: Rows, measured: str) -> go.Figure:
     _finish(figure)
     figure.update_xaxes(title_text="how much of the score is lost (clean minus edited)")
     figure.update_yaxes(tickvals=list(range(len(effects))), ticktext=tasks, autorange="reversed")
-    return figure
+    if all(row["drop_sticky"] is None for row in effects):
+        figure = fig.empty_figure("no metric of these tasks is defined")
+    return ReportFigure(
+        f"impact-costs{suffix}",
+        "What copies cost",
+        figure,
+        " ".join(statistics.cost_sentence(row, measured) for row in effects) or "No task was measured.",
+        f"{settings}The further right, the more of the score is lost. "
+        "Copies of any token cost something; what counts is how much more the measured ones cost than "
+        "the benign. Whether other tokens of either kind would differ, only the p value says: it "
+        "compares tokens with their matches.",
+        DataTable(*statistics.headed(statistics.EFFECTS, effects, measured)),
+        {"xaxis.title.text": "score lost<br>(clean minus edited)"},
+        in_markdown=True,
+    )
 
 
 def _arms(rows: Rows, column: str) -> dict[str, Any]:
@@ -137,14 +127,14 @@ def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") ->
         "The main metric of each task. The benign tokens match the measured ones in category, length and "
         "position in the vocabulary, and are not flagged. A mixture "
         "divides the copies among all tokens of its kind.",
-        DataTable(*headed(CONDITIONS, conditions)),
+        DataTable(*statistics.headed(statistics.CONDITIONS, conditions)),
         fig.stacked(plot, count, count * plot.layout.height) if count > 1 else {},
         in_markdown=True,
     )
 
 
 def _look(row: Mapping[str, Any]) -> str:
-    """The kind that decides how a row looks."""
+    """Return the kind that decides how a row looks."""
     kind: str = row["kind"].split()[0]
     return "sticky" if kind in _MEASURED else kind
 
@@ -184,6 +174,60 @@ def _token_costs(conditions: Rows, panels: Sequence[tuple[str, str]], measured: 
 
 def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
     """Draw top-10 appearances of a random document: means of both kinds, and a thin line per sticky token."""
+    figure = fig.new_figure(height=400)
+    lines = []
+    by_token = {row["token"]: None for row in curves if row["kind"] in _MEASURED}
+    for place, token in enumerate(by_token):
+        look = {
+            "mode": "lines",
+            "name": f"each {measured} token",
+            "legendgroup": "each",
+            "showlegend": place == 0,
+            "opacity": 0.6,
+            "line": {"color": fig.STICKY, "width": 1.2},
+        }
+        rows = [row for row in curves if row["token"] == token and row["kind"] in _MEASURED]
+        lines.append((rows, "hits", fig.label(token), look))
+    for kind, (color, symbol) in _LOOKS.items():
+        look = {
+            "mode": "lines+markers",
+            "name": f"{measured if kind == 'sticky' else kind} tokens, mean",
+            "line": {"color": color, "width": 3, "dash": "solid" if kind == "sticky" else "dash"},
+            "marker": {"symbol": symbol, "size": 9},
+        }
+        lines.append((list(summary), f"hits_{kind}", kind, look))
+    for rows, column, who, look in lines:
+        copies = [row["copies"] for row in rows]
+        figure.add_scatter(
+            x=fig.spread_out(copies),
+            y=[round(row[column], 4) for row in rows],
+            customdata=copies,
+            hovertemplate=f"{who}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
+            **look,
+        )
+    if summary[0]["hits_sticky"] is not None:
+        figure.add_hline(y=summary[0]["hits_sticky"], line=fig.DOTTED_LINE)
+    figure.update_xaxes(title_text="copies", **fig.copies_axis([row["copies"] for row in summary]))
+    figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
+    figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
+    return ReportFigure(
+        f"intrusion{suffix}",
+        "Documents pushed into search results",
+        figure,
+        _intrusion_in_words(summary, measured),
+        f"Copies went into {summary[0]['documents']} random documents; the curves count the queries that "
+        "have such a document among their first 10 results. Dotted: without copies. Below that line, "
+        "copies push documents out of results. The ratio compares measured with benign copies, so it can "
+        "rise while both fall.",
+        DataTable(*statistics.headed(statistics.INTRUSION, summary, measured)),
+        in_markdown=True,
+    )
+
+
+def _intrusion_in_words(summary: Rows, measured: str) -> str:
+    def counted(copies: int) -> str:
+        return "1 copy" if copies == 1 else f"{copies} copies"
+
     first, last = summary[0], summary[-1]
     said = (
         f"Without copies, a random document of {first['corpus']} is in the top 10 of "
@@ -193,76 +237,11 @@ def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str
         best = max(summary[1:], key=lambda row: row[f"hits_{kind}"])
         said += (
             f" Copies of {measured if kind == 'sticky' else kind} tokens bring it to at most "
-            f"{best[f'hits_{kind}']:.2f} ({_counted(best['copies'])}), {_counted(last['copies'])} to "
+            f"{best[f'hits_{kind}']:.2f} ({counted(best['copies'])}), {counted(last['copies'])} to "
             f"{last[f'hits_{kind}']:.2f}; its median rank goes from {first[f'rank_{kind}']:.0f} to "
             f"{last[f'rank_{kind}']:.0f}."
         )
-    return ReportFigure(
-        f"intrusion{suffix}",
-        "Documents pushed into search results",
-        _intrusion(summary, curves, measured),
-        said,
-        f"Copies went into {first['documents']} random documents; the curves count the queries that "
-        "have such a document among their first 10 results. Dotted: without copies. Below that line, "
-        "copies push documents out of results. The ratio compares measured with benign copies, so it can "
-        "rise while both fall.",
-        DataTable(*headed(INTRUSION, summary, measured)),
-        in_markdown=True,
-    )
-
-
-def _counted(copies: int) -> str:
-    return "1 copy" if copies == 1 else f"{copies} copies"
-
-
-def _intrusion(summary: Rows, curves: Rows, measured: str) -> go.Figure:
-    figure = fig.new_figure(height=400)
-
-    def draw(rows: Rows, column: str, who: str, **options: Any) -> None:
-        copies = [row["copies"] for row in rows]
-        figure.add_scatter(
-            x=fig.spread_out(copies),
-            y=[round(row[column], 4) for row in rows],
-            customdata=copies,
-            hovertemplate=f"{who}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
-            **options,
-        )
-
-    by_token: dict[str, list[Mapping[str, Any]]] = {}
-    for row in curves:
-        if row["kind"] in _MEASURED:
-            by_token.setdefault(row["token"], []).append(row)
-    for place, (token, rows) in enumerate(by_token.items()):
-        draw(
-            rows,
-            "hits",
-            fig.label(token),
-            mode="lines",
-            name=f"each {measured} token",
-            legendgroup="each",
-            showlegend=place == 0,
-            opacity=0.6,
-            line={"color": fig.STICKY, "width": 1.2},
-        )
-    for kind, (color, symbol) in _LOOKS.items():
-        draw(
-            summary,
-            f"hits_{kind}",
-            kind,
-            mode="lines+markers",
-            name=f"{measured if kind == 'sticky' else kind} tokens, mean",
-            line={"color": color, "width": 3, "dash": "solid" if kind == "sticky" else "dash"},
-            marker={"symbol": symbol, "size": 9},
-        )
-    if summary[0]["hits_sticky"] is not None:
-        figure.add_hline(y=summary[0]["hits_sticky"], line=fig.DOTTED_LINE)
-    copies = [row["copies"] for row in summary]
-    figure.update_xaxes(
-        title_text="copies", tickvals=fig.spread_out(copies), ticktext=[str(n) for n in copies]
-    )
-    figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
-    figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
-    return figure
+    return said
 
 
 _SIDES = {"before": (fig.STICKY, "diamond"), "after": (fig.TOPICAL, "circle")}
@@ -278,15 +257,15 @@ _REPAIRED = {
 }
 
 
-def repaired_tokens(rows: Rows, state: str = "", findings: str = "", suffix: str = "") -> ReportFigure:
+def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> ReportFigure:
     """Draw a line per token, from its lift before the repair to that after it."""
     measured = [row for row in rows if row["deviations_after"] is not None]
     if measured:
         before, after = (max(row[f"deviations_{side}"] for row in measured) for side in _SIDES)
-        said = (
+        said = minus(
             f"Largest lift of {len(measured)} repaired {'token' if len(measured) == 1 else 'tokens'} beyond "
             f"an ordinary token's: {before:.2f} SD before, {after:.2f} SD after."
-        ).replace("-", "\N{MINUS SIGN}")
+        )
         plot = _repaired(measured[:_MOST_TOKENS][::-1])  # the first token on top
     else:
         said = "Nothing was measured after the repair."
@@ -356,7 +335,7 @@ def repair_curves(
     figure.update_xaxes(title_text="copies in a text", tickvals=places, ticktext=[str(n) for n in copies])
     figure.update_yaxes(title_text=axis, zeroline=False)
     ends = ", ".join(f"{tokens} {line[-1]:.3f}" for tokens, line in lines.items())
-    said = f"{what} with {copies[-1]} copies in one of them: {ends}.".replace("-", "\N{MINUS SIGN}")
+    said = minus(f"{what} with {copies[-1]} copies in one of them: {ends}.")
     columns = ("tokens", *(f"{n} copies" for n in copies))
     table = DataTable(columns, [(tokens, *line) for tokens, line in lines.items()])
     return ReportFigure(name, title, figure, said, reading, table)

@@ -48,31 +48,28 @@ _BENIGN = ("benign_mean", "benign_low", "benign_high", "deviations")
 
 def explanation_figures(found: StoredExplanation) -> list[ReportFigure]:
     """Return all figures of one token; a figure says so if the model does not expose its data."""
-    name = f"explain-{found.token.token_id}"
-    measures, token = found.tables["measures"], found.token.token
-    attention = "Attention that the copies receive, by layer"
-    matrix = found.record.vocabulary
-    shape = (
-        f" Over the whole vocabulary the mean cosine of two rows is {number(matrix['mean_cosine'], 3)} (0: "
-        "they point in all directions evenly), and the widest direction explains "
-        f"{matrix['first_component_share']:.1%} of the variance."
-        if {"mean_cosine", "first_component_share"} <= set(matrix)
-        else ""
-    )
-    pairs = found.tables["pairs"].sort("pair").head(1).to_dicts()
+    name, token = f"explain-{found.token.token_id}", found.token.token
+    measures = found.tables["measures"]
     return [
-        by_layer(f"{name}-attention", attention, measures, _ATTENTION, token, _READ_ATTENTION),
-        by_head(f"{name}-heads", found.tables["heads"]),
-        by_layer(
+        _by_layer(
+            f"{name}-attention",
+            "Attention that the copies receive, by layer",
+            measures,
+            _ATTENTION,
+            token,
+            _READ_ATTENTION,
+        ),
+        _by_head(f"{name}-heads", found.tables["heads"]),
+        _by_layer(
             f"{name}-drift", "Drift of the hidden states, by layer", measures, _DRIFT, token, _READ_DRIFT
         ),
-        beside_benign(f"{name}-pooling", measures, _POOLING, token, found.record.pooling or "unknown"),
-        attribution(f"{name}-attribution", found.tables["attribution"], pairs[0] if pairs else None),
-        embedding(f"{name}-embedding", measures, _EMBEDDING, token, found.tables["neighbours"], shape),
+        _pooling(f"{name}-pooling", measures, token, found.record.pooling or "unknown"),
+        _attribution(f"{name}-attribution", found.tables["attribution"], found.tables["pairs"]),
+        _embedding(f"{name}-embedding", measures, token, found),
     ]
 
 
-def by_layer(
+def _by_layer(
     name: str, title: str, measures: pl.DataFrame, panels: Mapping[str, str], token: str, reading: str
 ) -> ReportFigure:
     """Draw one panel per measure: the token with its interval, and the benign interval, by layer."""
@@ -109,7 +106,7 @@ def by_layer(
 def _layers(found: Mapping[str, list[dict[str, Any]]], token: str) -> go.Figure:
     figure = fig.new_panels(list(found), 380, 0.1)
     for column, rows in enumerate(found.values(), start=1):
-        layers, values = [row["layer"] for row in rows], [row["value"] for row in rows]
+        layers = [row["layer"] for row in rows]
         low, mean, high = ([row[f"benign_{end}"] for row in rows] for end in ("low", "mean", "high"))
         fig.draw_ordinary(
             figure,
@@ -125,7 +122,7 @@ def _layers(found: Mapping[str, list[dict[str, Any]]], token: str) -> go.Figure:
         arms = [row["high"] - row["value"] for row in rows] if known else []
         figure.add_scatter(
             x=layers,
-            y=values,
+            y=[row["value"] for row in rows],
             error_y={"type": "data", "array": arms, "thickness": 1.2, "width": 3} if known else None,
             customdata=["outside" if row["outside"] else "inside" for row in rows],
             mode="lines+markers",
@@ -153,7 +150,7 @@ _STRONGEST = 10.0
 _MOST_HEADS = 5
 
 
-def by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
+def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
     """Draw one cell per layer and head: how far the token's share of attention is from the benign ones."""
     title = "Attention that the copies receive, by layer and head"
     reading = (
@@ -213,9 +210,7 @@ def _heads(single: pl.DataFrame) -> go.Figure:
     return figure
 
 
-def beside_benign(
-    name: str, measures: pl.DataFrame, names: Mapping[str, str], token: str, pooling: str
-) -> ReportFigure:
+def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
     """Draw the token's value over the benign interval, one line per measure of the pooling."""
     title = "What the copies contribute to the sentence vector"
     reading = (
@@ -223,19 +218,10 @@ def beside_benign(
         "CLS or last-token pooling the copies contribute nothing, or everything, by construction. Green: the "
         "interval of the matched benign tokens."
     )
-    rows = _measured(measures, names, ("value", "benign_low", "benign_high"))
+    rows = _measured(measures, _POOLING, ("value", "benign_low", "benign_high"))
     table = _table(rows, ("value", "low", "high", *_BENIGN, "outside"))
     if not rows:
         return fig.figure_of_nothing(name, title, reading, "this model does not expose it", table.columns)
-    parts = [
-        f"{row['measure']} {row['value']:.3f}, {'outside' if row['outside'] else 'within'} the benign "
-        f"interval of {row['benign_low']:.3f} to {row['benign_high']:.3f}"
-        for row in rows
-    ]
-    return ReportFigure(name, title, _intervals(rows, token), f"{token}: {'; '.join(parts)}.", reading, table)
-
-
-def _intervals(rows: list[dict[str, Any]], token: str) -> go.Figure:
     figure = fig.new_figure(height=150 + 56 * len(rows))
     titles = [row["measure"] for row in rows]
     figure.add_bar(
@@ -269,7 +255,12 @@ def _intervals(rows: list[dict[str, Any]], token: str) -> go.Figure:
     )
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_layout(hovermode="closest", legend={"y": -0.16, "yanchor": "top"})
-    return figure
+    parts = "; ".join(
+        f"{row['measure']} {row['value']:.3f}, {'outside' if row['outside'] else 'within'} the benign "
+        f"interval of {row['benign_low']:.3f} to {row['benign_high']:.3f}"
+        for row in rows
+    )
+    return ReportFigure(name, title, figure, f"{token}: {parts}.", reading, table)
 
 
 def _measured(
@@ -284,38 +275,26 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> DataTab
     return DataTable.of({column: column.replace("_", " ") for column in ("measure", *columns)}, rows)
 
 
-def embedding(
-    name: str,
-    measures: pl.DataFrame,
-    names: Mapping[str, str],
-    token: str,
-    neighbours: pl.DataFrame,
-    shape: str = "",
-) -> ReportFigure:
+def _embedding(name: str, measures: pl.DataFrame, token: str, found: StoredExplanation) -> ReportFigure:
     """Draw the share of the vocabulary below the token, one line per measure of its embedding."""
     title = "The row of the embedding matrix"
     reading = (
         "Rows close to those of unused entries were hardly trained (Land and Bartolo 2024). An unusual row "
-        f"need not be sticky, and a sticky token need not have an unusual row.{shape}"
+        "need not be sticky, and a sticky token need not have an unusual row."
     )
+    matrix = found.record.vocabulary
+    if {"mean_cosine", "first_component_share"} <= set(matrix):
+        reading += (
+            f" Over the whole vocabulary the mean cosine of two rows is {number(matrix['mean_cosine'], 3)} "
+            "(0: they point in all directions evenly), and the widest direction explains "
+            f"{matrix['first_component_share']:.1%} of the variance."
+        )
     narrow = {"xaxis.title.text": "% of the available<br>tokens below"}
-    rows = _measured(measures, names, ("value", "share_below"))
+    rows = _measured(measures, _EMBEDDING, ("value", "share_below"))
     table = _table(rows, ("value", "share_below", *_BENIGN, "outside"))
     if not rows:
         message = "this model does not expose its embedding matrix"
         return fig.figure_of_nothing(name, title, reading, message, table.columns, narrow=narrow)
-    parts = "; ".join(
-        f"{row['measure']} {row['value']:.3f}, above {row['share_below']:.1%} of the vocabulary"
-        for row in rows
-    )
-    near = ", ".join(
-        f"{row['neighbour']} ({row['cosine']:.2f})" for row in neighbours.sort("rank").to_dicts()
-    )
-    said = f"{token}: {parts}." + (f" Nearest rows by cosine: {near}." if near else "")
-    return ReportFigure(name, title, _places(rows, token), said, reading, table, narrow)
-
-
-def _places(rows: list[dict[str, Any]], token: str) -> go.Figure:
     figure = fig.new_figure(height=140 + 44 * len(rows))
     titles = [row["measure"] for row in rows]
     figure.add_scatter(
@@ -342,13 +321,20 @@ def _places(rows: list[dict[str, Any]], token: str) -> go.Figure:
     figure.update_xaxes(title_text="% of the available tokens below", range=[-2, 102])
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_layout(hovermode="closest")
-    return figure
+    parts = "; ".join(
+        f"{row['measure']} {row['value']:.3f}, above {row['share_below']:.1%} of the vocabulary"
+        for row in rows
+    )
+    neighbours = found.tables["neighbours"].sort("rank").to_dicts()
+    near = ", ".join(f"{row['neighbour']} ({row['cosine']:.2f})" for row in neighbours)
+    said = f"{token}: {parts}." + (f" Nearest rows by cosine: {near}." if near else "")
+    return ReportFigure(name, title, figure, said, reading, table, narrow)
 
 
 _MOST_CELLS = 10
 
 
-def attribution(name: str, cells: pl.DataFrame, pair: Mapping[str, Any] | None) -> ReportFigure:
+def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
     """Draw one cell per pair of tokens, the row and column of the reference, and the sums of rows.
 
     The table has the sum of every row, and the pairs of tokens that add or subtract most.
@@ -360,9 +346,10 @@ def attribution(name: str, cells: pl.DataFrame, pair: Mapping[str, Any] | None) 
         "column is the sum of each row. Compare row sums, and cells with one another: adjacent copies "
         "share what they contribute together."
     )
-    cells = cells.filter(pair=pair["pair"]) if pair else cells.clear()
-    if pair is None or cells.is_empty():
+    if pairs.is_empty():
         return fig.figure_of_nothing(name, title, reading, "no similarity was attributed")
+    pair = pairs.sort("pair").row(0, named=True)
+    cells = cells.filter(pair=pair["pair"])
     between = cells.filter(pl.col("row") < pl.col("row").max(), pl.col("column") < pl.col("column").max())
     copies, carrier = (between.filter(row_part=part)["value"].sum() for part in ("copies", "carrier"))
     said = (

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from stickytoken.reports.templating import number
@@ -157,6 +158,11 @@ def spread_out(copies: Sequence[int]) -> list[float]:
     return [float(value) for value in np.log2(np.array(copies) + 1.0)]
 
 
+def copies_axis(copies: Sequence[int]) -> dict[str, Any]:
+    """Return the ticks of an axis whose places `spread_out` gives."""
+    return {"tickvals": spread_out(copies), "ticktext": [str(n) for n in copies]}
+
+
 def empty_figure(message: str) -> go.Figure:
     """Make a figure that says why it is empty, in lines that fit a narrow screen."""
     figure = new_figure(height=120)
@@ -172,6 +178,12 @@ def figure_of_nothing(
     """Make a figure that says, as picture and in words, why there is nothing to show."""
     said = f"{message[0].upper()}{message[1:]}."
     return ReportFigure(name, title, empty_figure(message), said, reading, DataTable(columns), **options)
+
+
+def band(values: NDArray[np.float64]) -> tuple[list[float], list[float], list[float]]:
+    """Return the lowest, the mean and the highest of several curves, which are rows."""
+    low, mean, high = values.min(axis=0), values.mean(axis=0), values.max(axis=0)
+    return low.round(5).tolist(), mean.round(5).tolist(), high.round(5).tolist()
 
 
 def draw_ordinary(

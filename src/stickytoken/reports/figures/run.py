@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from stickytoken.detection.run_folder import is_flagged
 from stickytoken.methods.entry import Distribution, Scatter
 from stickytoken.reports.figures import figure as fig
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
 
 _FEWEST_BINS, _MOST_BINS = 5, 120
@@ -26,48 +26,12 @@ _NAMED = 5
 def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
     """Draw a histogram with a mark for every flagged token; its table has at most twelve rows."""
     key, name = described.column.key, described.column.title
+    about = (described.name, described.title)
     measured = tokens.filter(pl.col(key).is_not_null())
     if measured.is_empty():
-        return fig.figure_of_nothing(
-            described.name, described.title, described.reading, f"no token has a {name}"
-        )
+        return fig.figure_of_nothing(*about, described.reading, f"no token has a {name}")
     values = measured[key].to_numpy()
-    low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
-    said = (
-        f"Histogram of the {name} of {len(measured):,} tokens: median {middle:.4f}, 90% of them between "
-        f"{low:.4f} and {high:.4f}."
-    )
-    for verdict in ("sticky", "topical"):
-        if span := sorted(measured.filter(verdict=verdict)[key]):
-            where = f"at {span[0]:.4f}" if len(span) == 1 else f"between {span[0]:.4f} and {span[-1]:.4f}"
-            said += f" {len(span)} {verdict} {where}."
-    edges = np.linspace(values.min(), values.max(), 13) if np.ptp(values) >= _NO_SPAN else bins(values)[1]
-    sticky = measured.filter(verdict="sticky")[key].to_numpy()
-    counts, marked = np.histogram(values, edges)[0], np.histogram(sticky, edges)[0]
-    rows = [
-        (float(start), float(end), int(count), int(mark))
-        for start, end, count, mark in zip(edges[:-1], edges[1:], counts, marked, strict=True)
-        if count
-    ]
-    table = DataTable(("from", "to", "tokens", "of them sticky"), rows)
-    plot = _histogram(measured, described)
-    return ReportFigure(described.name, described.title, plot, said, described.reading, table)
-
-
-def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return counts and edges: bins of the width of Freedman and Diaconis, in limited number."""
-    low, high = float(values.min()), float(values.max())
-    if high - low < _NO_SPAN:
-        return np.array([len(values)]), np.array([low - 0.5e-3, high + 0.5e-3])
-    width = 2 * float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / len(values) ** (1 / 3)
-    wanted = (high - low) / width if width > 0 else _MOST_BINS
-    counts, edges = np.histogram(values, bins=int(np.clip(np.ceil(wanted), _FEWEST_BINS, _MOST_BINS)))
-    return counts, edges
-
-
-def _histogram(measured: pl.DataFrame, described: Distribution) -> go.Figure:
-    key = described.column.key
-    counts, edges = bins(measured[key].to_numpy())
+    counts, edges = bins(values)
     figure = fig.new_figure()
     figure.add_bar(
         x=((edges[:-1] + edges[1:]) / 2).round(6).tolist(),
@@ -86,12 +50,42 @@ def _histogram(measured: pl.DataFrame, described: Distribution) -> go.Figure:
         figure.add_annotation(
             x=value, y=1 - 0.08 * place, yref="paper", text=text, showarrow=False, xanchor="left", xshift=4
         )
-    figure.update_xaxes(title_text=described.column.title)
+    figure.update_xaxes(title_text=name)
     figure.update_yaxes(title_text="tokens (log scale)", type="log", dtick=1, rangemode="tozero")
     top = float(np.log10(max(int(counts.max()), 2))) + 0.35
     figure.update_yaxes(range=[-0.3, top], tickformat=",d")
     figure.update_layout(bargap=0, hovermode="closest")
-    return figure
+
+    low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
+    said = (
+        f"Histogram of the {name} of {len(measured):,} tokens: median {middle:.4f}, 90% of them between "
+        f"{low:.4f} and {high:.4f}."
+    )
+    for verdict in ("sticky", "topical"):
+        if span := sorted(measured.filter(verdict=verdict)[key]):
+            where = f"at {span[0]:.4f}" if len(span) == 1 else f"between {span[0]:.4f} and {span[-1]:.4f}"
+            said += f" {len(span)} {verdict} {where}."
+    if np.ptp(values) >= _NO_SPAN:
+        edges = np.linspace(values.min(), values.max(), 13)
+    sticky = measured.filter(verdict="sticky")[key].to_numpy()
+    counts, marked = np.histogram(values, edges)[0], np.histogram(sticky, edges)[0]
+    rows = [
+        (float(start), float(end), int(count), int(mark))
+        for start, end, count, mark in zip(edges[:-1], edges[1:], counts, marked, strict=True)
+        if count
+    ]
+    table = DataTable(("from", "to", "tokens", "of them sticky"), rows)
+    return ReportFigure(*about, figure, said, described.reading, table)
+
+
+def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return counts and edges: bins of the width of Freedman and Diaconis, in limited number."""
+    low, high = float(values.min()), float(values.max())
+    if high - low < _NO_SPAN:
+        return np.array([len(values)]), np.array([low - 0.5e-3, high + 0.5e-3])
+    width = 2 * float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / len(values) ** (1 / 3)
+    wanted = (high - low) / width if width > 0 else _MOST_BINS
+    return np.histogram(values, bins=int(np.clip(np.ceil(wanted), _FEWEST_BINS, _MOST_BINS)))
 
 
 def _mark(
@@ -116,8 +110,8 @@ def _mark(
     )
 
 
-# Of the others so many are drawn: enough to see the cloud, few enough for a phone.
-DRAWN_POINTS = 2500
+# Of the other tokens: enough to see the cloud, few enough for a phone.
+_DRAWN_POINTS = 2500
 _THIN = 5
 
 
@@ -129,9 +123,11 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
     if measured.is_empty():
         return fig.figure_of_nothing(*about, described.reading, f"no token has a {names[0]} and a {names[1]}")
-    drawn = thinned(measured)
-    others = drawn.filter(~is_flagged())
-    in_all = len(measured.filter(~is_flagged()))
+    others = measured.filter(~is_flagged())
+    in_all = len(others)
+    if in_all > _DRAWN_POINTS:
+        generator = np.random.default_rng([in_all, _THIN])
+        others = others[np.sort(generator.choice(in_all, size=_DRAWN_POINTS, replace=False))]
     figure = fig.new_figure(height=430)
     figure.add_scatter(
         x=others[x].round(4).to_list(),
@@ -143,7 +139,7 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
         name=f"other tokens ({len(others):,} of {in_all:,} drawn)",
     )
     for verdict in ("topical", "sticky"):
-        rows = drawn.filter(verdict=verdict)
+        rows = measured.filter(verdict=verdict)
         _mark(figure, rows, verdict, rows[x].round(4), rows[y].round(4), "<br>%{x:.4f}, %{y:.4f}")
     figure.update_xaxes(title_text=names[0])
     figure.update_yaxes(title_text=names[1])
@@ -163,36 +159,16 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
     return ReportFigure(*about, figure, said, described.reading, table)
 
 
-def thinned(tokens: pl.DataFrame, limit: int = DRAWN_POINTS) -> pl.DataFrame:
-    """Choose all flagged tokens and a random part of the others, the same on every call."""
-    others = tokens.filter(~is_flagged())
-    if len(others) > limit:
-        kept = np.random.default_rng([len(others), _THIN]).choice(len(others), size=limit, replace=False)
-        others = others[np.sort(kept)]
-    return pl.concat([others, tokens.filter(is_flagged())])
-
-
 _DRAWN_CURVES = 6
+# Of pairs below and above the mean similarity.
 _SIDES = ("below", "above")
-
-
-@dataclass(frozen=True)
-class Curve:
-    token: str  # the vocabulary string
-    verdict: str | None  # of the token
-    copies: list[int]  # numbers of copies, 0 first
-    below: list[float]  # values of pairs below the mean similarity; empty if there are none
-    above: list[float]  # values of pairs above it
-
-    def on(self, side: str) -> list[float]:
-        return self.above if side == "above" else self.below
+Curve = dict[str, Any]
+"""A token, its verdict, the numbers of copies from 0 on, and the mean similarities of pairs by side."""
 
 
 def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> ReportFigure:
     """Draw two panels: pairs below the mean similarity u, and pairs above it."""
-    ordinary = {
-        side: lines for side in _SIDES if (lines := [each.on(side) for each in controls if each.on(side)])
-    }
+    ordinary = {side: lines for side in _SIDES if (lines := [each[side] for each in controls if each[side]])}
     said = "There are no symptom curves."
     if curves:
         said = f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."
@@ -200,9 +176,9 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
             parts = [
                 f"{side} u from {values[0]:.3f} to {values[-1]:.3f}"
                 for side in _SIDES
-                if (values := curve.on(side))
+                if (values := curve[side])
             ]
-            said += f" {curve.copies[-1]} copies of {curve.token} move pairs {' and '.join(parts)}."
+            said += f" {curve['copies'][-1]} copies of {curve['token']} move pairs {' and '.join(parts)}."
         ends = []
         for side, lines in ordinary.items():
             start, end = np.mean([line[0] for line in lines]), np.mean([line[-1] for line in lines])
@@ -210,13 +186,14 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
         said += f" Ordinary tokens move them {' and '.join(ends)}." if ends else ""
     table = DataTable()
     if either := curves or controls:
-        rows = [(each.token, side, *each.on(side)) for each in curves for side in _SIDES if each.on(side)]
+        rows = [(each["token"], side, *each[side]) for each in curves for side in _SIDES if each[side]]
         rows += [
             ("(mean of ordinary tokens)", side, *np.mean(lines, axis=0).tolist())
             for side, lines in ordinary.items()
         ]
-        table = DataTable(("token", "pairs", *(f"{n} copies" for n in either[0].copies)), rows)
-        plot = _curves(curves[:_DRAWN_CURVES], ordinary, either[0].copies, u)
+        copies = either[0]["copies"]
+        table = DataTable(("token", "pairs", *(f"{n} copies" for n in copies)), rows)
+        plot = _curves(curves[:_DRAWN_CURVES], ordinary, copies, u)
     else:
         plot = fig.empty_figure("this run has no symptom curves")
     return ReportFigure(
@@ -242,14 +219,10 @@ def _curves(
     for column, side in enumerate(_SIDES, start=1):
         if side in ordinary:
             values = np.array(ordinary[side])
-            low, mean, high = (
-                found.round(5).tolist()
-                for found in (values.min(axis=0), values.mean(axis=0), values.max(axis=0))
-            )
             fig.draw_ordinary(
                 figure,
                 places,
-                (low, mean, high),
+                fig.band(values),
                 column,
                 customdata=copies,
                 name=f"{len(values)} ordinary tokens: mean and range",
@@ -258,28 +231,26 @@ def _curves(
                 hovertemplate="ordinary tokens<br>%{customdata} copies: %{y:.3f}<extra></extra>",
             )
         for place, curve in enumerate(curves):
-            if not curve.on(side):
+            if not curve[side]:
                 continue
-            name = fig.label(curve.token)
-            verdict = "" if curve.verdict in (None, "sticky") else f" ({curve.verdict})"
+            name = fig.label(curve["token"])
+            verdict = "" if curve["verdict"] in (None, "sticky") else f" ({curve['verdict']})"
             figure.add_scatter(
-                x=fig.spread_out(curve.copies),
-                y=[round(value, 5) for value in curve.on(side)],
-                customdata=curve.copies,
+                x=fig.spread_out(curve["copies"]),
+                y=[round(value, 5) for value in curve[side]],
+                customdata=curve["copies"],
                 mode="lines+markers",
                 line={"color": fig.SERIES[place], "width": 2.5, "dash": fig.DASHES[place]},
                 marker={"size": 7},
                 name=f"{name}{verdict}",
                 legendgroup=str(place),
-                showlegend=column == 1 or not curve.below,
+                showlegend=column == 1 or not curve["below"],
                 hovertemplate=f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
                 row=1,
                 col=column,
             )
         figure.add_hline(y=u, line=fig.DOTTED_LINE, col=column)
-    figure.update_xaxes(
-        title_text="copies", tickvals=places, ticktext=[str(n) for n in copies], zeroline=False
-    )
+    figure.update_xaxes(title_text="copies", **fig.copies_axis(copies), zeroline=False)
     figure.update_yaxes(title_text="mean cosine similarity", col=1)
     figure.add_annotation(x=0, y=u, xref="x domain", yref="y", text="u", showarrow=False, xshift=6, yshift=9)
     legend = {"y": -0.2, "yanchor": "top"}
@@ -307,33 +278,8 @@ def by_dimension(rows: Sequence[Mapping[str, Any]]) -> ReportFigure:
         f"{row['dimension']}" if row["layer"] is None else f"layer {row['layer']}, {row['dimension']}"
         for row in rows
     ]
-    plot = _by_dimension(rows, names)
-    parts = [
-        f"{name}: {row['sticky']} sticky, {row['topical']} topical"
-        + ("" if row["largest_sd"] is None else f", largest lift {row['largest_sd']:.2f} SD")
-        for name, row in zip(names, rows, strict=True)
-    ]
-    return ReportFigure(
-        "by-dimension",
-        "By dimension and layer",
-        plot,
-        f"By dimension: {'; '.join(parts)}.".replace("-", "\N{MINUS SIGN}"),
-        "What the tokens do if only the first components of the vectors are used, or the vectors after "
-        "an earlier layer; the model as it is comes first. Left, flagged tokens by severity. The spread "
-        "of the similarities (right) is what one SD is worth: where it grows, one lift matters less.",
-        DataTable.of(_DIMENSION_COLUMNS, rows),
-        fig.stacked(plot, 3, 980),
-        in_markdown=True,
-    )
-
-
-def _by_dimension(rows: Sequence[Mapping[str, Any]], names: list[str]) -> go.Figure:
-    figure = make_subplots(
-        cols=3,
-        subplot_titles=("flagged tokens", "largest lift (SD)", "spread of similarities"),
-        horizontal_spacing=0.09,
-    )
-    figure.update_layout(fig.new_figure(height=360).layout)
+    titles = ("flagged tokens", "largest lift (SD)", "spread of similarities")
+    figure = fig.new_panels(titles, 360, 0.09)
     for grade, color in _GRADES.items():
         figure.add_bar(
             x=names,
@@ -344,9 +290,7 @@ def _by_dimension(rows: Sequence[Mapping[str, Any]], names: list[str]) -> go.Fig
             row=1,
             col=1,
         )
-    for column, (key, color) in enumerate(
-        (("largest_sd", fig.STICKY), ("similarity_spread", fig.CONTROL)), start=2
-    ):
+    for column, key, color in ((2, "largest_sd", fig.STICKY), (3, "similarity_spread", fig.CONTROL)):
         figure.add_scatter(
             x=names,
             y=[row[key] for row in rows],
@@ -361,7 +305,23 @@ def _by_dimension(rows: Sequence[Mapping[str, Any]], names: list[str]) -> go.Fig
     figure.update_layout(barmode="stack", legend={"y": -0.25, "yanchor": "top"})
     figure.update_xaxes(type="category")
     figure.update_yaxes(rangemode="tozero")
-    return figure
+    parts = [
+        f"{name}: {row['sticky']} sticky, {row['topical']} topical"
+        + ("" if row["largest_sd"] is None else f", largest lift {row['largest_sd']:.2f} SD")
+        for name, row in zip(names, rows, strict=True)
+    ]
+    return ReportFigure(
+        "by-dimension",
+        "By dimension and layer",
+        figure,
+        minus(f"By dimension: {'; '.join(parts)}."),
+        "What the tokens do if only the first components of the vectors are used, or the vectors after "
+        "an earlier layer; the model as it is comes first. Left, flagged tokens by severity. The spread "
+        "of the similarities (right) is what one SD is worth: where it grows, one lift matters less.",
+        DataTable.of(_DIMENSION_COLUMNS, rows),
+        fig.stacked(figure, 3, 980),
+        in_markdown=True,
+    )
 
 
 _MOST_SCRIPTS = 7
@@ -369,16 +329,11 @@ _LONGEST = 10
 _DECILES = 10
 
 
-@dataclass(frozen=True)
-class Breakdown:
-    name: str  # of the property
-    groups: list[str]  # its values, in order
-    tokens: list[int]  # tokens that were looked at, by group
-    sticky: list[int]  # of them, the sticky ones
+def breakdowns(tokens: pl.DataFrame) -> list[tuple[str, list[str], list[int], list[int]]]:
+    """Count tokens by kind of entry, script, length and position.
 
-
-def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
-    """Count tokens by kind of entry, script, length and position."""
+    Each has its name, its groups in order, and by group the tokens examined and the sticky ones of them.
+    """
     scripts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])["script"]
     kept = scripts.head(_MOST_SCRIPTS).to_list()
     lengths = [str(length) for length in range(1, _LONGEST)] + [f"{_LONGEST}+"]
@@ -403,88 +358,66 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
             dict(rows[column].drop_nulls().value_counts().iter_rows())
             for rows in (shown, shown.filter(verdict="sticky"))
         )
-        counts = ([int(known.get(group, 0)) for group in groups] for known in (every, sticky))
-        found.append(Breakdown(title, groups, *counts))
+        examined, marked = ([known.get(group, 0) for group in groups] for known in (every, sticky))
+        found.append((title, groups, examined, marked))
     return found
 
 
 def composition(tokens: pl.DataFrame) -> ReportFigure:
-    """Draw shares of all tokens and of the sticky ones, one panel per property."""
+    """Draw shares of all tokens and of the sticky ones, one panel per property; some must be sticky."""
     parts = breakdowns(tokens)
-    about = ("who-they-are", "What the sticky tokens are")
-    reading = (
-        "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, "
-        "the group is over-represented among sticky tokens. Position is the rank of the token id: many "
-        "tokenizers put special and unused entries first or last, and frequent words before rare ones."
-    )
-    total, sticky = sum(parts[0].tokens), sum(parts[0].sticky)
-    if not total:
-        return fig.figure_of_nothing(*about, reading, "this run examined no tokens")
-    if sticky:
-        said = f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."
-        for part in parts:
-            largest = "; ".join(
-                f"{group}: {count} of {part.tokens[part.groups.index(group)]:,}"
-                for group, count in _largest(part.groups, part.sticky)
-            )
-            said += f" By {part.name}, {largest}."
-    else:
-        largest = ", ".join(
-            f"{count / total:.0%} {group}" for group, count in _largest(parts[0].groups, parts[0].tokens)
-        )
-        said = f"None of {total:,} tokens is sticky. By kind they are {largest}."
-    rows = [
-        (part.name, group, count, marked, f"{marked / count:.2%}")
-        for part in parts
-        for group, count, marked in zip(part.groups, part.tokens, part.sticky, strict=True)
-        if count
-    ]
-    plot = _shares(parts)
-    table = DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows)
-    return ReportFigure(*about, plot, said, reading, table, fig.stacked(plot, len(parts), 1180))
-
-
-def _largest(groups: Sequence[str], counts: Sequence[int]) -> list[tuple[str, int]]:
-    ranked = sorted(zip(groups, counts, strict=True), key=lambda pair: -pair[1])
-    return [(group, count) for group, count in ranked[:3] if count]
-
-
-def _shares(parts: Sequence[Breakdown]) -> go.Figure:
-    figure = make_subplots(
+    plot = make_subplots(
         rows=2,
         cols=2,
-        subplot_titles=[part.name for part in parts],
+        subplot_titles=[name for name, *_ in parts],
         vertical_spacing=0.22,
         horizontal_spacing=0.1,
         figure=fig.new_figure(height=560),
     )
-    for place, part in enumerate(parts):
+    total, sticky = (sum(counts) for counts in parts[0][2:])
+    said = f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."
+    rows: list[tuple[Any, ...]] = []
+    for place, (title, groups, examined, marked) in enumerate(parts):
         where = {"row": place // 2 + 1, "col": place % 2 + 1}
-        for name, counts, color in (
-            ("all tokens examined", part.tokens, fig.ORDINARY),
-            ("sticky tokens", part.sticky, fig.STICKY),
+        for name, counts, look in (
+            ("all tokens examined", examined, (fig.ORDINARY, 0.65, "")),
+            ("sticky tokens", marked, (fig.STICKY, 1, "/")),
         ):
-            total = sum(counts)
-            if not total:
+            color, opacity, shape = look
+            if not (whole := sum(counts)):
                 continue
-            figure.add_bar(
-                x=part.groups,
-                y=[round(100 * count / total, 2) for count in counts],
+            plot.add_bar(
+                x=groups,
+                y=[round(100 * count / whole, 2) for count in counts],
                 customdata=counts,
-                name=f"{name} ({total:,})" if place == 0 else name,
+                name=f"{name} ({whole:,})" if place == 0 else name,
                 legendgroup=name,
                 showlegend=place == 0,
                 marker={
                     "color": color,
-                    "opacity": 0.65 if color == fig.ORDINARY else 1,
-                    "pattern": {"shape": "" if color == fig.ORDINARY else "/", "size": 5, "solidity": 0.25},
+                    "opacity": opacity,
+                    "pattern": {"shape": shape, "size": 5, "solidity": 0.25},
                 },
                 hovertemplate=f"%{{x}}: %{{y:.1f}} % (%{{customdata:,}})<extra>{name}</extra>",
                 **where,
             )
-        angle = -45 if len(part.groups) > _MOST_SCRIPTS else None
-        figure.update_xaxes(type="category", tickangle=angle, **where)
-    figure.update_yaxes(title_text="% of them", col=1)
+        plot.update_xaxes(type="category", tickangle=-45 if len(groups) > _MOST_SCRIPTS else None, **where)
+        counted = [each for each in zip(groups, examined, marked, strict=True) if each[1]]
+        rows += [(title, *each, f"{each[2] / each[1]:.2%}") for each in counted]
+        largest = sorted(counted, key=lambda each: -each[2])[:3]
+        named = "; ".join(f"{group}: {count} of {of:,}" for group, of, count in largest if count)
+        said += f" By {title}, {named}."
+    plot.update_yaxes(title_text="% of them", col=1)
     legend = {"y": -0.14, "yanchor": "top"}
-    figure.update_layout(barmode="group", bargap=0.25, bargroupgap=0, legend=legend, hovermode="closest")
-    return figure
+    plot.update_layout(barmode="group", bargap=0.25, bargroupgap=0, legend=legend, hovermode="closest")
+    return ReportFigure(
+        "who-they-are",
+        "What the sticky tokens are",
+        plot,
+        said,
+        "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, "
+        "the group is over-represented among sticky tokens. Position is the rank of the token id: many "
+        "tokenizers put special and unused entries first or last, and frequent words before rare ones.",
+        DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows),
+        fig.stacked(plot, len(parts), 1180),
+    )

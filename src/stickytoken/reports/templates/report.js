@@ -7,6 +7,7 @@
   const options = {
     responsive: true, displayModeBar: false, scrollZoom: false,
   };
+  let printing = false;
   const clone = (value) => JSON.parse(JSON.stringify(value));
 
   // Sets layout["a.b[0].c"], as Plotly.relayout would.
@@ -30,12 +31,15 @@
       layout.width = 680;
       layout.height = layout.height > 480 ? layout.height * 0.85 : Math.min(layout.height, 330);
       layout.autosize = false;
+      // As far below the axis as on a screen, whatever the height.
+      if (layout.legend?.y < 0) layout.legend.y = -70 / (layout.height - 110);
     }
     return layout;
   }
 
   function draw(print) {
     for (const plot of plots) {
+      if (plot.closest("details:not([open])")) continue; // drawn when it is opened
       const figure = report.figures[plot.dataset.figure];
       const layout = layoutOf(figure, print);
       plot.querySelector(".waiting")?.remove();
@@ -68,8 +72,22 @@
     draw(false);
     dark.addEventListener("change", () => draw(false));
     narrow.addEventListener("change", () => draw(false));
-    addEventListener("beforeprint", () => draw(true));
-    addEventListener("afterprint", () => draw(false));
+    for (const part of document.querySelectorAll("details.part")) {
+      part.addEventListener("toggle", () => printing || draw(false));
+    }
+    // Paper cannot be clicked: everything is open on it.
+    let opened = [];
+    addEventListener("beforeprint", () => {
+      printing = true;
+      opened = [...document.querySelectorAll("details.part:not([open]), details.numbers:not([open])")];
+      for (const details of opened) details.open = true;
+      draw(true);
+    });
+    addEventListener("afterprint", () => {
+      for (const details of opened) details.open = false;
+      draw(false);
+      printing = false;
+    });
   }
 
   function table() {
@@ -129,6 +147,16 @@
     search.form.addEventListener("submit", (event) => event.preventDefault());
     search.form.hidden = false;
   }
+
+  // A link of the contents opens the part that it leads to.
+  function reveal() {
+    const part = document.getElementById(location.hash.slice(1))?.closest("details.part");
+    if (!part || part.open) return;
+    part.open = true;
+    part.scrollIntoView();
+  }
+  addEventListener("hashchange", reveal);
+  reveal();
 
   table();
   start();

@@ -1,9 +1,8 @@
-"""An edit of a tokenizer, and the files that it changes."""
+"""Change what text reaches in a tokenizer, without changing any token id."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,30 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.errors import RepairError
-from stickytoken.repairs.tokenizer_edit._pipeline import (
-    CONFIG_FILE,
-    TOKENIZER_FILE,
-    Pipeline,
-    entries_of,
-    pre_tokenizer_steps,
-    read_object,
-    read_pipeline,
-    shown_entry,
-    transformers_tokenizer,
-)
-from stickytoken.repairs.tokenizer_edit._unreachable import (
-    merge_pairs,
-    reasons_against,
-    with_plain_specials,
-    without_entries,
-)
+from stickytoken.encoders.loading.resolution import tokenizer_folder
+from stickytoken.errors import ModelError, RepairError
+from stickytoken.repairs import _pipeline
+from stickytoken.repairs._pipeline import entries_of, shown_entry
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-
+_TOKENIZER_FILE, _CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 _ROLES_FILE = "special_tokens_map.json"
+_SHOWN_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +35,116 @@ class TokenizerEdit:
         return bool(self.unreachable or self.plain_specials)
 
 
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A tokenizer as files and as transformers reads them."""
+
+    folder: Path
+    stored: dict[str, Any] | None  # tokenizer.json, if there is one
+    loaded: dict[str, Any]  # the pipeline of the loaded tokenizer, in the form of tokenizer.json
+    tokenizer: Any  # of transformers; None if the folder is meant for `tokenizers` alone
+
+    @property
+    def entries(self) -> dict[int, str]:
+        """All entries by id."""
+        return entries_of(self.loaded)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The pipeline as stored, or as loaded if it is not stored."""
+        return self.loaded if self.stored is None else self.stored
+
+    def can_change_steps(self) -> bool:
+        """Ask transformers whether it honours the steps of tokenizer.json, and not only its vocabulary.
+
+        It does for `PreTrainedTokenizerFast`, except for some kinds of models whose class it insists on.
+        """
+        if self.tokenizer is None:
+            return True
+        step = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+        model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
+        document = {"version": "1.0", "added_tokens": [], "normalizer": step, "model": model}
+        config = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
+        files = {_TOKENIZER_FILE: json.dumps(document).encode(), _CONFIG_FILE: config}
+        try:
+            loaded = _loaded_by_transformers(files, self.folder)
+        except RepairError:
+            return False
+        return bool(json.loads(loaded.backend_tokenizer.to_str())["normalizer"] == step)
+
+
+def read_pipeline(model: Path) -> Pipeline:
+    """Read the tokenizer of a model folder.
+
+    Raises:
+        RepairError: There is none, more than one, or none that `tokenizers` can run.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        folder = tokenizer_folder(model, str(model))
+    except (ModelError, OSError) as error:
+        raise RepairError(f"{model} cannot be repaired: {error}") from error
+    path = folder / _TOKENIZER_FILE
+    stored = read_object(path) if path.is_file() else None
+    if stored is not None and not isinstance(stored.get("model"), dict):
+        raise RepairError(f"{path} is not the file of a tokenizer")
+    if stored is not None and not any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json")):
+        try:
+            loaded = json.loads(Tokenizer.from_file(str(path)).to_str())
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise RepairError(f"{path} is not a tokenizer: {_short(error)}") from error
+        return Pipeline(folder, stored, loaded, None)
+    tokenizer = _transformers_tokenizer(folder)
+    return Pipeline(folder, stored, json.loads(tokenizer.backend_tokenizer.to_str()), tokenizer)
+
+
+def _transformers_tokenizer(folder: Path) -> Any:
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # anything may be wrong with the files, and each class says it in its own way
+        raise RepairError(f"the tokenizer in {folder} cannot be loaded: {_short(error)}") from error
+    if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
+        raise RepairError(
+            f"the tokenizer in {folder} is a {type(tokenizer).__name__}, written in Python: only fast "
+            "tokenizers can be edited; save it as tokenizer.json, or repair rows instead"
+        )
+    return tokenizer
+
+
+def _loaded_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
+    """Load a tokenizer from the contents of its files, beside the configuration of a model."""
+    with tempfile.TemporaryDirectory() as folder:
+        if (config := model / "config.json").is_file():
+            shutil.copyfile(config, Path(folder) / config.name)
+        for name, content in files.items():
+            (Path(folder) / name).write_bytes(content)
+        return _transformers_tokenizer(Path(folder))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an empty one if there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RepairError(f"{path} cannot be read: {_short(error)}") from error
+    if not isinstance(value, dict):
+        raise RepairError(f"{path} is not a JSON object")
+    return value
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:_SHOWN_REASON] or type(error).__name__
+
+
+# The edit.
+
+
 def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
     """Say for each entry why it cannot be made unreachable together with those before it; None if it can.
 
@@ -56,7 +152,12 @@ def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
         RepairError: The folder has no tokenizer that can be edited.
     """
     pipeline = read_pipeline(folder)
-    return reasons_against(pipeline.document, list(dict.fromkeys(ids)), pipeline.can_change_steps)
+    vocabulary = _pipeline.Vocabulary(pipeline.document, pipeline.can_change_steps)
+    reasons: dict[int, str | None] = {}
+    for token_id in dict.fromkeys(ids):
+        accepted = [each for each, reason in reasons.items() if reason is None]
+        reasons[token_id] = vocabulary.reason_against(token_id, accepted)
+    return reasons
 
 
 def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
@@ -68,105 +169,89 @@ def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
     if not edit:
         return {}
     pipeline = read_pipeline(folder)
-    plain = tuple(dict.fromkeys(edit.plain_specials))
-    unreachable = tuple(dict.fromkeys(edit.unreachable))
+    entries = pipeline.entries
+    plain, unreachable = (tuple(dict.fromkeys(ids)) for ids in (edit.plain_specials, edit.unreachable))
     for token_id in (*plain, *unreachable):
-        pipeline.entry(token_id)
+        if token_id not in entries:
+            raise RepairError(
+                f"the tokenizer in {pipeline.folder} has no token {token_id}: pass one of its ids"
+            )
+    # The pipeline that transformers makes of the files, with the lengths of tokenizer.json.
+    as_loaded = pipeline.document
+    if pipeline.tokenizer is not None:
+        lengths = {key: (pipeline.stored or {}).get(key) for key in ("truncation", "padding")}
+        as_loaded = pipeline.loaded | lengths
     rebuilt = bool(plain) or pipeline.stored is None
-    document = _as_loaded(pipeline) if rebuilt else pipeline.document
+    document = as_loaded if rebuilt else pipeline.document
     renamed: dict[int, str] = {}
     if unreachable:
-        removed = without_entries(document, unreachable, pipeline.can_change_steps)
-        if removed.model.get("ignore_merges") and not rebuilt:
+        changed, renamed = _pipeline.Vocabulary(document, pipeline.can_change_steps).without(unreachable)
+        if changed["model"].get("ignore_merges") and not rebuilt:
             # The steps change too, not the vocabulary alone.
-            rebuilt, document = True, _as_loaded(pipeline)
-            removed = without_entries(document, unreachable, pipeline.can_change_steps)
-        document = document | {"model": removed.model}
-        if removed.word_beginnings:
-            document = document | {"pre_tokenizer": _cutting(document, removed.word_beginnings)}
-        renamed |= removed.renamed
+            rebuilt = True
+            changed, renamed = _pipeline.Vocabulary(as_loaded, pipeline.can_change_steps).without(unreachable)
+        document = changed
     pad_id = getattr(pipeline.tokenizer, "pad_token_id", None)
     if plain:
-        document, names = with_plain_specials(document, plain, pad_id)
+        document, names = _pipeline.with_plain_specials(document, plain, pad_id)
         renamed |= names
     after = _tokenizer(document)
-    texts = _texts_with(pipeline, (*unreachable, *plain), renamed)
-    _require_out_of_reach(pipeline, document, after, texts)
+    texts = _require_out_of_reach(pipeline, document, after, (*unreachable, *plain), renamed)
     files = _vocabulary_files(pipeline, document, renamed, edit)
-    files[TOKENIZER_FILE] = _as_json(document)
+    files[_TOKENIZER_FILE] = _as_json(document)
     if rebuilt and pipeline.tokenizer is not None:
-        pad_name = renamed.get(pad_id) if pad_id in plain else None
-        config = _config_of_pipeline(pipeline, document, plain, pad_name)
-        files[CONFIG_FILE] = _as_json(config)
+        config = _config_of_pipeline(
+            pipeline, document, plain, renamed.get(pad_id) if pad_id in plain else None
+        )
+        files[_CONFIG_FILE] = _as_json(config)
         if roles := read_object(pipeline.folder / _ROLES_FILE):
             files[_ROLES_FILE] = _as_json(_special_tokens_map(roles, config))
-        _require_honoured(pipeline, files, after, texts.values())
-    place = pipeline.folder.relative_to(folder)
-    return {str(place / name): content for name, content in files.items()}
-
-
-def _as_loaded(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the pipeline that transformers makes of the files, with the lengths of tokenizer.json."""
-    if pipeline.tokenizer is None:
-        return pipeline.document
-    return pipeline.loaded | {key: (pipeline.stored or {}).get(key) for key in ("truncation", "padding")}
-
-
-def _cutting(document: dict[str, Any], beginnings: Sequence[str]) -> dict[str, Any]:
-    """Cut entries off the beginnings of words, the longest first."""
-    alternatives = "|".join(re.escape(each) for each in sorted(beginnings, key=len, reverse=True))
-    pattern = {"Regex": rf"\A(?:{alternatives})"}
-    step = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [*pre_tokenizer_steps(document), step]}
+        _require_honoured(pipeline, files, after, texts)
+    inside = pipeline.folder.relative_to(folder)
+    return {str(inside / name): content for name, content in files.items()}
 
 
 # What may stand around the text of an entry.
 _SHAPES = ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"')
-_RUN = "one one one one two"
-
-
-def _texts_with(pipeline: Pipeline, ids: Sequence[int], renamed: Mapping[int, str]) -> dict[int, list[str]]:
-    """Write every edited entry alone, repeated and within other text."""
-    before = _tokenizer(pipeline.document)
-    found = {}
-    for token_id in ids:
-        entry = pipeline.entry(token_id)
-        decoded = before.decode([token_id], skip_special_tokens=False)
-        texts = sorted({entry, renamed.get(token_id, entry), decoded})
-        found[token_id] = [shape.format(text) for text in texts for shape in _SHAPES]
-    return found
 
 
 def _require_out_of_reach(
-    pipeline: Pipeline, document: dict[str, Any], after: Tokenizer, texts: Mapping[int, Sequence[str]]
-) -> None:
+    pipeline: Pipeline,
+    document: dict[str, Any],
+    after: Tokenizer,
+    ids: Sequence[int],
+    renamed: Mapping[int, str],
+) -> list[str]:
+    """Check that no text with an edited entry reaches it, and return these texts."""
+    entries, before = pipeline.entries, _tokenizer(pipeline.document)
+    texts = {}
+    for token_id in ids:
+        decoded = before.decode([token_id], skip_special_tokens=False)
+        written = sorted({entries[token_id], renamed.get(token_id, entries[token_id]), decoded})
+        texts[token_id] = [shape.format(text) for text in written for shape in _SHAPES]
     model = document["model"]
     unknown = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
-    for token_id in set(texts) - unknown:
+    for token_id in set(ids) - unknown:
         for text in texts[token_id]:
             if token_id in after.encode(text, add_special_tokens=False).ids:
-                entry = shown_entry(pipeline.entry(token_id), token_id)
+                entry = shown_entry(entries[token_id], token_id)
                 raise RepairError(f"{entry} cannot be edited: text such as {text!r} still reaches it")
-    sizes = _tokenizer(pipeline.document).get_vocab_size(), after.get_vocab_size()
+    sizes = before.get_vocab_size(), after.get_vocab_size()
     if sizes[0] != sizes[1]:
         raise RepairError(
             f"the tokenizer in {pipeline.folder} cannot be edited: it has {sizes[0]} entries, and "
             f"{sizes[1]} after the edit"
         )
+    return [text for token_id in ids for text in texts[token_id]]
 
 
 def _require_honoured(
-    pipeline: Pipeline, files: Mapping[str, bytes], after: Tokenizer, texts: Iterable[Sequence[str]]
+    pipeline: Pipeline, files: Mapping[str, bytes], after: Tokenizer, texts: Iterable[str]
 ) -> None:
     """Load the edited tokenizer with transformers, which may rebuild it from its vocabulary."""
-    with tempfile.TemporaryDirectory() as place:
-        if (config := pipeline.folder / "config.json").is_file():
-            shutil.copyfile(config, Path(place) / config.name)
-        for name, content in files.items():
-            (Path(place) / name).write_bytes(content)
-        tokenizer = transformers_tokenizer(Path(place))
+    tokenizer = _loaded_by_transformers(files, pipeline.folder)
     loaded = _whole(tokenizer.backend_tokenizer)
-    for text in (_RUN, *(text for own in texts for text in own)):
+    for text in ("one one one one two", *texts):
         if loaded.encode(text).ids != after.encode(text).ids:
             raise RepairError(
                 f"the tokenizer in {pipeline.folder} cannot be edited so: transformers rebuilds a "
@@ -188,17 +273,14 @@ def _whole(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def _as_json(value: Any) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
+
+
 _EXTRA = ("additional_special_tokens", "extra_special_tokens")
 # Settings of classes that build their own pipeline; the pipeline is in tokenizer.json now.
-_OF_CLASSES = (
-    "add_bos_token",
-    "add_eos_token",
-    "auto_map",
-    "from_slow",
-    "legacy",
-    "vocab_file",
-    "tokenizer_file",
-)
+_OF_CLASSES = {"add_bos_token", "add_eos_token", "auto_map", "from_slow", "legacy"}
+_OF_CLASSES |= {"vocab_file", "tokenizer_file"}
 _SETTINGS = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
 
 
@@ -211,7 +293,7 @@ def _config_of_pipeline(
     not, but it looks for every token that has a role (``cls_token``) in text, so tokens that are plain text
     have none.
     """
-    tokenizer, stored = pipeline.tokenizer, read_object(pipeline.folder / CONFIG_FILE)
+    tokenizer, stored = pipeline.tokenizer, read_object(pipeline.folder / _CONFIG_FILE)
 
     def is_plain(token: str) -> bool:
         return tokenizer.convert_tokens_to_ids(token) in plain
@@ -254,10 +336,6 @@ def _special_tokens_map(stored: Mapping[str, Any], config: Mapping[str, Any]) ->
     return kept
 
 
-def _as_json(value: Any) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
-
-
 _SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _UNUSED = 5  # type of a SentencePiece entry that no text is cut into
 
@@ -276,7 +354,7 @@ def _vocabulary_files(
     if names and (vocabulary := read_object(folder / "vocab.json")):
         changed = {names.get(entry, entry): token_id for entry, token_id in vocabulary.items()}
         files["vocab.json"] = json.dumps(changed, ensure_ascii=False).encode()
-    merges = merge_pairs(document["model"]) if edit.unreachable else None
+    merges = _pipeline.merge_pairs(document["model"]) if edit.unreachable else None
     if merges is not None and (content := _read(folder / "merges.txt")) is not None:
         first = content.decode("utf-8").split("\n", 1)[0]
         head = [first] if first.startswith("#version") else []

@@ -86,7 +86,7 @@ def last_token(backbone, **options):
 
 
 def probes_of(encoder, placement=Placement.SUFFIX):
-    return grid_probes(encoder, CARRIERS, placement)
+    return grid_probes(encoder, CARRIERS, placement, tokens=2, copies=4)
 
 
 def plain_vectors(encoder, contents):
@@ -106,9 +106,8 @@ def test_vectors_equal_those_of_every_input_by_itself(name, tmp_path, monkeypatc
         assert used[-1:] == [len(set(contents[placement]))]
         assert np.abs(found[placement] - plain_vectors(encoder, contents[placement])).max() <= 2e-5
     # The token budget and the order change rounding alone.
-    for budget in (64, 10**6):
-        turned = load_encoder(model, token_budget=budget).encode_ids(contents[Placement.SUFFIX][::-1])
-        assert np.abs(turned[::-1] - found[Placement.SUFFIX]).max() <= 2e-5
+    turned = load_encoder(model, token_budget=64).encode_ids(contents[Placement.SUFFIX][::-1])
+    assert np.abs(turned[::-1] - found[Placement.SUFFIX]).max() <= 2e-5
     used.clear()
     encoder.encode(["the river sings", "a bird", "stone under water"])
     # They have little in common, except for a chat template before all of them.

@@ -176,18 +176,3 @@ def test_the_tokenizer_of_a_static_model_is_found_by_its_list_of_modules(content
     (folder / "modules.json").write_text(content, "utf-8")
     with pytest.raises(ModelError, match=r"modules\.json is not a list of modules"):
         load_tokenizer(folder)
-
-
-@pytest.mark.slow
-def test_a_published_tokenizer_is_cut_at_the_words_of_the_text(shared):
-    adapted = load_tokenizer(shared / "tokenizers" / "t5")
-    original = transformers.AutoTokenizer.from_pretrained(shared / "tokenizers" / "t5")
-    sentences = [
-        "They didn't  panic: 42 unbelievable café-goers (all of them) sang!",
-        "Don't: a café façade; co-operation and\nnew lines ",
-    ]
-    for prompt in ("", "query: "):
-        for sentence, text in zip(sentences, adapted.tokenize(sentences, prompt), strict=True):
-            assert list(text.ids) == original.encode(prompt + sentence, add_special_tokens=False)
-            decoded = adapted.decode_many([text.head, *text.words])
-            assert [found.strip() for found in decoded] == [prompt.strip(), *sentence.split()]

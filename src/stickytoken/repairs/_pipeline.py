@@ -1,0 +1,410 @@
+"""The pipeline in a tokenizer.json: its steps and entries, and edits of them as pure functions."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.errors import RepairError
+from stickytoken.validation import visible
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Pair = tuple[str, str]
+
+# Steps before the vocabulary after which no text contains a space.
+_WITHOUT_SPACES = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLevel", "Metaspace"}
+# Normalisers that put no space where there was none.
+_ADD_NO_SPACE = {"Prepend", "Lowercase", "Strip", "StripAccents"}
+
+
+def entries_of(document: dict[str, Any]) -> dict[int, str]:
+    """Return the entries of a pipeline by id, those that were added last."""
+    vocabulary = document["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        entries = {int(token_id): entry for entry, token_id in vocabulary.items()}
+    else:
+        entries = {token_id: entry for token_id, (entry, _) in enumerate(vocabulary)}
+    return entries | {added["id"]: added["content"] for added in document.get("added_tokens", ())}
+
+
+def shown_entry(entry: str, token_id: int) -> str:
+    return f"token {token_id} ({visible(entry)!r})"
+
+
+def _steps(part: dict[str, Any] | None, members: str) -> list[dict[str, Any]]:
+    """Return the steps of a normaliser or pre-tokenizer, sequences opened."""
+    if part is None:
+        return []
+    if part["type"] != "Sequence":
+        return [part]
+    return [step for member in part[members] for step in _steps(member, members)]
+
+
+def _keeps_spaces_out(document: dict[str, Any]) -> bool:
+    """Check that no space reaches the vocabulary, so that an entry with a space matches no text."""
+    if any(
+        step["type"] in _WITHOUT_SPACES for step in _steps(document.get("pre_tokenizer"), "pretokenizers")
+    ):
+        return True
+
+    def replaces_without_space(step: dict[str, Any]) -> bool:
+        return step["type"] == "Replace" and " " not in step["content"]
+
+    steps = _steps(document.get("normalizer"), "normalizers")
+    replacing = [
+        number
+        for number, step in enumerate(steps)
+        if step["type"] == "ByteLevel"
+        or (replaces_without_space(step) and step["pattern"].get("String") == " ")
+    ]
+    return bool(replacing) and all(
+        step["type"] in _ADD_NO_SPACE or replaces_without_space(step) for step in steps[replacing[-1] + 1 :]
+    )
+
+
+def _tokenizer_of_steps(steps: dict[str, Any]) -> Tokenizer:
+    """Return a tokenizer of some steps, for which every word is unknown."""
+    from tokenizers import Tokenizer
+
+    model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
+    return Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **steps}))
+
+
+# Entries that text no longer reaches.
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_SHOWN_ENTRIES = 3
+_NO_NAME = "spaces reach the vocabulary, so that a text could hold any name it is given"
+# How entries that begin a word are marked: by byte-level tokenizers, and by SentencePiece.
+_WORD_MARKS = ("Ġ", "▁")
+# Entries that may depend on looking up whole words; with more, longer words would change too often.
+_LOOKED_UP = 40
+
+
+class Vocabulary:
+    """The entries of a pipeline, and what cuts text into them.
+
+    ``can_change_steps`` says whether the steps before the vocabulary are honoured if they are changed.
+    """
+
+    def __init__(self, document: dict[str, Any], can_change_steps: Callable[[], bool]) -> None:
+        self._document = document
+        self._can_change_steps = can_change_steps
+        self._model: dict[str, Any] = document["model"]
+        self._kind = _kind(self._model)
+        self._entries = entries_of({"model": self._model})
+        self._added = {added["id"] for added in document.get("added_tokens", ())}
+        self._name_is_safe = _keeps_spaces_out(document)
+        self._order = {pair: rank for rank, pair in enumerate(merge_pairs(self._model) or ())}
+        self._merges_with: dict[str, list[Pair]] = {}  # by each part and by what they make
+        for pair in self._order:
+            for part in {*pair, "".join(pair)}:
+                self._merges_with.setdefault(part, []).append(pair)
+        self._containing: dict[str, list[str]] = {}
+        self._merges_left: dict[frozenset[str], tuple[dict[Pair, int], tuple[str, ...]]] = {}
+
+    def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:
+        """Say why an entry cannot be made unreachable together with others; None if it can."""
+        entry, model = self._entries.get(token_id), self._model
+        if token_id in self._added:
+            return "it is an added token; make its text plain instead"
+        if entry is None:
+            return "the vocabulary has no such token"
+        if token_id == model.get("unk_id") or entry == model.get("unk_token"):
+            return "unknown text becomes this token"
+        removed = frozenset(self._entries[each] for each in (*accepted, token_id) if each in self._entries)
+        is_byte = bool(model.get("byte_fallback")) and _BYTE.fullmatch(entry) is not None
+        if self._kind == "BPE":
+            return self._reason_of_merges(entry, is_byte, removed)
+        return self._reason_of_pieces(entry, is_byte, removed)
+
+    def _reason_of_pieces(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
+        if self._kind not in ("WordPiece", "Unigram"):
+            return f"a vocabulary of the kind {self._kind} has no smaller entries to fall back on"
+        if not self._name_is_safe:
+            return _NO_NAME
+        if is_byte:
+            return "it is a byte, and has no pieces"
+        left = set(self._entries.values()) - removed
+        if self._kind == "WordPiece":
+            cut: object = word_pieces(entry, left, self._model.get("continuing_subword_prefix", "##"))
+        else:
+            cut = self._model.get("byte_fallback") or _is_segmentable(entry, left)
+        return None if cut else "without it, its text would be unknown"
+
+    def _reason_of_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
+        if self._model.get("end_of_word_suffix") or self._model.get("continuing_subword_prefix"):
+            return "its byte pair encoding marks word ends in the entries"
+        if len(entry) == 1 or is_byte:
+            return "it is a single character or byte, and has no pieces"
+        _, lost = self._merges_without(removed)
+        if not lost:
+            return None if self._name_is_safe or not self._model.get("ignore_merges") else _NO_NAME
+        # Entries that no merges make are still found if they begin words: looked up as whole words, or cut
+        # from longer ones.
+        begin_words = len(lost) <= _LOOKED_UP and all(
+            other.startswith(_WORD_MARKS) or (other.startswith(tuple(removed)) and self._is_word(other))
+            for other in lost
+        )
+        if begin_words and self._looks_up_words:
+            return None
+        shown = ", ".join(map(repr, lost[:_SHOWN_ENTRIES]))
+        return f"{len(lost)} other entries are built from it, such as {shown}"
+
+    def without(self, ids: Sequence[int]) -> tuple[dict[str, Any], dict[int, str]]:
+        """Make entries unreachable; return the document, and the new names of entries by id.
+
+        Raises:
+            RepairError: An entry cannot be made unreachable together with the others.
+        """
+        for token_id in ids:
+            reason = self.reason_against(token_id, [each for each in ids if each != token_id])
+            if reason is not None:
+                entry = entries_of(self._document).get(token_id, "")
+                raise RepairError(f"{shown_entry(entry, token_id)} cannot be made unreachable: {reason}")
+        renamed = {token_id: _new_name(token_id) for token_id in ids}
+        if self._kind != "BPE":
+            return self._document | {"model": renamed_model(self._model, renamed)}, renamed
+        removed = frozenset(self._entries[token_id] for token_id in ids)
+        order, lost = self._merges_without(removed)
+        as_text = isinstance(next(iter(self._model["merges"]), None), str)
+        merges = [" ".join(pair) if as_text else list(pair) for pair in sorted(order, key=order.__getitem__)]
+        model = self._model | {"merges": merges}
+        if not lost and not model.get("ignore_merges"):
+            return self._document | {"model": model}, {}
+        renamed |= {token_id: _new_name(token_id) for token_id in self._never_merged}
+        document = self._document | {"model": renamed_model(model | {"ignore_merges": True}, renamed)}
+        # What is looked up must be cut off the beginnings of words first, the longest entry first.
+        cut_off = tuple(entry for entry in lost if entry.startswith(tuple(removed)))
+        beginnings = [entry for entry in self._model["vocab"] if cut_off and entry.startswith(cut_off)]
+        if beginnings:
+            alternatives = "|".join(map(re.escape, sorted(beginnings, key=len, reverse=True)))
+            pattern = {"Regex": rf"\A(?:{alternatives})"}
+            step = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+            steps = _steps(document.get("pre_tokenizer"), "pretokenizers")
+            document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, step]}
+        return document, renamed
+
+    def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
+        """Remove entries, and make the entries that are built from them in another way.
+
+        Returns:
+            The rank of each merge that is left or was added, and the entries that no merges make any longer.
+        """
+        if removed in self._merges_left:
+            return self._merges_left[removed]
+        order = dict(self._order)
+        dead = {pair for part in removed for pair in self._merges_with.get(part, ())}
+        in_order = sorted(dead, key=order.__getitem__)
+        for pair in in_order:
+            del order[pair]
+        for pair in in_order:
+            entry = "".join(pair)
+            if entry not in removed and len(pieces := _merged(entry, order)) == 2:
+                order[pieces[0], pieces[1]] = self._order[pair]
+        for part in removed - self._containing.keys():
+            self._containing[part] = [entry for entry in self._model["vocab"] if part in entry]
+        built = dict.fromkeys(entry for part in sorted(removed) for entry in self._containing[part])
+        lost = [
+            entry
+            for entry in built
+            if entry not in removed
+            and len(_merged(entry, order)) > 1
+            and len(_merged(entry, self._order)) == 1
+        ]
+        self._merges_left[removed] = order, tuple(lost)
+        return self._merges_left[removed]
+
+    def _is_word(self, entry: str) -> bool:
+        """Say whether an entry without the mark of a word is one all the same, at the beginning of a text."""
+        marked = {mark + entry for mark in _WORD_MARKS}
+        containing = [other for other in self._model["vocab"] if entry in other]
+        words = (other.lstrip("".join(_WORD_MARKS)) for other in containing)
+        return not marked.isdisjoint(containing) and all(word.startswith(entry) for word in words)
+
+    @cached_property
+    def _looks_up_words(self) -> bool:
+        """Whether looking up whole words finds what merging them finds, and is honoured."""
+        if not self._name_is_safe or self._document.get("pre_tokenizer") is None:
+            return False
+        # Text must be cut into words before it is looked up.
+        steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
+        parts = {part for pair in self._order for part in pair}
+        return (
+            len(_tokenizer_of_steps(steps).encode("one two three").ids) == 3
+            and parts.isdisjoint(self._never_merged.values())
+            and self._can_change_steps()
+        )
+
+    @cached_property
+    def _never_merged(self) -> dict[int, str]:
+        """Entries that no merges make; looking up words would find them."""
+        from tokenizers.models import BPE
+
+        if self._model.get("ignore_merges"):
+            return {}
+        merging = BPE(vocab=self._model["vocab"], merges=list(self._order))
+        return {
+            token_id: entry
+            for token_id, entry in self._entries.items()
+            if len(entry) > 1 and token_id not in self._added and len(merging.tokenize(entry)) > 1
+        }
+
+
+def _kind(model: dict[str, Any]) -> str:
+    """Return the kind of a vocabulary; old files do not name it."""
+    if "type" in model:
+        return str(model["type"])
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model["vocab"], list):
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
+
+
+def merge_pairs(model: dict[str, Any]) -> list[Pair] | None:
+    """Return the merges of a vocabulary; None if it has none."""
+    if "merges" not in model:
+        return None
+    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+    return [(left, right) for left, right in pairs]
+
+
+def _new_name(token_id: int) -> str:
+    """Name an entry by a string that no text can produce, given that spaces never reach the vocabulary."""
+    return f"[unreachable {token_id}]"
+
+
+def renamed_model(model: dict[str, Any], renamed: Mapping[int, str]) -> dict[str, Any]:
+    """Rename entries of a vocabulary by id; their places stay."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        changed: Any = {renamed.get(token_id, entry): token_id for entry, token_id in vocabulary.items()}
+    else:
+        changed = [
+            [renamed.get(token_id, entry), score] for token_id, (entry, score) in enumerate(vocabulary)
+        ]
+    return model | {"vocab": changed}
+
+
+# Special and added tokens.
+
+
+def with_plain_specials(
+    document: dict[str, Any], ids: Sequence[int], pad_id: int | None
+) -> tuple[dict[str, Any], dict[int, str]]:
+    """Stop looking for special or added tokens in text."""
+    added = {each["id"]: each for each in document.get("added_tokens", ())}
+    for token_id in ids:
+        if token_id not in added:
+            entry = entries_of(document).get(token_id, "")
+            raise RepairError(
+                f"{shown_entry(entry, token_id)} is an ordinary entry: make it unreachable, not plain text"
+            )
+    model = _with_all_added(document["model"], added, ids)
+    vocabulary = entries_of({"model": model})
+    renamed = {
+        token_id: _new_name(token_id)
+        for token_id in ids
+        if token_id == pad_id or _in_reach(document | {"model": model}, vocabulary[token_id])
+    }
+    if renamed and not _keeps_spaces_out(document):
+        entry = vocabulary[next(iter(renamed))]
+        raise RepairError(
+            f"{shown_entry(entry, next(iter(renamed)))} cannot become plain text: its vocabulary would "
+            "still match it, and spaces reach the vocabulary, so that no other name is safe"
+        )
+    for token_id, name in renamed.items():
+        if model.get("unk_token") == vocabulary[token_id]:
+            model = model | {"unk_token": name}
+    kept = [each for token_id, each in added.items() if token_id not in ids]
+    if pad_id in ids:  # special tokens are no longer looked for at all, so those that still are lose the mark
+        kept = [each | {"special": False} for each in kept]
+    changed = document | {"model": renamed_model(model, renamed), "added_tokens": kept}
+    padding = changed.get("padding")
+    if padding and padding["pad_id"] in renamed:
+        changed["padding"] = padding | {"pad_token": renamed[padding["pad_id"]]}
+    return changed, renamed
+
+
+def _with_all_added(
+    model: dict[str, Any], added: Mapping[int, Mapping[str, Any]], ids: Collection[int]
+) -> dict[str, Any]:
+    """Put added tokens into the vocabulary where leaving one out would move the ids of the others."""
+    vocabulary = model["vocab"]
+    entries = entries_of({"model": model})
+    missing = {
+        token_id: str(added[token_id]["content"]) for token_id in sorted(added) if token_id not in entries
+    }
+    if missing.keys().isdisjoint(ids):
+        return model
+    if isinstance(vocabulary, dict):
+        return model | {"vocab": vocabulary | {entry: token_id for token_id, entry in missing.items()}}
+    if list(missing) != list(range(len(vocabulary), len(vocabulary) + len(missing))):
+        token_id = next(each for each in ids if each in missing)
+        raise RepairError(
+            f"{shown_entry(missing[token_id], token_id)} cannot become plain text: the ids of the added "
+            "tokens have gaps, so that other tokens would change theirs"
+        )
+    lowest = min(score for _, score in vocabulary)
+    return model | {"vocab": [*vocabulary, *([entry, lowest] for entry in missing.values())]}
+
+
+def _in_reach(document: dict[str, Any], entry: str) -> bool:
+    """Check whether the vocabulary could match the string of an entry in text."""
+    model = document["model"]
+    if "merges" in model:
+        return bool(model.get("ignore_merges"))
+    if isinstance(model["vocab"], list) or document.get("pre_tokenizer") is None:
+        return True
+    splitting = _tokenizer_of_steps({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
+    text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
+    return any(text in piece for piece, _ in splitting.pre_tokenize_str(text))
+
+
+# What text falls into.
+
+
+def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:
+    """Cut the text of an entry as WordPiece does, longest piece first; None if something is unknown."""
+    continued = bool(prefix) and entry.startswith(prefix) and len(entry) > len(prefix)
+    text = entry.removeprefix(prefix) if continued else entry
+    pieces: list[str] = []
+    start = 0
+    while start < len(text):
+        mark = prefix if start or continued else ""
+        ends = range(len(text), start, -1)
+        end = next((end for end in ends if mark + text[start:end] in entries), None)
+        if end is None:
+            return None
+        pieces.append(mark + text[start:end])
+        start = end
+    return pieces
+
+
+def _is_segmentable(text: str, entries: Collection[str]) -> bool:
+    """Check that a text is a sequence of entries."""
+    reached = [True, *(False for _ in text)]
+    for end in range(1, len(text) + 1):
+        reached[end] = any(reached[start] and text[start:end] in entries for start in range(end))
+    return reached[-1]
+
+
+def _merged(text: str, order: Mapping[Pair, int]) -> list[str]:
+    """Merge the characters of a word: the pair of the lowest rank first, the leftmost of equal ones."""
+    pieces = list(text)
+    while len(pieces) > 1:
+        ranks = [order.get(pair, math.inf) for pair in pairwise(pieces)]
+        lowest = min(ranks)
+        if math.isinf(lowest):
+            break
+        first = ranks.index(lowest)
+        pieces[first : first + 2] = [pieces[first] + pieces[first + 1]]
+    return pieces
