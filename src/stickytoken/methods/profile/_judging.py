@@ -16,13 +16,15 @@ from stickytoken.encoders.views import View
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.base import (
+    DIMENSIONS_FILE,
     MEASURING,
+    DimensionsRecord,
     FinishedRun,
     Job,
     Judgement,
     MemoryRunner,
-    read_dimensions,
     tokens_in,
 )
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
@@ -155,7 +157,8 @@ def judge_corpus(
         effects.contraction[rows], effects.pull[rows] = measured.effects
     estimates = TokenEstimates(effects.ids, texts, lift, lift, null, 0.0)
     universal = _universality(job, plan, tokens, effects, chosen, calibrating)
-    seen = next((each for each in read_dimensions(run.path) if each.view == view), run.result)
+    record = ResultFolder(run.path).read_record(DIMENSIONS_FILE, DimensionsRecord)
+    seen = next((each for each in (record.views if record else ()) if each.view == view), run.result)
     if (ordinary := seen.ordinary_contraction) is None:  # a run of an earlier version
         ordinary = float(np.median(tokens["contraction"].to_numpy()))
     return Judgement(
