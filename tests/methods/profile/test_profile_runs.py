@@ -20,7 +20,7 @@ from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 ROUNDS = ("pilot", "screen", "confirm")
 NAMED = [34, 55, 60, 200]  # "!", "river" and two more
 # With fewer texts, noise explains all that the tokens of this model differ by.
-detect_profile = functools.partial(profiled.detect_profile, budget=6)
+detect_profile = functools.partial(profiled.detect_profile, budget=8)
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +84,12 @@ def test_the_run_counts_its_texts_and_tokens(run):
     assert len(late) == 128
     assert not measured["confirm"] & late  # the pilot measured them on these carriers
     assert len(measured["confirm"] | late) == run.result.candidates >= 128
-    texts = 128 * 29 + profiled.AVAILABLE * 5 + len(measured["confirm"]) * 24
+    texts = 128 * 31 + profiled.AVAILABLE * 7 + len(measured["confirm"]) * 24
     assert run.result.sequences == texts
     assert run.result.empirical_null
     assert run.result.texts_per_token == round(texts / profiled.AVAILABLE, 2)
     for row in run.tokens.to_dicts():
-        assert row["texts"] == (24 if row["token_id"] in measured["confirm"] | late else 5)
+        assert row["texts"] == (24 if row["token_id"] in measured["confirm"] | late else 7)
 
 
 def plain_lift(model, run, place, token):
@@ -227,7 +227,7 @@ def test_a_vocabulary_smaller_than_the_pilot_is_measured_on_all_carriers(tmp_pat
     assert run.plan.late_reference == run.tokens["token_id"].to_list()
     assert {path.name.split("-")[0] for path in (run.path / "shards").iterdir()} == {"pilot", "screen"}
     assert set(run.tokens["texts"]) == {24}
-    assert run.result.sequences == len(run.tokens) * 34
+    assert run.result.sequences == len(run.tokens) * 38
     assert not run.result.empirical_null  # below 200 tokens, intervals decide
     assert run.tokens["q_value"].is_null().all()
     assert planted.PLANTED in run.sticky["token"].to_list()
@@ -257,8 +257,8 @@ def alike(noise):
 
 SAME = r"the same similarity \(1\.0000\): there is nothing that a token could"
 REFUSED = {
-    "too few": ({"sentences": profiled.corpus(67)}, "29 carriers .* are needed; use .* smaller budget$"),
-    "far too few": ({"sentences": profiled.corpus(28)}, "29 are needed: use more or shorter sentences$"),
+    "too few": ({"sentences": profiled.corpus(67)}, "31 carriers .* are needed; use .* smaller budget$"),
+    "far too few": ({"sentences": profiled.corpus(28)}, "31 are needed: use more or shorter sentences$"),
     "alike": ({"model": lambda: alike(0)}, SAME),
     "nearly alike": ({"model": lambda: alike(1e-5)}, SAME),
     "pairs": (

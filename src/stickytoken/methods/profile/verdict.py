@@ -19,7 +19,7 @@ from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods.base import MeasuredTokens, MemoryRunner, Rechecked, RecheckJob, Tokens
-from stickytoken.methods.entry import Severity, Verdict, severity_of
+from stickytoken.methods.entry import SEVERITY_BOUNDS, Severity, Verdict, severity_of
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings, anchor_panel
 from stickytoken.methods.profile.estimates import (
@@ -47,7 +47,7 @@ UNIVERSAL_SHARE = 0.5
 RARE = 2000
 # They must also take, with confidence, this share of what an ordinary token leaves of a text. Where too few
 # tokens show what is rare, it is the second share.
-_LEAST_ERASED, _ERASED_WITHOUT_NULL = 0.1, 0.5
+_LEAST_ERASED, _ERASED_WITHOUT_NULL = SEVERITY_BOUNDS[Severity.MILD], SEVERITY_BOUNDS[Severity.SERIOUS]
 # Fewer carriers say nothing about their noise.
 _LEAST_CARRIERS = 2
 
