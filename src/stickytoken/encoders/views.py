@@ -184,12 +184,37 @@ class MeanSimilarity(NamedTuple):
         left_out: number of entries that tokenize to nothing or to more than the model reads, or whose vector
             is zero.
         error: standard error of the value; 0 if all entries were encoded.
+        isoscore: how evenly the same vectors use all dimensions, from 0 (one) to 1 (all alike); see
+            `isoscore`.
     """
 
     value: float
     entries: int
     left_out: int
     error: float = 0.0
+    isoscore: float | None = None
+
+
+def isoscore(covariance: NDArray[np.float64]) -> float | None:
+    """Compute how evenly a cloud of vectors uses the dimensions of its space.
+
+    Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of ACL 2022),
+    section 4: 0 if one dimension has all the variance, 1 if all have the same.
+
+    Args:
+        covariance: of the vectors, shape (n, n).
+
+    Returns:
+        The score; None if there is one dimension, or if nothing varies.
+    """
+    size = len(covariance)
+    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # along the principal components
+    length = float(np.linalg.norm(variances))
+    if size < 2 or length == 0:
+        return None
+    defect = np.linalg.norm(np.sqrt(size) * variances / length - 1) / np.sqrt(2 * (size - np.sqrt(size)))
+    used = (size - defect**2 * (size - np.sqrt(size))) ** 2 / size**2
+    return float((size * used - 1) / (size - 1))
 
 
 def mean_similarity(
