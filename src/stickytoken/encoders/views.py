@@ -228,7 +228,8 @@ def mean_similarity(
 
     Every vocabulary string is encoded as a text, as the published values were
     (Chen et al. 2025). The mean over all V x V pairs, each entry with itself
-    included, is the squared norm of the mean unit vector: O(V d) time, O(d) memory.
+    included, is the squared norm of the mean unit vector: O(V d) time, O(d) memory. The covariance
+    of the same vectors, for the IsoScore, takes O(V d^2) and O(d^2).
 
     Args:
         encoder: the model.
@@ -259,6 +260,7 @@ def mean_similarities(
         places = np.sort(np.random.default_rng(_SAMPLE).permutation(entries)[:most])
         strings = [strings[place] for place in places.tolist()]
     totals = [np.zeros(view.dimension) for view in views]
+    products = [np.zeros((view.dimension, view.dimension)) for view in views]
     used = [0] * len(views)
     kept: list[list[NDArray[np.float64]]] = [[] for _ in views]
     if progress is not None:
@@ -279,17 +281,20 @@ def mean_similarities(
             used[place] += len(units)
             if sampled:
                 kept[place].append(units)
+            else:
+                products[place] += units.T @ units
         if progress is not None:
             progress(min(start + chunk, len(strings)), len(strings))
     if sampled:
         return [_estimated(encoder, np.concatenate(units), len(strings), entries) for units in kept]
     found = []
-    for view, total, count in zip(views, totals, used, strict=True):
+    for view, total, product, count in zip(views, totals, products, used, strict=True):
         if count == 0:
             where = f" with a vector that is not zero at {view}" if max(used) else ""
             raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded{where}")
         mean = total / count
-        found.append(MeanSimilarity(float(mean @ mean), count, entries - count))
+        evenness = isoscore(product / count - np.outer(mean, mean))
+        found.append(MeanSimilarity(float(mean @ mean), count, entries - count, isoscore=evenness))
     return found
 
 
@@ -302,4 +307,5 @@ def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entri
     of_two = (count * float(mean @ mean) - 1) / (count - 1)  # of two different entries
     value = of_two + (1 - of_two) / entries  # an entry is paired with itself, too
     error = 2 * float((vectors @ mean).std(ddof=1)) * np.sqrt((1 - count / entries) / count)
-    return MeanSimilarity(value, count, drawn - count, float(error))
+    covariance = vectors.T @ vectors / count - np.outer(mean, mean)
+    return MeanSimilarity(value, count, drawn - count, float(error), isoscore(covariance))
