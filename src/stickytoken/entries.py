@@ -104,7 +104,9 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     rows, output = matrices.embedding, matrices.output or matrices.embedding
     mark = word_mark(vocabulary.tokens)
     facts = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
-    reserved = [token_id for token_id, *entry in facts if kind_of(*entry, mark) is Kind.UNUSED]
+    reserved = [
+        k for k, token, text, category in facts if kind_of(token, text, category, mark) is Kind.UNUSED
+    ]
     ids = np.array(vocabulary.ids)
     untrained = np.union1d(np.array(reserved, np.int64), np.setdiff1d(np.arange(len(rows)), ids))
     norms = np.concatenate([np.linalg.norm(part, axis=1) for part in rows.parts()])
