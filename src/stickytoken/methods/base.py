@@ -95,7 +95,7 @@ class DimensionRecord(Record):
     )
     mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
     ordinary_contraction: float | None = Field(
-        default=None, description="contraction of the typical token; null in runs of earlier versions"
+        default=None, description="contraction of the typical token; null without the setting erasing"
     )
 
     @property

@@ -311,47 +311,47 @@ def _table(
     pulls = Pull(effects.contraction, effects.pull)
     lifting = Pull(pulls.contraction[flagged], pulls.pull[flagged])
     up[flagged] = moves_up(lifting, corpus.panel.vectors, settings.seed)
-    columns = {
+    columns: dict[str, Any] = {
         "texts": estimates.texts,
         "lift": estimates.lift.value,
         "lift_low": estimates.lift.low,
         "lift_high": estimates.lift.high,
         "universality": universal,
         "moves_up": up,
+        "contraction": effects.contraction,
         "fixed_point": fixed_points(pulls, corpus.panel.weights @ corpus.panel.vectors),
         "q_value": unknown if mattering.q_values is None else mattering.q_values,
     }
     rows = np.searchsorted(effects.ids, tokens["token_id"].to_numpy())
-    # What copies leave of a text is the run's answer: it does not depend on what texts are compared with.
-    known = {name: tokens[name].to_numpy() for name in ERASING_COLUMNS if name in tokens.columns}
-    erases = known.get("erases", np.zeros(len(rows), dtype=np.bool_)).astype(np.bool_)
-    lost = tokens["contraction"].cast(pl.Float64).to_numpy()
+    columns = {name: pl.Series(values[rows]) for name, values in columns.items()}
+    deviations = ((estimates.lift.value - estimates.null.center) / corpus.spread)[rows]
+    erases, lost = np.zeros(len(rows), dtype=np.bool_), effects.contraction[rows]
+    if "erases" in tokens.columns:
+        # What copies leave of a text is the run's answer: it does not depend on what it is compared with.
+        erases, lost = tokens["erases"].to_numpy(), tokens["contraction"].to_numpy()
+        columns |= {name: tokens[name] for name in ("contraction", *ERASING_COLUMNS)}
+        columns["reason"] = _reasons(found[rows], erases, lost, ordinary)
     given = verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows], erases)
-    deviations = (estimates.lift.value - estimates.null.center) / corpus.spread
-    grades = severities(deviations[rows], share_erased(lost, ordinary), erases, given)
-    said = [
-        "; ".join(
-            [
-                *([f"erases {k:.0%} of a text (an ordinary token: {ordinary:.0%})"] if erasing else []),
-                *(["lifts these texts"] if lifting else []),
-            ]
-        )
-        or None
-        for k, erasing, lifting in zip(lost, erases, found[rows], strict=True)
-    ]
+    grades = severities(deviations, share_erased(lost, ordinary), erases, given)
     return (
         tokens.select("token_id", "token", "decoded", "category")
-        .with_columns(**{name: pl.Series(values[rows]) for name, values in columns.items()})
+        .with_columns(**columns)
         .with_columns(
-            contraction=tokens["contraction"],
-            **{name: tokens[name] for name in ("contraction_low", "contraction_high") if name in known},
-            erases=pl.Series(erases),
-            reason=pl.Series(said, dtype=pl.String),
             severity=pl.Series(grades, dtype=pl.String),
             verdict=pl.Series(given, dtype=pl.String),
         )
         .with_columns(pl.col(pl.Float64).fill_nan(None))
     )
+
+
+def _reasons(
+    lifting: NDArray[np.bool_], erasing: NDArray[np.bool_], lost: Vector, ordinary: float
+) -> pl.Series:
+    said = []
+    for lifts, erases, share in zip(lifting, erasing, lost, strict=True):
+        parts = [f"erases {share:.0%} of a text (an ordinary token: {ordinary:.0%})"] if erases else []
+        said.append("; ".join([*parts, *(["lifts these texts"] if lifts else [])]) or None)
+    return pl.Series(said, dtype=pl.String)
 
 
 def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:
@@ -411,10 +411,6 @@ class ProfileEvidence:
     validation_rate: dict[str, float]  # by metric, share of pairs below the mean similarity that rise
     by_placement: dict[str, dict[str, float]]  # the lift
     contraction: float
-    contraction_low: float
-    contraction_high: float
-    erases: bool
-    reason: str | None
     fixed_point: float | None
     q_value: float | None
     texts: int

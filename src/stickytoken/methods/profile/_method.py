@@ -59,20 +59,18 @@ _GLOSSARY = {
     "model's own vectors of texts, so that models can be compared.",
     "severity": "Grade of a flagged token by SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from "
     "0.8 severe (Cohen's small, medium and large effects). At 0.8, a typical unrelated text overtakes about "
-    "four in five of the others. A topical token is graded on the kind of text that it lifts most. A token "
-    "that erases texts is graded by the share of what an ordinary token leaves of a text that it takes as "
-    "well, with the same bounds, if that grade is higher.",
-    "verdict": "Sticky: copies erase far more of a text than those of ordinary tokens and draw it toward "
-    "others, whatever it is compared with, or they lift unrelated texts of most kinds. Topical: they lift "
-    "only some kinds, which comes from the token's meaning and is no defect. Benign: everything else.",
-    "reason": "Why a token is flagged, in words.",
+    "four in five of the others. A topical token is graded on the kind of text that it lifts most.",
+    "verdict": "Sticky: a lift that matters, on most kinds of text. Topical: on only some kinds of text, "
+    "which comes from its meaning and is not a defect. Benign: everything else.",
+    "reason": "Why a token is flagged, in words; of runs with the setting erasing, which also calls tokens "
+    "sticky whose copies erase far more of a text than those of ordinary tokens do.",
     "universality": "The share of the kinds of text (news, law, code, chat, ...) that the token lifts by at "
     "least half of what matters. Sticky tokens exceed 0.5.",
     "kind": "The kind of text that a topical token lifts most.",
     "lift on single words": "The lift if the carrier is compared with single vocabulary entries instead of "
     "texts. Nobody embeds single entries, and no verdict rests on it.",
-    "contraction": "The share of a text's own meaning that copies erase: 0 keeps it, 1 erases it. It does "
-    "not depend on what the text is compared with.",
+    "contraction": "How much of the difference between similarities is lost: 0 keeps the meaning, 1 erases "
+    "it.",
     "q value": "The expected share of ordinary tokens among those that stand out at least as much over all "
     "texts. A token that stands out on one kind of text is flagged whatever its q value.",
 }
@@ -85,7 +83,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     plan_record = ProfilePlanRecord
     result_record = ProfileResultRecord
     columns = MEASURED_COLUMNS
-    listed = (*_INTERVAL, _CONTRACTION, _UNIVERSALITY, _KIND, _SEVERITY)
+    listed = (*_INTERVAL, _UNIVERSALITY, _KIND, _SEVERITY)
     reported = (
         _SEVERITY,
         _KIND,
@@ -151,8 +149,8 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
 
     def _most_erasing(self, run: Run) -> str:
         ordinary = run.result.ordinary_contraction
-        if ordinary is None:  # a run of an earlier version did not look
-            return "; whether any erases texts was not examined by this earlier version: detect again"
+        if ordinary is None:
+            return ""
         return f"; none erases far more of a text than an ordinary token, which takes {ordinary:.0%} of it"
 
     def _strongest(self, run: Run) -> str:
@@ -274,8 +272,8 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             "Copies of every token were put into short texts (carriers), at their beginning, their end and "
             f"between their words, {settings.text('copies')} at a time. Each text was compared with texts of "
             "several kinds (anchors) before and after. A few random tokens went through all carriers first, "
-            "to find the few that best represent all; all tokens then went through these. Those that lift or "
-            f"erase most got {settings.number('confirming_texts'):g} further texts; their numbers rest on "
+            "to find the few that best represent all; all tokens then went through these. Those that lift "
+            f"most got {settings.number('confirming_texts'):g} further texts, and their numbers rest on "
             "these alone. What is ordinary was learned from the vocabulary itself."
         )
 
@@ -314,35 +312,22 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
                 "Lift against contraction",
                 _LIFT,
                 _CONTRACTION,
-                "Lift says how far unrelated texts come together, contraction how much of a text's own "
-                "meaning copies erase (0: nothing, 1: everything). Among ordinary tokens, one rises as the "
-                "other falls: a word close to many texts lifts and erases little, and noise erases but "
-                "does not lift. A sticky token lifts far more than others of its contraction, or erases far "
-                "more than any of them and draws texts toward others.",
+                "Lift says how far unrelated texts come together, contraction how much of the difference "
+                "between similarities is lost (0: none, 1: all). Among ordinary tokens, one rises as the "
+                "other falls: a word close to many texts lifts and contracts little, and noise contracts but "
+                "does not lift. A sticky token lifts far more than others of its contraction.",
             ),
         ]
 
     def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
         first = probed[0]
-        measured = ("lift", "lift_low", "lift_high", "contraction", "universality", "severity", "verdict")
+        measured = ("lift", "lift_low", "lift_high", "universality", "severity", "verdict")
         return [
             ProbeTable(
                 "Lift: mean rise of the similarity of unrelated texts",
-                (
-                    "id",
-                    "token",
-                    "category",
-                    "lift",
-                    "low",
-                    "high",
-                    "contraction",
-                    "universality",
-                    "severity",
-                    "verdict",
-                ),
+                ("id", "token", "category", "lift", "low", "high", "universality", "severity", "verdict"),
                 list(map(attrgetter("token_id", "token", "category", *measured), probed)),
             ),
-            *(f"{visible(repr(each.token))} {each.reason}" for each in probed if each.reason),
             self._curves(probed, "below"),
             self._curves(probed, "above"),
             f"An ordinary token lifts by {first.ordinary_lift:.4f}. "

@@ -93,7 +93,7 @@ def run_profile(
         ordinary_lift=found.ordinary_lift,
         ordinary_spread=found.ordinary_spread,
         ordinary_contraction=found.ordinary_contraction,
-        erasing=int((tokens["erases"] & (tokens["verdict"] == "sticky")).sum()),
+        erasing=int(tokens["erases"].sum()) if job.settings.erasing else None,
         empirical_null=found.empirical_null,
         screening_carriers=measured.carriers,
         texts_per_token=round(cost.sequences / len(ids), 2),
@@ -271,11 +271,13 @@ def _few_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Mea
             job.encoder.content_ids(plan.carriers), cells(job.settings, len(plan.carriers)), strict=True
         )
         return typical_carriers(np.array([len(ids) + cell.copies for ids, cell in carriers]), count)
-    # Groups of the lift, kinds of text, and contractions count a third each.
+    # Groups of the lift, kinds of text and, if they matter, contractions count alike.
     weights = np.array([group.weight for group in plan.groups])
     kinds = np.array([group.kind for group in plan.groups], dtype=np.float64)
-    importance = np.append(weights + kinds / max(1.0, kinds.sum()), 1.0)
-    values = np.concatenate([pilot.groups, pilot.contractions[:, :, None]], axis=2)
+    importance, values = np.asarray(weights + kinds / max(1.0, kinds.sum())), pilot.groups.astype(np.float64)
+    if job.settings.erasing:
+        importance = np.append(importance, 1.0)
+        values = np.concatenate([values, pilot.contractions[:, :, None]], axis=2)
     return representative_carriers(values, importance, count)
 
 
@@ -307,7 +309,7 @@ def _candidates(
     count: int,
     of_a_view: bool = False,
 ) -> Ids:
-    """Choose the tokens that lift most, over all anchors and on one kind of text, or erase most."""
+    """Choose the tokens that lift most, over all anchors or on one kind of text, or erase most."""
     settings, late, unselected = job.settings, np.array(plan.late_reference), _unselected(job, plan)
     found = estimate(
         *lifts_of({Round.SCREEN: screened}), unselected, late, settings.confidence, plan.call_noise
@@ -319,10 +321,12 @@ def _candidates(
     spreads = np.median(np.abs(ordinary - np.median(ordinary, axis=0)), axis=0)
     standard = np.divide(deviations, spreads, out=np.zeros_like(deviations), where=spreads > 0)
     # Not by posterior means: with one error for all tokens they rank alike.
-    vocabulary, rounds = job.vocabulary.frame(), {Round.SCREEN: screened}
-    embedding = embedding_matrix(job.encoder)
-    erased = erasures(rounds, panel, vocabulary, plan, unselected, settings, embedding).standard()
-    values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
+    values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1)])
+    if settings.erasing:
+        vocabulary, rounds = job.vocabulary.frame(), {Round.SCREEN: screened}
+        embedding = embedding_matrix(job.encoder)
+        erased = erasures(rounds, panel, vocabulary, plan, unselected, settings, embedding).standard()
+        values = np.column_stack([values, erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])
     if of_a_view:
         smallest = settings.smallest_effect * plan.similarity_spread

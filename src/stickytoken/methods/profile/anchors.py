@@ -68,6 +68,8 @@ class ProfileSettings:
         seed: seed of all random sampling.
         dimensions: also judge the tokens by so many first components of the vectors.
         layers: also judge them by the vectors after so many layers.
+        erasing: also call tokens sticky whose copies erase far more of a text than those of ordinary tokens,
+            whatever the text is compared with.
 
     Raises:
         InputError: a value is out of range, or two settings contradict each other.
@@ -89,6 +91,7 @@ class ProfileSettings:
     seed: int = 42
     dimensions: tuple[int, ...] = field(default=(), metadata=LATER)
     layers: tuple[int, ...] = field(default=(), metadata=LATER)
+    erasing: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         def change(name: str, value: Any) -> None:
@@ -118,6 +121,7 @@ class ProfileSettings:
             )
         set_choices(self, {"insertion": Insertion})
         require_switch("adaptive", self.adaptive)
+        require_switch("erasing", self.erasing)
         if (precision := self.screen_precision) is None:
             return
         if precision not in tuple(Precision):
@@ -216,10 +220,10 @@ class ProfileResultRecord(ResultRecord):
     ordinary_lift: float = Field(description="lift of the typical token")
     ordinary_spread: float = Field(description="standard deviation of the lifts of ordinary tokens")
     ordinary_contraction: float | None = Field(
-        default=None, description="contraction of the typical token; null in runs of earlier versions"
+        default=None, description="contraction of the typical token; null without the setting erasing"
     )
     erasing: int | None = Field(
-        default=None, description="sticky tokens that erase texts; null in runs of earlier versions"
+        default=None, description="sticky tokens that erase texts; null without the setting erasing"
     )
     empirical_null: bool = Field(
         description="whether false discoveries are controlled; with too few tokens, intervals decide"

@@ -70,7 +70,7 @@ MEASURED_COLUMNS = (
     "severity",
     "verdict",
 )
-# Runs of earlier versions lack them.
+# Of runs with the setting `erasing`.
 ERASING_COLUMNS = ("contraction_low", "contraction_high", "erases", "reason")
 TOKEN_COLUMNS = (*MEASURED_COLUMNS, *ERASING_COLUMNS, "precision")
 
@@ -244,7 +244,7 @@ class Findings(NamedTuple):
     tokens: pl.DataFrame
     ordinary_lift: float  # of the typical token
     ordinary_spread: float  # standard deviation of the lifts of ordinary tokens
-    ordinary_contraction: float  # of the typical token
+    ordinary_contraction: float | None  # of the typical token; None if erasing tokens are not looked for
     empirical_null: bool  # whether false discoveries are controlled
 
 
@@ -265,7 +265,12 @@ def decide(
     # Tokens that were selected by their lift must not define what is ordinary in the last round.
     known = _latest(rounds, {Round.SCREEN: unselected, Round.CONFIRM: late})
     groups = known.groups
-    erasing = find_erasing(rounds, panel, vocabulary, plan, unselected, available, settings, embedding)
+    erasing = (
+        find_erasing(rounds, panel, vocabulary, plan, unselected, available, settings, embedding)
+        if settings.erasing
+        else None
+    )
+    erases = np.zeros(len(tokens.ids), dtype=np.bool_) if erasing is None else erasing.found
 
     # A topical token is graded, and named, by the kind of text that it lifts most.
     on_kinds = _on_kinds(rounds, plan, unselected, available, settings)
@@ -273,7 +278,7 @@ def decide(
     spreads = np.array([group.spread for group in plan.groups])
     universal = universality(groups[:, kinds], spreads[kinds], smallest)
     on_a_kind = np.asarray(on_kinds.any(axis=1))
-    found = verdicts(lifting.found, on_a_kind, universal, erasing.found)
+    found = verdicts(lifting.found, on_a_kind, universal, erases)
     topical = on_a_kind & np.array([verdict is Verdict.TOPICAL for verdict in found])
     by_kind = np.where(on_kinds, groups / spreads, -np.inf)
     names = np.array([group.name for group in plan.groups])
@@ -281,8 +286,10 @@ def decide(
     effects = (tokens.lift.value - tokens.null.center) / spread
     effects = np.where(topical, np.maximum(effects, by_kind.max(axis=1)), effects)
 
-    unknown = np.full(len(tokens.ids), np.nan)
-    columns = {
+    unknown, erased = np.full(len(tokens.ids), np.nan), np.zeros(len(tokens.ids))
+    if erasing is not None:
+        erased = share_erased(erasing.contraction.value, erasing.ordinary)
+    columns: dict[str, Any] = {
         "token_id": tokens.ids,
         "texts": tokens.texts,
         "lift": tokens.lift.value + tokens.level,
@@ -290,46 +297,42 @@ def decide(
         "lift_high": tokens.lift.high + tokens.level,
         "lift_words": groups[:, -1] + known.levels[-1] if plan.vocabulary_anchors else unknown,
         "validation_rate": known.rising,
-        "contraction": erasing.contraction.value,
-        "contraction_low": erasing.contraction.low,
-        "contraction_high": erasing.contraction.high,
-        "erases": erasing.found,
+        "contraction": known.effects.contraction,
         "fixed_point": fixed_points(known.effects, panel.weights @ panel.vectors),
         "q_value": unknown if lifting.q_values is None else lifting.q_values,
         "universality": universal,
         "kind": most,
-        "severity": severities(
-            effects, share_erased(erasing.contraction.value, erasing.ordinary), erasing.found, found
-        ),
+        "severity": severities(effects, erased, erases, found),
         "verdict": found,
-        "reason": [
+    }
+    if erasing is not None:
+        lost = erasing.contraction
+        columns |= {"contraction": lost.value, "contraction_low": lost.low, "contraction_high": lost.high}
+        columns["erases"] = erases
+        matters = lifting.found | (on_a_kind & ~topical)
+        columns["reason"] = [
             reason(
-                contraction if erases else None,
+                contraction if own else None,
                 erasing.ordinary,
                 [str(name) for name in names[kinds & (row >= NEGLIGIBLE_SHARE * smallest * spreads)]],
                 int(kinds.sum()),
                 lifts,
                 kind,
             )
-            for contraction, erases, row, lifts, kind in zip(
-                erasing.contraction.value,
-                erasing.found,
-                groups,
-                lifting.found | (on_a_kind & ~topical),
-                most,
-                strict=True,
+            for contraction, own, row, lifts, kind in zip(
+                lost.value, erases, groups, matters, most, strict=True
             )
-        ],
-    }
-    strings = dict.fromkeys(("kind", "severity", "verdict", "reason"), pl.String)
+        ]
+    texts = ("kind", "severity", "verdict", "reason")
+    strings: dict[str, Any] = {name: pl.String for name in texts if name in columns}
     table = pl.DataFrame(columns, schema_overrides=strings).with_columns(pl.col(pl.Float64).fill_nan(None))
     return Findings(
         table.join(vocabulary, on="token_id", how="left", validate="1:1")
-        .select(*MEASURED_COLUMNS, *ERASING_COLUMNS)
+        .select(*MEASURED_COLUMNS, *(ERASING_COLUMNS if settings.erasing else ()))
         .sort("token_id"),
         tokens.null.center + tokens.level,
         tokens.null.spread,
-        erasing.ordinary,
+        None if erasing is None else erasing.ordinary,
         lifting.q_values is not None,
     )
 
@@ -538,7 +541,7 @@ class ProfileRecheck:
             judged.tokens.filter(pl.col("token_id").is_in(tokens.ids)),
             dict(zip(found.ids.tolist(), means.tolist(), strict=True)),
             float(np.median(means[usual])),
-            judged.ordinary_contraction,
+            float(np.median(found.effects.contraction[usual])),
         )
 
     def curves(self, tokens: Tokens) -> dict[int, list[float]]:
