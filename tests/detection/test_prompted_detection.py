@@ -153,4 +153,4 @@ def test_the_first_rounds_are_screened_in_bfloat16(qwen, tmp_path):
     plain = detect_profile(encoder, tmp_path / "plain", sample=12)
     own = pl.read_parquet(plain.path / "shards" / "screen-*.parquet").sort("token_id")
     assert screened["token_id"].equals(own["token_id"])
-    assert not screened["contractions"].equals(own["contractions"])
+    assert not screened["contraction"].equals(own["contraction"])

@@ -7,6 +7,7 @@ from sklearn.linear_model import RidgeCV
 
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.profile.estimates import Measurements, calibrate, measurements, together
+from stickytoken.methods.statistics import Pull
 
 CARRIERS, GROUPS, DIMENSION = 3, 2, 5
 
@@ -20,8 +21,8 @@ def drawn():
             "lifts": whole.lifts[row].tolist(),
             "rising": whole.rising[row],
             "groups": whole.groups[row].ravel(),
-            "contractions": whole.contractions[row],
-            "pull": whole.pull[row].astype(np.float16),
+            "contraction": float(whole.effects.contraction[row]),
+            "pull": whole.effects.pull[row].astype(np.float16),
         }
         for row in np.random.default_rng(0).permutation(40).tolist()
     ]
@@ -34,9 +35,10 @@ def test_rows_become_arrays_by_ascending_id_with_what_is_missing_kept_missing(tm
         sample(range(40), 0, CARRIERS),
     )
     assert found.ids.dtype == np.int64
-    for name in ("ids", "lifts", "rising", "groups", "contractions"):
+    for name in ("ids", "lifts", "rising", "groups"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     assert np.isnan(found.groups[:, 2, 1]).all()
+    np.testing.assert_array_equal(found.effects.contraction, expected.effects.contraction)
     np.testing.assert_array_equal(found.effects.pull, expected.effects.pull.astype(np.float16))
 
 
@@ -50,14 +52,13 @@ def sample(ids, seed, carriers=4):
         generator.normal(size=(count, carriers)),
         generator.random((count, carriers)).astype(np.float32),
         groups,
-        generator.random((count, carriers)),
-        generator.normal(size=(count, DIMENSION)),
+        Pull(generator.random(count), generator.normal(size=(count, DIMENSION))),
     )
 
 
 def row_of(measured, token_id):
     row = measured.ids.tolist().index(token_id)
-    parts = (measured.lifts, measured.rising, measured.groups, measured.contractions, measured.pull)
+    parts = (measured.lifts, measured.rising, measured.groups, *measured.effects)
     return [np.nan_to_num(part[row], nan=-9).tolist() for part in parts]
 
 
@@ -70,14 +71,15 @@ def test_two_rounds_on_the_same_carriers_become_one_by_ascending_id():
             assert row_of(found, token_id) == row_of(own, token_id)
 
 
-def test_some_tokens_and_carriers_are_kept_and_the_pull_is_that_of_all_carriers():
+def test_some_tokens_and_carriers_are_kept_and_the_effects_are_those_of_all_carriers():
     whole, rows = sample([2, 7, 9], 3), [0, 2]
     found = whole.chosen(np.array(rows), [1, 3])
     assert found.ids.tolist() == [2, 9]
-    for name in ("lifts", "rising", "groups", "contractions"):
+    for name in ("lifts", "rising", "groups"):
         expected = getattr(whole, name)[rows][:, [1, 3]]
         assert np.array_equal(getattr(found, name), expected, equal_nan=True)
-    assert np.array_equal(found.pull, whole.pull[rows])
+    for part, everything in zip(found.effects, whole.effects, strict=True):
+        assert np.array_equal(part, everything[rows])
     assert whole.rows(np.array([9, 2, 7, 9])).tolist() == [2, 0, 1, 2]
     # Carriers that have no pair with a group are left out.
     assert np.array_equal(whole.on_group(0), whole.groups[:, :, 0].astype(np.float64))

@@ -14,6 +14,7 @@ from stickytoken.methods.profile.estimates import (
     write_effects,
 )
 from stickytoken.methods.profile.plan import Round
+from stickytoken.methods.statistics import Pull
 
 DIMENSION = 9
 
@@ -23,10 +24,8 @@ def measured(ids, seed):
     count = len(ids)
     nothing = np.zeros((count, 2))
     pull = generator.normal(size=(count, DIMENSION)).astype(np.float16)
-    contractions = generator.random((count, 2))
-    return Measurements(
-        np.array(ids), nothing, nothing.astype(np.float32), nothing[:, :, None], contractions, pull
-    )
+    effects = Pull(generator.random(count), pull)
+    return Measurements(np.array(ids), nothing, nothing.astype(np.float32), nothing[:, :, None], effects)
 
 
 def reread(folder, rounds, **options):

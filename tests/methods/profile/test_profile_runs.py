@@ -20,7 +20,7 @@ from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 ROUNDS = ("pilot", "screen", "confirm")
 NAMED = [34, 55, 60, 200]  # "!", "river" and two more
 # With fewer texts, noise explains all that the tokens of this model differ by.
-detect_profile = functools.partial(profiled.detect_profile, budget=8)
+detect_profile = functools.partial(profiled.detect_profile, budget=6)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,24 @@ def test_a_planted_token_is_sticky_and_no_other(encoder, tmp_path, insertion):
     assert detect_profile(ordinary, tmp_path / "ordinary", insertion=insertion).sticky.is_empty()
 
 
+def test_a_token_that_erases_texts_is_found_with_a_reason_where_that_is_looked_for(encoder, tmp_path):
+    looked = profiled.detect_profile(encoder, tmp_path / "erasing", budget=8, erasing=True)
+    (row,) = looked.sticky.to_dicts()
+    assert row["token"] == planted.PLANTED
+    assert row["erases"]
+    ordinary = looked.result.ordinary_contraction
+    assert ordinary < row["contraction_low"] < row["contraction"] < row["contraction_high"]
+    assert row["reason"].startswith(f"erases {row['contraction']:.0%} of a text")
+    assert f"{ordinary:.0%}" in row["reason"]
+    assert f"{row['contraction']:.0%}" in looked.method.headline(looked)
+    others = looked.tokens.filter(pl.col("token") != planted.PLANTED)
+    assert not others["erases"].any()
+    assert others["reason"].null_count() == len(others)
+    # Carriers agree with the one contraction that is kept without the setting.
+    for kept in rows_of(looked, "screen").values():
+        assert np.mean(kept["contractions"]) == pytest.approx(kept["contraction"], abs=1e-5)
+
+
 def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
     table = pl.read_parquet(run.path / "tokens.parquet")
     assert table.equals(run.tokens)
@@ -70,7 +88,7 @@ def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
     assert len(table) == profiled.AVAILABLE == run.record.tokens == run.result.looked_at
     assert table["token_id"].is_sorted()
     missing = {name for name, count in table.null_count().row(0, named=True).items() if count}
-    assert missing <= {"fixed_point", "severity", "kind", "reason"}
+    assert missing <= {"fixed_point", "severity", "kind"}
     assert not any(series.is_nan().any() for series in table.select(pl.col(pl.Float64)))
     assert ((table["lift_low"] < table["lift"]) & (table["lift"] < table["lift_high"])).all()
     assert table.filter(pl.col("severity").is_null())["verdict"].unique().to_list() == ["benign"]
@@ -84,12 +102,12 @@ def test_the_run_counts_its_texts_and_tokens(run):
     assert len(late) == 128
     assert not measured["confirm"] & late  # the pilot measured them on these carriers
     assert len(measured["confirm"] | late) == run.result.candidates >= 128
-    texts = 128 * 31 + profiled.AVAILABLE * 7 + len(measured["confirm"]) * 24
+    texts = 128 * 29 + profiled.AVAILABLE * 5 + len(measured["confirm"]) * 24
     assert run.result.sequences == texts
     assert run.result.empirical_null
     assert run.result.texts_per_token == round(texts / profiled.AVAILABLE, 2)
     for row in run.tokens.to_dicts():
-        assert row["texts"] == (24 if row["token_id"] in measured["confirm"] | late else 7)
+        assert row["texts"] == (24 if row["token_id"] in measured["confirm"] | late else 5)
 
 
 def plain_lift(model, run, place, token):
@@ -227,7 +245,7 @@ def test_a_vocabulary_smaller_than_the_pilot_is_measured_on_all_carriers(tmp_pat
     assert run.plan.late_reference == run.tokens["token_id"].to_list()
     assert {path.name.split("-")[0] for path in (run.path / "shards").iterdir()} == {"pilot", "screen"}
     assert set(run.tokens["texts"]) == {24}
-    assert run.result.sequences == len(run.tokens) * 38
+    assert run.result.sequences == len(run.tokens) * 34
     assert not run.result.empirical_null  # below 200 tokens, intervals decide
     assert run.tokens["q_value"].is_null().all()
     assert planted.PLANTED in run.sticky["token"].to_list()
@@ -247,6 +265,16 @@ def test_groups_without_a_pair_below_the_mean_have_no_say(tmp_path):
     assert again.tokens.equals(run.tokens)
 
 
+def test_a_narrow_corpus_is_measured_on_the_less_similar_half_of_its_pairs(tmp_path):
+    """To this model, all sentences are more alike than its vocabulary's entries."""
+    run = detect_profile(load_encoder(profiled.planted_model(2, common=2)), tmp_path / "run")
+    limit = run.plan.narrow_limit
+    assert limit > run.plan.mean_similarity
+    assert run.plan.share_below == pytest.approx(0.5, abs=0.1)
+    assert any(f"{limit:.4f}" in note for note in run.method.notes(run))
+    assert planted.PLANTED in run.sticky["token"].to_list()
+
+
 def alike(noise):
     """Every text has the same vector, but for a little noise."""
     model = profiled.planted_model(0)
@@ -257,8 +285,8 @@ def alike(noise):
 
 SAME = r"the same similarity \(1\.0000\): there is nothing that a token could"
 REFUSED = {
-    "too few": ({"sentences": profiled.corpus(67)}, "31 carriers .* are needed; use .* smaller budget$"),
-    "far too few": ({"sentences": profiled.corpus(28)}, "31 are needed: use more or shorter sentences$"),
+    "too few": ({"sentences": profiled.corpus(67)}, "29 carriers .* are needed; use .* smaller budget$"),
+    "far too few": ({"sentences": profiled.corpus(28)}, "29 are needed: use more or shorter sentences$"),
     "alike": ({"model": lambda: alike(0)}, SAME),
     "nearly alike": ({"model": lambda: alike(1e-5)}, SAME),
     "pairs": (

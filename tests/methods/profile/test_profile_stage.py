@@ -183,12 +183,7 @@ def slow_row(stage, probes, u):
         row["rising"].append(_weighted(rises))
     design = np.hstack([carriers.reshape(-1, 1), np.tile(np.eye(DIMENSION), (len(carriers), 1))])
     kept, *pull = np.linalg.lstsq(design.astype(float), copies.ravel().astype(float), rcond=None)[0]
-    # By carrier: what remains of its deviation from the mean carrier, relative to all deviations.
-    old, new = (each - each.mean(axis=0) for each in (carriers.astype(float), copies.astype(float)))
-    share = len(old) / (old**2).sum()
-    contractions = [1 - share * float(a @ b) for a, b in zip(old, new, strict=True)]
-    assert np.mean(contractions) == pytest.approx(1 - kept)
-    return row | {"contractions": contractions, "pull": pull}
+    return row | {"contraction": 1 - kept, "pull": pull}
 
 
 def _weighted(means):

@@ -275,7 +275,7 @@ def _few_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Mea
     weights = np.array([group.weight for group in plan.groups])
     kinds = np.array([group.kind for group in plan.groups], dtype=np.float64)
     importance, values = np.asarray(weights + kinds / max(1.0, kinds.sum())), pilot.groups.astype(np.float64)
-    if job.settings.erasing:
+    if pilot.contractions is not None:
         importance = np.append(importance, 1.0)
         values = np.concatenate([values, pilot.contractions[:, :, None]], axis=2)
     return representative_carriers(values, importance, count)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.views import View
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.plan import ProfileStage, Round, view_columns
@@ -46,29 +46,25 @@ class Measurements:
     lifts: Vector  # on the anchors that the run is about, shape (T, K)
     rising: NDArray[np.float32]  # share of those pairs that rise, shape (T, K)
     groups: NDArray[np.float32]  # lifts by group, NaN where a carrier has no pair with it, shape (T, K, G)
-    contractions: Vector  # by carrier, shape (T, K)
-    pull: NDArray[np.floating[Any]]  # shape (T, d)
+    effects: Pull
     seen: NDArray[np.int64] | None = None  # copies that the tokenizer saw, if counted, shape (T, K)
-
-    @property
-    def effects(self) -> Pull:
-        return Pull(self.contractions.mean(axis=1), self.pull)
+    contractions: Vector | None = None  # by carrier, where erasing tokens are looked for, shape (T, K)
 
     def rows(self, ids: Ids) -> NDArray[np.intp]:
         """Find the rows of token ids, all of which must be here."""
         return np.searchsorted(self.ids, ids)
 
     def chosen(self, rows: NDArray[np.intp], carriers: list[int]) -> Measurements:
-        """Keep some tokens and some carriers; the pull stays that of all carriers."""
+        """Keep some tokens and some carriers; the effects stay those of all carriers."""
         both = np.ix_(rows, np.array(carriers, dtype=np.intp))
         return Measurements(
             self.ids[rows],
             self.lifts[both],
             self.rising[both],
             self.groups[both],
-            self.contractions[both],
-            self.pull[rows],
+            Pull(self.effects.contraction[rows], self.effects.pull[rows]),
             None if self.seen is None else self.seen[both],
+            None if self.contractions is None else self.contractions[both],
         )
 
     def on_group(self, group: int) -> Vector:
@@ -86,16 +82,21 @@ def measurements(rows: pl.DataFrame, carriers: int, view: View | None = None) ->
     ordered = rows.sort("token_id")
     ids = ordered["token_id"].to_numpy().astype(np.int64)
     seen = _matrix(ordered, "seen") if "seen" in ordered.columns else None
+    by_carrier = "contractions" in ordered.columns
+    contractions = _matrix(ordered, "contractions").astype(np.float64) if by_carrier else None
     if view is None:
         lifts, rising, groups = (_matrix(ordered, column) for column in ("lifts", "rising", "groups"))
-        contractions, pulls = _matrix(ordered, "contractions").astype(np.float64), _matrix(ordered, "pull")
+        effects = Pull(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull"))
     else:
-        numbers, pulls = (_matrix(ordered, column) for column in view_columns(view))
+        numbers, pull = (_matrix(ordered, column) for column in view_columns(view))
+        if by_carrier:
+            numbers, contractions = numbers[:, :-carriers], numbers[:, -carriers:].copy()
         lifts = numbers[:, :carriers]
         rising = numbers[:, carriers : 2 * carriers].astype(np.float32)
-        groups = numbers[:, 2 * carriers : -carriers].astype(np.float32)
-        contractions = numbers[:, -carriers:].copy()
-    return Measurements(ids, lifts, rising, groups.reshape(len(ids), carriers, -1), contractions, pulls, seen)
+        groups = numbers[:, 2 * carriers : -1].astype(np.float32)
+        effects = Pull(numbers[:, -1].copy(), pull)
+    groups = groups.reshape(len(ids), carriers, -1)
+    return Measurements(ids, lifts, rising, groups, effects, seen, contractions)
 
 
 def _matrix(ordered: pl.DataFrame, column: str) -> NDArray[Any]:
@@ -117,9 +118,11 @@ def together(first: Measurements, second: Measurements) -> Measurements:
         joined(first.lifts, second.lifts),
         joined(first.rising, second.rising),
         joined(first.groups, second.groups),
-        joined(first.contractions, second.contractions),
-        joined(first.pull, second.pull),
+        Pull(*(joined(a, b) for a, b in zip(first.effects, second.effects, strict=True))),
         None if first.seen is None or second.seen is None else joined(first.seen, second.seen),
+        None
+        if first.contractions is None or second.contractions is None
+        else joined(first.contractions, second.contractions),
     )
 
 
@@ -258,12 +261,11 @@ def contractions_of(
 
     Each token's may be multiplied by a weight.
     """
-    found = {
-        step: Lifts(
-            measured.ids, measured.contractions * (1.0 if weights is None else weights[step][:, None])
-        )
-        for step, measured in rounds.items()
-    }
+    found = {}
+    for step, measured in rounds.items():
+        if (values := measured.contractions) is None:
+            raise RunError(f"the shards of the round {step} have no contractions by carrier: detect again")
+        found[step] = Lifts(measured.ids, values * (1.0 if weights is None else weights[step][:, None]))
     return found[Round.SCREEN], found.get(Round.CONFIRM)
 
 
@@ -320,11 +322,11 @@ def unexplained(
     are brought to the scale of the last round by a line through the pulls of the pilot's tokens.
     """
     first, last = rounds[Round.SCREEN], rounds.get(Round.CONFIRM)
-    explained = explained_pulls(first.pull.astype(np.float64), rows, np.isin(first.ids, unselected))
-    found: dict[Round, NDArray[np.floating[Any]]] = {Round.SCREEN: first.pull - explained}
+    explained = explained_pulls(first.effects.pull.astype(np.float64), rows, np.isin(first.ids, unselected))
+    found: dict[Round, NDArray[np.floating[Any]]] = {Round.SCREEN: first.effects.pull - explained}
     if last is not None:
         late = last.rows(last.ids[np.isin(last.ids, late_reference)])
-        known, measured = explained[first.rows(last.ids)], last.pull.astype(np.float64)
+        known, measured = explained[first.rows(last.ids)], last.effects.pull.astype(np.float64)
         center, origin = known[late].mean(axis=0), measured[late].mean(axis=0)
         deviations = known[late] - center
         variation = float((deviations**2).sum())
@@ -421,13 +423,13 @@ def round_measurements(
 
     seen = np.minimum(measured.seen, planned)
     factors = np.clip(shares(planned) / np.maximum(shares(seen), np.finfo(float).tiny), 1.0, _MOST)
-    pull = measured.pull * factors.mean(axis=1)[:, None]
+    mean, (contraction, pull), contractions = factors.mean(axis=1), measured.effects, measured.contractions
     return replace(
         measured,
         lifts=measured.lifts * factors,
         groups=(measured.groups * factors[:, :, None]).astype(measured.groups.dtype),
-        contractions=measured.contractions * factors,
-        pull=pull.astype(measured.pull.dtype),
+        effects=Pull(contraction * mean, (pull * mean[:, None]).astype(pull.dtype)),
+        contractions=None if contractions is None else contractions * factors,
     )
 
 

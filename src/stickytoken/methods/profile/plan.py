@@ -44,7 +44,7 @@ from stickytoken.methods.profile.anchors import (
     sources,
     vocabulary_anchors,
 )
-from stickytoken.methods.statistics import carrier_contractions, fit_pull
+from stickytoken.methods.statistics import Pull, carrier_contractions, fit_pull
 from stickytoken.unit_vectors import unit_vectors
 
 # Carriers of the first round, beside what the budget leaves for the others.
@@ -278,7 +278,7 @@ def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> floa
 
 
 def view_columns(view: View) -> tuple[str, str]:
-    """Name the columns of a view in a shard: lifts, rising, groups and contractions together; the pull."""
+    """Name the columns of a view in a shard: lifts, rising, groups and contraction together; the pull."""
     return f"{view.key}:numbers", f"{view.key}:pull"
 
 
@@ -296,6 +296,7 @@ class ProfileStage:
     counting: bool = False  # whether the copies that the tokenizer sees are counted
     layers: tuple[int, ...] | None = None  # whose vectors are read; None reads the encoder's own
     further: tuple[tuple[View, CarrierPanel], ...] = ()  # further views to measure in, their panels
+    erasing: bool = False  # whether contractions are kept by carrier too
 
     @property
     def carrier_texts(self) -> Sequence[str]:
@@ -328,34 +329,34 @@ class ProfileStage:
     ) -> Sequence[Mapping[str, Measured]]:
         """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions."""
         own = View(self.panel.vectors.shape[1])
-        (lifts, groups, rising), contractions, pulls = _measured(own, self.panel, vectors)
+        (lifts, groups, rising), effects, contractions = _measured(own, self.panel, vectors)
         rows: list[dict[str, Measured]] = [
             {
                 "lifts": lifts[row].tolist(),
                 "rising": rising[row].astype(np.float32),
                 "groups": groups[row].astype(np.float32).ravel(),
-                "contractions": contractions[row].astype(np.float32),
-                "pull": pulls[row],
+                "contraction": float(effects.contraction[row]),
+                "pull": effects.pull[row],
             }
+            | ({"contractions": contractions[row].astype(np.float32)} if self.erasing else {})
             for row in range(len(tokens))
         ]
         for view, panel in self.further:
-            (lifts, groups, rising), contractions, pulls = _measured(view, panel, vectors)
-            flat = groups.reshape(len(groups), -1)
-            together = np.concatenate([lifts, rising, flat, contractions], axis=1)
+            (lifts, groups, rising), effects, contractions = _measured(view, panel, vectors)
+            parts = [lifts, rising, groups.reshape(len(groups), -1), effects.contraction[:, None]]
+            together = np.concatenate([*parts, *([contractions] if self.erasing else [])], axis=1)
             numbers, pull = view_columns(view)
             for row, into in enumerate(rows):
-                into[numbers], into[pull] = together[row], pulls[row]
+                into[numbers], into[pull] = together[row], effects.pull[row]
         return rows
 
 
-def _measured(
-    view: View, panel: CarrierPanel, vectors: NDArray[np.float32]
-) -> tuple[Response, Vector, NDArray[np.float16]]:
-    """Return the lifts, the contraction by carrier, and the pull."""
+def _measured(view: View, panel: CarrierPanel, vectors: NDArray[np.float32]) -> tuple[Response, Pull, Vector]:
+    """Return the lifts, the pull and contraction, and the contraction by carrier."""
     units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
-    contractions, pull = carrier_contractions(panel.vectors, units), fit_pull(panel.vectors, units).pull
-    return panel.response(units), contractions, pull.astype(np.float16)
+    contraction, pull = fit_pull(panel.vectors, units)
+    by_carrier = carrier_contractions(panel.vectors, units)
+    return panel.response(units), Pull(contraction, pull.astype(np.float16)), by_carrier
 
 
 def round_stage(
@@ -380,4 +381,5 @@ def round_stage(
         seed=settings.seed,
         precision=precision,
         counting=settings.insertion is Insertion.WORDS and not getattr(encoder.tokenizer, "estimates", False),
+        erasing=settings.erasing,
     )

@@ -72,7 +72,7 @@ MEASURED_COLUMNS = (
 )
 # Of runs with the setting `erasing`.
 ERASING_COLUMNS = ("contraction_low", "contraction_high", "erases", "reason")
-TOKEN_COLUMNS = (*MEASURED_COLUMNS, *ERASING_COLUMNS, "precision")
+TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
 
 
 class Flagged(NamedTuple):
@@ -194,7 +194,9 @@ def erasures(
     with one another.
     """
     texts, ids = text_anchors(panel, plan), rounds[Round.SCREEN].ids
-    pulls: Mapping[Round, NDArray[np.floating[Any]]] = {step: each.pull for step, each in rounds.items()}
+    pulls: Mapping[Round, NDArray[np.floating[Any]]] = {
+        step: each.effects.pull for step, each in rounds.items()
+    }
     if embedding is not None:
         pulls = unexplained(rounds, embedding[ids], unselected, np.array(plan.late_reference))
     weights = {step: reach(pull, texts) for step, pull in pulls.items()}
