@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stickytoken.encoders.views import isoscore
+import profiled
+from stickytoken import load_encoder
+from stickytoken.encoders.views import isoscore, mean_similarity
 
 
 @given(st.integers(2, 40), st.data())
@@ -32,3 +34,14 @@ def test_a_gaussian_cloud_scores_as_the_published_steps_say():
 @pytest.mark.parametrize("covariance", [np.zeros((3, 3)), np.ones((1, 1))])
 def test_there_is_no_score_where_nothing_varies(covariance):
     assert isoscore(covariance) is None
+
+
+def test_the_score_of_a_vocabulary_is_that_of_its_unit_vectors():
+    encoder = load_encoder(profiled.planted_model(0))
+    found = mean_similarity(encoder)
+    vectors = encoder.encode(list(encoder.tokenizer.entries.values()), allow_zero=True).astype(np.float64)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert found.entries == len(units)
+    assert found.isoscore == pytest.approx(isoscore(np.cov(units, rowvar=False, bias=True)), abs=1e-6)
+    sampled = mean_similarity(encoder, most=200)
+    assert sampled.isoscore == pytest.approx(found.isoscore, abs=0.1)

@@ -57,6 +57,21 @@ class PlanRecord(Record):
         default=0.0, description="standard error of u; 0 if it rests on the whole vocabulary"
     )
 
+    isoscore: float | None = Field(
+        default=None,
+        description="evenness of the vocabulary's vectors; null in runs of earlier versions",
+    )
+
+    @property
+    def space(self) -> list[str]:
+        """Say in a line, if it is known, how evenly the vectors of the vocabulary use their space."""
+        if self.isoscore is None:
+            return []
+        return [
+            f"IsoScore {self.isoscore:.3f}: 0 if the vocabulary's vectors vary along one direction only, "
+            "1 if they vary alike along all"
+        ]
+
     @property
     def mean_similarity_text(self) -> str:
         """Write u with its standard error, if it has one."""
@@ -309,7 +324,7 @@ def model_means(
     keys: dict[View, str] = {}
     if reads_ids(encoder):
         # The version is increased when the same model gives another value.
-        parts = {"version": 1, "encoder": asdict(encoder.identity), "most": most}
+        parts = {"version": 2, "encoder": asdict(encoder.identity), "most": most}
         for view in wanted:
             of_view = {} if view == views.own else {"layer": view.layer, "dimension": view.dimension}
             keys[view] = f"mean-similarity-{digest(parts | of_view)}"

@@ -183,6 +183,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             f"an ordinary token lifts by {result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); "
             f"similarities spread by {plan.similarity_spread:.4f}; "
             f"mean similarity u = {plan.mean_similarity_text}",
+            *plan.space,
         ]
         if result.erasing:
             erase = "token erases" if result.erasing == 1 else "tokens erase"

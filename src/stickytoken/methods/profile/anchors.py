@@ -190,7 +190,7 @@ class ProfilePlanRecord(PlanRecord):
     @model_serializer(mode="wrap")
     def _without_empty_views(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = serialize(self)
-        for name in ("views", "narrow_limit"):
+        for name in ("views", "narrow_limit", "isoscore"):
             if not getattr(self, name):  # so that earlier versions read the plan
                 del written[name]
         return written

@@ -173,6 +173,7 @@ def make_profile_plan(
     order = np.random.default_rng([settings.seed, _REFERENCE]).permutation([token.id for token in vocabulary])
     return ProfilePlanRecord(
         **records[0].model_dump(exclude={"dimension", "layer", "spreads"}),
+        isoscore=means[views.own].isoscore,
         left_out=anchors.left_out,
         groups=[
             AnchorGroupRecord(name=group.name, weight=group.weight, kind=group.kind, spread=spread)

@@ -141,6 +141,7 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
             self._finding(run),
             f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
             f"mean similarity u = {run.plan.mean_similarity_text}",
+            *run.plan.space,
             f"{result.candidates} candidates reach a score of {result.score_threshold:.2f}; "
             f"a rate above {result.rate_threshold:.4f} is sticky: {result.sticky}",
         ]

@@ -336,6 +336,7 @@ def make_plan(
         mean_similarity=u.value,
         mean_similarity_entries=u.entries,
         mean_similarity_error=u.error,
+        isoscore=u.isoscore,
         left_out=left_out,
         similarity_deviation=float(np.abs(own - np.array([pair.similarity for pair in used])).max()),
         scoring=[PairRecord(**asdict(pair)) for pair in scoring],
