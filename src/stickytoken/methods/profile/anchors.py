@@ -220,16 +220,24 @@ class ProfileResultRecord(ResultRecord):
     ordinary_lift: float = Field(description="lift of the typical token")
     ordinary_spread: float = Field(description="standard deviation of the lifts of ordinary tokens")
     ordinary_contraction: float | None = Field(
-        default=None, description="contraction of the typical token; null without the setting erasing"
+        default=None, description="contraction of the typical token; absent without the setting erasing"
     )
     erasing: int | None = Field(
-        default=None, description="sticky tokens that erase texts; null without the setting erasing"
+        default=None, description="sticky tokens that erase texts; absent without the setting erasing"
     )
     empirical_null: bool = Field(
         description="whether false discoveries are controlled; with too few tokens, intervals decide"
     )
     screening_carriers: list[int] = Field(description="places in the plan of the first round's carriers")
     texts_per_token: float = Field(description="texts that shards encoded, per measured token")
+
+    @model_serializer(mode="wrap")
+    def _without_what_was_not_looked_for(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        for name in ("ordinary_contraction", "erasing"):
+            if written[name] is None:
+                del written[name]
+        return written
 
 
 # Keys of the generators, which make the draws independent.
