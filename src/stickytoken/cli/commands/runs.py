@@ -130,11 +130,10 @@ def _weight_lines(learned: EntryWeights) -> list[str]:
         return [
             f"{size}. {rows}. The vocabulary is too small, or its rows too alike, to tell what is ordinary."
         ]
-    count = learned.tokens["under_trained"].sum()
+    near = "entries as near to them as they are to one another"
     return [
-        f"{size}. {rows}; {count:,} entries lie as near to them as they do to one another, "
-        f"{len(learned.reachable):,} of which text can produce. What copies of such an entry do to a text is "
-        "open: `stickytoken detect` measures it."
+        f"{size}. {rows}; {near}: {learned.tokens['under_trained'].sum():,}, of which text can produce "
+        f"{len(learned.reachable):,}. What copies of them do, `stickytoken detect` measures."
     ]
 
 
