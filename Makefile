@@ -33,7 +33,7 @@ check: $(STAMP) docs ## run ruff and mypy, and build the documentation
 docs: $(STAMP) ## build the documentation in build/docs; a dead link is an error
 	$(BIN)/python website/build.py
 
-test: $(STAMP) ## run the tests (about 14 minutes of processor time)
+test: $(STAMP) ## run the tests (about 11 minutes of processor time)
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not nightly'
 
 test-all: $(STAMP) ## run all tests, those that a workflow runs at night too
