@@ -96,8 +96,8 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         revision: branch, tag or commit on the hub.
 
     Raises:
-        ModelError: There are no such files, a shard is missing, or no file has a floating-point matrix with
-            a row for every entry.
+        ModelError: There are no such files, one is missing or damaged, or none has a floating-point matrix
+            with a row for every entry.
         InputError: A revision is given for a folder.
     """
     matrices = _Matrices(_weight_files(str(model), revision), str(model), vocabulary.ids[-1] + 1)
@@ -110,6 +110,9 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     ids = np.array(vocabulary.ids)
     untrained = np.union1d(np.array(reserved, np.int64), np.setdiff1d(np.arange(len(rows)), ids))
     norms = np.concatenate([np.linalg.norm(part, axis=1) for part in rows.parts()])
+    if not np.isfinite(norms).all():
+        row = int(np.flatnonzero(~np.isfinite(norms))[0])
+        raise ModelError(f"row {row} of {rows.name} in {str(model)!r} is not finite: the weights are damaged")
     columns: dict[str, Any] = {"norm": norms[ids]} | dict.fromkeys(
         ("distance", "cosine_distance", "q_value", "under_trained")
     )
@@ -245,7 +248,10 @@ def _weight_files(model: str, revision: str | None) -> list[Path]:
     for place in places:
         found = sorted(place.glob("*.safetensors"))
         for index in place.glob("*.safetensors.index.json"):
-            listed = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+            try:
+                listed = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ModelError(f"{index} is no index of shards: {error!r}") from error
             if missing := sorted(listed - {path.name for path in found}):
                 raise ModelError(
                     f"{model!r} is incomplete: {index.name} names {missing[0]}, which is missing"

@@ -143,6 +143,18 @@ def test_folders_without_readable_weights_are_refused(tmp_path, vocabulary):
         entry_weights(tmp_path, vocabulary)
 
 
+def test_damaged_weights_and_indexes_are_refused(saved, vocabulary, rows):
+    broken = rows.copy()
+    broken[7, 3] = np.nan
+    folder = saved(**matrix(broken))
+    with pytest.raises(ModelError, match="row 7 "):
+        entry_weights(folder, vocabulary)
+    for index in ("no json", "[]", "{}"):
+        (folder / "model.safetensors.index.json").write_text(index)
+        with pytest.raises(ModelError, match="index of shards"):
+            entry_weights(folder, vocabulary)
+
+
 class Letters:
     """A tokenizer with one token per word that begins with an ASCII letter, and else one per character."""
 

@@ -24,7 +24,6 @@ from stickytoken.methods.probes import (
     Carrier,
     CarrierPanel,
     Response,
-    Vector,
     as_carriers,
     require_insertion,
     with_copies,
@@ -330,7 +329,7 @@ class ProfileStage:
     ) -> Sequence[Mapping[str, Measured]]:
         """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions."""
         own = View(self.panel.vectors.shape[1])
-        (lifts, groups, rising), effects, contractions = _measured(own, self.panel, vectors)
+        (lifts, groups, rising), effects, units = _measured(own, self.panel, vectors)
         rows: list[dict[str, Measured]] = [
             {
                 "lifts": lifts[row].tolist(),
@@ -339,25 +338,31 @@ class ProfileStage:
                 "contraction": float(effects.contraction[row]),
                 "pull": effects.pull[row],
             }
-            | ({"contractions": contractions[row].astype(np.float32)} if self.erasing else {})
             for row in range(len(tokens))
         ]
+        if self.erasing:
+            by_carrier = carrier_contractions(self.panel.vectors, units).astype(np.float32)
+            for into, contractions in zip(rows, by_carrier, strict=True):
+                into["contractions"] = contractions
         for view, panel in self.further:
-            (lifts, groups, rising), effects, contractions = _measured(view, panel, vectors)
+            (lifts, groups, rising), effects, units = _measured(view, panel, vectors)
             parts = [lifts, rising, groups.reshape(len(groups), -1), effects.contraction[:, None]]
-            together = np.concatenate([*parts, *([contractions] if self.erasing else [])], axis=1)
+            if self.erasing:
+                parts.append(carrier_contractions(panel.vectors, units))
+            together = np.concatenate(parts, axis=1)
             numbers, pull = view_columns(view)
             for row, into in enumerate(rows):
                 into[numbers], into[pull] = together[row], effects.pull[row]
         return rows
 
 
-def _measured(view: View, panel: CarrierPanel, vectors: NDArray[np.float32]) -> tuple[Response, Pull, Vector]:
-    """Return the lifts, the pull and contraction, and the contraction by carrier."""
+def _measured(
+    view: View, panel: CarrierPanel, vectors: NDArray[np.float32]
+) -> tuple[Response, Pull, NDArray[np.float32]]:
+    """Return the lifts, the pull and contraction, and the unit vectors, shape (T, K, d)."""
     units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
     contraction, pull = fit_pull(panel.vectors, units)
-    by_carrier = carrier_contractions(panel.vectors, units)
-    return panel.response(units), Pull(contraction, pull.astype(np.float16)), by_carrier
+    return panel.response(units), Pull(contraction, pull.astype(np.float16)), units
 
 
 def round_stage(
