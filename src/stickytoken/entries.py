@@ -101,15 +101,17 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         InputError: A revision is given for a folder.
     """
     matrices = _Matrices(_weight_files(str(model), revision), str(model), vocabulary.ids[-1] + 1)
-    rows, output = matrices.embedding, matrices.output or matrices.embedding
+    rows = matrices.embedding
     mark = word_mark(vocabulary.tokens)
     facts = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
-    reserved = [
-        k for k, token, text, category in facts if kind_of(token, text, category, mark) is Kind.UNUSED
-    ]
-    ids = np.array(vocabulary.ids)
-    untrained = np.union1d(np.array(reserved, np.int64), np.setdiff1d(np.arange(len(rows)), ids))
-    norms = np.concatenate([np.linalg.norm(part, axis=1) for part in rows.parts()])
+    trained = np.zeros(len(rows), bool)
+    trained[ids := np.array(vocabulary.ids)] = True
+    for k, token, text, category in facts:
+        if token[:1] in ("[", "<") and kind_of(token, text, category, mark) is Kind.UNUSED:
+            trained[k] = False
+    untrained = np.flatnonzero(~trained)
+    squares, moments = rows.moments()
+    norms = np.sqrt(squares)
     if not np.isfinite(norms).all():
         row = int(np.flatnonzero(~np.isfinite(norms))[0])
         raise ModelError(f"row {row} of {rows.name} in {str(model)!r} is not finite: the weights are damaged")
@@ -119,7 +121,11 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     if len(untrained):
         centre = rows.mean(untrained)
         distances = np.concatenate([np.linalg.norm(part - centre, axis=1) for part in rows.parts()])
-        columns |= {"distance": distances[ids], "cosine_distance": _cosine_distances(output, untrained)[ids]}
+        if output := matrices.output:
+            cosines = _cosine_distances(output, untrained, *output.moments())
+        else:
+            cosines = _cosine_distances(rows, untrained, squares, moments)
+        columns |= {"distance": distances[ids], "cosine_distance": cosines[ids]}
         ordinary = np.array([category.available for category in vocabulary.categories])
         columns |= _under_trained(distances[ids], ordinary, distances[untrained])
     types = dict.fromkeys(("norm", "distance", "cosine_distance", "q_value"), pl.Float64)
@@ -158,23 +164,19 @@ def _under_trained(
     return {"q_value": found, "under_trained": (found <= _FALSE_DISCOVERIES) & near}
 
 
-def _cosine_distances(matrix: _Matrix, untrained: NDArray[np.int64]) -> NDArray[np.float64]:
+def _cosine_distances(
+    matrix: _Matrix, untrained: NDArray[np.int64], squares: NDArray[np.float64], moments: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Compute cosine distances to the mean untrained row without the first principal component."""
-    mean = matrix.mean(np.arange(len(matrix)))
-    products = np.zeros((matrix.shape[1], matrix.shape[1]))
-    for part in matrix.parts():
-        centred = part - mean
-        products += centred.T @ centred
-    component = np.linalg.eigh(products)[1][:, -1]
+    component = np.linalg.eigh(moments)[1][:, -1]
     centre = matrix.mean(untrained)
     centre -= (centre @ component) * component
-    found = []
-    for part in matrix.parts():
-        rest = part - np.outer(part @ component, component)
-        lengths = np.linalg.norm(rest, axis=1) * np.linalg.norm(centre)
-        # A row of zeros has no direction.
-        found.append(1 - np.divide(rest @ centre, lengths, out=np.zeros(len(rest)), where=lengths > 0))
-    return np.concatenate(found)
+    products = np.concatenate([part @ np.stack([component, centre], axis=1) for part in matrix.parts()])
+    # What is left of a row is orthogonal to the component.
+    lengths = np.sqrt(np.maximum(squares - products[:, 0] ** 2, 0.0)) * np.linalg.norm(centre)
+    # A row of zeros has no direction.
+    similarities = np.divide(products[:, 1], lengths, out=np.zeros(len(matrix)), where=lengths > 0)
+    return np.asarray(1 - similarities)
 
 
 class _Matrix:
@@ -192,15 +194,29 @@ class _Matrix:
 
     def parts(self) -> Iterator[NDArray[np.float64]]:
         for start in range(0, len(self), _ROWS):
-            part = self._stored[start : min(start + _ROWS, len(self))]
-            yield part.double().numpy() if self.dtype == "BF16" else part.astype(np.float64)
+            yield self._read(start)
+
+    def _read(self, start: int) -> NDArray[np.float64]:
+        part = self._stored[start : min(start + _ROWS, len(self))]
+        return np.asarray(part.double() if self.dtype == "BF16" else part, np.float64)
+
+    def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the squared length of every row, and the covariance of the columns times the rows."""
+        squares = np.empty(len(self))
+        total, products = np.zeros(self.shape[1]), np.zeros((self.shape[1], self.shape[1]))
+        for start, part in zip(range(0, len(self), _ROWS), self.parts(), strict=True):
+            squares[start : start + len(part)] = np.einsum("ij,ij->i", part, part)
+            total += part.sum(axis=0)
+            products += part.T @ part
+        return squares, products - np.outer(total, total) / len(self)
 
     def mean(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
         """Average over some rows, places ascending."""
         total = np.zeros(self.shape[1])
-        for start, part in zip(range(0, len(self), _ROWS), self.parts(), strict=True):
-            own = places[(places >= start) & (places < start + _ROWS)] - start
-            total += part[own].sum(axis=0)
+        blocks = np.split(places, np.searchsorted(places, np.arange(_ROWS, len(self), _ROWS)))
+        for start, block in zip(range(0, len(self), _ROWS), blocks, strict=True):
+            if len(block):
+                total += self._read(start)[block - start].sum(axis=0)
         return total / len(places)
 
 
@@ -279,7 +295,8 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
     Returns:
         One row per script, most entries first: script (``none`` without letters), entries, share.
     """
-    scripts = [script_of(token.text) for token in vocabulary.available]
+    entries = zip(vocabulary.decoded, vocabulary.categories, strict=True)
+    scripts = [script_of(text) for text, category in entries if category.available]
     counted = pl.Series("script", scripts, pl.String).value_counts(name="entries")
     share = pl.col("entries") / max(1, len(scripts))
     return counted.with_columns(share.alias("share")).sort("entries", "script", descending=[True, False])

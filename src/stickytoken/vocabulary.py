@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -330,8 +331,14 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
 
 def script_of(text: str) -> str:
     """Return the script of most letters: ``Other`` for a rare script, ``none`` without letters."""
-    found = Counter(match.lastgroup for match in _SCRIPT.finditer(text))
-    return str(found.most_common(1)[0][0]) if found else NO_SCRIPT
+    found = Counter(script for script in map(_script_of_character, text) if script)
+    return found.most_common(1)[0][0] if found else NO_SCRIPT
+
+
+@lru_cache(maxsize=4096)
+def _script_of_character(character: str) -> str | None:
+    match = _SCRIPT.match(character)
+    return match and match.lastgroup
 
 
 _COPIES = 8

@@ -29,14 +29,15 @@ _OWN_TOKENIZER = ("entries", "special_ids", "decode_many", "encode_many")
 class HuggingFaceTokenizer:
     """Batched access to a tokenizer, without padding, truncation or clean-up.
 
-    It works on a copy of the Rust pipeline if there is one; one written in Python is called text by text.
+    It works on the Rust pipeline if there is one, on a copy if others use the tokenizer too; one written in
+    Python is called text by text.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, shared: bool = True) -> None:
         self._tokenizer = tokenizer
         self._backend: Tokenizer | None = None
         if (backend := _backend_of(tokenizer)) is not None:
-            self._backend = copy.deepcopy(backend)
+            self._backend = copy.deepcopy(backend) if shared else backend
             # A copy loses the first; a caller may have changed the others.
             self._backend.encode_special_tokens = getattr(
                 tokenizer, "split_special_tokens", backend.encode_special_tokens
@@ -108,7 +109,7 @@ class HuggingFaceTokenizer:
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode each list of ids, keeping special tokens, without clean-up."""
         if self._backend is not None:
-            return self._backend.decode_batch([list(row) for row in ids], skip_special_tokens=False)
+            return self._backend.decode_batch(ids, skip_special_tokens=False)
         return [
             self._tokenizer.decode(list(row), skip_special_tokens=False, clean_up_tokenization_spaces=False)
             for row in ids

@@ -309,22 +309,20 @@ def load_tokenizer(
             options = {"revision": revision, "trust_remote_code": trust_remote_code}
             for repository in preferred:
                 with suppress(OSError):  # raised if the repository does not exist or has no tokenizer
-                    return HuggingFaceTokenizer(_auto_tokenizer(repository, **options))
-            return HuggingFaceTokenizer(_auto_tokenizer(last, **options))
+                    return _auto_tokenizer(repository, **options)
+            return _auto_tokenizer(last, **options)
     folder = tokenizer_folder(Path(source.location), source.name)
     files = {path.name for path in folder.iterdir()}
     with explained(source, "tokenizer"):
         if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
-            return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
-        return HuggingFaceTokenizer(
-            _auto_tokenizer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
-        )
+            return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")), shared=False)
+        return _auto_tokenizer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
 
 
-def _auto_tokenizer(location: str, **options: Any) -> Any:
+def _auto_tokenizer(location: str, **options: Any) -> HuggingFaceTokenizer:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(location, **options)
+    return HuggingFaceTokenizer(AutoTokenizer.from_pretrained(location, **options), shared=False)
 
 
 def tokenizer_folder(folder: Path, name: str) -> Path:
