@@ -37,7 +37,7 @@ _LEAST_ORDINARY = 200
 _UNTRAINED_QUANTILE = 0.95
 # Rows that are copied out of the file at a time.
 _ROWS = 8192
-_FLOATS = ("F64", "F32", "F16", "BF16")
+_STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _INPUT_NAMES = ("word_embeddings", "embed_tokens", "wte", "shared", "tok_embeddings", "embed")
 _OUTPUT_NAMES = ("lm_head", "embed_out", "predictions.decoder", "output")
 
@@ -180,25 +180,31 @@ def _cosine_distances(
 
 
 class _Matrix:
-    """One matrix of a weight file, read a few thousand rows at a time from the mapped file."""
+    """One matrix of a weight file, read a few thousand rows at a time.
 
-    def __init__(self, path: Path, name: str, stored: Any) -> None:
-        self.name, self._stored = name, stored
-        self.shape, self.dtype = tuple(stored.get_shape()), str(stored.get_dtype())
-        if self.dtype == "BF16":  # NumPy has no such type, and torch takes seconds to import
-            with safetensors.safe_open(path, framework="pt") as tensors:
-                self._stored = tensors.get_slice(name)
+    It is read, not mapped, so that memory stays small, and without torch, which BF16 would need elsewhere.
+    """
+
+    def __init__(self, path: Path, name: str, dtype: str, shape: Sequence[int], offset: int) -> None:
+        self.name, self.dtype, self.shape = name, dtype, tuple(shape)
+        self._path, self._offset = path, offset
 
     def __len__(self) -> int:
-        return int(self.shape[0])
+        return self.shape[0]
 
     def parts(self) -> Iterator[NDArray[np.float64]]:
         for start in range(0, len(self), _ROWS):
             yield self._read(start)
 
     def _read(self, start: int) -> NDArray[np.float64]:
-        part = self._stored[start : min(start + _ROWS, len(self))]
-        return np.asarray(part.double() if self.dtype == "BF16" else part, np.float64)
+        stored, width = np.dtype(_STORED[self.dtype]), self.shape[1]
+        count = min(_ROWS, len(self) - start) * width
+        numbers = np.fromfile(
+            self._path, stored, count, offset=self._offset + start * width * stored.itemsize
+        )
+        if self.dtype == "BF16":  # the upper half of a float32
+            numbers = (numbers.astype("<u4") << 16).view("<f4")
+        return numbers.reshape(-1, width).astype(np.float64)
 
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the squared length of every row, and the covariance of the columns times the rows."""
@@ -231,16 +237,19 @@ class _Matrices:
         quantized = ""
         for path in paths:
             try:
-                with safetensors.safe_open(path, framework="np") as tensors:
-                    stored = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+                with safetensors.safe_open(path, framework="np"), path.open("rb") as file:
+                    size = int.from_bytes(file.read(8), "little")
+                    header = json.loads(file.read(size))
             except (OSError, safetensors.SafetensorError) as error:
                 raise ModelError(f"{path} is no readable safetensors file: {error}") from error
-            for name, tensor in stored.items():
-                if tensor.get_dtype() in _FLOATS:
-                    if len(tensor.get_shape()) == 2 and tensor.get_shape()[0] >= entries:
-                        wide.append(_Matrix(path, name, tensor))
+            header.pop("__metadata__", None)
+            for name, tensor in header.items():
+                dtype, shape = tensor["dtype"], tensor["shape"]
+                if dtype in _STORED:
+                    if len(shape) == 2 and shape[0] >= entries:
+                        wide.append(_Matrix(path, name, dtype, shape, 8 + size + tensor["data_offsets"][0]))
                 elif any(part in name for part in _INPUT_NAMES[:-1]):
-                    quantized = f": {name} is quantized ({tensor.get_dtype()})"
+                    quantized = f": {name} is quantized ({dtype})"
         inputs = [each for part in _INPUT_NAMES for each in wide if part in each.name]
         if not inputs:
             raise ModelError(
