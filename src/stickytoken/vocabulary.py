@@ -338,7 +338,7 @@ def script_of(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _script_of_character(character: str) -> str | None:
     match = _SCRIPT.match(character)
-    return match and match.lastgroup
+    return str(match.lastgroup) if match else None
 
 
 _COPIES = 8
