@@ -131,7 +131,6 @@ def write_block(block: str, card: str | Path) -> bool:
 
 
 def _place(card: bytes, name: str) -> tuple[int, int]:
-    """Find where the earlier block begins and ends."""
     begins, ends = list(_BEGIN.finditer(card)), list(_END.finditer(card))
     whole = len(begins) == len(ends) == 1 and len(_LOOSE.findall(card)) == 2
     if whole and begins[0].start() < ends[0].start():
@@ -148,7 +147,6 @@ SHARE_TASK = "sticky_tokens_per_10000"
 
 
 def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
-    """Return one entry per measure that the run has: the worst lift, and the share of sticky tokens."""
     from huggingface_hub import EvalResultEntry
 
     require_id("the data set", dataset)
@@ -170,7 +168,6 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
 
 
 def require_id(what: str, name: str) -> None:
-    """Refuse what cannot be the id of a repository on the hub."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 

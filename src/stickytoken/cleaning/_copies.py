@@ -17,8 +17,6 @@ _MOST_OF = 0.75
 
 
 class Company(NamedTuple):
-    """How similar the neighbours of a word's copies are."""
-
     alike: float  # pairs of copies with the same word before them, and pairs with the same word behind them
     chance: float  # how many such pairs copies would have that stand at random places
     varied: float  # share of different words among the neighbours
@@ -52,7 +50,6 @@ class Document:
 
     @cached_property
     def evenness(self) -> float:
-        """The probability that two units are equal."""
         return sum(len(places) ** 2 for places in self.positions.values()) / max(1, len(self)) ** 2
 
     def company(self, places: Sequence[int]) -> Company:
@@ -75,14 +72,12 @@ class Document:
         return Company(alike, chance, different / max(1, neighbours))
 
     def is_listed(self, places: Sequence[int]) -> bool:
-        """Whether most copies are on a line of their own, as in a list or table."""
         if not self._line_ends:
             return False
         lines = [bisect(self._line_ends, self.units.starts[place]) for place in places]
         return sum(after - before == 1 for before, after in pairwise(lines)) >= _MOST_OF * (len(lines) - 1)
 
     def bare(self, places: Sequence[int]) -> float:
-        """Return the share of copies that stand between single spaces or at an end of the text."""
         return sum(map(self._bare.__getitem__, places)) / len(places)
 
     @cached_property
@@ -128,11 +123,7 @@ _COMMON_SHARE = 0.2
 
 
 def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
-    """Return the places of copies of flagged words.
-
-    Copies are found where at least four have at most two other words between each, or where the whole text
-    has more than its length explains and their company says that they were put in.
-    """
+    """At least four with at most two words between each, or more in a text than its length explains."""
     found: set[int] = set()
     for key in words.intersection(document.positions):
         places = document.positions[key]
@@ -164,7 +155,6 @@ def _is_common(key: str) -> bool:
 
 
 def _close_groups(places: Sequence[int], farthest: int, least: int) -> Iterator[tuple[int, int]]:
-    """Yield groups of enough neighbouring places that are close together."""
     start = 0
     for number in range(1, len(places) + 1):
         if number == len(places) or places[number] - places[number - 1] > farthest:
@@ -210,11 +200,7 @@ _DENSE_SHARE = 5
 
 
 def planted_copies(document: Document, words: frozenset[str], runs: Iterable[Stretch]) -> set[int]:
-    """Return the places of copies of unflagged words.
-
-    Without a flag more must come together: many copies in ever new company, or copies at regular distances,
-    in each case between plain spaces.
-    """
+    """Find unflagged words with many copies in ever new company, or at regular distances."""
     found: set[int] = set()
     taken = {place for run in runs for place in range(run.first, run.last)}
     for key, everywhere in document.positions.items():

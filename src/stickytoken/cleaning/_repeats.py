@@ -23,8 +23,6 @@ MIXED_RUN = 16
 
 
 class Stretch(NamedTuple):
-    """Units in which something is repeated."""
-
     first: int
     last: int  # the unit behind the last one
     period: int  # how many units one copy takes; 0 for a few words in no fixed order
@@ -57,7 +55,6 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
 
 
 def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
-    """Extend a repeated phrase as far as it goes on."""
     step = 1
     while step:
         if keys[last : last + step] == keys[last - period : last - period + step]:
@@ -74,7 +71,6 @@ def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stre
 
 
 def _widened(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
-    """Extend a stretch as far as it has no other words."""
     while first > 0 and keys[first - 1] in words:
         first -= 1
     while last < len(keys) and keys[last] in words:
@@ -157,8 +153,6 @@ _LONGEST_DECOMPOSED = 4
 
 
 class _WordReader:
-    """Divides words into parts, and remembers the words that it has seen."""
-
     def __init__(self, flagged: Iterable[str]) -> None:
         words = frozenset(flagged)
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
@@ -176,7 +170,6 @@ class _WordReader:
         return True
 
     def parts(self, word: str) -> tuple[Part, ...]:
-        """Return the parts of a word in order; invisible characters alone are not a part."""
         return self._remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._divided(word)
 
     def _divided(self, word: str) -> tuple[Part, ...]:
@@ -263,7 +256,6 @@ def _normalised(word: str, start: int, end: int, stop: int) -> tuple[str, Sequen
 
 
 def _around_ideographs(key: str) -> Iterator[tuple[int, int]]:
-    """Divide a key: each ideograph alone, other characters together."""
     start = 0
     for match in _IDEOGRAPHS.finditer(key):
         if match.start() > start:
@@ -292,8 +284,6 @@ class Units(NamedTuple):
 
 
 class UnitReader:
-    """Cuts texts into units."""
-
     def __init__(self, flagged: Iterable[str]) -> None:
         texts = {text.strip() for text in flagged} - {""}
         words = {_key_of(text) for text in texts if _key_of(text).isalnum()}
@@ -306,7 +296,6 @@ class UnitReader:
 
     @cached_property
     def _unicode_word(self) -> regex.Pattern[str]:
-        """Letters and digits, with the marks and invisible characters among them."""
         import regex  # takes longer to import than a cleaner to load
 
         return regex.compile(_either(sorted(self._literals), _WORD), regex.IGNORECASE)
@@ -319,12 +308,10 @@ class UnitReader:
         return words if self._words.all_whole(words) else None
 
     def read_plain(self, text: str, keys: list[str]) -> Units:
-        """Return the units of a text with plain keys."""
         spans = [match.span() for match in self._lower_word.finditer(text.lower())]
         return Units(keys, [start for start, _ in spans], [end for _, end in spans])
 
     def read(self, text: str) -> Units:
-        """Return the units of a text."""
         keys: list[str] = []
         starts: list[int] = []
         ends: list[int] = []

@@ -16,8 +16,6 @@ _NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 
 
 class SpecialFinder:
-    """Finds the text of special tokens."""
-
     def __init__(self, specials: Iterable[str]) -> None:
         texts = {text.strip() for text in specials}
         source = alternation(texts)
@@ -64,7 +62,6 @@ class SpecialFinder:
         ]
 
     def _kept(self, plain: str, pattern: re.Pattern[str]) -> tuple[list[tuple[int, int]], dict[int, str]]:
-        """Return the parts of a text that are kept, and a name for each removal by where it begins."""
         kept: list[tuple[int, int]] = []
         names: dict[int, str] = {}
         place = 0
@@ -102,8 +99,6 @@ class SpecialFinder:
 
 
 class _Offsets:
-    """Offsets in a text of the characters that are left without the invisible ones."""
-
     def __init__(self, gaps: Iterable[re.Match[str]]) -> None:
         self._starts, self._left_out = [0], [0]
         for gap in gaps:

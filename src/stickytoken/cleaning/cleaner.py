@@ -36,16 +36,12 @@ _PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str
 
 
 class Edit(NamedTuple):
-    """One replacement."""
-
     start: int
     end: int  # behind the last character that is replaced
     text: str  # what takes their place
 
 
 class EditedText:
-    """A text as it is now, and where its parts come from."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         # Pieces of the present text: where each begins, where in the original, and whether it is from there.
@@ -53,11 +49,9 @@ class EditedText:
         self._origins = [(0, True)]
 
     def original(self, start: int, end: int) -> tuple[int, int]:
-        """Return the part of the original that a part of the present text comes from."""
         return self._origin(start), (self._origin(end - 1) + 1 if end > start else self._origin(start))
 
     def apply(self, edits: Sequence[Edit]) -> None:
-        """Make several edits, given in order, which do not overlap."""
         parts: list[str] = []
         origins: list[tuple[int, bool]] = []
         size = len(self.text)
@@ -331,7 +325,6 @@ class Cleaner:
     def _plan(
         self, edited: EditedText, spans: Iterable[Span], removals: list[Removal], margin: int
     ) -> list[Edit]:
-        """Plan the edits of one round, and note what they remove."""
         text = edited.text
         edits: list[Edit] = []
         done = 0
@@ -380,7 +373,6 @@ CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
 
 
 def open_cleaner(source: CleanerSource) -> Cleaner:
-    """Return the cleaner for any supported source."""
     if isinstance(source, Cleaner):
         return source
     if isinstance(source, Mapping):
@@ -410,8 +402,6 @@ _REPLACED = "surrogateescape"
 
 
 class CleanedLine(NamedTuple):
-    """One line."""
-
     number: int  # from 1
     before: str  # as it was, without its end
     cleaned: Cleaned
@@ -420,8 +410,6 @@ class CleanedLine(NamedTuple):
 
 @dataclass(slots=True)
 class LineTotals:
-    """What was counted over all lines so far."""
-
     lines: int = 0
     changed: int = 0
     removed: Counter[SpanKind] = field(default_factory=Counter)  # or replaced or escaped

@@ -95,15 +95,12 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
 
 
 class SpanFinder:
-    """Rules, prepared for many texts."""
-
     def __init__(self, rules: CleaningRules) -> None:
         self.specials = SpecialFinder(rules.specials)
         self._reader = UnitReader(rules.words)
         self._copies = rules.longest_run + 1
 
     def find(self, text: str) -> list[Span]:
-        """Find the spans of a text."""
         specials = [
             Span(start, end, SpanKind.SPECIAL, name, copies, first_end)
             for start, end, name, copies, first_end in self.specials.find(text)
@@ -151,7 +148,6 @@ class SpanFinder:
     def _spans(
         self, document: Document, runs: Sequence[Stretch], flagged: set[int], planted: set[int]
     ) -> Iterator[Span]:
-        """Turn runs and single copies into spans."""
         units = document.units
         keys = units.keys
         for run in runs:
@@ -175,7 +171,6 @@ class SpanFinder:
                 yield _span(units, group, kind, keys[group[0]], len(group), 1)
 
     def _is_run(self, document: Document, stretch: Stretch) -> bool:
-        """Whether a stretch is more than a row of numbers in a table, or a line of code."""
         keys = document.keys[stretch.first : stretch.last]
         words = set(keys)
         if not words.isdisjoint(self._reader.flagged):
@@ -258,7 +253,6 @@ def _without_overlaps(spans: list[Span]) -> list[Span]:
 
 @lru_cache(maxsize=_FINDERS)
 def finder_of(rules: CleaningRules) -> SpanFinder:
-    """Return the finder for some rules, prepared once."""
     return SpanFinder(rules)
 
 

@@ -75,7 +75,6 @@ def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 def _parameters(
     function: _Command, hints: dict[str, Any], groups: dict[str, Any], rare: frozenset[str]
 ) -> Iterator[inspect.Parameter]:
-    """Yield the parameters of a function with those of its groups in their places, each with its help."""
     own = inspect.signature(function).parameters
     for name in (*own, "verbosity"):
         group = VerbosityOptions if name == "verbosity" else groups.get(name)
@@ -162,7 +161,6 @@ def _value(option: TyperOption) -> str | None:
 
 
 def _key(param: Any) -> str:
-    """Return the name of an option in --set and in files, such as ``token-budget``."""
     return str(max(param.opts, key=len)).lstrip("-")
 
 
@@ -190,7 +188,6 @@ def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
 
 
 def value_of(option: TyperOption) -> str:
-    """Say what the value of an option is: its choices, or its kind."""
     kind = option.type_descriptor.annotation
     kind = next(iter(getattr(kind, "__args__", ())), kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -220,8 +217,6 @@ _SET = Annotated[
 
 
 class ProjectTable(NamedTuple):
-    """The table [tool.stickytoken] of a pyproject.toml."""
-
     file: Path
     table: dict[str, Any]
     model_line: int  # the line that names the model, or else the one that opens the table
@@ -293,7 +288,6 @@ def _of_all(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_command(ctx: Any, document: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Return the table of the command at hand; tables of other commands are theirs."""
     tables = {name: each for name, each in document.items() if isinstance(each, dict)}
     for name in (name for name in tables if name not in ctx.parent.command.commands):
         raise InputError(f"{file} has a table [{visible(name)}], and there is no such command")

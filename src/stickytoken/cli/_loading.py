@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 def load(
     model: str, loading: LoadingOptions, prompting: PromptingOptions, *, tokenizer_needed: bool = True
 ) -> stickytoken.Encoder:
-    """Load the model that the options name, on this machine or behind an endpoint."""
     from stickytoken.encoders.endpoint.options import names_endpoint
 
     _require_own(model, loading)
@@ -72,7 +71,6 @@ def load(
 
 
 def _told_of_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
-    """Say what the server of an encoder does, and from now on its long pauses."""
     encoder.endpoint.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.capabilities
     length = "reads any length that was tried"
@@ -133,7 +131,7 @@ def load_for(
 def require_found(
     source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
 ) -> str:
-    """Return the name of the model that `load_for` would load, and refuse early one that does not exist."""
+    """Return the name of the model that `load_for` would load; refuse early one that does not exist."""
     from stickytoken.detection.run import recorded_loading
     from stickytoken.encoders.endpoint.options import names_endpoint
     from stickytoken.encoders.loading.load import require_model
@@ -150,7 +148,6 @@ def require_found(
 
 @contextmanager
 def _named_by(source: str) -> Iterator[None]:
-    """Add to an error that it is about the model of a run."""
     try:
         yield
     except ModelError as error:
@@ -158,7 +155,6 @@ def _named_by(source: str) -> Iterator[None]:
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:
-    """Say which layer of a prompted language model is read and why, and which one contrast changes."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
     if isinstance(encoder, CausalPromptEncoder) and encoder.spec is not None:
@@ -250,7 +246,6 @@ def _described(estimate: CostEstimate) -> str:
 
 
 def silence_transformers() -> None:
-    """Switch off the progress bars and log lines of transformers, except with `--verbose`."""
     verbose = console.current_verbosity() is console.Verbosity.VERBOSE
     # transformers reads the variable when it is imported, before the calls below can have an effect.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "warning" if verbose else "error")
@@ -285,7 +280,6 @@ def collector_paused() -> Iterator[None]:
 
 
 def run_in(source: str, model: str | None) -> stickytoken.Run | None:
-    """Open the run that the source names; None where it names a model."""
     from stickytoken.detection.run import is_run, open_run
 
     if is_run(source):
@@ -296,7 +290,6 @@ def run_in(source: str, model: str | None) -> stickytoken.Run | None:
 
 
 def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
-    """Find the ids of tokens that `--tokens` names; None where it names none."""
     from stickytoken.data.tables import TABLE_SUFFIXES
     from stickytoken.detection.selection import find_named, token_ids_from_file
     from stickytoken.vocabulary import categorize

@@ -204,7 +204,6 @@ class EndpointLoadingOptions(LoadingOptions):
 
     @property
     def given(self) -> list[str]:
-        """The options that only an endpoint has and that were passed."""
         settings = ("tokenizer", "candidates", "request_dimensions", "key_variable", "price_per_million")
         found = [f"--set {name.replace('_', '-')}" for name in settings if getattr(self, name) is not None]
         return [*found, "--max-cost"] if self.max_cost is not None else found

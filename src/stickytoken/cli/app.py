@@ -44,7 +44,6 @@ class CommandGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command that the arguments name; report wrong usage in one line."""
         try:
             status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra) or 0
         except typer.TyperException as error:
@@ -58,38 +57,30 @@ class CommandGroup(TyperGroup):
         return status
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; turn user errors, an interrupt and a closed pipe into exit statuses."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.TyperException):
             raise
         except BaseException as error:
-            status = _status(error, ctx.invoked_subcommand)
-            if status is None:
+            status = FAILED
+            if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
+                console.ignore_interrupts()
+                said = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
+                if ctx.invoked_subcommand in _AFTER_INTERRUPT:
+                    said.append(_AFTER_INTERRUPT[ctx.invoked_subcommand])
+                console.print_error(f"interrupted: {'; '.join(said)}" if said else "interrupted")
+                status = console.INTERRUPTED
+            elif isinstance(error, StickyTokenError):
+                console.print_error(f"error: {error}")
+            elif isinstance(error, BrokenPipeError):
+                console.silence_stdout()
+                status = console.CLOSED_PIPE
+            elif isinstance(error, OSError) and console.is_full(error):
+                console.silence_stdout()
+                console.print_error(f"error: the output could not be written: {error.strerror}")
+            else:
                 raise
             raise typer.Exit(status) from error
-
-
-def _status(error: BaseException, command: str | None) -> int | None:
-    """Print the line for an error and return the exit status; None where the error is a defect."""
-    if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
-        console.ignore_interrupts()
-        said = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
-        if command in _AFTER_INTERRUPT:
-            said.append(_AFTER_INTERRUPT[command])
-        console.print_error(f"interrupted: {'; '.join(said)}" if said else "interrupted")
-        return console.INTERRUPTED
-    if isinstance(error, StickyTokenError):
-        console.print_error(f"error: {error}")
-        return FAILED
-    if isinstance(error, BrokenPipeError):
-        console.silence_stdout()
-        return console.CLOSED_PIPE
-    if isinstance(error, OSError) and console.is_full(error):
-        console.silence_stdout()
-        console.print_error(f"error: the output could not be written: {error.strerror}")
-        return FAILED
-    return None
 
 
 _FINDING = (tokens, detect, judge, show, probe, report, compare, published, card)

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 class Verbosity(IntEnum):
-    """How much is printed besides results and errors."""
-
     QUIET = 0
     NORMAL = 1
     VERBOSE = 2
@@ -56,11 +54,7 @@ def current_verbosity() -> Verbosity:
 
 @contextmanager
 def verbosity(level: Verbosity) -> Iterator[None]:
-    """Set the verbosity for a block, and print log records on stderr as far as it allows.
-
-    Normally these are the warnings of this package. Verbose adds what this package resolved, and the
-    messages of the libraries underneath.
-    """
+    """Set the verbosity for a block, and print log records on stderr as far as it allows."""
     verbose = level is Verbosity.VERBOSE
     package, root = logging.getLogger(_PACKAGE), logging.getLogger()
     before = package.level, package.propagate, root.level
@@ -81,8 +75,6 @@ def verbosity(level: Verbosity) -> Iterator[None]:
 
 
 class _LogLines(logging.Handler):
-    """Prints a warning of this package as a note, and other records under their library's name."""
-
     def emit(self, record: logging.LogRecord) -> None:
         library = record.name.partition(".")[0]
         note = library == _PACKAGE and record.levelno >= logging.WARNING
@@ -116,7 +108,6 @@ def print_json(document: Any) -> None:
 
 
 def print_document(text: str) -> None:
-    """Write a document whose text is already harmless."""
     sys.stdout.write(text)
 
 
@@ -126,7 +117,6 @@ def print_table(
     rows: Iterable[Sequence[Any]],
     digits: Sequence[int | None] | None = None,
 ) -> None:
-    """Print a table: numbers on the right, text escaped and never read as markup."""
     body = [list(row) for row in rows]
     digits = [None] * len(columns) if digits is None else digits
     cells = [[_cell(value, digit) for value, digit in zip(row, digits, strict=True)] for row in body]
@@ -178,7 +168,6 @@ def inform(message: str) -> None:
 
 @contextmanager
 def status(message: str) -> Iterator[None]:
-    """Show a spinner on stderr while something takes time, unless the user asked for quiet."""
     if current_verbosity() is Verbosity.QUIET:
         yield
         return
@@ -218,7 +207,6 @@ def harmless(text: str) -> str:
 
 
 def print_csv(rows: pl.DataFrame) -> None:
-    """Write a table as CSV on stdout; texts are escaped."""
     import polars as pl
 
     texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
@@ -247,10 +235,7 @@ def was_interrupted() -> bool:
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C from now on, because the command is ending with the status of the first one.
-
-    Libraries with a signal handler of their own raise KeyboardInterrupt, and Python raises it again later.
-    """
+    """Ignore Ctrl-C from now on: Python and libraries with a handler of their own may raise it again."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -279,10 +264,7 @@ _BARS: list[Bars] = []
 
 @contextmanager
 def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
-    """Yield a callback that shows how far each stage is.
-
-    A terminal gets a bar per stage; a log file gets a line every `interval` seconds and when a stage ends.
-    """
+    """A terminal gets a bar per stage; a log file a line every `interval` seconds and when a stage ends."""
     console, quiet = Console(stderr=True), current_verbosity() is Verbosity.QUIET
     on_terminal = console.is_terminal
     bars = Bars(
@@ -363,7 +345,6 @@ def late_progress(seconds: float) -> Iterator[ProgressCallback]:
 
 @contextmanager
 def bars_hidden() -> Iterator[None]:
-    """Take the bars off the terminal while something else is printed or asked there."""
     hidden = [bars for bars in _BARS if bars.live.is_started]
     for bars in hidden:
         bars.stop()

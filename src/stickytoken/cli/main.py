@@ -17,7 +17,6 @@ from stickytoken.cli.console import (
 
 
 def main() -> None:
-    """Run the command line and exit with its status."""
     # Threads that wait for one another sleep. By default they spin, which costs most of the speed as soon as
     # another program wants the processor; torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

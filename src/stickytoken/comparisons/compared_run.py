@@ -23,8 +23,6 @@ from stickytoken.vocabulary import Category
 
 
 class CopiesNeeded(NamedTuple):
-    """How many copies make a lift serious, among the numbers that were tried."""
-
     enough: int | None  # the fewest copies with a serious lift; None if no number that was tried is enough
     too_few: int | None  # the next smaller number that was tried; None if the smallest is enough
 
@@ -67,11 +65,7 @@ class ExactShare(NamedTuple):
 
 
 def exact_share(count: int, total: int, confidence: float) -> ExactShare:
-    """Compute a share and its exact interval (Clopper and Pearson 1934, Biometrika 26:404).
-
-    The interval covers the true share at least as often as it claims, also for no or few cases, where
-    normal approximations fail.
-    """
+    """Compute a share and its exact interval (Clopper and Pearson 1934, Biometrika 26:404)."""
     from scipy.stats import beta
 
     outside = (1 - confidence) / 2
@@ -86,8 +80,6 @@ _QUANTILES = (0.5, 0.99)
 
 
 class Examined(StrEnum):
-    """Which tokens a run examined."""
-
     WHOLE = "all available tokens"
     SAMPLE = "a random sample"
     CHOSEN = "chosen tokens"
@@ -131,7 +123,6 @@ class ComparedRun:
 
     @cached_property
     def worst(self) -> WorstToken | None:
-        """The worst token; None if no token could be ranked."""
         ranked, rows = self.run.method.ranked_by.key, self.run.sticky
         if rows.is_empty():
             rows = self.run.tokens.sort(ranked, "token_id", descending=[True, False], nulls_last=True)
@@ -153,7 +144,6 @@ class ComparedRun:
 
     @cached_property
     def copies(self) -> CopiesNeeded | None:
-        """How many copies of the worst token make its lift serious; None where the run cannot tell."""
         evidence = self.run.evidence
         if self.worst is None or self.scale is None or evidence is None:
             return None
@@ -167,7 +157,6 @@ class ComparedRun:
 
     @cached_property
     def is_repaired(self) -> bool:
-        """Whether the model of the run is a repaired one, by the record in its folder."""
         try:
             record = finished_repair(Path(self.run.model_name))
         except (RunError, OSError, ValueError):  # damaged, or a name that is no path
@@ -176,7 +165,6 @@ class ComparedRun:
 
     @property
     def encoder(self) -> dict[str, Any]:
-        """What the identity of the run says of the model."""
         found = self.run.record.identity_parts.get("encoder")
         return dict(found) if isinstance(found, dict) else {}
 
@@ -190,7 +178,6 @@ class ComparedRun:
 
     @property
     def tone(self) -> str:
-        """How bad it is: ``severe``, ``serious``, ``mild`` or ``clean``."""
         return tone_of(self.run.sticky)
 
 
@@ -220,8 +207,6 @@ _LEAST_SHARED = 20
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two runs agree on the tokens that both looked at."""
-
     first: str  # name of one run
     second: str  # name of the other
     shared: int  # tokens that both looked at, by vocabulary string
@@ -232,8 +217,6 @@ class Agreement:
 
 @dataclass(frozen=True)
 class ComparedToken:
-    """A token that at least one run calls sticky."""
-
     token: str  # its text
     # By run, how far it moves unrelated texts beyond an ordinary token, in standard deviations of the model's
     # similarities; None where the run does not say
@@ -242,7 +225,7 @@ class ComparedToken:
 
 
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
-    """List every token that a run calls sticky; those that most runs flag, and most strongly, first."""
+    """Those that most runs flag, and most strongly, come first."""
     known: list[dict[str, tuple[float | None, str | None]]] = []
     for each in runs:
         rows = each.run.tokens.select("token", deviations(each.scale).alias("sd"), "verdict")
@@ -260,7 +243,7 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
 
 
 def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
-    """Compare two runs; tokens are matched by vocabulary string, which models may share."""
+    """Tokens are matched by vocabulary string, which models may share."""
     from scipy.stats import spearmanr
 
     ours, theirs = (

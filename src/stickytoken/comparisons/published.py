@@ -45,7 +45,6 @@ class BesideRun:
     chance: float | None
 
     def in_words(self) -> list[str]:
-        """Say how the run stands to the published tokens."""
         examined = len(self.tokens) - self.unknown - self.unexamined
         found = [f"the run calls {self.sticky} of the {examined} published tokens that it examined sticky"]
         if self.chance is not None:
@@ -66,7 +65,6 @@ class BesideRun:
 
 @cache
 def published_models() -> pl.DataFrame:
-    """Return one row per model, in the order of the paper."""
     return _table("published_models.csv")
 
 
@@ -99,7 +97,6 @@ def published_tokens(name: str) -> pl.DataFrame:
 
 
 def beside_run(run: Run, name: str) -> BesideRun:
-    """Put the published tokens of a model beside a run of this model, by any method."""
     from scipy.stats import kstest
 
     published = published_tokens(name)

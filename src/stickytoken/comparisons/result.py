@@ -31,8 +31,6 @@ class Measure(StrEnum):
 
 
 class Answer(StrEnum):
-    """Whether a measure can be compared, the best answer first."""
-
     YES = "comparable"
     CARE = "with care"
     NO = "not comparable"
@@ -53,7 +51,6 @@ class Comparability(NamedTuple):
 
 
 def comparability(runs: Sequence[ComparedRun]) -> Comparability:
-    """Say for each measure whether it can be compared between the runs, and why not."""
     order = list(Answer)
     reasons = sorted(_reasons(runs), key=lambda each: -order.index(each.answer))
     answers = {
@@ -99,7 +96,6 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _texts(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Compare the texts that lifts were measured on: the corpus first, then the anchors themselves."""
     if groups := _differing(runs, lambda each: each.run.record.corpus.source):
         yield Reason(Answer.NO, f"the runs used different texts ({groups}), and a lift depends on the texts")
         return
@@ -189,7 +185,6 @@ def _differing(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str])
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names with commas and an "and"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -325,7 +320,6 @@ class Comparison:
 
 
 def shown_reason(reason: Reason) -> str:
-    """Write a reason with the measures that it affects, unless these are all."""
     if len(reason.measures) == len(Measure):
         return reason.said
     return f"{', '.join(measure.value for measure in reason.measures)}: {reason.said}"
@@ -403,7 +397,6 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Name the runs by model; add the method, or the folder, if that is needed to tell them apart."""
     ways: tuple[Callable[[Run], str], ...] = (
         lambda run: run.record.model.short_name,
         lambda run: run.model_name,

@@ -27,8 +27,6 @@ from stickytoken.vocabulary import RoundTripTokenizer
 
 @dataclass(frozen=True, slots=True)
 class SentencePair:
-    """Two sentences and their cosine similarity."""
-
     sentence1: str  # the anchor, which is left unchanged
     sentence2: str  # the carrier, into which tokens are inserted
     similarity: float  # under the model
@@ -40,8 +38,6 @@ class SentencePair:
 
 @dataclass(frozen=True)
 class PairCorpus:
-    """Pairs given by the user, used instead of sampled ones."""
-
     pairs: tuple[SentencePair, ...]  # with their similarity under the model
     source: str  # for display
     unknown: float | None = None  # share of characters that the tokenizer does not know; None before a model
@@ -69,7 +65,6 @@ def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> st
 
 
 def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) -> Sentences | PairCorpus:
-    """Load what was passed; without sentences or pairs, the bundled corpus."""
     if pairs is None:
         return load_sentences(sentences)
     if sentences is not None:
@@ -132,11 +127,7 @@ def _checked(sentence1: object, sentence2: object, similarity: object, where: st
 
 
 def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count: int) -> list[SentencePair]:
-    """Sample pairs evenly over the range of all pairwise similarities.
-
-    Each of ``count`` evenly spaced target similarities takes the nearest pair that no earlier target
-    took. Of all n (n - 1) / 2 pairs only the similarities are held in memory.
-    """
+    """Give each of ``count`` evenly spaced similarities the nearest pair that no earlier one took."""
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
     units = unit_vectors(vectors)
@@ -174,7 +165,6 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
 
 
 def nearest_free(ascending: NDArray[np.float64], targets: NDArray[np.float64]) -> list[int]:
-    """Find, for each target in turn, the index of the nearest value that no earlier target took."""
     values, free = ascending.tolist(), list(range(len(ascending)))
     chosen: list[int] = []
     for target in targets.tolist():
@@ -201,8 +191,6 @@ _CHUNK = 4096
 
 @runtime_checkable
 class SpanTokenizer(Protocol):
-    """A tokenizer that has an unknown token and reports which characters became it."""
-
     @property
     def unknown_id(self) -> int | None: ...
 
@@ -213,10 +201,7 @@ class SpanTokenizer(Protocol):
 
 
 def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
-    """Measure how much of a corpus is unknown to a tokenizer, and drop sentences that it makes equal.
-
-    Only sentences with unknown tokens are compared; a corpus without them is returned with the same texts.
-    """
+    """Drop sentences that a tokenizer makes equal; refuse texts of which it knows too little."""
     found = as_read(corpus, tokenizer)
     share = found.unknown or 0.0
     if share > LARGEST_UNKNOWN:
@@ -234,7 +219,6 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
 
 
 def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
-    """Return a corpus without sentences that become equal, and its share of unknown characters."""
     if not isinstance(tokenizer, SpanTokenizer):
         return corpus
     if isinstance(corpus, PairCorpus):

@@ -36,8 +36,6 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A record without readable text."""
-
     place: str  # the file and the line or row
     reason: str  # what is wrong, with the byte where it is known
 
@@ -48,21 +46,16 @@ DocumentSource: TypeAlias = str | Path | Iterable[Any]
 
 @dataclass(slots=True)
 class Meter:
-    """How much of a collection has been read, in bytes, rows or texts."""
-
     done: int = 0
     total: int | None = None  # None where nobody knows
 
     @property
     def share(self) -> float | None:
-        """The share that was read; None where the total is not known."""
         return None if not self.total else min(1.0, self.done / self.total)
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Documents to scan."""
-
     name: str  # in messages
     # Yields the records in order, and keeps the meter up to date; a stream can be read only once.
     read: Callable[[Meter], Iterator[Record]]
@@ -130,7 +123,6 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
 
 
 def _given(values: Iterable[Any], wanted: Wanted) -> Collection:
-    """Return documents from texts, from mappings such as the rows of a data set, or from a table."""
     refusal = f"documents is {shown(values)}: pass a list of texts, a table, or a file"
     if isinstance(values, (bytes, bytearray, Mapping)):
         raise InputError(refusal)
@@ -198,8 +190,6 @@ def _unicode_name(path: Path) -> str:
 
 @dataclass(slots=True)
 class _Reader:
-    """One pass through a collection."""
-
     wanted: Wanted
     meter: Meter
     name: str  # of what is being read, in messages
@@ -207,7 +197,6 @@ class _Reader:
     numbers: Iterator[int] = field(default_factory=count)  # places of the records that come next
 
     def whole_file(self, path: Path, folder: Path) -> Iterator[Record]:
-        """Yield a file as one document, unless it is blank."""
         number, name, inside = next(self.numbers), _unicode_name(path), path.relative_to(folder)
         try:
             content = path.read_bytes()
@@ -225,7 +214,6 @@ class _Reader:
             yield Document(number, _unicode_name(inside), text, source, name, 1, True)
 
     def file(self, path: Path) -> Iterator[Record]:
-        """Read a table, or a text file with a document on each line."""
         suffix, self.name = path.suffix.lower(), _unicode_name(path)
         self.path = self.name
         if suffix == tables.PARQUET:
@@ -243,7 +231,6 @@ class _Reader:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
     def text_lines(self, stream: BinaryIO) -> Iterator[Record]:
-        """Yield each line that is not blank as a document."""
         for line in lines(stream, self.name, self.meter):
             if line.content.strip():
                 number, place = next(self.numbers), f"line {line.number}"
@@ -254,8 +241,6 @@ class _Reader:
                     yield Skipped(f"{self.name}, {place}", str(error))
 
     def json_lines(self, stream: BinaryIO) -> Iterator[Record]:
-        """Yield the document of each line: a column of an object, or a string."""
-
         def parsed() -> Iterator[tuple[int, Any]]:
             for line in lines(stream, self.name, self.meter):
                 if not line.content.strip():
@@ -285,7 +270,6 @@ class _Reader:
                 yield Skipped(f"{self.name}, {place}", reason)
 
     def separated(self, stream: BinaryIO, separator: str) -> Iterator[Record]:
-        """Yield the document of each row below the header."""
         damage: list[str] = []
 
         def text() -> Iterator[str]:
@@ -358,7 +342,6 @@ class _Reader:
             raise InputError(f"{self.name} is damaged after row {row}: {tables.one_line(error)}") from error
 
     def objects(self, rows: Iterable[Any]) -> Iterator[Record]:
-        """Yield the document of each text, or of each mapping."""
         columns = None
         for value in rows:
             number = next(self.numbers)
@@ -380,10 +363,7 @@ class _Reader:
         return self.choose_columns(present, textual)
 
     def choose_columns(self, present: Sequence[str], textual: Sequence[str]) -> _Columns:
-        """Choose the columns of a table.
-
-        In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text.
-        """
+        """In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text."""
         wanted, listed = self.wanted, ", ".join(present) or "none"
         for column in filter(None, (wanted.text, wanted.id, wanted.source)):
             if column not in present:
@@ -408,7 +388,6 @@ class _Reader:
     def record(
         self, values: Mapping[str, Any], columns: _Columns, number: int, place: str, line: int | None = None
     ) -> Record:
-        """Turn a row of a table into a document."""
         where = place if self.path is None else f"{self.path}, {place}"
         texts = []
         for column in columns.texts:
@@ -477,7 +456,6 @@ class _UnreadableError(Exception):
 
 
 def _decoded(content: bytes, offset: int = 0) -> str:
-    """Decode UTF-8 bytes that begin at an offset of a file."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -25,8 +25,6 @@ Sample: TypeAlias = NDArray[np.intp] | None
 
 
 class Scored:
-    """Anything with metrics, all of them better when higher."""
-
     name: str
     layout: ClassVar[str]  # kind of the task: sts, retrieval, ...
     unit: ClassVar[str]  # what is resampled: pairs, queries or texts
@@ -35,7 +33,6 @@ class Scored:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of everything in the task that can change a number."""
         raise NotImplementedError
 
     @property
@@ -55,7 +52,6 @@ class Task(Scored):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything in the task that can change a number."""
         content = [getattr(self, each.name) for each in fields(self) if each.name != "name"]
         return fingerprint(self.layout, *content)
 
@@ -69,15 +65,10 @@ class Task(Scored):
         return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        """Compute the outcomes of all units from the vectors of all texts, by role.
-
-        The seed is that of random steps, such as the start of a clustering.
-        """
         raise NotImplementedError
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return the SHA-256 of JSON values in order."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(json.dumps(part, ensure_ascii=True, sort_keys=True).encode() + b"\0")
@@ -86,8 +77,6 @@ def fingerprint(*parts: Any) -> str:
 
 @dataclass(frozen=True)
 class _PairTask(Task):
-    """Sentence pairs with a number each."""
-
     first: tuple[str, ...]
     second: tuple[str, ...]
     gold: tuple[float, ...]
@@ -131,7 +120,6 @@ class SimilarityTask(_PairTask):
     metrics = ("spearman", "pearson")
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute Spearman's or Pearson's correlation; NaN if one side is constant."""
         from scipy.stats import rankdata
 
         rows = np.vstack([self._gold, outcomes[:, :, 0]])
@@ -153,7 +141,6 @@ class PairClassificationTask(_PairTask):
     metrics = ("average_precision",)
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute the average precision; NaN if no pair or every pair matches."""
         from sklearn.metrics import average_precision_score
 
         gold, cosines = _drawn(self._gold, outcomes[:, :, 0], sample)
@@ -164,8 +151,6 @@ class PairClassificationTask(_PairTask):
 
 @dataclass(frozen=True)
 class ClusteringTask(Task):
-    """Texts that should cluster by label."""
-
     sentences: tuple[str, ...]
     labels: tuple[str, ...]
 
@@ -186,14 +171,13 @@ class ClusteringTask(Task):
         return frozenset({"text"})
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        """Cluster the texts with k-means into as many clusters as labels."""
         from sklearn.cluster import KMeans
 
         model = KMeans(len(self._names), n_init=10, random_state=seed)
         return np.asarray(model.fit_predict(exact_unit_vectors(vectors["text"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute the V-measure, which equals normalised mutual information (arithmetic mean)."""
+        """V-measure equals normalised mutual information (arithmetic mean)."""
         gold, clusters = _drawn(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._names))
 
@@ -239,8 +223,6 @@ def _contingency(gold: NDArray[np.intp], other: NDArray[np.intp], kinds: int) ->
 
 @dataclass(frozen=True)
 class ClassificationTask(Task):
-    """Texts whose label a classifier predicts from their vectors."""
-
     train: tuple[str, ...]
     train_labels: tuple[str, ...]
     test: tuple[str, ...]
@@ -263,7 +245,6 @@ class ClassificationTask(Task):
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        """Predict the label of each test text with logistic regression, as a code."""
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(max_iter=1000, random_state=seed)
@@ -271,7 +252,6 @@ class ClassificationTask(Task):
         return np.asarray(model.predict(exact_unit_vectors(vectors["test"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute accuracy, or F1 averaged over labels."""
         gold, predicted = _drawn(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         if metric == "accuracy":
             return np.asarray((predicted == gold).mean(axis=1))
@@ -294,8 +274,6 @@ _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map"
 
 @dataclass(frozen=True)
 class _RankingTask(Task):
-    """Queries, documents and relevance judgements."""
-
     queries: dict[str, str]
     documents: dict[str, str]
     relevant: dict[str, dict[str, int]]
@@ -353,8 +331,6 @@ class RetrievalTask(_RankingTask):
 
 @dataclass(frozen=True)
 class RerankingTask(_RankingTask):
-    """Candidates of each query, to be ranked."""
-
     candidates: dict[str, tuple[str, ...]]  # document ids by query id
 
     layout = "reranking"

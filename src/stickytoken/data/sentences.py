@@ -198,7 +198,6 @@ def _given(values: object) -> Sentences:
 def collect_sentences(
     texts: Iterable[str | None], source: str, topics: Sequence[str] | None = None
 ) -> Sentences:
-    """Strip sentences and drop blank, repeated and overlong ones."""
     first_seen: dict[str, int] = {}
     blank = duplicates = too_long = 0
     for position, text in enumerate(texts):

@@ -76,7 +76,6 @@ def _no_json(content: bytes) -> str | None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file that is not empty."""
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder: pass a file")
@@ -91,7 +90,6 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode(content: bytes, path: Path) -> str:
-    """Decode UTF-8, with or without a byte-order mark."""
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -122,7 +120,6 @@ def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], 
 
 
 def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
-    """Choose the columns that usually hold sentences, or the only text column."""
     for names in _USUAL_COLUMNS:
         if set(names) <= set(frame.columns):
             return names
@@ -147,7 +144,6 @@ def require_columns(frame: pl.DataFrame, columns: Sequence[str], path: str | Pat
 
 
 def text_column(frame: pl.DataFrame, column: str, path: str | Path) -> list[str | None]:
-    """Read texts, of which some may be missing or blank."""
     require_columns(frame, (column,), path)
     values = frame[column]
     if values.dtype != pl.String:
@@ -156,7 +152,6 @@ def text_column(frame: pl.DataFrame, column: str, path: str | Path) -> list[str 
 
 
 def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Read texts that must not be blank."""
     texts = text_column(frame, column, path)
     for row, text in enumerate(texts, start=1):
         if not (text or "").strip():
@@ -167,7 +162,6 @@ def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...
 
 
 def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, ...]]:
-    """Read lists of texts, with at least one text each."""
     values = frame[column]
     if values.dtype != pl.List(pl.String):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not lists of texts")
@@ -238,7 +232,6 @@ def hub_parts(name: str) -> tuple[str, str]:
 
 
 def hub_table(name: str) -> pl.DataFrame:
-    """Read ``REPOSITORY`` or ``REPOSITORY@SPLIT`` as a table."""
     with _opened(name, streaming=False) as loaded:
         return pl.DataFrame(loaded.data.table)
 
@@ -254,10 +247,7 @@ def hub_stream(name: str) -> Iterator[tuple[Iterator[Mapping[str, Any]], int | N
 
 @contextmanager
 def _opened(name: str, *, streaming: bool) -> Iterator[Any]:
-    """Open a data set; errors of `datasets`, also while it is read, become input errors.
-
-    Without a split it is the only one, or else ``train``. Of several configurations the English one is read.
-    """
+    """Without a split, open the only one or else ``train``; of several configurations, the English one."""
     repository, split = hub_parts(name)
     import datasets
     from datasets.exceptions import DatasetsError

@@ -170,7 +170,6 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], .
 
 
 def _retrieval(folder: Path) -> tuple[Task, list[str]]:
-    """Read corpus.jsonl (_id, title, text), queries.jsonl (_id, text) and qrels/test.tsv."""
     documents, queries = read_documents(folder / CORPUS), read_queries(folder / QUERIES)
     qrels = folder / "qrels"
     files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
@@ -191,7 +190,6 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
 
 
 def read_documents(path: Path) -> dict[str, str]:
-    """Read documents by id: title and text, joined by a space."""
     return _texts_by_id(path, titles=True)
 
 
@@ -235,7 +233,6 @@ def _read_qrels(path: Path, documents: dict[str, str], queries: dict[str, str]) 
 
 
 def kinds_task() -> ClassificationTask:
-    """Return a classification of the bundled texts of ten kinds; every second text trains the classifier."""
     corpus = text_kinds()
     by_kind: dict[str, list[str]] = defaultdict(list)
     for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
@@ -287,7 +284,6 @@ class MtebTask(Scored):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the name, the location and revision of the data, and the version of MTEB."""
         return metrics.fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
@@ -352,7 +348,6 @@ def evaluate(model: Any, task: MtebTask) -> float:
 
 
 def load_data(task: MtebTask) -> None:
-    """Load the data of a task if it is not loaded yet."""
     from datasets.exceptions import DatasetsError
 
     if task.task.data_loaded:

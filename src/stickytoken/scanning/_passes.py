@@ -37,10 +37,7 @@ _SOURCES = 10_000
 
 
 class Keeper:
-    """Keeps JSON values of batches by name: in the shards of a folder, or without one in memory.
-
-    ``begin`` is called once, before anything is written to the folder.
-    """
+    """Keeps JSON values of batches; ``begin`` is called once, before anything is written to the folder."""
 
     def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
         self._folder = folder
@@ -48,7 +45,6 @@ class Keeper:
         self._kept: dict[tuple[str, int], tuple[str, dict[str, Any]]] = {}
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
-        """Return the stored values of a batch with this digest; None if there are none."""
         if self._folder is None:
             kept, values = self._kept.get((name, index), ("", {}))
             return values if kept == digest else None
@@ -67,15 +63,12 @@ class Keeper:
         self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
 
     def found(self, index: int, digest: str) -> list[dict[str, Any]]:
-        """Return the documents of a batch that have findings."""
         values = self.load(_TOKENS, index, digest) or {}
         return list(values.get("found", ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Neighbouring records, with a hash of each document's text to sample by, and a SHA-256 of all."""
-
     index: int
     documents: tuple[Document, ...]
     skipped: tuple[Skipped, ...]
@@ -170,7 +163,6 @@ def search(
     sampled: int,
     progress: ProgressCallback,
 ) -> Tally:
-    """Search all documents but those of batches that an earlier session has searched."""
     meter, tally = Meter(), Tally(sampled)
     finished: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
     computed = 0
@@ -247,11 +239,6 @@ class Texts(NamedTuple):
 
 
 def panel_texts(sample: Sequence[str], own: Sequence[str] | None, source: str, name: str) -> Texts:
-    """Choose queries and clean documents.
-
-    Without queries of one's own, the first words of random clean documents stand for what users look for;
-    these documents are not among those that ranks are computed against.
-    """
     needed = _LEAST if own is not None else 2 * _LEAST
     if len(sample) < needed:
         raise InputError(
@@ -281,11 +268,6 @@ class Panel:
 
 @dataclass(frozen=True)
 class EffectPass:
-    """Computes effects batch by batch, and keeps them.
-
-    ``effects`` are None if the run's method does not measure them; vectors depend on ``identity``.
-    """
-
     kind: Effect
     encoder: IdReader
     effects: TokenEffects | None
@@ -295,7 +277,6 @@ class EffectPass:
     progress: ProgressCallback
 
     def run(self, tally: Tally) -> float:
-        """Compute the effects of all documents with findings; return the spread of clean documents."""
         limit = content_limit(self.encoder)
         queries, reference = (
             unit_vectors(self.encoder.encode_ids([text.ids[:limit] for text in self.encoder.tokenize(each)]))
@@ -321,17 +302,14 @@ class EffectPass:
         return panel.spread
 
     def columns(self, index: int, batch: str) -> dict[str, Any] | None:
-        """Return the effects of a batch that are kept; None if there are none."""
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
-        """Return a hash of everything that the effects of a batch depend on."""
         return digest([batch, digest([self.texts.queries, self.texts.reference]), self.identity])
 
     def _columns(
         self, found: Sequence[Mapping[str, Any]], panel: Panel, limit: int | None
     ) -> tuple[dict[str, Any], int]:
-        """Return columns of effects, and how many texts were encoded."""
         with_copies, without = (
             [text.ids[:limit] for text in self.encoder.tokenize([each[name] for each in found])]
             for name in ("text", "rest")

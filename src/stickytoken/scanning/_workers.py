@@ -38,7 +38,6 @@ _SHOWN_BEFORE = 60
 
 
 def examine(text: str, rules: CleaningRules) -> Finding:
-    """Find what does not belong in a document; None if nothing is found."""
     spans = find_spans(text, rules)
     if not spans:
         return None
@@ -87,7 +86,6 @@ def _cleaner_of(rules: CleaningRules) -> Cleaner:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Read the rules, then answer each list of texts with a list of findings."""
     rules = CleaningRules.from_json(json.loads(requests.readline()))
     for request in requests:
         found = [examine(text, rules) for text in json.loads(request)]
@@ -102,7 +100,6 @@ _ALONE = 2
 def examined(
     batches: Iterable[tuple[Batch, Sequence[str]]], rules: CleaningRules, workers: int
 ) -> Generator[tuple[Batch, list[Finding]]]:
-    """Yield each batch with what was found in its texts, in order."""
     stream = iter(batches)
     for batch, texts in stream if workers <= 1 else islice(stream, _ALONE):
         yield batch, [examine(text, rules) for text in texts]
@@ -136,8 +133,6 @@ def examined(
 
 
 class _Worker:
-    """One process."""
-
     def __init__(self, rules: CleaningRules) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         # Without -P, a module in the current folder could take the place of one that the worker imports.
@@ -151,7 +146,6 @@ class _Worker:
         self._rules = json.dumps(rules.to_json()).encode() + b"\n"
 
     def ask(self, texts: Sequence[str]) -> list[Finding]:
-        """Send texts and wait for the findings."""
         requests, answers = self._process.stdin, self._process.stdout
         answer = b""
         if requests is not None and answers is not None:

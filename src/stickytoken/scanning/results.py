@@ -51,8 +51,6 @@ class SourceRecord(Record):
 
 
 class EffectRecord(Record):
-    """What effects were compared with, and how prediction and measurement agree."""
-
     kind: str = Field(description="measured or predicted")
     queries: int
     queries_from: str
@@ -64,8 +62,6 @@ class EffectRecord(Record):
 
 
 class ScanResultRecord(Record):
-    """What a finished scan found."""
-
     documents: int
     found: int
     matter: int | None = Field(
@@ -115,7 +111,6 @@ class Scan:
 
     @property
     def worst(self) -> pl.DataFrame:
-        """The documents, sorted by effect, or else by how much of them was found."""
         return self.documents.sort(
             "effect", "share", "number", descending=[True, True, False], nulls_last=True
         )
@@ -154,7 +149,6 @@ SCANS: MeasurementKind[ScanRecord] = MeasurementKind(
 
 
 def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
-    """Open the finished scans in a run folder; see `measurements_in`."""
     return measurements_in(
         run, f"{SCAN}-*/{_SCAN_FILE}", open_scan, "A scan", lambda scan: scan.record.started
     )
@@ -173,7 +167,6 @@ def basis(scan: Scan) -> str | None:
 
 
 def headline(scan: Scan) -> str:
-    """Say how many documents have findings, and how many of them matter."""
     result = scan.result
     if not result.found:
         return f"none of {result.documents:,} documents has copies of flagged tokens, special tokens or runs"
@@ -221,7 +214,6 @@ _LEVELS = {rule.id: rule.level for rule in RULES}
 
 
 def scan_findings(scan: Scan, root: Path) -> Iterator[Finding]:
-    """Yield one finding per document, the worst first."""
     for row in scan.worst.iter_rows(named=True):
         kinds = row["kinds"]
         rule = _COPIES if "flagged" in kinds else _SPECIAL if "special" in kinds else _REPEATED

@@ -86,11 +86,6 @@ def scan_documents(
     progress: ProgressCallback = ignore_progress,
     **options: object,
 ) -> Scan:
-    """Scan documents for copies of flagged tokens, text of special tokens, and runs of anything.
-
-    Documents are read as a stream. No model is needed, unless effects are asked for: they are computed only
-    for documents with findings.
-    """
     require_callable("progress", progress)
     try:
         chosen = ScanOptions(**options)  # type: ignore[arg-type]
@@ -166,7 +161,6 @@ def scan_documents(
 
 
 def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Path:
-    """Return ``scan-<identity>`` in the run folder."""
     collection = open_documents(documents, options.wanted)
     return run.path / folder_name(
         results.SCAN, digest(_identity(run, rules_of_run(run), collection, options))
@@ -189,7 +183,6 @@ def _identity(
 def _documents(
     keeper: Keeper, tally: Tally, effects: EffectPass | None, spread: float | None
 ) -> pl.DataFrame:
-    """Return one row per document with findings, in the order of the collection."""
     rows = []
     for index, batch in enumerate(tally.digests):
         columns = None if effects is None else effects.columns(index, batch)

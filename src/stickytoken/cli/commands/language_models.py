@@ -181,7 +181,6 @@ def tune(
 
 
 def _print_tuning(model: str, found: Tuning) -> None:
-    """Print one row per setting with its best layer and a bar, then the choice as options."""
     best, plain = found.best, found.plain_at_best
     contrasting = best.contrast_layer is not None
     shown = 4 if contrasting else 2

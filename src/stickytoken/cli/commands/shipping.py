@@ -232,7 +232,6 @@ def _write_document(
 
 
 def _print_check(check: Check) -> None:
-    """Print the outcome first, then the tokens that count, or all sticky ones."""
     console.print_line(check.headline())
     tokens = [each for each in check.findings if each.rule == "sticky-token"]
     others = [each for each in check.findings if each.rule != "sticky-token"]
