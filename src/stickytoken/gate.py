@@ -218,16 +218,15 @@ def check(
     findings, counted = _judge_tokens(run, FailOn(fail_on), max_tokens, compared, where)
     rules, checked = [_STICKY_TOKEN], None
     if documents is not None:
-        from stickytoken.scanning import results
-        from stickytoken.scanning.scan import scan_documents
+        from stickytoken.scanning import scan as scans
 
         # Without a model, because effects change nothing about what closes the gate.
-        scan = scan_documents(run, documents, column=column, progress=progress)
-        found = list(results.scan_findings(scan, root))
+        scan = scans.scan_documents(run, documents, column=column, progress=progress)
+        found = list(scans.scan_findings(scan, root))
         closing = sum(finding.level is Level.ERROR for finding in found)
         checked = CheckedDocuments(scan.record.documents, scan.result.documents, closing)
-        incomplete += results.incomplete(scan)
-        rules += results.RULES
+        incomplete += scans.incomplete(scan)
+        rules += scans.RULES
         findings += found
     return Check(
         model=run.model_name,

@@ -10,8 +10,7 @@ import scanned
 from stickytoken import load_encoder, open_run, scan
 from stickytoken.cleaning import find_spans, spans
 from stickytoken.errors import InputError, RunError
-from stickytoken.scanning.results import open_scan, scans_in
-from stickytoken.scanning.scan import scan_documents
+from stickytoken.scanning.scan import open_scan, scan_documents, scans_in
 
 
 @pytest.fixture

@@ -5,18 +5,20 @@ One natural occurrence of a flagged word is no finding: a word has a meaning, wh
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from stickytoken.cleaning._copies import FEWEST_COPIES, Document, flagged_copies, planted_copies
-from stickytoken.cleaning._repeats import MIXED_RUN, Stretch, UnitReader, Units, stretches_of
-from stickytoken.cleaning._specials import SpecialFinder
-from stickytoken.cleaning.rules import CleaningRules
+from stickytoken.cleaning import _copies
+from stickytoken.cleaning._copies import Document, Stretch
+from stickytoken.cleaning.rules import CleaningRules, alternation
 from stickytoken.errors import InputError
 from stickytoken.validation import shown
 
@@ -97,8 +99,8 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
 class SpanFinder:
     def __init__(self, rules: CleaningRules) -> None:
         self.specials = SpecialFinder(rules.specials)
-        self._reader = UnitReader(rules.words)
-        self._copies = rules.longest_run + 1
+        self._reader = _copies.UnitReader(rules.words)
+        self._fewest = rules.longest_run + 1
 
     def find(self, text: str) -> list[Span]:
         specials = [
@@ -131,16 +133,16 @@ class SpanFinder:
 
     def _in_segment(self, text: str) -> list[Span]:
         document = Document(text, self._reader)
-        fewest = min(self._copies, FEWEST_COPIES)
+        fewest = min(self._fewest, _copies.FEWEST_COPIES)
         if len(document) < fewest:
             return []
-        flagged = flagged_copies(document, self._reader.flagged)
+        flagged = _copies.flagged_copies(document, self._reader.flagged)
         often = {key: places for key, places in document.positions.items() if len(places) >= fewest}
         if not often and not flagged:
             return []
-        stretches = stretches_of(document.keys, often, self._copies)
+        stretches = _copies.stretches_of(document.keys, often, self._fewest)
         runs = [stretch for stretch in stretches if self._is_run(document, stretch)]
-        planted = planted_copies(document, self._reader.flagged, runs)
+        planted = _copies.planted_copies(document, self._reader.flagged, runs)
         if not runs and not flagged and not planted:
             return []
         return list(self._spans(document, runs, flagged, planted))
@@ -161,7 +163,7 @@ class SpanFinder:
                 yield _span(units, places, SpanKind.FLAGGED, words[0], len(words), len(places))
             elif not run.period:
                 ((word, copies),) = Counter(keys[run.first : run.last]).most_common(1)
-                kind = SpanKind.RUN if len(places) >= MIXED_RUN else SpanKind.INTERLEAVED
+                kind = SpanKind.RUN if len(places) >= _copies.MIXED_RUN else SpanKind.INTERLEAVED
                 yield _span(units, places, kind, word, copies, 1)
             else:
                 what = " ".join(keys[run.first : run.first + run.period])
@@ -178,7 +180,7 @@ class SpanFinder:
         around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.last + 1]}
         if len(around) > 1 and all(len(word) <= _SHORT and word.isascii() for word in around):
             return False
-        if len(keys) < self._copies * stretch.period:
+        if len(keys) < self._fewest * stretch.period:
             return False
         repeated = {word for word in words if keys.count(word) > 1}
         return not all(_is_value(word) for word in repeated) and not _is_structured(document, stretch)
@@ -217,7 +219,7 @@ def _is_structured(document: Document, stretch: Stretch) -> bool:
     return lines >= copies - 1 or sum(not _NAMES.isdisjoint(joint) for joint in joints) >= 0.5 * len(joints)
 
 
-def _span(units: Units, places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
+def _span(units: _copies.Units, places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
     start, end, first_end = units.starts[places[0]], units.ends[places[-1]], units.ends[places[first - 1]]
     return Span(start, end, kind, what, count, first_end)
 
@@ -254,6 +256,116 @@ def _without_overlaps(spans: list[Span]) -> list[Span]:
 @lru_cache(maxsize=_FINDERS)
 def finder_of(rules: CleaningRules) -> SpanFinder:
     return SpanFinder(rules)
+
+
+_INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+_DISGUISED = re.compile(f"[{_INVISIBLE}\uff01-\uff5e]")
+_INVISIBLE_CHARACTERS = re.compile(f"[{_INVISIBLE}]+")
+_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+
+
+class SpecialFinder:
+    def __init__(self, specials: Iterable[str]) -> None:
+        texts = {text.strip() for text in specials}
+        source = alternation(texts)
+        # Tokens that follow each other are one match.
+        self._pattern = re.compile(rf"(?P<first>{source})(?:\s*(?:{source}))*") if source else None
+        self._single = re.compile(source)
+        self._reach = max(map(len, texts), default=1) - 1
+
+    def find(self, text: str) -> Iterator[tuple[int, int, str, int, int]]:
+        """Yield adjacent special tokens: start, end, name of the first, how many, end of the first."""
+        if self._pattern is None:
+            return
+        plain, places = _plain(text)
+        for match in self._pattern.finditer(plain):
+            alone = match.end() == match.end("first")
+            copies = 1 if alone else sum(1 for _ in self._single.finditer(plain, *match.span()))
+            start, end = places[match.start()], places[match.end() - 1] + 1
+            yield start, end, match["first"], copies, places[match.end("first") - 1] + 1
+
+    def starts(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield where each special token in a text begins, and its name."""
+        if self._pattern is not None:
+            plain, places = _plain(text)
+            for match in self._single.finditer(plain):
+                yield places[match.start()], match.group()
+
+    def find_nested(self, text: str) -> list[tuple[int, int, str]]:
+        """Find what to remove from a text so that no special token remains or arises.
+
+        Each removal joins what stands before and behind it, and only there a new special token can arise; so
+        the time is linear in the length of the text, however deep tokens are nested in each other.
+        """
+        plain, places = _plain(text)
+        if self._pattern is None or not self._pattern.search(plain):
+            return []
+        kept, names = self._kept(plain, self._pattern)
+        bounds = pairwise([(0, 0), *kept, (len(plain), len(plain))])
+        removed = [
+            (end, start, names[end]) for (_, end), (start, _) in bounds if end in names and start > end
+        ]
+        return [
+            (places[end - 1] + 1 if end else 0, places[start] if start < len(plain) else len(text), name)
+            for end, start, name in removed
+        ]
+
+    def _kept(self, plain: str, pattern: re.Pattern[str]) -> tuple[list[tuple[int, int]], dict[int, str]]:
+        kept: list[tuple[int, int]] = []
+        names: dict[int, str] = {}
+        place = 0
+        while match := pattern.search(plain, place):
+            if match.start() > place:
+                kept.append((place, match.start()))
+            place, name = match.end(), match["first"]
+            while True:
+                before = self._tail(plain, kept)
+                joined = pattern.search(before + plain[place : place + self._reach])
+                if joined is None or joined.start() >= len(before):
+                    break
+                place += max(0, joined.end() - len(before))
+                characters = len(before) - joined.start()
+                while characters > 0:  # taken off the end of what is kept
+                    start, end = kept.pop()
+                    if end - start > characters:
+                        kept.append((start, end - characters))
+                    characters -= end - start
+            names[kept[-1][1] if kept else 0] = name
+        if place < len(plain):
+            kept.append((place, len(plain)))
+        return kept, names
+
+    def _tail(self, plain: str, kept: Sequence[tuple[int, int]]) -> str:
+        """Return the last characters that are kept, as many as a token that spans a joint can begin with."""
+        parts: list[str] = []
+        missing = self._reach
+        for start, end in reversed(kept):
+            parts.append(plain[max(start, end - missing) : end])
+            missing -= end - start
+            if missing <= 0:
+                break
+        return "".join(reversed(parts))
+
+
+class _Offsets:
+    def __init__(self, gaps: Iterable[re.Match[str]]) -> None:
+        self._starts, self._left_out = [0], [0]
+        for gap in gaps:
+            left_out = self._left_out[-1]
+            self._starts.append(gap.start() - left_out)
+            self._left_out.append(left_out + gap.end() - gap.start())
+
+    def __getitem__(self, place: int) -> int:
+        return place + self._left_out[bisect_right(self._starts, place) - 1]
+
+
+def _plain(text: str) -> tuple[str, range | _Offsets]:
+    """Return a text without invisible and full-width characters, and the offset of each of its characters."""
+    if text.isascii() or not _DISGUISED.search(text):
+        return text, range(len(text))
+    plain, gaps = _INVISIBLE_CHARACTERS.subn("", text)
+    offsets = _Offsets(_INVISIBLE_CHARACTERS.finditer(text)) if gaps else range(len(text))
+    return plain.translate(_NARROW), offsets
 
 
 Kind = TypeVar("Kind", bound=StrEnum)

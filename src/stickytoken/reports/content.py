@@ -28,7 +28,7 @@ from stickytoken.reports.figures import run as run_figures
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.reports.templating import number, plain
-from stickytoken.scanning import results as scans
+from stickytoken.scanning import scan as scans
 from stickytoken.validation import visible
 from stickytoken.vocabulary import kind_of, script_of, word_mark
 

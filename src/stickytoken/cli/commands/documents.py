@@ -15,7 +15,6 @@ import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
-from stickytoken.cli._loading import announced, load_for
 from stickytoken.errors import InputError
 from stickytoken.version import __version__
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stickytoken.cleaning import Action, SpanKind
-    from stickytoken.scanning.results import Scan
+    from stickytoken.scanning.scan import Scan
 
 
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
@@ -73,8 +72,7 @@ def scan(
         limit: Maximum number of documents to list in a table.
     """
     from stickytoken.measurement.store import require_writable, write_atomically
-    from stickytoken.scanning.results import headline
-    from stickytoken.scanning.scan import ScanOptions, default_out, scan_documents
+    from stickytoken.scanning.scan import ScanOptions, default_out, headline, scan_documents
 
     if effect and predict:
         raise typer.BadParameter("use one of --effect and --predict", param_hint="--predict")
@@ -96,9 +94,9 @@ def scan(
         require_writable(out.parent)
     encoder = None
     if chosen["effect"] is not None:
-        encoder = load_for(str(run), opened.record, loading, prompting, model)
+        encoder = opt.load_for(str(run), opened.record, loading, prompting, model)
     measured = partial(scan_documents, opened, documents, **chosen)
-    with announced(encoder, loading, lambda stand_in, _: measured(encoder=stand_in)) as progress:
+    with opt.announced(encoder, loading, lambda stand_in, _: measured(encoder=stand_in)) as progress:
         found = measured(encoder=encoder, out=folder, progress=progress)
     if output_format is ScanFormat.TABLE:
         _print_scan(found, limit)
@@ -117,7 +115,7 @@ def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
         return console.as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
     if output_format is ScanFormat.SARIF:
         from stickytoken.findings import repository_root, sarif
-        from stickytoken.scanning.results import RULES, incomplete, scan_findings
+        from stickytoken.scanning.scan import RULES, incomplete, scan_findings
 
         found = scan_findings(scan, repository_root(Path.cwd()))
         return console.as_json(sarif(found, RULES, __version__, incomplete(scan)))
@@ -135,7 +133,7 @@ def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
 
 
 def _print_scan(scan: Scan, limit: int) -> None:
-    from stickytoken.scanning.results import basis, headline, skipped_records
+    from stickytoken.scanning.scan import basis, headline, skipped_records
 
     result, effect = scan.result, scan.result.effect
     console.print_line(headline(scan))

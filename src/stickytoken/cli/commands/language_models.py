@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from stickytoken.cli import _options as opt
 from stickytoken.cli._command import command
-from stickytoken.cli._loading import announced, load, tell_layer
 from stickytoken.cli.console import inform, print_json, print_line, print_table, progress_bar
 from stickytoken.errors import InputError
 
@@ -42,9 +41,9 @@ def embed(
 
     texts = texts_of_file(source, column)
     require_new_file(out)
-    encoder = load(model, loading, prompting, tokenizer_needed=False)
-    tell_layer(encoder)
-    with announced(encoder, loading, lambda stand_in, _: stand_in.encode(texts)) as progress:
+    encoder = opt.load(model, loading, prompting, tokenizer_needed=False)
+    opt.tell_layer(encoder)
+    with opt.announced(encoder, loading, lambda stand_in, _: stand_in.encode(texts)) as progress:
         dimension = embed_file(
             encoder, texts, out, lambda done, total: progress(Progress("texts", done, total, computed=done))
         )
@@ -76,9 +75,9 @@ def evaluate(
     found, notes = find_task(task)
     for note in notes:
         inform(f"note: {note}")
-    encoder = load(model, loading, prompting, tokenizer_needed=False)
+    encoder = opt.load(model, loading, prompting, tokenizer_needed=False)
     inform(f"encoding {found.units:,} {found.unit}")
-    with announced(encoder, loading, lambda stand_in, _: compare(stand_in, found)):
+    with opt.announced(encoder, loading, lambda stand_in, _: compare(stand_in, found)):
         comparison = compare(encoder, found)
     if comparison.cut:
         inform(f"note: {comparison.cut:,} texts were truncated to the length that the model reads")
@@ -154,7 +153,7 @@ def tune(
             "--token-prepending"
         )
     pairs = read_similarity(task)
-    encoder = load(model, loading, kept)
+    encoder = opt.load(model, loading, kept)
     if not isinstance(encoder, CausalPromptEncoder):
         raise InputError(
             f"{model!r} is a SentenceTransformer: pass a plain language model, which "

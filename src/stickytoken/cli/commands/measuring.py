@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli._command import command
-from stickytoken.cli._loading import announced, load, load_for, named_token_ids, tell_layer, token_id
 from stickytoken.cli.commands.runs import finish_run, print_dimensions
 from stickytoken.cli.console import inform, print_columns, print_csv, print_json, print_line, print_table
 from stickytoken.errors import InputError
@@ -146,18 +145,18 @@ def detect(
     )
     plain = prompting == opt.PromptingOptions() and replace(loading, packed_layers=None) == as_named
     files = look_at_model(model, loading.revision) if plain else None
-    encoder = load(model, loading, prompting)
-    tell_layer(encoder)
+    encoder = opt.load(model, loading, prompting)
+    opt.tell_layer(encoder)
     measured = partial(
         stickytoken.detect,
         sentences=sentences,
         pairs=corpus.pairs,
-        tokens=named_token_ids(encoder, tokens),
+        tokens=opt.named_token_ids(encoder, tokens),
         sample=sample,
         settings=settings,
         evidence=write_report,
     )
-    with announced(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
+    with opt.announced(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
         run = measured(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
     finish_run(run, output_format, write_report)
@@ -211,7 +210,7 @@ def judge(
     opened = stickytoken.open_run(run)
     opened.method.require_judging(opened)
     corpus = stickytoken.load_sentences(sentences, column)
-    encoder = load_for(str(run), opened.record, loading, prompting, model)
+    encoder = opt.load_for(str(run), opened.record, loading, prompting, model)
     measured = partial(
         stickytoken.judge, opened, corpus, anchors=anchors, dimensions=dimensions or (), layers=layers or ()
     )
@@ -219,7 +218,7 @@ def judge(
     def rehearsed(stand_in: Any, _: Path) -> object:
         return measured(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
 
-    with announced(encoder, loading, rehearsed, uncertain=MEASURING) as progress:
+    with opt.announced(encoder, loading, rehearsed, uncertain=MEASURING) as progress:
         found = measured(encoder=encoder, progress=progress)
     if output_format is opt.TableFormat.JSON:
         print_json(found.summary())
@@ -278,9 +277,9 @@ def probe(
     from stickytoken.methods.registry import choose_method
 
     settings = method.settings(corpus.pairs, names_endpoint(model))
-    numbers = [token_id(token) for token in tokens] if ids else []
+    numbers = [opt.token_id(token) for token in tokens] if ids else []
     sentences = corpus.read()
-    encoder = load(model, loading, prompting)
+    encoder = opt.load(model, loading, prompting)
     measured = partial(
         stickytoken.probe,
         tokens=numbers or tokens,
@@ -288,7 +287,7 @@ def probe(
         pairs=corpus.pairs,
         settings=settings,
     )
-    with announced(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
+    with opt.announced(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
         evidence = measured(encoder, progress=progress)
     if output_format is opt.Format.JSON:
         print_json([asdict(each) for each in evidence])

@@ -14,7 +14,6 @@ import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
-from stickytoken.cli._loading import silence_transformers
 from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods.entry import Column
 
@@ -58,7 +57,7 @@ def tokens(
     from stickytoken.entries import entry_weights, fertility, script_shares
     from stickytoken.vocabulary import categorize
 
-    silence_transformers()
+    opt.silence_transformers()
     with console.status(f"reading the tokenizer of {model}"):
         tokenizer = load_vocabulary(model, revision=revision, trust_remote_code=trust_remote_code)
         vocabulary = categorize(tokenizer)

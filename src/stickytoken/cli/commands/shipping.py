@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import stickytoken
-from stickytoken.cli import _loading, console
 from stickytoken.cli import _options as opt
+from stickytoken.cli import console
 from stickytoken.cli._command import command, project_table
-from stickytoken.cli._loading import collector_paused, load_for, named_token_ids
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.methods.entry import Column
 from stickytoken.version import __version__
@@ -85,9 +84,9 @@ def repair(
     require_place(out)  # before the model is loaded
     require_documents(affected, column)
     opened = stickytoken.open_run(run)
-    encoder = load_for(str(run), opened.record, loading, prompting, model)
+    encoder = opt.load_for(str(run), opened.record, loading, prompting, model)
     with console.progress_bar() as progress:
-        named = named_token_ids(encoder, tokens)
+        named = opt.named_token_ids(encoder, tokens)
         given: dict[str, Any] = {"sentences": sentences, "task": task, "verify": verify, "seed": seed}
         found = stickytoken.repair(
             opened, named, out=out, strategy=strategy, encoder=encoder, progress=progress, **given
@@ -176,7 +175,7 @@ def check(
     try:
         from stickytoken.findings import repository_path, repository_root
 
-        _loading.silence_transformers_once_loaded()
+        opt.silence_transformers_once_loaded()
         given = {name: value for name, value in options.items() if value is not None}
         place = None  # the file in the repository and the line that name the model of the project
         with console.progress_bar() as progress:
@@ -279,7 +278,7 @@ def demo(
         share: Also serve on a public address, through Gradio.
         open_it: Open the page in a browser.
     """
-    with collector_paused():
+    with opt.collector_paused():
         from stickytoken.demo.context import AppContext, SharedModel, Startup, find_runs, make_context
         from stickytoken.demo.server import make_app, require_free, serve
 
@@ -289,7 +288,7 @@ def demo(
         source = str(run[0]) if run else model or "all-MiniLM-L6-v2"
         of_run = model if run else None
         repaired = None if repair is None else stickytoken.open_repair(repair)
-        startup = Startup(_loading.require_found(source, named, loading, of_run), library, repaired)
+        startup = Startup(opt.require_found(source, named, loading, of_run), library, repaired)
         with console.status("preparing the page"):
             served = serve(make_app(startup, share), port, share)
 
@@ -297,7 +296,7 @@ def demo(
         from stickytoken.encoders.loading.load import loaded_like
         from stickytoken.encoders.text_encoder import as_id_reader
 
-        encoder = load_for(source, named, loading, prompting, of_run)
+        encoder = opt.load_for(source, named, loading, prompting, of_run)
         shared, other = SharedModel(as_id_reader(encoder, "demo")), None
         if repaired is not None and shared.is_model_of(repaired.record):
             other = SharedModel(loaded_like(encoder, repaired.path))
@@ -313,7 +312,7 @@ def demo(
         console.inform("press Ctrl-C to stop")
         if open_it and not webbrowser.open(served.url):
             raise InputError(f"no browser could be started: open {served.url} in one yourself")
-        with collector_paused():
+        with opt.collector_paused():
             startup.finish(loaded)
         served.wait()
     finally:

@@ -20,7 +20,6 @@ from stickytoken.attribution.result import AttributionMethod
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
-from stickytoken.cli._loading import announced, load_for, named_token_ids, require_found, run_in, token_id
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.validation import visible
@@ -89,7 +88,7 @@ def explain(
     if out is not None:
         require_place(out)
     settings = stickytoken.ExplainSettings(**asdict(measuring))
-    numbers = [token_id(token) for token in tokens] if ids else []
+    numbers = [opt.token_id(token) for token in tokens] if ids else []
     for own in text or ():
         if not own.strip():
             raise InputError(f"--text is {own!r}: pass a text with words, or leave it out")
@@ -97,12 +96,12 @@ def explain(
         missing = f"--column {column!r} is given without --sentences"
         raise InputError(f"{missing}: pass --sentences too, or leave it out")
     corpus = None if sentences is None else stickytoken.load_sentences(sentences, column)
-    run = run_in(source, model)
+    run = opt.run_in(source, model)
     # An explanation of a model alone is only printed.
     place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
     if place is not None:
         require_unlocked(place, numbers or tokens, run)
-    encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
+    encoder = opt.load_for(source, None if run is None else run.record, loading, prompting, model)
     given: dict[str, Any] = {"run": run, "texts": text, "sentences": corpus, "settings": settings}
     with console.progress_bar() as progress:
         found = stickytoken.explain(encoder, numbers or tokens, **given, out=place, progress=progress)
@@ -216,9 +215,9 @@ def why(
         from stickytoken.reports.page import require_place
 
         require_place(html)
-    require_found(model, None, loading)
+    opt.require_found(model, None, loading)
     opened = None if run is None else stickytoken.open_run(run)
-    encoder = load_for(model, None if opened is None else opened.record, loading, prompting, model)
+    encoder = opt.load_for(model, None if opened is None else opened.record, loading, prompting, model)
     with console.late_progress(seconds=3) as progress:
         found = stickytoken.why(
             encoder, first, second, method=method, run=opened, words=words, progress=progress
@@ -357,20 +356,20 @@ def impact(
     settings = stickytoken.ImpactSettings(**asdict(measuring))
     engine = computing.choice
     tasks = [*(task or ()), *(PAPER_TASKS if preset else ())]
-    run = run_in(source, model)
+    run = opt.run_in(source, model)
     if run is None and not tokens:
         raise InputError(
             f"{source!r} is not the folder of a finished run: name tokens with --tokens, or run "
             "`stickytoken detect` first and pass its folder"
         )
-    encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
+    encoder = opt.load_for(source, None if run is None else run.record, loading, prompting, model)
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
-    named = named_token_ids(encoder, tokens)
+    named = opt.named_token_ids(encoder, tokens)
     whole = partial(
         stickytoken.impact, tasks=tasks, run=run, tokens=named, intrusion=intrusion, settings=settings
     )
-    with announced(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
+    with opt.announced(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
         found = whole(encoder, out=out, engine=engine, progress=progress)
     show_impact(found, output_format)
     if run is not None and found.path.parent == run.path:
