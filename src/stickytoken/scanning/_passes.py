@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,12 +68,11 @@ class Keeper:
         return list(values.get("found", ()))
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    index: int
+class Batch(NamedTuple):
+    number: int
     documents: tuple[Document, ...]
     skipped: tuple[Skipped, ...]
-    keys: tuple[bytes, ...]
+    keys: tuple[bytes, ...]  # a hash of each document's text, to sample by
     digest: str
 
 
@@ -104,10 +104,7 @@ def _batch(index: int, records: list[Record]) -> Batch:
 
 @dataclass
 class Tally:
-    """Totals over all batches, and a draw of clean documents.
-
-    ``kinds`` and ``sources`` count documents; ``sources`` is None where there are too many.
-    """
+    """Totals over all batches, and a draw of clean documents."""
 
     sampled: int
     digests: list[str] = field(default_factory=list)
@@ -115,8 +112,8 @@ class Tally:
     found: int = 0
     skipped: int = 0
     skipped_first: list[Skipped] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)
-    sources: Counter[str | None] | None = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)  # of documents
+    sources: Counter[str | None] | None = field(default_factory=Counter)  # None where there are too many
     _drawn: list[tuple[int, str]] = field(default_factory=list)
     _known: set[int] = field(default_factory=set)
 
@@ -169,7 +166,7 @@ def search(
 
     def add(batch: Batch, found: Sequence[Mapping[str, Any]]) -> None:
         """Count batches in order; one that was found in the folder may come before an earlier one."""
-        finished[batch.index] = batch, found
+        finished[batch.number] = batch, found
         while (ready := finished.pop(len(tally.digests), None)) is not None:
             tally.add(*ready)
             share, done = meter.share, tally.documents
@@ -179,7 +176,7 @@ def search(
 
     def unknown() -> Iterator[tuple[Batch, list[str]]]:
         for batch in batched(collection.read(meter)):
-            values = keeper.load(_TOKENS, batch.index, batch.digest)
+            values = keeper.load(_TOKENS, batch.number, batch.digest)
             if values is None:
                 yield batch, [document.text for document in batch.documents]
             else:
@@ -197,7 +194,7 @@ def search(
                 if document.whole and line is not None:
                     line += each["line"]
                 found.append({name: getattr(document, name) for name in names} | each | {"line": line})
-            keeper.save(_TOKENS, batch.index, batch.digest, {"found": found})
+            keeper.save(_TOKENS, batch.number, batch.digest, {"found": found})
             computed += len(batch.documents)
             add(batch, found)
     progress(Progress("scan", tally.documents, tally.documents, computed))
@@ -206,8 +203,7 @@ def search(
 
 QUERIES = 100
 REFERENCE = 200
-# A document moves up if it passes this share of the clean ones.
-PASSED = 0.1
+_PASSED = 0.1  # a document moves up if it passes this share of the clean ones
 _QUERY_WORDS = 30
 _LEAST = 10
 _MOST_ERASED = 0.9
@@ -231,11 +227,9 @@ COLUMNS = ("shift", "rise", "moves_up", "predicted")
 
 
 class Texts(NamedTuple):
-    """Queries, clean documents, and where the queries come from."""
-
     queries: tuple[str, ...]
-    reference: tuple[str, ...]
-    source: str
+    reference: tuple[str, ...]  # clean documents
+    source: str  # of the queries
 
 
 def panel_texts(sample: Sequence[str], own: Sequence[str] | None, source: str, name: str) -> Texts:
@@ -252,54 +246,55 @@ def panel_texts(sample: Sequence[str], own: Sequence[str] | None, source: str, n
     return Texts(queries, tuple(sample[drawn : drawn + REFERENCE]), f"the first words of {drawn} documents")
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Queries and clean documents as the model sees them: unit vectors, shapes (q, d) and (n, d).
+class Panel(NamedTuple):
+    """Queries and clean documents as the model sees them."""
 
-    ``ranked`` has the similarities of the clean documents to each query, ascending, shape (n, q), and
-    ``spread`` is their standard deviation.
-    """
-
-    queries: Vectors
-    reference: Vectors
-    ranked: Vectors
-    spread: float
+    queries: Vectors  # unit vectors, shape (q, d)
+    reference: Vectors  # unit vectors, shape (n, d)
+    ranked: Vectors  # similarities of the clean documents to each query, ascending, shape (n, q)
+    spread: float  # standard deviation of these similarities
 
 
 @dataclass(frozen=True)
 class EffectPass:
     kind: Effect
     encoder: IdReader
-    effects: TokenEffects | None
+    effects: TokenEffects | None  # None if the run's method does not measure them
     texts: Texts
-    identity: str
+    identity: str  # of the run
     keeper: Keeper
-    progress: ProgressCallback
 
-    def run(self, tally: Tally) -> float:
-        limit = content_limit(self.encoder)
+    @cached_property
+    def panel(self) -> Panel:
         queries, reference = (
-            unit_vectors(self.encoder.encode_ids([text.ids[:limit] for text in self.encoder.tokenize(each)]))
+            unit_vectors(self.encoder.encode_ids(self._tokenized(each)))
             for each in (self.texts.queries, self.texts.reference)
         )
         similarities = reference @ queries.T
-        panel = Panel(queries, reference, np.sort(similarities, axis=0), float(similarities.std()))
-        if panel.spread < 1e-6:
+        spread = float(similarities.std())
+        if spread < 1e-6:
             raise InputError(
                 f"{self.encoder.name} gives all documents the same similarity to the queries: pass others"
             )
+        return Panel(queries, reference, np.sort(similarities, axis=0), spread)
+
+    def _tokenized(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return the ids that the model reads of each text."""
+        limit = content_limit(self.encoder)
+        return [text.ids[:limit] for text in self.encoder.tokenize(texts)]
+
+    def run(self, tally: Tally, progress: ProgressCallback) -> None:
         done, computed, encoded = 0, 0, 0
         for index, batch in enumerate(tally.digests):
             found = self.keeper.found(index, batch)
             if not found:
                 continue
             if self.columns(index, batch) is None:
-                columns, texts = self._columns(found, panel, limit)
+                columns, texts = self._columns(found)
                 self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
                 computed, encoded = computed + len(found), encoded + texts
             done += len(found)
-            self.progress(Progress("effects", done, tally.found, computed, encoded))
-        return panel.spread
+            progress(Progress("effects", done, tally.found, computed, encoded))
 
     def columns(self, index: int, batch: str) -> dict[str, Any] | None:
         return self.keeper.load(self.kind.value, index, self._key(batch))
@@ -307,13 +302,9 @@ class EffectPass:
     def _key(self, batch: str) -> str:
         return digest([batch, digest([self.texts.queries, self.texts.reference]), self.identity])
 
-    def _columns(
-        self, found: Sequence[Mapping[str, Any]], panel: Panel, limit: int | None
-    ) -> tuple[dict[str, Any], int]:
-        with_copies, without = (
-            [text.ids[:limit] for text in self.encoder.tokenize([each[name] for each in found])]
-            for name in ("text", "rest")
-        )
+    def _columns(self, found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
+        """Return columns of effects, and how many texts were encoded."""
+        with_copies, without = (self._tokenized([each[name] for each in found]) for name in ("text", "rest"))
         rows = [row for row, ids in enumerate(without) if ids and with_copies[row]]
         columns = {name: np.full(len(found), np.nan) for name in COLUMNS}
         encoded = 0
@@ -322,14 +313,14 @@ class EffectPass:
             encoded += len(rows)
             if self.effects is not None:
                 removed = [Counter(with_copies[row]) - Counter(without[row]) for row in rows]
-                columns["predicted"][rows] = predicted_shifts(vectors, removed, self.effects, panel)
+                columns["predicted"][rows] = predicted_shifts(vectors, removed, self.effects, self.panel)
                 unread = [row for row in rows if with_copies[row] == without[row]]
                 columns["predicted"][unread] = 0.0
             if self.kind is Effect.MEASURED:
                 clean, readable = self._vectors([without[row] for row in rows])
                 encoded += len(rows)
                 whole &= readable
-                for name, values in measured_shifts(vectors, clean, panel).items():
+                for name, values in measured_shifts(vectors, clean, self.panel).items():
                     columns[name][rows] = np.where(whole, values, np.nan)
             columns["predicted"][rows] = np.where(whole, columns["predicted"][rows], np.nan)
         known = {
@@ -362,7 +353,7 @@ def measured_shifts(found: Vectors, rest: Vectors, panel: Panel) -> dict[str, Ve
     return {
         "shift": (after - before).mean(axis=1, dtype=np.float64),
         "rise": passed.mean(axis=1),
-        "moves_up": (passed >= PASSED).mean(axis=1),
+        "moves_up": (passed >= _PASSED).mean(axis=1),
     }
 
 
@@ -379,24 +370,16 @@ def predicted_shifts(
     queries = panel.queries.mean(axis=0, dtype=np.float64)
     shifts = np.full(len(found), np.nan)
     for row, copies in enumerate(removed):
-        point = _drawn_to(copies, effects)
-        if point is None:
+        ids = np.array(sorted(copies), dtype=np.int64)
+        rows = np.searchsorted(effects.ids, ids)
+        known = (rows < len(effects.ids)) & (effects.ids[np.minimum(rows, len(effects.ids) - 1)] == ids)
+        rows, ids = rows[known], ids[known]
+        contraction = np.minimum(effects.contraction[rows], _MOST_ERASED)
+        shares = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
+        weight = float(shares @ contraction)
+        if weight <= 0:  # also where no token is known
             continue
-        way = point - center
+        way = (shares @ effects.pull[rows].astype(np.float64)) / weight - center
         covered = float(np.clip((found[row] - center) @ way / (way @ way), 0.0, 1.0))
         shifts[row] = covered * float(way @ queries)
     return shifts
-
-
-def _drawn_to(copies: Counter[int], effects: TokenEffects) -> Vector | None:
-    """Return the point toward which copies draw every text, shape (d,)."""
-    ids = np.array(sorted(copies), dtype=np.int64)
-    rows = np.searchsorted(effects.ids, ids)
-    known = (rows < len(effects.ids)) & (effects.ids[np.minimum(rows, len(effects.ids) - 1)] == ids)
-    if not known.any():
-        return None
-    rows, ids = rows[known], ids[known]
-    contraction = np.minimum(effects.contraction[rows], _MOST_ERASED)
-    shares = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
-    weight = float(shares @ contraction)
-    return (shares @ effects.pull[rows].astype(np.float64)) / weight if weight > 0 else None

@@ -281,14 +281,13 @@ def scan_documents(
             )
         if not tally.documents:
             raise InputError(f"{collection.name} is empty: pass documents")
-        work = spread = None
+        work = None
         if chosen.effect is not None and encoding is not None and tally.found:
             texts = _passes.panel_texts(tally.sample, *queries, collection.name)
-            identity = opened.record.identity
-            work = EffectPass(chosen.effect, encoding, effects, texts, identity, keeper, progress)
-            spread = work.run(tally)
-        found = _documents(keeper, tally, work, spread)
-        result = _totals(tally, found, work, spread, round(time.perf_counter() - started, 1))
+            work = EffectPass(chosen.effect, encoding, effects, texts, opened.record.identity, keeper)
+            work.run(tally, progress)
+        found = _documents(keeper, tally, work)
+        result = _totals(tally, found, work, round(time.perf_counter() - started, 1))
         return Scan(record.model_copy(update={"result": result}), result, found, path)
 
     if out is None:
@@ -320,9 +319,7 @@ def _identity(
     }
 
 
-def _documents(
-    keeper: Keeper, tally: Tally, effects: EffectPass | None, spread: float | None
-) -> pl.DataFrame:
+def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.DataFrame:
     rows = []
     for index, batch in enumerate(tally.digests):
         columns = None if effects is None else effects.columns(index, batch)
@@ -335,20 +332,20 @@ def _documents(
             row = {**each, **lists, **known}
             rows.append({name: row.get(name) for name in SCHEMA})
     table = pl.DataFrame(rows, schema=SCHEMA)
-    if effects is None or spread is None:
+    if effects is None:
         return table
-    shift = table["shift" if effects.kind is Effect.MEASURED else "predicted"]
-    grades = [None if np.isnan(each) else severity_of(each) for each in (shift / spread).to_numpy()]
-    return table.with_columns(
-        effect=shift / spread, severity=pl.Series(grades, dtype=pl.String)
-    ).with_columns(matters=pl.col("effect") >= SEVERITY_BOUNDS[Severity.SERIOUS])
+    effect = table["shift" if effects.kind is Effect.MEASURED else "predicted"] / effects.panel.spread
+    grades = [None if np.isnan(each) else severity_of(each) for each in effect.to_numpy()]
+    severity = pl.Series(grades, dtype=pl.String)
+    matters = effect >= SEVERITY_BOUNDS[Severity.SERIOUS]
+    return table.with_columns(effect=effect, severity=severity, matters=matters)
 
 
 def _totals(
-    tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, spread: float | None, seconds: float
+    tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, seconds: float
 ) -> ScanResultRecord:
     effect = None
-    if effects is not None and spread is not None:
+    if effects is not None:
         both = documents.select("shift", "predicted").drop_nulls()
         measured = effects.kind is Effect.MEASURED
         agreement = None
@@ -359,7 +356,7 @@ def _totals(
             queries=len(effects.texts.queries),
             queries_from=effects.texts.source,
             reference=len(effects.texts.reference),
-            spread=spread,
+            spread=effects.panel.spread,
             agreement=agreement,
             compared=len(both) if measured else 0,
             nothing_left=documents["effect"].null_count(),
