@@ -52,6 +52,7 @@ class Task(Scored):
 
     @cached_property
     def fingerprint(self) -> str:
+        """SHA-256 of everything in the task that can change a number."""
         content = [getattr(self, each.name) for each in fields(self) if each.name != "name"]
         return fingerprint(self.layout, *content)
 
@@ -65,6 +66,10 @@ class Task(Scored):
         return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+        """Compute the outcomes of all units from the vectors of all texts, by role.
+
+        The seed is that of random steps, such as the start of a clustering.
+        """
         raise NotImplementedError
 
 
