@@ -40,7 +40,11 @@ def source(sha256):
 
 
 @pytest.mark.slow
-def test_parts_of_packages_become_a_folder_once(packages, tmp_path, monkeypatch):
+def test_parts_of_packages_become_a_folder_once_and_other_weights_none(packages, tmp_path, monkeypatch):
+    monkeypatch.setitem(models.SOURCES, NAME, source("0" * 64))
+    with pytest.raises(SystemExit, match="have sha256"):
+        models.assemble(NAME, tmp_path / "models")
+    assert list((tmp_path / "models").iterdir()) == []
     monkeypatch.setitem(models.SOURCES, NAME, source(packages))
     folder = models.assemble(NAME, tmp_path / "models")
     assert folder == tmp_path / "models" / NAME
@@ -50,20 +54,3 @@ def test_parts_of_packages_become_a_folder_once(packages, tmp_path, monkeypatch)
     monkeypatch.setattr(models, "downloaded", None)  # a folder that is there is used
     assert models.assemble(NAME, tmp_path / "models") == folder
     assert planted.files_of(folder) == before
-
-
-@pytest.mark.slow
-def test_other_weights_leave_no_folder(packages, tmp_path, monkeypatch):
-    del packages
-    monkeypatch.setitem(models.SOURCES, NAME, source("0" * 64))
-    with pytest.raises(SystemExit, match="have sha256"):
-        models.assemble(NAME, tmp_path / "models")
-    assert list((tmp_path / "models").iterdir()) == []
-
-
-def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
-    needing = replace(models.SOURCES[NAME], needs=("no_such_package_here",))
-    monkeypatch.setitem(models.SOURCES, NAME, needing)
-    with pytest.raises(SystemExit, match="needs no_such_package_here: pip install no_such_package_here"):
-        models.assemble(NAME, tmp_path / "models")
-    assert not (tmp_path / "models").exists()

@@ -40,12 +40,6 @@ def test_detection_needs_no_extra_and_says_what_the_report_lacks(places, tmp_pat
     assert not (tmp_path / "report.html").exists()
 
 
-def test_tasks_of_pairs_need_no_extra(places):
-    done = run(("pytrec_eval", "mteb"), "evaluate MODEL --task PAIRS --format json", places)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["kind"] == "sts"
-
-
 REPORT = "a report needs an optional package: pip install 'stickytoken[report]'"
 
 

@@ -134,69 +134,44 @@ def columns():
     import datasets
     import pandas as pd
 
-    frame = pl.DataFrame({"text": TEXTS})
+    texts = [*TEXTS, None, " "]
+    series = pl.Series(texts)
     return {
-        "list": TEXTS,
-        "tuple": tuple(TEXTS),
-        "generator": (text for text in TEXTS),
-        "polars": frame["text"],
-        "pandas": pd.Series(TEXTS),
-        "pandas column": pd.DataFrame({"text": TEXTS})["text"],
-        "numpy": np.array(TEXTS),
-        "numpy objects": np.array(TEXTS, dtype=object),
-        "arrow": frame["text"].to_arrow(),
-        "datasets": datasets.Dataset.from_dict({"text": TEXTS})["text"],
-        "dict keys": dict.fromkeys(TEXTS).keys(),
+        "generator": (text for text in texts),
+        "polars": series,
+        "pandas": pd.Series([*TEXTS, float("nan"), pd.NA], dtype=object),
+        "numpy": np.array(texts, dtype=object),
+        "arrow": series.to_arrow(),
+        "datasets": datasets.Dataset.from_dict({"text": texts})["text"],
+        "dict keys": dict.fromkeys(texts).keys(),
     }
 
 
 @pytest.mark.parametrize("kind", list(columns()))
 def test_sentences_may_be_any_list_or_column_of_texts(kind):
     found = load_sentences(columns()[kind])
-    assert found.texts == tuple(TEXTS)
+    assert (found.texts, found.blank) == (tuple(TEXTS), 2)
     assert all(type(text) is str for text in found.texts)
 
 
-def test_given_sentences_are_the_same_corpus_as_the_same_sentences_in_a_file(
-    encoder, small_run, sentence_file, tmp_path
-):
-    arguments = {"settings": planted.SMALL, "tokens": [55, 60]}
-    given = detect(encoder, sentences=pl.Series(TEXTS), **arguments, out=tmp_path / "given")
-    read = detect(encoder, sentences=sentence_file, **arguments, out=tmp_path / "read")
-    assert given.record.identity == read.record.identity
-    assert given.tokens.equals(read.tokens)
-
-
-def test_missing_values_of_a_column_count_as_blank():
-    import pandas as pd
-
-    found = load_sentences(pd.Series(["a b", None, "c d", float("nan"), pd.NA, " "], dtype=object))
-    assert (found.texts, found.blank) == (("a b", "c d"), 4)
-
-
-@pytest.mark.parametrize("library", ["polars", "lazy", "pandas", "arrow", "datasets"])
-def test_a_table_in_place_of_a_column_is_refused_with_its_columns(library):
+def test_a_table_in_place_of_a_column_is_refused_with_its_columns():
     import datasets
     import pandas as pd
 
     content = {"body": ["a b"], "title": ["c d"]}
-    table = {
-        "polars": lambda: pl.DataFrame(content),
-        "lazy": lambda: pl.LazyFrame(content),
-        "pandas": lambda: pd.DataFrame(content),
-        "arrow": lambda: pl.DataFrame(content).to_arrow(),
-        "datasets": lambda: datasets.Dataset.from_dict(content),
-    }[library]()
-    with pytest.raises(InputError, match=r"columns body, title: pass one of them, such as table\['body'\]"):
-        load_sentences(table)
+    frame = pl.DataFrame(content)
+    for table in (
+        frame,
+        frame.lazy(),
+        pd.DataFrame(content),
+        frame.to_arrow(),
+        datasets.Dataset(frame.to_arrow()),
+    ):
+        with pytest.raises(InputError, match=r"columns body, title: pass one of them, .* table\['body'\]"):
+            load_sentences(table)
 
 
-def test_a_sentence_in_place_of_a_list_is_refused_with_what_to_do():
-    with pytest.raises(InputError, match=r"no file 'Mr. Stone sings.' .*pass sentences themselves as a list"):
-        load_sentences("Mr. Stone sings.")
-
-
-@pytest.mark.parametrize("value", [3, 2.5, True, b"a", ["a"], object()])
+@pytest.mark.parametrize("value", [3, True, ["a"]])
 def test_a_sentence_that_is_no_text_is_named_by_its_place(value):
     with pytest.raises(InputError, match=r"sentence 2 is .*: pass texts"):
         load_sentences(["a b", value])
@@ -207,9 +182,7 @@ def test_tokens_may_be_ids_or_texts_or_a_file_in_any_mixture(encoder, write):
     river, stone = (vocabulary.tokens.index(token) for token in ("river", "stone"))
     ways = [
         ["river", stone],
-        ("river", "stone"),
         [np.int64(river), np.str_("stone")],
-        np.array([river, stone]),
         pl.Series([river, stone]),
         (token for token in ("river", "stone")),
         write("tokens.txt", "river\nstone\n"),
@@ -233,17 +206,6 @@ def test_detect_takes_a_folder_a_name_and_a_loaded_model(bert_folder, encoder, t
     assert all(run.tokens.equals(runs[0].tokens) for run in runs)
     (evidence,) = probe(bert_folder, ["river"], sentences=TEXTS, settings=planted.SMALL)
     assert evidence.token == "river"
-
-
-def test_explain_takes_the_folder_of_a_run(encoder, small_run):
-    by_folder = explain(encoder, ["river"], run=str(small_run.path), settings=QUICK)
-    by_run = explain(encoder, ["river"], run=small_run, settings=QUICK)
-    assert by_folder.document() == by_run.document()
-
-
-def test_an_opened_run_is_opened_already(small_run):
-    assert open_run(small_run) is small_run
-    assert report(small_run, format="md") == report(str(small_run.path), format="md")
 
 
 def test_pairs_may_be_given_as_tuples(encoder, tmp_path):

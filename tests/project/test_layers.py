@@ -186,31 +186,16 @@ def test_imports_point_one_way():
     assert wrong == []
 
 
-def test_the_front_door_loads_the_errors_and_the_version_and_nothing_else():
-    eager = {name for name, _, depth in imports()["stickytoken.__init__"] if depth == "module"}
-    own = {name for name in eager if name.startswith("stickytoken")}
-    assert {part_of(name) for name in own} == {"errors", "version"}
-    assert {name.split(".")[0] for name in eager - own} <= set(sys.stdlib_module_names)
-
-
 @pytest.mark.parametrize(
     ("importer", "line", "wrong"),
     [
-        ("data.tables", "from stickytoken.encoders import load_encoder", True),
         ("data.tables", "import stickytoken.measurement.store", True),
         ("data.tables", "from stickytoken.insertion import Token", False),
-        ("encoders.protocol", "from .views import mean_similarity", False),
-        ("encoders.protocol", "from ..detection import detect", True),
         ("encoders.protocol", "from .. import detection", True),
         ("detection.detect", "def late():\n    from stickytoken.cli.main import app", True),
-        ("detection.detect", "if TYPE_CHECKING:\n    from stickytoken.cli.main import app", True),
-        ("detection.detect", "from stickytoken import cli", True),
         ("detection.detect", "import stickytoken", True),
-        ("detection.detect", "import numpy", False),
-        ("cli.main", "from stickytoken.detection import detect", False),
         ("cli.main", "import stickytoken", False),
         ("__init__", "from stickytoken.detection import detect", True),
-        ("__init__", "from stickytoken.errors import StickyTokenError", False),
         ("__init__", "if TYPE_CHECKING:\n    from stickytoken.detection import detect", False),
     ],
 )
@@ -218,11 +203,6 @@ def test_an_import_that_points_the_wrong_way_is_found(importer, line, wrong):
     importer = f"stickytoken.{importer}"
     ((name, _, depth),) = imports_of(importer, ast.parse(line))
     assert points_up(importer, name, depth) is wrong
-
-
-def test_no_part_of_the_package_has_the_name_of_a_public_function():
-    """Importing the part would put a module in the function's place."""
-    assert {part_of(name) for name in MODULES} & set(stickytoken.__all__) == set()
 
 
 # What is private.
@@ -250,9 +230,7 @@ FOLDER, _, LEAF = PRIVATE.rpartition(".")
 @pytest.mark.parametrize(
     ("importer", "line", "wrong"),
     [
-        ("stickytoken.__main__", f"from {PRIVATE} import x", True),
         ("stickytoken.__main__", f"from {FOLDER} import {LEAF}", True),
-        ("stickytoken.__main__", f"def late():\n    import {PRIVATE}", True),
         (f"{FOLDER}.other", f"from {PRIVATE} import x", False),
         ("stickytoken.__main__", f"from {FOLDER} import _private_name", False),
     ],
@@ -267,12 +245,8 @@ def test_a_module_that_only_its_own_folder_imports_has_an_underscore():
     for name in MODULES:
         folder, _, last = name.rpartition(".")
         users = [importer for importer, own in everybody().items() if name in own]
-        if (
-            users
-            and all(within(folder, user) for user in users)
-            and folder != PACKAGE.name
-            and last[0] != "_"
-        ):
+        inside = users and folder != PACKAGE.name and all(within(folder, user) for user in users)
+        if inside and last[0] != "_":
             bare.add(name)
     assert bare <= OPEN_MODULES
 
@@ -302,14 +276,10 @@ def test_a_method_does_not_know_the_others(method):
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("if run.record.method == 'std': pass", True),
         ("match method:\n    case 'std': pass", True),
-        ("from stickytoken.methods.std.plan import StdPlanRecord", True),
-        ("import stickytoken.methods.profile", True),
         ("def late():\n    from stickytoken.methods import profile", True),
         ("from stickytoken.methods.registry import method_named", False),
         ("help = 'std: pairs'", False),
-        ("x.std(ddof=1)", False),
     ],
 )
 def test_a_line_that_knows_a_method_is_found(line, found):

