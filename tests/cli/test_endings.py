@@ -116,17 +116,6 @@ def test_presses_in_quick_succession_are_one_and_a_later_one_counts(monkeypatch)
         interrupts._interrupt(signal.SIGINT, None)
 
 
-def test_a_process_that_ignores_the_signal_goes_on_ignoring_it():
-    code = """
-import signal
-from stickytoken.cli.console import remember_interrupts
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-remember_interrupts()
-print(signal.getsignal(signal.SIGINT).name)
-"""
-    assert started(code=code).communicate()[0] == "SIG_IGN\n"
-
-
 # Full disks
 
 

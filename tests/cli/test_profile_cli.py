@@ -221,28 +221,17 @@ def test_a_judgement_says_the_finding_first_then_the_tokens_and_what_they_rest_o
     result = judged(deep, place / "own.txt", "--dimensions", "24")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("1 token is sticky on these texts\n")
-    for said in (
-        "1 of 1 flagged tokens",
-        "moves up: ",
-        "300 texts from",
-        "tokens were measured on",
-        "by dimension",
-    ):
+    for said in ("1 of 1 flagged tokens", "moves up: ", "300 texts from", "tokens were measured on"):
         assert said in result.stdout
-    document = planted.document(judged(deep, place / "own.txt", "--dimensions", "24", "--format", "json"))
+    assert "by dimension" in result.stdout
+    given = (place / "own.csv", "--column", "body", "--dimensions", "24", "--format")
+    rows = list(csv.DictReader(io.StringIO(judged(deep, *given, "csv").stdout)))
+    assert len(rows) == profiled.AVAILABLE
+    document = planted.document(judged(deep, *given, "json"))
     assert [row["token"] for row in document["flagged"]] == [planted.PLANTED]
     (row,) = document["dimensions"]
     assert row["dimension"] == 24
     assert row["sticky"] == sum(each["verdict"] == "sticky" for each in row["flagged"])
-
-
-def test_a_judgement_reads_a_column_and_csv_has_all_tokens(place, deep):
-    given = (place / "own.csv", "--column", "body", "--anchors", 50, "--format")
-    document = planted.document(judged(deep, *given, "json"))
-    assert (document["texts"], document["anchors"]) == (300, 50)
-    rows = list(csv.DictReader(io.StringIO(judged(deep, *given, "csv").stdout)))
-    assert len(rows) == profiled.AVAILABLE
-    assert {row["token"]: row["verdict"] for row in rows}[planted.PLANTED] == "sticky"
 
 
 def test_a_judgement_that_cannot_be_made_is_refused(place, run, deep, small_run):

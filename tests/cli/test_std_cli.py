@@ -33,10 +33,8 @@ def test_tokens_reads_the_weights_where_they_are_asked_for(bert_folder):
     assert found["weights"]["tensor"].endswith("word_embeddings.weight")
     assert found["weights"]["under_trained"] is None  # so few entries do not show what is ordinary
     assert found["entries"] == []
-    assert (
-        f"{found['weights']['dimensions']} dimensions"
-        in planted.command("tokens", bert_folder, "--weights").stdout
-    )
+    printed = planted.command("tokens", bert_folder, "--weights").stdout
+    assert f"{found['weights']['dimensions']} dimensions" in printed
 
 
 def test_tokens_lists_the_entries_of_a_category(bert_folder, encoder):
@@ -89,20 +87,6 @@ def test_progress_and_notes_go_to_stderr(planted_folder, planted_options, tmp_pa
     assert open_run(found["run"]).result.scored == 9
 
 
-def test_detect_reads_pairs_and_says_where_they_disagree_with_the_model(
-    planted_folder, planted_options, tmp_path
-):
-    pairs = tmp_path / "pairs.csv"
-    rows = "the bird sings.,a quiet river.,-0.9\nold stone.,new song.,-0.8\n"
-    pairs.write_text(f"sentence1,sentence2,similarity\n{rows}", encoding="utf-8")
-    arguments = [*planted_options[2:], "--set", f"pairs={pairs}", "--sample", "5", "--out", tmp_path / "run"]
-    result = planted.command("detect", planted_folder, *arguments)
-    assert result.exit_code == 0, result.stderr
-    assert "note: similarities in the pair file differ by up to" in result.stderr
-    record = open_run(tmp_path / "run").record
-    assert (record.corpus.source, record.corpus.sentences) == (str(pairs), None)
-
-
 # probe
 
 
@@ -120,6 +104,9 @@ def test_probe_gives_one_document_and_stores_nothing(planted_folder, sentence_fi
     ids = [each["token_id"] for each in found]
     by_id = planted.command("probe", planted_folder, "--ids", *ids, *options, "-f", "json")
     assert planted.document(by_id) == found
+    planted.refused(
+        "probe", planted_folder, "--ids", "five", saying="'five' is not a token id: pass a number"
+    )
     table = planted.command("probe", planted_folder, "!", *options).stdout
     assert next(line for line in table.splitlines() if " ! " in line).count("1.0000") >= 3
     assert "6 pairs below the model's mean similarity" in table
@@ -149,7 +136,6 @@ def containing(text):
     ("arguments", "condition", "sort", "limit"),
     [
         ("--sort lift", True, "lift", 50),
-        ("--token river", pl.col("token") == "river", "lift", 1),
         ("--verdict benign --limit 7", pl.col("verdict") == "benign", "validation_rate", 7),
         ("--category ok_special", pl.col("category") == "OK_SPECIAL", "validation_rate", 50),
         ("--contains zzz", False, "validation_rate", 50),
@@ -169,12 +155,10 @@ def test_show_lists_what_its_filters_choose(partly_validated, arguments, conditi
     title = rf"{len(wanted)} of \d+ tokens" if wanted else "no tokens match"
     assert re.search(rf"^{title} *$", printed.stdout, re.MULTILINE)
     assert printed.stderr == ""
-
-
-def test_show_prints_a_dash_for_what_was_not_computed(partly_validated):
-    token = open_run(partly_validated).tokens.filter(pl.col("verdict").is_null())["token"][-1]
-    lines = planted.command("show", partly_validated, "--token", token).stdout.splitlines()
-    assert next(line for line in lines if f" {token} " in line).split()[-3:] == ["-", "-", "-"]
+    if arguments == "--sort lift":  # what was not computed is a dash
+        token = table.filter(pl.col("verdict").is_null())["token"][-1]
+        lines = planted.command("show", partly_validated, "--token", token).stdout.splitlines()
+        assert next(line for line in lines if f" {token} " in line).split()[-3:] == ["-", "-", "-"]
 
 
 def test_of_many_sticky_tokens_the_worst_are_printed_and_a_command_lists_all(planted_profile, tmp_path):

@@ -138,7 +138,6 @@ def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task,
         ("--set exit=3", "exit 3 is what tune chooses: leave it out, or keep it with --contrast"),
         ("--set contrast-layer=1", "contrast_layer would have no effect"),
         ("--contrast --set contrast-layer=9", "the contrast layer is 9, but"),
-        ("--contrast --set start=1", "which is off: turn on token prepending"),
         ("--prompt plain", "the prompt 'plain' is not one of prompteol, .* and has no place"),
     ],
 )
@@ -148,8 +147,6 @@ def test_what_cannot_be_tuned_is_one_line(folder, task, options, reason):
 
 def test_what_cannot_be_evaluated_is_one_line(folder, bert_folder, task, tmp_path):
     own = ("--task", task, "--device", "cpu")
-    saying = "has no place"
-    planted.refused("evaluate", folder, *own, "--prompt", "plain", "--set", "layer=2", saying=saying)
     planted.refused("tune", bert_folder, *own, "--prompt", '"{sentence}":', saying="is a SentenceTransformer")
     few = tmp_path / "few.jsonl"
     few.write_text('{"sentence1": "a", "sentence2": "b", "score": 1}\n')
@@ -196,15 +193,3 @@ def test_what_embed_cannot_read_or_write_is_one_line(tmp_path, monkeypatch, sour
     files = ("--input", tmp_path / source, "--out", tmp_path / output)
     planted.refused("embed", "no/such/model", *files, saying=reason)
     assert not (tmp_path / output).exists()
-
-
-def test_an_interrupt_promises_no_more_than_is_so(tmp_path, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("stickytoken.evaluation.embed_file", interrupted)
-    (tmp_path / "texts.txt").write_text("a b\n")
-    files = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "vectors.parquet")
-    result = planted.command("embed", "all-MiniLM-L6-v2", *files)
-    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
-    assert not files[-1].exists()

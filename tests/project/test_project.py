@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_every_public_name_is_documented():
     assert set(stickytoken.__all__) <= set(re.findall(r"\w+", documents()))
 
 
+@cache
 def options_of(command):
     """All spellings of a command's options, as typer reads them."""
     (found,) = (each for each in get_command(app).commands.values() if each.name == command)

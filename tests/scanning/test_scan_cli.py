@@ -127,20 +127,6 @@ def test_skipped_records_are_counted_and_named(scanned_run, tmp_path):
     assert "own.txt, line 2: byte 7 (0xff) is not UTF-8" in result.stderr
 
 
-def test_bad_input_ends_with_one_line(scanned_run, place, tmp_path):
-    own, folder = place / "own.jsonl", ("--scan-folder", tmp_path / "scan")
-    planted.refused("scan", scanned_run, own, *folder, "--column", "nope", saying="has no column 'nope'")
-    planted.refused("scan", scanned_run, own, "--effect", "--predict", status=2, saying="use one of --effect")
-    planted.refused(
-        "scan", scanned_run, own, "--queries", own, status=2, saying="needs --effect or --predict"
-    )
-    planted.refused("scan", scanned_run, own, "--out", "x.txt", saying="names no format")
-    planted.refused("scan", scanned_run, own, "--set", "workers=0", status=2)
-    planted.refused(
-        "scan", scanned_run, own, "--scan-folder", scanned_run, saying="contains files but no scan"
-    )
-
-
 @pytest.mark.slow
 def test_an_interrupt_keeps_what_was_scanned(scanned_run, tmp_path):
     texts = scanned.documents(500) * 100
