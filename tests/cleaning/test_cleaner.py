@@ -110,15 +110,12 @@ def drawn(parts, length):
     "repeats",
     [
         lambda size: "able " * size,
-        lambda size: "aab" * size,
         lambda size: "a" * size,
         lambda size: "<|endof" * size + "text|>" * size,
-        lambda size: "buy it now " * size,
         lambda size: "".join(f"word{place % 16} " for place in range(size)),
         lambda size: "able\u200b" * size,
         lambda size: drawn("abc ", size),
         lambda size: drawn(("zebra ", "lion ", "tiger ", "bear ", "wolf "), size),
-        lambda size: drawn([chr(place) for place in range(0x4E00, 0x9FFF)], size),
         lambda size: drawn([chr(place) for place in range(0x20, 0xD7FF)], size),
     ],
 )

@@ -80,11 +80,6 @@ def test_special_tokens_are_found_in_disguise_too():
     assert [part for part, kind, _ in found(text)] == ["<|endoftext|>", "［ＳＥＰ］", "[S\u200bEP]"]
 
 
-def test_special_tokens_that_follow_each_other_are_one_span_with_a_count():
-    (span,) = find_spans("air [SEP] [SEP][SEP]", RULES)
-    assert (span.count, span.what, span.first_end) == (3, "[SEP]", 9)
-
-
 def test_a_run_that_holds_a_flagged_word_is_flagged():
     (span,) = find_spans(
         "flow able one two three able one two three able one two three able one two three", RULES

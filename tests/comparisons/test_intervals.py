@@ -25,14 +25,9 @@ def test_the_interval_is_the_exact_one(total, part, confidence):
 def evidence(*curves, ordinary=((0.0, 0.0, 0.0, 0.0),), copies=(0, 1, 2, 4)):
     rows = [(place, False, curve) for place, curve in enumerate(curves)]
     rows += [(100 + place, True, curve) for place, curve in enumerate(ordinary)]
-    tokens = pl.DataFrame(
-        [
-            {"token_id": k, "ordinary": control, "copies": list(copies), "below": list(curve)}
-            for k, control, curve in rows
-        ],
-        schema_overrides={"below": pl.List(pl.Float64)},
-    )
-    return RunEvidence(None, tokens)
+    columns = {"token_id": pl.Int64, "ordinary": pl.Boolean, "below": pl.List(pl.Float64)}
+    tokens = pl.DataFrame(rows, columns, orient="row")
+    return RunEvidence(None, tokens.with_columns(copies=pl.lit(list(copies))))
 
 
 @pytest.mark.parametrize(

@@ -78,17 +78,11 @@ def test_the_corpus_keeps_all_sentences_with_their_topics(frame, texts):
 # Kinds of text.
 
 
-def test_each_of_ten_kinds_has_as_many_texts(kinds):
+def test_each_of_ten_kinds_has_as_many_distinct_texts(kinds, texts):
     assert kinds.schema == {"kind": pl.String, "text": pl.String}
     assert kinds["kind"].unique(maintain_order=True).to_list() == KINDS
     assert Counter(kinds["kind"]) == dict.fromkeys(KINDS, PER_KIND)
     assert (text_kinds().texts, text_kinds().topics) == (tuple(kinds["text"]), tuple(kinds["kind"]))
-
-
-def test_texts_are_distinct_and_without_stray_white_space(kinds, texts):
-    assert [
-        text for text in kinds["text"] if not text or text != text.strip() or set("\t\r") & set(text)
-    ] == []
-    assert len({" ".join(words(text)) for text in kinds["text"]}) == len(KINDS) * PER_KIND
     assert near(enumerate(kinds["text"]), 0.4) == []
+    assert [text for text in kinds["text"] if text != text.strip() or set("\t\r") & set(text)] == []
     assert set(kinds["text"]) & set(texts) == set()

@@ -22,13 +22,6 @@ def local_hub(tmp_path, monkeypatch):
     return folder
 
 
-def test_a_data_set_gives_both_sentences_of_its_pairs(local_hub):
-    (local_hub / "test.csv").write_text("sentence1,sentence2,score\nA red boat.,One,1\nTwo,A red boat.,2\n")
-    found = load_sentences(f"hub:{local_hub}")
-    assert found.texts == ("A red boat.", "Two", "One")
-    assert (found.source, found.duplicates) == (str(local_hub), 1)
-
-
 def texts_of(source):
     """What sentences and documents are read from a source."""
     documents = [record.text for record in open_documents(source, Wanted()).read(Meter())]
@@ -97,6 +90,10 @@ def test_a_split_that_does_not_exist_is_named(local_hub):
     with pytest.raises(InputError, match="split 'dev'") as error:
         load_sentences(f"hub:{local_hub}@dev")
     assert str(local_hub) in str(error.value)
+    with pytest.raises(InputError, match="names no data set"):
+        load_sentences("hub:@train")
+    with pytest.raises(InputError, match=re.escape(f"the data set {PAPER_DATASETS[0]!r} (split 'test')")):
+        load_sentences("paper")
 
 
 @pytest.mark.parametrize(
@@ -111,17 +108,6 @@ def test_a_data_set_that_cannot_be_read_is_named(local_hub, name, content):
     for source in (str(local_hub), "nobody/nothing"):
         with pytest.raises(InputError, match=f"the data set '{source}' .*cannot be read: "):
             load_sentences(f"hub:{source}")
-
-
-def test_the_sets_of_the_paper_are_asked_for_by_one_name(local_hub):
-    with pytest.raises(InputError, match=re.escape(f"the data set {PAPER_DATASETS[0]!r} (split 'test')")):
-        load_sentences("paper")
-
-
-@pytest.mark.parametrize("source", ["hub: ", "hub:@train"])
-def test_a_hub_source_without_a_name_says_so(source):
-    with pytest.raises(InputError, match="names no data set"):
-        load_sentences(source)
 
 
 def test_without_the_package_datasets_the_extra_is_named(monkeypatch):

@@ -200,13 +200,15 @@ def pairs(**changes):
     return rows
 
 
+def split(*labels):
+    parts = zip(("train", "test"), labels, strict=True)
+    return [{"text": "a", "label": label, "split": name} for name, own in parts for label in own]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (
-            [{"question": "a", "answer": "b"}],
-            r"unknown layout, with columns question, answer\. Known layouts",
-        ),
+        ([{"question": "a", "answer": "b"}], "unknown layout, with columns question, answer"),
         (pairs(score=None), "score in row 2 is None, not a finite number"),
         (pairs(sentence1=" "), "sentence1 in row 2 is missing or blank"),
         (pairs()[:2], "needs at least 3 pairs"),
@@ -218,16 +220,8 @@ def pairs(**changes):
         ([{"text": "a", "label": None}, {"text": "b", "label": "x"}], "label in row 1 is missing"),
         ([{"text": "a", "label": "x", "split": "train"}] * 2, "no rows of the split 'test'"),
         ([{"text": "a", "label": "x", "split": "first"}] * 2, "split 'first' is unknown"),
-        (
-            [{"text": "a", "label": label, "split": "train"} for label in "xxyyz"]
-            + [{"text": "b", "label": "x", "split": "test"}],
-            "label 'z' occurs only once in the training texts",
-        ),
-        (
-            [{"text": "a", "label": label, "split": "train"} for label in "xxyy"]
-            + [{"text": "b", "label": "w", "split": "test"}],
-            "label 'w' is missing from the training texts",
-        ),
+        (split("xxyyz", "x"), "label 'z' occurs only once in the training texts"),
+        (split("xxyy", "w"), "label 'w' is missing from the training texts"),
         ([{"query": "q", "positive": [], "negative": ["a"]}], "not lists of texts|is empty"),
         ([{"query": "q", "positive": ["a"], "negative": ["a"]}], "among both positives and negatives"),
     ],
@@ -238,18 +232,12 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, rows, message):
         load_task(path)
 
 
-def test_an_empty_file_and_scores_that_are_nan_are_refused(tmp_path):
-    path = tmp_path / "task.csv"
+def test_a_file_without_rows_and_other_files_are_refused_with_the_known_layouts(tmp_path, write):
     for rows, message in (("", "has no rows"), ("a,b,1\nc,d,NaN\ne,f,3\n", "score in row 2 is 'NaN', not")):
-        path.write_text(f"sentence1,sentence2,score\n{rows}")
         with pytest.raises(InputError, match=message):
-            load_task(path)
-
-
-def test_an_unknown_layout_is_told_all_known_ones(tmp_path):
+            load_task(write("task.csv", f"sentence1,sentence2,score\n{rows}"))
     (tmp_path / "folder").mkdir()
-    (tmp_path / "notes.md").write_text("x")
-    for path in (tmp_path / "folder", tmp_path / "notes.md"):
+    for path in (tmp_path / "folder", write("notes.md", "x")):
         with pytest.raises(InputError) as caught:
             load_task(path)
         assert all(layout in str(caught.value) for layout in LAYOUTS)

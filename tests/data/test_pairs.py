@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stickytoken.data.corpora import SentencePair, nearest_free, sample_pairs, select_pairs
+from stickytoken.data.corpora import SentencePair, sample_pairs, select_pairs
 from stickytoken.errors import InputError
 
+
 # Sixteenths: distances are exact, so two of them are equal or they are not.
-values = st.integers(-64, 64).map(lambda sixteenths: sixteenths / 16)
-
-
 def slow_nearest_free(ascending, targets):
     """For each target look at every free value."""
     free = list(range(len(ascending)))
@@ -33,24 +31,6 @@ def slow_nearest_free(ascending, targets):
 def spaced(low, high, count):
     """Evenly spaced values from low to high, both included."""
     return [low + step * (high - low) / (count - 1) for step in range(count)] if count > 1 else [low]
-
-
-# nearest_free
-
-
-@settings(max_examples=100)
-@given(st.lists(values, min_size=1, max_size=30), st.data())
-def test_nearest_free_equals_a_search_through_all_free_values(numbers, data):
-    ascending = sorted(numbers)
-    targets = data.draw(st.lists(values, max_size=len(ascending)))
-    found = nearest_free(np.array(ascending), np.array(targets))
-    assert len(set(found)) == len(targets)
-    assert [ascending[k] for k in found] == [ascending[k] for k in slow_nearest_free(ascending, targets)]
-
-
-def test_more_targets_than_values_are_refused():
-    with pytest.raises(InputError, match="3 targets, but only 2 values"):
-        nearest_free(np.array([0.0, 1.0]), np.array([0.0, 0.0, 0.0]))
 
 
 # sample_pairs

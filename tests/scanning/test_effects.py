@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+import planted
 import profiled
 import scanned
 from stickytoken import Cleaner, load_encoder, open_run, scan
@@ -150,17 +151,8 @@ def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
     refused("effect is 'guessed'", effect="guessed")
     refused("queries are given, but no effect", queries=QUERIES)
     refused("needed to compare the others with", documents=texts[30:50], encoder=encoder, effect="measured")
-    profiled.planted_model(1, token=scanned.STICKY).save(str(tmp_path / "other"))
-    refused("with another model", RunError, encoder=load_encoder(tmp_path / "other"), effect="measured")
-
-
-def test_a_run_without_pulls_measures_and_does_not_predict(encoder, texts, tmp_path):
-    import planted
-
     run = planted.detect_thirty(encoder, tmp_path / "std")
     with pytest.raises(InputError, match="does not measure what a prediction needs"):
         scan(run, texts, encoder=encoder, effect="predicted")
-    repeated = [f"{text} {'again ' * 6}" if place < 3 else text for place, text in enumerate(texts[:40])]
-    found = scan(run, repeated, encoder=encoder, effect="measured")
-    assert found["shift"].null_count() == 0
-    assert found["predicted"].null_count() == 3
+    profiled.planted_model(1, token=scanned.STICKY).save(str(tmp_path / "other"))
+    refused("with another model", RunError, encoder=load_encoder(tmp_path / "other"), effect="measured")

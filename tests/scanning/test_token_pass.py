@@ -3,11 +3,10 @@
 import sys
 from random import Random
 
-import polars as pl
 import pytest
 
 import scanned
-from stickytoken import load_encoder, open_run, scan
+from stickytoken import load_encoder, scan
 from stickytoken.cleaning import find_spans, spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.scanning.scan import open_scan, scan_documents, scans_in
@@ -30,11 +29,14 @@ def test_documents_with_copies_are_found_and_no_others(scanned_run):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_other_processes_find_the_same(scanned_run):
+def test_other_processes_find_the_same_and_sources_are_counted(scanned_run):
     texts = scanned.documents(100, range(90, 100))
-    alone = scan_documents(scanned_run, texts, workers=1)
-    together = scan_documents(scanned_run, texts, workers=2)
+    rows = [{"text": text, "source": "web" if place < 95 else "wiki"} for place, text in enumerate(texts)]
+    alone = scan_documents(scanned_run, rows, workers=1)
+    together = scan_documents(scanned_run, rows, workers=2)
     assert together.documents.equals(alone.documents)
+    counts = [(each.source, each.documents, each.found) for each in alone.result.sources]
+    assert counts == [("web", 95, 5), ("wiki", 5, 5)]
     ignored = {"seconds": 0.0}
     assert together.result.model_copy(update=ignored) == alone.result.model_copy(update=ignored)
 
@@ -103,16 +105,6 @@ def test_nothing_to_scan_and_wrong_options_are_errors(scanned_run, write):
         scan(scanned_run, ["a"], columns=3)
 
 
-def test_sources_are_counted(scanned_run):
-    texts = scanned.documents(30, range(5))
-    rows = [{"text": text, "source": "web" if place < 10 else "wiki"} for place, text in enumerate(texts)]
-    result = scan_documents(scanned_run, rows).result
-    assert [(each.source, each.documents, each.found) for each in result.sources] == [
-        ("web", 10, 5),
-        ("wiki", 20, 0),
-    ]
-
-
 def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(scanned_run, monkeypatch):
     before, behind = scanned.documents(2)
     text = f"{before} {scanned.copies()} {behind}"
@@ -141,10 +133,3 @@ def test_batches_end_at_a_number_of_documents_or_a_size(scanned_run, tmp_path, m
     for name, texts, count in (("many", ["x"] * 2500, 3), ("large", ["x" * 9000] * 2, 2)):
         scan(scanned_run, texts, out=tmp_path / name, workers=1)
         assert len(list((tmp_path / name / "shards").iterdir())) == count
-
-
-def test_text_is_kept_as_valid_json_and_parquet(scanned_run, tmp_path):
-    text = f"\x00 \u2028 \U0001f642 {scanned.copies()}"
-    found = scan_documents(scanned_run, [text], out=tmp_path / "scan")
-    assert pl.read_parquet(tmp_path / "scan" / "documents.parquet").equals(found.documents)
-    assert open_run(scanned_run).record.identity == found.record.identity_parts["run"]
