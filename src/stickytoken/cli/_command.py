@@ -53,7 +53,7 @@ def _declared(own: _Command, rare: frozenset[str]) -> _Command:
         del set_, config  # they have taken effect where the command line was read
         options = VerbosityOptions(values.pop("quiet"), values.pop("verbose"))
         for name, kind in groups.items():
-            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            values[name] = kind(**{each.name: values.pop(each.name) for each in fields(kind) if each.init})
         with verbosity(options.level):
             own(**values)
 
@@ -81,9 +81,9 @@ def _parameters(
         if group is None:
             members, kinds, texts = [(name, own[name].default)], hints, _entries(function)
         else:
-            members = [(field.name, field.default) for field in fields(group)]
+            members = [(field.name, field.default) for field in fields(group) if field.init]
             kinds = get_type_hints(group, include_extras=True)
-            texts = {key: text for kind in group.__mro__ for key, text in _entries(kind).items()}
+            texts = {key: text for kind in reversed(group.__mro__) for key, text in _entries(kind).items()}
         for member, default in members:
             option = copy.copy(kinds[member].__metadata__[0])
             option.help = option.help or texts.get(member)

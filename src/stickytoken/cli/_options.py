@@ -218,27 +218,6 @@ class EndpointLoadingOptions(LoadingOptions):
         return [*found, "--max-cost"] if self.max_cost is not None else found
 
 
-Start: TypeAlias = Annotated[
-    int | None,
-    setting(
-        help="First layer that token prepending overwrites, counted from 0. Default: the prompt's preset."
-    ),
-]
-ContrastLayer: TypeAlias = Annotated[
-    int | None,
-    setting(help="Layer whose attention contrast changes, counted from 0. Default: the prompt's preset."),
-]
-ContrastStrength: TypeAlias = Annotated[
-    float | None, setting(help="Factor of what contrast leaves, from 0. Default: the prompt's preset.")
-]
-ContrastRule: TypeAlias = Annotated[
-    str | None,
-    setting(
-        help="What contrast puts in its place: scaled, norm, scaled_norm or sub_head_norm. Default: scaled."
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True)
 class PromptingOptions:
     """What a model reads around a text.
@@ -249,22 +228,27 @@ class PromptingOptions:
         prompt_name: Name of one of the model's own prompts.
         token_prepending: With a prompt: let every token of the sentence see the whole sentence (Fu et al.,
             ACL 2025).
+        start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.
         exit: First layer after start that it leaves alone. Default: the prompt's preset.
         layer: Layer to read the vector from, counted from 1; -1 is the last. Default: that of a published
             preset, else the last one for a plain prompt.
         contrast: With a prompt: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
+        contrast_layer: Layer whose attention contrast changes, counted from 0. Default: the prompt's preset.
+        contrast_strength: Factor of what contrast leaves, from 0. Default: the prompt's preset.
+        contrast_rule: What contrast puts in its place: scaled, norm, scaled_norm or sub_head_norm. Default:
+            scaled.
     """
 
     prompt: Language[str | None] = None
     prompt_name: Setting[str | None] = None
     token_prepending: Annotated[bool, language_option("--token-prepending")] = False
-    start: Start = None
+    start: Setting[int | None] = None
     exit: Setting[int | None] = None
     layer: Setting[int | None] = None
     contrast: Annotated[bool, language_option("--contrast")] = False
-    contrast_layer: ContrastLayer = None
-    contrast_strength: ContrastStrength = None
-    contrast_rule: ContrastRule = None
+    contrast_layer: Setting[int | None] = None
+    contrast_strength: Setting[float | None] = None
+    contrast_rule: Setting[str | None] = None
 
 
 Engine = StrEnum("Engine", "LOCAL RAY")
@@ -525,13 +509,6 @@ def silence_transformers() -> None:
 
     (logging.set_verbosity_warning if verbose else logging.set_verbosity_error)()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def silence_transformers_once_loaded() -> None:
-    """Do what `silence_transformers` does, for a command that may end without loading transformers."""
-    if console.current_verbosity() is not Verbosity.VERBOSE:
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 @contextmanager

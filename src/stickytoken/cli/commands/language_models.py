@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -96,30 +96,26 @@ def evaluate(
     print_table(f"{model} on {task}", columns, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class TuningOptions:
+@dataclass(frozen=True)
+class TuningOptions(opt.PromptingOptions):
     """What to choose, and what to keep.
 
     Attributes:
-        exit: First layer that token prepending leaves alone, where it is kept.
+        prompt: prompteol, cot, ke, ck, metaeol, or a text with {sentence}.
         token_prepending: With --contrast: keep token prepending as it is given.
+        exit: First layer that token prepending leaves alone, where it is kept.
         contrast: Choose contrast instead of token prepending.
     """
 
-    start: opt.Start = None
-    exit: opt.Setting[int | None] = None
-    token_prepending: Annotated[bool, opt.language_option("--token-prepending")] = False
-    contrast: Annotated[bool, opt.language_option("--contrast")] = False
-    contrast_layer: opt.ContrastLayer = None
-    contrast_strength: opt.ContrastStrength = None
-    contrast_rule: opt.ContrastRule = None
+    prompt: opt.Language[str] = "prompteol"
+    prompt_name: None = field(default=None, init=False)
+    layer: None = field(default=None, init=False)
 
 
 @command()
 def tune(
     model: opt.Model,
     task: opt.Texts[Path],
-    prompt: opt.Language[str] = "prompteol",
     *,
     tuning: TuningOptions,
     loading: opt.LoadingOptions,
@@ -131,7 +127,6 @@ def tune(
 
     Args:
         task: Development set: a csv, tsv, jsonl or parquet file with sentence1, sentence2 and score.
-        prompt: prompteol, cot, ke, ck, metaeol, or a text with {sentence}.
     """
     from stickytoken.encoders.prompted import prompts
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
@@ -140,13 +135,11 @@ def tune(
     from stickytoken.evaluation import tune as tune_prepending
     from stickytoken.measurement.engine import Progress
 
-    prompts.find_prompt(prompt)  # a text without {sentence} would be put in front of every input
-    prompts.require_contrast_options(Prompting(prompt, **asdict(tuning)))
-    kept = opt.PromptingOptions(prompt)
+    prompts.find_prompt(tuning.prompt)  # a text without {sentence} would be put in front of every input
+    prompts.require_contrast_options(Prompting(**asdict(tuning)))
+    kept = opt.PromptingOptions(tuning.prompt)
     if tuning.contrast:
-        kept = opt.PromptingOptions(
-            prompt, token_prepending=tuning.token_prepending, start=tuning.start, exit=tuning.exit
-        )
+        kept = replace(kept, token_prepending=tuning.token_prepending, start=tuning.start, exit=tuning.exit)
     elif tuning.exit is not None:
         raise InputError(
             f"exit {tuning.exit} is what tune chooses: leave it out, or keep it with --contrast "
@@ -173,7 +166,7 @@ def tune(
         else:
             found = tune_prepending(encoder, pairs, start=tuning.start, progress=progress)
     if output_format is opt.Format.JSON:
-        told = {"model": model, "task": str(task), "prompt": prompt, "pairs": pairs.units}
+        told = {"model": model, "task": str(task), "prompt": tuning.prompt, "pairs": pairs.units}
         print_json(told | asdict(found))
     else:
         _print_tuning(model, found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli._command import command
-from stickytoken.cli.commands.runs import finish_run, print_dimensions
+from stickytoken.cli.commands.runs import NAMED, finish_run, print_dimensions
 from stickytoken.cli.console import inform, print_columns, print_csv, print_json, print_line, print_table
 from stickytoken.errors import InputError
 from stickytoken.methods.entry import Column, MethodEntry, Option
@@ -63,7 +62,7 @@ class MethodOptions:
         known = {option.name: option for option in entry.options}
         given = {name: value for name, value in said.items() if value is not None}
         if strange := [name for name in given if name not in known]:
-            owners = _owners(strange[0])
+            owners = _owners()[strange[0]]
             option = owners[0][1]
             flag = option.flag if not option.rare else f"--set {option.flag.strip('-')}"
             names = " or ".join(owner.name for owner, _ in owners)
@@ -82,27 +81,27 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     without, with_pairs = (entry_of(None, pairs_given=given).name for given in (False, True))
     default = without if without == with_pairs else f"{without}, or {with_pairs} with --set pairs=FILE"
     declared = opt.method_option(help=f"{said}. Default: {default}.")
-    found: dict[str, Any] = {"method": Annotated[names | None, declared]}
-    options = [option for entry in entries() for option in entry.options if option.probe or not probe]
-    for name in dict.fromkeys(option.name for option in options):
-        owners = [owner for owner in _owners(name) if owner[1].probe or not probe]
+    columns: list[Any] = [("method", Annotated[names | None, declared], field(default=None))]
+    for owners in _owners(probe).values():
         option = owners[0][1]
-        told = f"{option.help} Default: {_defaults(owners)}."
+        # With the names of methods if their defaults differ or some lack the option.
+        default = ", ".join(f"{own.default} ({entry.name})" for entry, own in owners)
+        if len(owners) == len(entries()) and len({own.default for _, own in owners}) == 1:
+            default = option.default
+        told = f"{option.help} Default: {default}."
         declared = opt.method_option(option.flag, help=told, min=option.least, hidden=option.rare)
-        found[name] = Annotated[option.kind | None, declared]
-    columns = [(name, annotation, field(default=None)) for name, annotation in found.items()]
+        columns.append((option.name, Annotated[option.kind | None, declared], field(default=None)))
     return make_dataclass("GivenMethodOptions", columns, bases=(MethodOptions,), frozen=True)
 
 
-def _owners(name: str) -> list[tuple[MethodEntry, Option]]:
-    return [(entry, option) for entry in entries() for option in entry.options if option.name == name]
-
-
-def _defaults(owners: Sequence[tuple[MethodEntry, Option]]) -> str:
-    """Return the default, with the names of methods if they differ or some lack the option."""
-    if len(owners) == len(entries()) and len({option.default for _, option in owners}) == 1:
-        return owners[0][1].default
-    return ", ".join(f"{option.default} ({entry.name})" for entry, option in owners)
+def _owners(probe: bool = False) -> dict[str, list[tuple[MethodEntry, Option]]]:
+    """Return all options, or those that probe takes, by name, each with the methods that have it."""
+    found: dict[str, list[tuple[MethodEntry, Option]]] = {}
+    for entry in entries():
+        for option in entry.options:
+            if option.probe or not probe:
+                found.setdefault(option.name, []).append((entry, option))
+    return found
 
 
 @command()
@@ -163,16 +162,14 @@ def detect(
 
 
 _COLUMNS = (
-    Column("token_id", "id"),
-    Column("token", "token"),
+    *NAMED,
     Column("sd", "SD", 2),
     Column("lift", "lift", 4),
     Column("lift_low", "low", 4),
     Column("lift_high", "high", 4),
     Column("universality", "universality", 2),
     Column("moves_up", "moves up", 2),
-    Column("severity", "severity"),
-    Column("verdict", "verdict"),
+    *(Column(name, name) for name in ("severity", "verdict")),
 )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stickytoken.entries import EntryWeights
 
 
+NAMED = (Column("token_id", "id"), Column("token", "token"))
 _MEANING = {
     "OK": "text can produce it",
     "OK_SPECIAL": "special, and text can produce it",
@@ -109,7 +110,7 @@ def tokens(
             console.print_line(line)
     if category or learned is not None:
         numbers = () if learned is None else ("norm", "distance", "cosine_distance", "q_value")
-        columns = [Column("token_id", "id"), Column("token", "token"), Column("decoded", "decoded")]
+        columns = [*NAMED, Column("decoded", "decoded")]
         columns += [Column(name, name.replace("_", " "), 4) for name in numbers]
         console.print_columns(title, columns, listed.head(limit))
 
@@ -238,13 +239,8 @@ def _rows_at(run: stickytoken.Run, dimension: int | None, layer: int | None) -> 
 
 
 _DIMENSIONS = (
-    Column("layer", "layer"),
-    Column("dimension", "dimension"),
-    Column("sticky", "sticky"),
-    Column("topical", "topical"),
-    Column("severe", "severe"),
-    Column("serious", "serious"),
-    Column("mild", "mild"),
+    *(Column(name, name) for name in ("layer", "dimension")),
+    *(Column(name, name) for name in ("sticky", "topical", "severe", "serious", "mild")),
     Column("largest_sd", "largest lift, SD", 2),
     Column("ordinary_sd", "ordinary spread, SD", 2),
     Column("similarity_spread", "SD", 4),
@@ -274,8 +270,7 @@ def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     # The category is left out where every token has the usual one.
     special = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if special else []
-    first = (Column("token_id", "id"), Column("token", "token"), *category)
-    console.print_columns(title, (*first, *run.listed(rows), Column("verdict", "verdict")), rows)
+    console.print_columns(title, (*NAMED, *category, *run.listed(rows), Column("verdict", "verdict")), rows)
 
 
 def finish_run(run: stickytoken.Run, output_format: opt.Format, write_report: bool) -> None:
@@ -324,17 +319,12 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
 
 
 _MODELS = (
-    Column("model", "model"),
-    Column("vocabulary", "vocabulary"),
-    Column("available", "available"),
-    Column("candidates", "candidates"),
-    Column("sticky", "sticky"),
+    *(Column(name, name) for name in ("model", "vocabulary", "available", "candidates", "sticky")),
     Column("mean_similarity", "u", 3),
     Column("score_threshold", "score of the last candidate", 1),
 )
 _TOKENS = (
-    Column("token_id", "id"),
-    Column("token", "token"),
+    *NAMED,
     Column("sticky_score", "score", 1),
     Column("validation_rate", "validation rate", 3),
     Column("sd", "run: SD", 2),

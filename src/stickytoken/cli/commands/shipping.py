@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from collections.abc import Sequence
 from enum import StrEnum
@@ -14,6 +15,7 @@ import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command, project_table
+from stickytoken.cli.commands.runs import NAMED
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.methods.entry import Column
 from stickytoken.version import __version__
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
 NOT_VERIFIED = 3
 
 _TOKENS = (
-    Column("token_id", "id"),
-    Column("token", "token"),
+    *NAMED,
     Column("strategy", "strategy"),
     Column("deviations_before", "lift before (SD)", 2),
     Column("deviations_after", "lift after (SD)", 2),
@@ -175,7 +176,10 @@ def check(
     try:
         from stickytoken.findings import repository_path, repository_root
 
-        opt.silence_transformers_once_loaded()
+        # Where transformers is loaded at all, it is silent.
+        if console.current_verbosity() is not console.Verbosity.VERBOSE:
+            os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         given = {name: value for name, value in options.items() if value is not None}
         place = None  # the file in the repository and the line that name the model of the project
         with console.progress_bar() as progress:
