@@ -50,9 +50,14 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
                 done = regular[-1].last
             elif first >= mixed_done and last - first <= gaps * (1 + _MOST_BETWEEN):
                 words = set(keys[first : last + 1])
-                if len(words) <= _FEW_WORDS:
-                    mixed.append(_widened(keys, first, last + 1, words))
-                    mixed_done = mixed[-1].last
+                if len(words) <= _FEW_WORDS:  # as far as there are no others
+                    start, end = first, last + 1
+                    while start > 0 and keys[start - 1] in words:
+                        start -= 1
+                    while end < len(keys) and keys[end] in words:
+                        end += 1
+                    mixed.append(Stretch(start, end, 0))
+                    mixed_done = end
     return _apart(regular, mixed, len(keys))
 
 
@@ -70,14 +75,6 @@ def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stre
         else:
             step //= 2
     return Stretch(first, last, period)
-
-
-def _widened(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
-    while first > 0 and keys[first - 1] in words:
-        first -= 1
-    while last < len(keys) and keys[last] in words:
-        last += 1
-    return Stretch(first, last, 0)
 
 
 def _apart(regular: list[Stretch], mixed: list[Stretch], units: int) -> list[Stretch]:
@@ -468,8 +465,10 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
             if len(places) >= max(_COMMON_COPIES, _COMMON_SHARE * len(document)):
                 found.update(places)
             continue
-        if _is_spread(document, places):
-            found.update(places)
+        if len(places) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
+            company = document.company(places)
+            if company.alike <= _ALIKE + _TIMES_CHANCE * company.chance:
+                found.update(places)
         for first, last in _close_groups(places, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             found.update(places[first:last])
             found.update(_repeated_between(document, places[first:last]))
@@ -512,13 +511,6 @@ def _repeated_between(document: Document, places: Sequence[int]) -> list[int]:
     repeated = Counter(keys[place] for place in others)
     fewest = max(_REPEATED, len(places) * _REPEATED_SHARE)
     return others if len(others) >= FEWEST_COPIES and min(repeated.values()) >= fewest else []
-
-
-def _is_spread(document: Document, places: Sequence[int]) -> bool:
-    if len(places) < min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
-        return False
-    company = document.company(places)
-    return company.alike <= _ALIKE + _TIMES_CHANCE * company.chance
 
 
 # All figures are from `benchmarks/cleaning.py`.

@@ -90,7 +90,12 @@ def tidied(text: str, edit: Edit) -> Edit:
         joints.update(_SIGNS)
     while end < len(text) and (text[end] in joints or text[end] in _INVISIBLE):
         end += 1
-    end = _behind_loose_joint(text, end, joints)
+    if joints:  # the one behind it may be separated from the last copy by a space
+        last = end
+        while last < len(text) and (text[last] in joints or text[last] == " "):
+            last += 1
+        if last == len(text) or text[last].isspace() or text[last - 1].isspace():
+            end += len(text[end:last].rstrip())
     while start > 0 and text[start - 1] in _INVISIBLE:
         start -= 1
     if replacement:
@@ -103,17 +108,6 @@ def tidied(text: str, edit: Edit) -> Edit:
         elif start > 0:
             start -= 1
     return Edit(start, end, replacement)
-
-
-def _behind_loose_joint(text: str, end: int, joints: set[str]) -> int:
-    """Return the end of a removal with the joint behind it that a space separates from the last copy."""
-    if not joints:
-        return end
-    last = end
-    while last < len(text) and (text[last] in joints or text[last] == " "):
-        last += 1
-    stands_alone = last == len(text) or text[last].isspace() or text[last - 1].isspace()
-    return end + len(text[end:last].rstrip()) if stands_alone else end
 
 
 _ELLIPSIS = "…"

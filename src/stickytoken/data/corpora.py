@@ -134,8 +134,14 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     rows, columns = np.triu_indices(len(sentences), k=1)
     similarities = (units @ units.T).astype(np.float64)[rows, columns]
     order = np.argsort(similarities, kind="stable")
-    ascending = similarities[order]
-    chosen = nearest_free(ascending, np.linspace(ascending[0], ascending[-1], min(count, len(order))))
+    values, free = similarities[order].tolist(), list(range(len(order)))  # that no target took, ascending
+    chosen: list[int] = []
+    for target in np.linspace(values[0], values[-1], min(count, len(order))).tolist():
+        right = bisect_left(values, target)
+        is_left = right == len(values) or (right > 0 and target - values[right - 1] <= values[right] - target)
+        nearest = right - 1 if is_left else right
+        chosen.append(free.pop(nearest))
+        del values[nearest]
     return [
         SentencePair(sentences[rows[k]], sentences[columns[k]], float(similarities[k]))
         for k in order[sorted(chosen)]
@@ -162,20 +168,6 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
     low = ascending[0]
     targets = np.linspace(low, low + 0.8 * (mean_similarity - low), min(count, len(below)))
     return [below[int(np.abs(ascending - target).argmin())] for target in targets]
-
-
-def nearest_free(ascending: NDArray[np.float64], targets: NDArray[np.float64]) -> list[int]:
-    values, free = ascending.tolist(), list(range(len(ascending)))
-    chosen: list[int] = []
-    for target in targets.tolist():
-        if not values:
-            raise InputError(f"{len(targets)} targets, but only {len(ascending)} values to choose from")
-        right = bisect_left(values, target)
-        is_left = right == len(values) or (right > 0 and target - values[right - 1] <= values[right] - target)
-        place = right - 1 if is_left else right
-        chosen.append(free.pop(place))
-        del values[place]
-    return chosen
 
 
 LARGEST_UNKNOWN = 0.2

@@ -72,27 +72,17 @@ def _name(path: Path) -> str:
     return path.resolve().stem
 
 
-_Pairs: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[float, ...]]
-
-
-def _pairs(frame: pl.DataFrame, gold: str, path: Path) -> _Pairs:
-    numbers = tables.numbers(frame, gold, path)
+def _pairs(frame: pl.DataFrame, path: Path) -> Task:
+    scored = "score" in frame.columns
+    gold = tables.numbers(frame, "score" if scored else "label", path)
     first, second = (tables.filled_texts(frame, each, path) for each in ("sentence1", "sentence2"))
-    return first, second, numbers
-
-
-def _similarity(frame: pl.DataFrame, path: Path) -> Task:
-    pairs = _pairs(frame, "score", path)
-    if len(pairs[2]) < 3 or len(set(pairs[2])) == 1:
-        raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
-    return metrics.SimilarityTask(_name(path), *pairs)
-
-
-def _pair_classification(frame: pl.DataFrame, path: Path) -> Task:
-    pairs = _pairs(frame, "label", path)
-    if set(pairs[2]) != {0.0, 1.0}:
+    if scored:
+        if len(gold) < 3 or len(set(gold)) == 1:
+            raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
+        return metrics.SimilarityTask(_name(path), first, second, gold)
+    if set(gold) != {0.0, 1.0}:
         raise InputError(f"{path}: labels of pairs must be 0 or 1, and both must occur")
-    return metrics.PairClassificationTask(_name(path), *pairs)
+    return metrics.PairClassificationTask(_name(path), first, second, gold)
 
 
 def _reranking(frame: pl.DataFrame, path: Path) -> Task:
@@ -161,8 +151,8 @@ def _require_two(counts: Counter[str], path: Path) -> None:
 
 
 _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], ...] = (
-    (("sentence1", "sentence2", "score"), _similarity),
-    (("sentence1", "sentence2", "label"), _pair_classification),
+    (("sentence1", "sentence2", "score"), _pairs),
+    (("sentence1", "sentence2", "label"), _pairs),
     (("query", "positive", "negative"), _reranking),
     (("text", "label", "split"), _classification),
     (("text", "label"), _clustering),
