@@ -17,7 +17,7 @@ from stickytoken.methods.profile.anchors import ProfileSettings
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
 SUMMARY = (
-    "run method model available looked_at candidates sticky topical sequences seconds ordinary_lift "
+    "run method model headline available looked_at candidates sticky topical sequences seconds ordinary_lift "
     "ordinary_spread empirical_null screening_carriers texts_per_token"
 ).split()
 
@@ -79,18 +79,25 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     assert shown.stdout == (place / "printed.txt").read_text("utf-8")
     first, second, *_ = shown.stdout.splitlines()
     found = open_run(run)
-    moved = (found.sticky["lift"].item() - found.result.ordinary_lift) / found.plan.similarity_spread
-    assert first == (
-        f"{place / 'planted'} has 1 sticky token (1 severe); the worst, '!', moves unrelated texts together "
-        f"by {moved:.1f} standard deviations of the model's similarities more than an ordinary token does."
+    moved = found.moved(found.sticky["token_id"].item())
+    assert (
+        first
+        == found.method.headline(found)
+        == (
+            f"{place / 'planted'} has 1 sticky token (1 severe): 8 copies of '!' move an average unrelated "
+            f"document from ahead of 50% to ahead of {moved.ahead:.0%} of the others (copies of an ordinary "
+            f"token, to {moved.ordinary:.0%})."
+        )
     )
+    lift = (found.sticky["lift"].item() - found.result.ordinary_lift) / found.plan.similarity_spread
+    assert f", '!' by {lift:.1f} SD more; " in shown.stdout
     assert second.strip() == f"Sticky tokens of {place / 'planted'}"
     assert re.search(r"34 +! +( +[\d.]+){4} +severe +sticky", shown.stdout)
     assert f"method profile, all {profiled.AVAILABLE} of {profiled.AVAILABLE} available" in shown.stdout
     assert f"{found.result.texts_per_token:g} texts per token" in shown.stdout
     assert "its tokens too similar, to tell what is ordinary" in shown.stderr
     ordinary = planted.command("detect", place / "ordinary", *options, "--out", tmp_path / "run")
-    assert f"{place / 'ordinary'} has no sticky tokens; the one that lifts texts most, " in ordinary.stdout
+    assert f"{place / 'ordinary'} has no sticky tokens; for scale, 8 copies of " in ordinary.stdout
 
 
 def test_tokens_that_were_asked_for_are_all_listed(place, options, tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def explained(content, token):
     return next(each for each in content.explanations if each.token.token == token)
 
 
-def test_verdict_severity_and_lift_are_the_same_everywhere(content, documents, row, sd):
+def test_verdict_severity_and_lift_are_the_same_everywhere(told, content, documents, row, sd):
     document, page, text = documents["json"], documents["html"], documents["md"]
     for shown in (document["worst"][0], document["flagged"][0]):
         assert shown["token"] == planted.PLANTED
@@ -87,10 +87,16 @@ def test_verdict_severity_and_lift_are_the_same_everywhere(content, documents, r
             name: row[name] for name in ("verdict", "severity", "lift", "lift_low", "lift_high")
         }
         assert shown["sd"] == pytest.approx(sd)
-    assert f"by {sd:.1f} standard deviations" in document["headline"]
+    moved = told.moved(row["token_id"])
+    assert document["worst"][0]["moved"] == moved._asdict()
+    assert moved.sentence(repr(planted.PLANTED)) in document["headline"]
+    assert all(moved.sentence() in shown for shown in (page, text))
     assert all(document["headline"] in shown.replace("**", "") for shown in (page, text))
     assert f"lift {number(row['lift'], 3)} · {number(sd, 1)} SD" in page
-    assert f"- **{planted.PLANTED}** ({row['severity']}): lift {number(row['lift'], 4)} (interval" in text
+    (line,) = [
+        each for each in text.splitlines() if each.startswith(f"- **{planted.PLANTED}** ({row['severity']})")
+    ]
+    assert f"{moved.sentence()}; lift {number(row['lift'], 4)} (interval" in line
     (line,) = [each for each in text.splitlines() if each.startswith(f"| {planted.PLANTED} | sticky |")]
     assert {row["severity"], number(sd, 2), number(row["lift"], 4)} <= {
         each.strip() for each in line.split("|")

@@ -34,7 +34,7 @@ from stickytoken.measurement.resume import MeasurementRecord, Record, difference
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.methods import base
 from stickytoken.methods.base import Judgement, MethodSettings
-from stickytoken.methods.entry import Column
+from stickytoken.methods.entry import Column, Moved
 from stickytoken.methods.registry import method_named
 from stickytoken.validation import (
     Numbers,
@@ -160,6 +160,14 @@ class Run:
         """
         return run_folder.read_evidence(self._folder)
 
+    def moved(self, token_id: int) -> Moved | None:
+        """What copies of a token do to the rank of an average unrelated document.
+
+        None where the run has not kept it: for most tokens, and in a run without evidence.
+        """
+        evidence = self.evidence
+        return None if evidence is None else evidence.moved(token_id)
+
     def plan_of(self, kind: type[RecordKind]) -> RecordKind:
         """The plan of a method.
 
@@ -246,6 +254,7 @@ class Run:
             "run": str(self.path),
             "method": self.record.method,
             "model": self.record.model.name,
+            "headline": self.method.headline(self),
             "available": self.record.model.available,
             **self.result.model_dump(),
             "sticky": self.sticky.to_dicts(),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from stickytoken.measurement.resume import MeasurementRecord, Record
 from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, ResultFolder
 from stickytoken.methods import base
 from stickytoken.methods.base import EvidencePanel, MethodSettings, ResultRecord, StoredSettings
-from stickytoken.methods.entry import Verdict
+from stickytoken.methods.entry import Moved, Verdict
 from stickytoken.methods.registry import entries, method_named
 
 # Files that a run may lack (evidence, report) need no new version.
@@ -282,6 +283,7 @@ _EVIDENCE_SCHEMA: dict[str, Any] = {
     "copies": pl.List(pl.Int64),
     "below": pl.List(pl.Float64),
     "above": pl.List(pl.Float64),
+    "ahead": pl.List(pl.Float64),
     **{f"{kind}_{part}": dtype for kind in ("typical", "largest") for part, dtype in _PARTS.items()},
 }
 
@@ -291,8 +293,21 @@ class RunEvidence(NamedTuple):
 
     record: EvidenceRecord
     # One row per token with a curve; below and above are mean similarities by number of copies, empty if no
-    # pair lies on that side; pairs are null if none lies below.
+    # pair lies on that side; ahead is the rank that `CarrierPanel.ahead` computes, null in runs of earlier
+    # versions; pairs are null if none lies below.
     tokens: pl.DataFrame
+
+    def moved(self, token_id: int) -> Moved | None:
+        """Return what the copies of the pairs do to the rank of a text; None where it was not measured."""
+        copies = self.record.pair_copies
+        ranks = {
+            row["token_id"]: (row["ordinary"], row["ahead"][row["copies"].index(copies)])
+            for row in self.tokens.filter(pl.col("ahead").list.len() > 0).to_dicts()
+        }
+        if token_id not in ranks:
+            return None
+        ordinary = [ahead for is_ordinary, ahead in ranks.values() if is_ordinary]
+        return Moved(copies, ranks[token_id][1], fmean(ordinary) if ordinary else None)
 
 
 def measured_evidence(
@@ -327,6 +342,7 @@ def measured_evidence(
             "copies": [0, *stage.copies],
             "below": row["below"],
             "above": row["above"],
+            "ahead": row["ahead"],
         }
         for kind in ("typical", "largest"):
             if row[kind]:
@@ -363,4 +379,8 @@ def read_evidence(folder: RunFolder) -> RunEvidence | None:
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None
-    return RunEvidence(record, folder.read_table(EVIDENCE_FILE, tuple(_EVIDENCE_SCHEMA)))
+    needed = [name for name in _EVIDENCE_SCHEMA if name != "ahead"]
+    table = folder.read_table(EVIDENCE_FILE, needed)
+    if "ahead" not in table.columns:  # a run of an earlier version
+        table = table.with_columns(ahead=pl.lit(None, dtype=_EVIDENCE_SCHEMA["ahead"]))
+    return RunEvidence(record, table.select(list(_EVIDENCE_SCHEMA)))

@@ -35,6 +35,7 @@ from stickytoken.methods.entry import (
     Fact,
     Figure,
     MethodEntry,
+    Moved,
     PlanTexts,
     ProbeTable,
     Scale,
@@ -548,6 +549,7 @@ class FinishedRun(Protocol[Plan_co, Result_co]):
     def tokens(self) -> pl.DataFrame: ...
     @property
     def sticky(self) -> pl.DataFrame: ...  # worst first
+    def moved(self, token_id: int) -> Moved | None: ...  # None where the run has not kept it
 
 
 class Outcome(NamedTuple, Generic[Result]):

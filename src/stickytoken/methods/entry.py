@@ -99,6 +99,24 @@ class Scale(NamedTuple):
     serious: float  # from so many standard deviations beyond an ordinary token's, a lift is serious
 
 
+class Moved(NamedTuple):
+    """What copies of a token do to the rank of an average unrelated document, ahead of half without any."""
+
+    copies: int
+    ahead: float  # share of the other unrelated documents that it is then ahead of
+    ordinary: float | None  # the same with copies of ordinary tokens, on average; None where none is measured
+
+    def sentence(self, token: str = "") -> str:
+        """Say it without a full stop; with the name of the token, also compare with ordinary ones."""
+        copies, move = ("copy", "moves") if self.copies == 1 else ("copies", "move")
+        usual = f" (copies of an ordinary token, to {self.ordinary:.0%})" if token and self.ordinary else ""
+        of = f" of {token}" if token else ""
+        return (
+            f"{self.copies} {copies}{of} {move} an average unrelated document from ahead of 50% to ahead of "
+            f"{self.ahead:.0%} of the others{usual}"
+        )
+
+
 class PlanTexts(NamedTuple):
     """Texts of a plan, for an explanation or the web app."""
 

@@ -269,6 +269,26 @@ class CarrierPanel:
         sums = shares.astype(np.float64) @ self.panel.vectors.astype(np.float64)
         return np.asarray(sums / np.maximum(self._counts, 1)[..., None], dtype=np.float64)
 
+    def ahead(self, similarities: Vector) -> list[float]:
+        """Compute how many unrelated carriers a carrier is ahead of, from similarities of shape (K, C, A).
+
+        Every anchor is a query, and the carriers below the mean similarity to it are its unrelated documents.
+        Each takes, in turn, its similarity with the copies, and is ranked among the others, which have none.
+        Return the mean share that it is ahead of, for each number of copies; 0.5 without any. Empty where no
+        query has two unrelated carriers.
+        """
+        others = self.below[:, None] & self.below & ~np.eye(len(self.below), dtype=np.bool_)[..., None]
+        counts = others.sum(axis=(0, 1))
+        queries = np.where(counts > 0, self.panel.weights, 0.0)
+        if not queries.any():
+            return []
+        weights = others * (queries / queries.sum() / np.maximum(counts, 1))
+        shares = []
+        for own in similarities.swapaxes(0, 1)[:, :, None]:
+            is_ahead = (own > self.before) + 0.5 * (own == self.before)
+            shares.append(float((is_ahead * weights).sum()))
+        return shares
+
     def chosen(self, places: Sequence[int]) -> CarrierPanel:
         kept = np.array(places, dtype=np.intp)
         return CarrierPanel(self.panel, self.vectors[kept], self.before[kept], self.below[kept])
@@ -317,9 +337,15 @@ class SymptomStage:
 
         A side without a pair gets an empty list.
         """
+        return self._averages(self._similarities(vectors))
+
+    def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
+        """Compare the carriers with all anchors, by number of copies, 0 first; shape (K, C, A)."""
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
         after = units @ self.panel.panel.vectors.T
-        curves = np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
+        return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
+
+    def _averages(self, curves: Vector) -> dict[str, float | list[float]]:
         row: dict[str, float | list[float]] = {}
         for side, pairs in (("below", self.panel.below[:, None]), ("above", ~self.panel.below[:, None])):
             count = int(pairs.sum())
@@ -336,18 +362,17 @@ class EvidenceStage(SymptomStage):
     pair_copies: int = 1  # number of copies in the pairs; one of the numbers in the curve
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Measure the curve, the typical pair and the pair that rises most; empty if no pair lies below.
+        """Measure the curve, the ranks, the typical pair and the pair that rises most.
 
-        The typical pair is the one whose rise is nearest to the mean over the pairs below, which weigh as
-        they do in the lift.
+        Without a pair below, ranks and pairs are empty. The typical pair is the one whose rise is nearest to
+        the mean over the pairs below, which weigh as they do in the lift.
         """
-        panel, row = self.panel, dict(super().measure(token, vectors))
+        panel, curves = self.panel, self._similarities(vectors)
+        row = self._averages(curves) | {"ahead": panel.ahead(curves)}
         pairs = np.argwhere(panel.below)
         if not len(pairs):
             return row | {"typical": [], "largest": []}
-        place = self.copies.index(self.pair_copies)
-        units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)[:, place]
-        after = (units @ panel.panel.vectors.T).astype(np.float64)
+        after = curves[:, 1 + self.copies.index(self.pair_copies)]
         changes = after - panel.before
         present = panel.pair_weights.sum(axis=1) > 0
         lifts = (panel.pair_weights * changes).sum(axis=1)[present]

@@ -19,7 +19,7 @@ from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
 from stickytoken.measurement.store import PLAN_FILE, VOCABULARY_FILE
 from stickytoken.methods.base import AnyMethod, PlanRecord, StoredSettings
-from stickytoken.methods.entry import Column, Distribution, Fact, Scale, Scatter
+from stickytoken.methods.entry import Column, Distribution, Fact, Moved, Scale, Scatter
 from stickytoken.methods.registry import method_named
 from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.result import RepairRecord, repairs_in, token_rows
@@ -403,12 +403,14 @@ class Card:
     # What it did to pairs of texts, the typical and the largest change: which of them, anchor, carrier,
     # copies, similarity before and after; empty if the run holds none
     pairs: list[dict[str, Any]]
+    moved: Moved | None  # what copies do to the rank of a document; None where the run does not keep it
 
 
 def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]:
     """Return cards of tokens; without them, of the worst sticky ones or else of those that rank highest."""
     rows = rows_of(content, _worst_tokens(content) if tokens is None else tokens)
     pairs: dict[int, list[dict[str, Any]]] = {}
+    moved: dict[int, Moved | None] = {}
     if content.evidence is not None:
         copies = content.evidence.record.pair_copies
         for own in content.evidence.tokens.to_dicts():
@@ -424,6 +426,7 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
                 for which in ("typical", "largest")
                 if own[f"{which}_before"] is not None
             ]
+            moved[own["token_id"]] = content.evidence.moved(own["token_id"])
     strips: list[dict[str, float] | None] = [None] * len(rows)
     scale = content.scale
     if scale is not None and rows and all(row.get("lift_low") is not None for row in rows):
@@ -442,7 +445,10 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
             }
             for row in rows
         ]
-    return [Card(row, strip, pairs.get(row["token_id"], [])) for row, strip in zip(rows, strips, strict=True)]
+    return [
+        Card(row, strip, pairs.get(row["token_id"], []), moved.get(row["token_id"]))
+        for row, strip in zip(rows, strips, strict=True)
+    ]
 
 
 def _worst_tokens(content: RunContent) -> pl.DataFrame:

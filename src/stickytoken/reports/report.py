@@ -132,7 +132,10 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "next_steps": [step._asdict() for step in facts.steps(content)],
         "tone": facts.tone(content),
         "notes": facts.notes(content),
-        "worst": [card.row | {"pairs": card.pairs} for card in facts.cards(content)],
+        "worst": [
+            card.row | {"pairs": card.pairs, "moved": card.moved and card.moved._asdict()}
+            for card in facts.cards(content)
+        ],
         "flagged": facts.rows_of(content, content.flagged),
         "curves": curves,
         "ordinary_curves": ordinary,
@@ -231,9 +234,8 @@ def _card(card: Card) -> str:
         lift += f", validation rate {number(row['validation_rate'], 3)}"
     grade = row.get("severity") if row["verdict"] == "sticky" else None
     grade = grade or row["verdict"] or "not judged"
-    if row.get("kind"):
-        grade += f", lifts most: {row['kind']}"
-    lines = [f"- **{markdown(row['token'])}** ({markdown(grade)}): {markdown(lift)}"]
+    said = [row.get("reason"), card.moved and card.moved.sentence(), lift]
+    lines = [f"- **{markdown(row['token'])}** ({markdown(grade)}): {markdown('; '.join(filter(None, said)))}"]
     for pair in card.pairs:
         which = "typical" if pair["which"] == "typical" else "rises most"
         before, after = (markdown(number(pair[when], 3)) for when in ("before", "after"))

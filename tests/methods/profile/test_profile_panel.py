@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections import Counter
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -189,3 +190,23 @@ def test_curves_equal_loops_over_pairs(carriers, probe_of, u):
     assert set(found) == {"below", "above"}
     for side in ("below", "above"):
         assert found[side] == pytest.approx(expected[side], abs=1e-6)
+
+
+@pytest.mark.parametrize("u", [-2.0, -0.2, 0.6, 2.0])  # with the first, no text is unrelated
+def test_ranks_equal_loops_over_queries_and_their_unrelated_texts(u):
+    panel = stage_of(TEXTS, u).panel
+    changed = np.random.default_rng(4).uniform(-1, 1, panel.before.shape)
+    similarities, expected = np.stack([panel.before, changed], axis=1), []
+    for after in similarities.swapaxes(0, 1):
+        shares, weights = [], []
+        for query in range(ANCHORS):
+            unrelated = [text for text in range(len(TEXTS)) if panel.before[text, query] < u]
+            won = [
+                after[own, query] > panel.before[other, query] for own, other in permutations(unrelated, 2)
+            ]
+            if won:
+                shares.append(np.mean(won))
+                weights.append(panel.panel.weights[query])
+        expected += [np.average(shares, weights=weights)] if shares else []
+    assert panel.ahead(similarities) == pytest.approx(expected)
+    assert expected[:1] in ([], [0.5])

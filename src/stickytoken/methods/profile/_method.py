@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -131,21 +131,24 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             return f"{name} has no sticky tokens{scope}{self._strongest(run)}{self._most_erasing(run)}."
         grades = ", ".join(f"{count} {grade}" for grade, count in severity_counts(sticky).items() if count)
         tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
-        found = f"{name} has {len(sticky)} {tokens} ({grades}); "
+        found = f"{name} has {len(sticky)} {tokens} ({grades})"
         if run.result.erasing:
             erasing = sticky.filter(pl.col("erases")).sort("contraction", descending=True)
             worst = erasing.row(0, named=True)
             return (
-                f"{found}the one that erases texts most, {visible(repr(worst['token']))}, takes "
+                f"{found}; the one that erases texts most, {visible(repr(worst['token']))}, takes "
                 f"{worst['contraction']:.0%} of a text's own meaning, an ordinary token "
                 f"{run.result.ordinary_contraction:.0%}."
             )
-        worst = sticky.row(0, named=True)
-        return (
-            f"{found}the worst, {visible(repr(worst['token']))}, "
-            f"moves unrelated texts together by {self._moved(run, worst['lift']):.1f} standard deviations of "
-            "the model's similarities more than an ordinary token does."
-        )
+        return f"{found}: {self._done(run, sticky.row(0, named=True))}."
+
+    def _done(self, run: Run, row: dict[str, Any], who: str = "") -> str:
+        """Say what copies of a token do to the rank of a document, or else to similarities."""
+        token, moved = f"{visible(repr(row['token']))}{who}", run.moved(row["token_id"])
+        if moved is None:
+            lift = f"{self._moved(run, row['lift']):.1f} SD"
+            return f"copies of {token} lift unrelated texts by {lift} more than those of an ordinary token do"
+        return moved.sentence(token)
 
     def _most_erasing(self, run: Run) -> str:
         ordinary = run.result.ordinary_contraction
@@ -154,18 +157,15 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         return f"; none erases far more of a text than an ordinary token, which takes {ordinary:.0%} of it"
 
     def _strongest(self, run: Run) -> str:
-        known = run.tokens.filter(pl.col("lift").is_not_null()).sort("lift", descending=True)
-        if known.is_empty():
+        if (token := self._highest(run)) is None:
             return ""
-        token = known.row(0, named=True)
-        moved = self._moved(run, token["lift"])
-        if moved < _SHOWN:
+        if self._moved(run, token["lift"]) < _SHOWN:
             return "; none of them moves unrelated texts together more than an ordinary token does"
-        return (
-            f"; the one that lifts texts most, {visible(repr(token['token']))}, moves unrelated texts "
-            f"together by {moved:.1f} standard deviations of the model's similarities more than an ordinary "
-            "token does"
-        )
+        return f"; for scale, {self._done(run, token, ', the strongest,')}"
+
+    def _highest(self, run: Run) -> dict[str, Any] | None:
+        known = run.tokens.filter(pl.col("lift").is_not_null()).sort("lift", descending=True)
+        return None if known.is_empty() else known.row(0, named=True)
 
     def _moved(self, run: Run, lift: float) -> float:
         return (lift - run.result.ordinary_lift) / run.plan.similarity_spread
@@ -176,12 +176,17 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         scope = "all" if whole else "a selection of"
         # Random tokens are measured beside a selection; the texts they take are not texts of its tokens.
         spent = f"{result.texts_per_token:g} texts per token" if whole else "random tokens measured with them"
+        highest = (
+            ""
+            if (token := self._highest(run)) is None
+            else (f", {visible(repr(token['token']))} by {self._moved(run, token['lift']):.1f} SD more")
+        )
         found = [
             self.headline(run),
             f"method profile, {scope} {result.looked_at:,} of {run.available:,} available tokens; "
             f"{spent}, {result.candidates} measured most closely",
-            f"an ordinary token lifts by {result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); "
-            f"similarities spread by {plan.similarity_spread:.4f}; "
+            f"an ordinary token lifts by {result.ordinary_lift:.4f} ± {result.ordinary_spread:.4f}{highest}; "
+            f"1 SD is the spread of the model's similarities, {plan.similarity_spread:.4f}; "
             f"mean similarity u = {plan.mean_similarity_text}",
             *plan.space,
         ]
