@@ -50,11 +50,11 @@ def killed_once(name: str, model: str, sample: int, texts: int, out: Path) -> in
     command = [sys.executable, "-m", "stickytoken", "detect", name, "--yes", "--quiet"]
     command += ["--set", f"tokenizer={model}", "--sample", str(sample), "--out", str(out)]
     process = subprocess.Popen(command)
-    while process.poll() is None and len(encoder.endpoint.answers) < KILLED_AT * texts:
+    while process.poll() is None and len(encoder.answers) < KILLED_AT * texts:
         time.sleep(0.5)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    return len(encoder.endpoint.answers)
+    return len(encoder.answers)
 
 
 def measure(results: Results, model: str, sample: int, work: Path) -> Run:

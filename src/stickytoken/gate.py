@@ -266,7 +266,7 @@ def _run_of_model(
                     isinstance(found, EndpointEncoder)
                     and runs_of.model_difference(record, found.identity) == []
                 ):
-                    found.endpoint.require_same_model()
+                    found.require_same_model()
                     return open_run(path), notes
         raise InputError(
             f"{runs} has no run of {model} over its whole vocabulary: detect it first, which shows what it "

@@ -24,7 +24,7 @@ def cache_folder() -> Path:
 
 
 def recalled(name: str) -> dict[str, Any] | None:
-    """Return what was kept under a name; None if that is nothing, or damaged."""
+    """Return what `keep` kept under a name; None if that is nothing, or damaged."""
     try:
         found = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -47,14 +47,14 @@ def keep(name: str, values: Mapping[str, Any]) -> None:
 
 
 def available_cores() -> int:
-    """Return the number of cores by affinity and by the quota of the container, at least 1."""
+    """Number of cores by affinity and by the quota of the container, at least 1."""
     from joblib import cpu_count
 
     return int(cpu_count())
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of the canonical JSON of a value."""
+    """SHA-256 of the canonical JSON of a value."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 

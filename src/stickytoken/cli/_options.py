@@ -327,7 +327,7 @@ def load(
 
 
 def _told_of_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
-    encoder.endpoint.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
+    encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.capabilities
     length = "reads any length that was tried"
     if server.long != "unknown":
@@ -440,7 +440,7 @@ def announced(
         if not isinstance(encoder, EndpointEncoder):
             yield progress
             return
-        endpoint, stages = encoder.endpoint, set[str]()
+        endpoint, stages = encoder, set[str]()
         expected: int | None = None
 
         def estimated() -> CostEstimate | None:

@@ -150,7 +150,6 @@ class ModelEncoder(ABC):
             return self._lower[precision]
 
     def _changed(self, **settings: Any) -> Self:
-        """Return an encoder of the same model with other settings, which reads the model for itself."""
         other = copy.copy(self)
         vars(other).update(settings, spec=None, _lower={}, _weights_hash=None)
         other._read()
@@ -227,7 +226,6 @@ class ModelEncoder(ABC):
 
     @property
     def _rounding(self) -> float:
-        """Machine epsilon of the arithmetic that the model computes in."""
         return torch.finfo(self.dtype).eps if self._precision is None else batches.ROUNDING[self._precision]
 
     @property
@@ -256,7 +254,6 @@ class ModelEncoder(ABC):
             self._input_marks = self._marks_of_inputs()
 
     def _forget(self) -> None:
-        """Drop what was computed from the weights; packed layers check their own."""
         self._lower.clear()
         for name in self._from_weights:
             vars(self).pop(name, None)

@@ -54,7 +54,6 @@ class HuggingFaceTokenizer:
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:
-        """Restore padding and truncation of the user's tokenizer at the end."""
         backend = _backend_of(self._tokenizer)
         if backend is None:
             yield
@@ -68,7 +67,6 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
-        """Vocabulary strings by ascending id."""
         vocabulary = self._backend.get_vocab() if self._backend else self._tokenizer.get_vocab()
         return {
             int(token_id): token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
@@ -77,7 +75,6 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids with a special role; cls alone does not count."""
         named = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
         if hasattr(self._tokenizer, "all_special_ids"):
             others = set(self._tokenizer.all_special_ids)
@@ -89,7 +86,6 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """Id of the unknown token; None without one."""
         found = getattr(self._tokenizer, "unk_token_id", None)
         if found is not None or self._backend is None:
             return found
@@ -99,7 +95,6 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of the pipeline and the vocabulary."""
         if self._backend is not None:
             content = f"{self._backend.to_str()}|{self._backend.encode_special_tokens}"
         else:
@@ -107,7 +102,6 @@ class HuggingFaceTokenizer:
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each list of ids, keeping special tokens, without clean-up."""
         if self._backend is not None:
             return self._backend.decode_batch(ids, skip_special_tokens=False)
         return [
@@ -116,16 +110,12 @@ class HuggingFaceTokenizer:
         ]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode each text without special tokens, padding or truncation."""
         if self._backend is not None:
             return [encoding.ids for encoding in self._encodings(texts, offsets=False)]
         return [self._tokenizer.encode(text, add_special_tokens=False, truncation=False) for text in texts]
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Return the ids of each text, as `encode_many` does, and the characters of each id.
-
-        The second item is None if the tokenizer does not report offsets.
-        """
+        """Return the ids of each text, and the characters of each id, or None without offsets."""
         if self._backend is None:
             return [(ids, None) for ids in self.encode_many(texts)]
         return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts)]
@@ -169,7 +159,6 @@ def adapted(tokenizer: Any) -> RoundTripTokenizer:
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:
-    """Count the entries of a tokenizer, including added tokens; None if it cannot tell."""
     backend = _backend_of(tokenizer)
     if backend is not None:
         return backend.get_vocab_size()

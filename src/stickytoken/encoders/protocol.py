@@ -160,12 +160,10 @@ def is_encoder(model: object) -> TypeGuard[Encoder]:
 
 
 def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
-    """Check whether an encoder is an `IdEncoder`, without computing its identity."""
     return all(_has(encoder, part) for part in _ID_PARTS)
 
 
 def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
-    """Return an encoder that tells the content ids of words; ``purpose`` is the subject of the message."""
     if all(_has(encoder, part) for part in _WORD_PARTS):
         words: WordEncoder = encoder  # type: ignore[assignment]
         return words
@@ -176,10 +174,7 @@ def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
 
 
 def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> IdEncoder:
-    """Return an encoder that reads token ids.
-
-    ``purpose`` is the subject of the message, and ``instead`` what the caller can do without token ids.
-    """
+    """``purpose`` is the subject of the message, ``instead`` what the caller can do without token ids."""
     if reads_ids(encoder):
         return encoder
     if encoder.device == _BEHIND_ENDPOINT:
@@ -217,7 +212,6 @@ _SHOWN_CHARACTERS = 80
 
 
 def texts_of(texts: object) -> list[str]:
-    """Return the texts of a list, array, column or generator; refuse what is no such thing."""
     if isinstance(texts, str):
         raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
     found: list[str] = list_of("texts", "the argument of encode", texts)
@@ -230,10 +224,7 @@ def texts_of(texts: object) -> list[str]:
 def require_usable(
     vectors: NDArray[np.float32], name: str, label: Callable[[int], str], *, allow_zero: bool
 ) -> None:
-    """Refuse vectors, shape (n, d), that are not finite, and zero ones unless they are allowed.
-
-    ``label`` returns the text of a row for messages.
-    """
+    """Refuse vectors that are not finite or zero; ``label`` returns the text of a row."""
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
@@ -249,7 +240,6 @@ def require_usable(
 
 
 def shown(text: str) -> str:
-    """Quote and shorten a text for messages."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")
 
 
@@ -258,11 +248,7 @@ TOKEN_MULTIPLE = 64
 
 
 def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
-    """Group inputs of one length into batches of at most ``token_budget`` tokens.
-
-    The longest come first, so that a lack of memory shows at once. A batch has at least one input, and inputs
-    keep their order.
-    """
+    """Group inputs of one length; the longest first, so that a lack of memory shows at once."""
     sizes = np.asarray(lengths, dtype=np.intp)
     batches: list[NDArray[np.intp]] = []
     for length in sorted(set(sizes.tolist()), reverse=True):
@@ -327,8 +313,8 @@ class Prompting:
 Whole_co = TypeVar("Whole_co", bound=WordEncoder, covariant=True)
 
 
-class StandIn(Generic[Whole_co]):
-    """Says of itself what another encoder says of itself."""
+class EncoderWrapper(Generic[Whole_co]):
+    """The base of encoders that read the texts of another one; subclasses encode."""
 
     def __init__(self, encoder: Whole_co) -> None:
         self._encoder = encoder

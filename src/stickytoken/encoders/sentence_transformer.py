@@ -79,7 +79,6 @@ class SentenceTransformerEncoder(ModelEncoder):
         return (self.prompt, model.max_seq_length, model.truncate_dim, self._embedding_rows())
 
     def _embedding_rows(self) -> int | None:
-        """Return the number of ids that the model embeds; None if it does not say."""
         module: Any = self._model[0]
         if hasattr(module, "num_embeddings"):
             return int(module.num_embeddings)
@@ -113,7 +112,6 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @property
     def layer_count(self) -> int | None:
-        """Number of layers, if vectors of some of them follow the model's own; else None."""
         return None if self._reader is None else self._reader.count
 
     def _identity(self, weights: str) -> EncoderIdentity:
@@ -129,7 +127,6 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @cached_property
     def dimension(self) -> int:
-        """Number of components of a vector, taken from the vector of one token."""
         with self._computing():
             return int(self._runner.vectors([(self.usable_entries()[0],)]).shape[1])
 
@@ -171,7 +168,6 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @cached_property
     def _reuse(self) -> prefixes.PrefixReuse | None:
-        """Reuse of common beginnings, if the model allows it."""
         tree = None if self._reuse_limits is None else prefixes.tree_model(self._model, self.template)
         if tree is None or self._reuse_limits is None:
             return None
@@ -185,7 +181,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @cached_property
     def _first_token(self) -> torch.nn.Module | None:
-        """The last layer's attention, if the rest of that layer is needed for the first token alone."""
+        """The last layer's attention, if the rest of the layer is needed for the first token only."""
         attention = last_attention(self._model)
         samples = self._samples[:: max(1, len(self._samples) // 4)]
         if attention is None or not samples:

@@ -18,8 +18,8 @@ from stickytoken.encoders._tokenizer import adapted
 from stickytoken.encoders.protocol import (
     Encoder,
     EncoderIdentity,
+    EncoderWrapper,
     IdReader,
-    StandIn,
     WordEncoder,
     reads_ids,
     require_usable,
@@ -52,7 +52,7 @@ _DECIMALS = 4
 
 
 def fingerprint_of(vectors: NDArray[np.float32]) -> str:
-    """Return a hash of the directions of the vectors of the fixed texts, rounded."""
+    """Hash the directions of the vectors of the fixed texts, rounded."""
     # Adding zero makes -0.0 equal to 0.0.
     return hashlib.sha256((exact_unit_vectors(vectors).round(_DECIMALS) + 0.0).tobytes()).hexdigest()
 
@@ -157,7 +157,6 @@ class TextEncoder:
         return self.tokenizer.encode_many(texts)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text by word; without offsets, each id is a word."""
         split = getattr(self.tokenizer, "tokenize", None)
         if split is not None:
             found: list[TokenizedText] = split(texts)
@@ -188,7 +187,6 @@ class TextEncoder:
         return vectors[[rows[text] for text in texts]]
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Call the user's method and return its vectors, shape (n, d)."""
         found = self._model.encode(list(texts))
         if hasattr(found, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
             found = found.detach().float().cpu()
@@ -212,7 +210,6 @@ class TextEncoder:
 
     @cached_property
     def _special_tokens(self) -> int:
-        """Number of special tokens around a text; 0 if the tokenizer does not report it."""
         added = getattr(self._given_tokenizer, "num_special_tokens_to_add", None)
         if added is None:
             return 0
@@ -237,7 +234,7 @@ _NO_LIMIT = 10**9
 
 
 def maximum_length(model: SentenceTransformer) -> int | None:
-    """Return the smallest of the truncation limits and the number of positions; None is no limit."""
+    """Return the smallest of the truncation limits and the number of positions."""
     truncation = getattr(model.tokenizer, "truncation", None)
     limits = [
         model.max_seq_length,
@@ -284,7 +281,6 @@ def learned_positions(model: torch.nn.Module) -> list[int]:
 
 
 def _readable(model: torch.nn.Module) -> int | None:
-    """Return the number of positions, learned or in each backbone's configuration; None is no limit."""
     from transformers import PreTrainedModel
 
     found = learned_positions(model)
@@ -332,7 +328,7 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
     return DecodedEncoder(require_words(encoder, purpose))
 
 
-class DecodedEncoder(StandIn[WordEncoder]):
+class DecodedEncoder(EncoderWrapper[WordEncoder]):
     """An encoder whose ids are sent as text. The model may cut that text into other tokens, which is rare."""
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, StandIn, reads_ids, require_ids
+from stickytoken.encoders.protocol import Encoder, EncoderWrapper, reads_ids, require_ids
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -29,7 +29,6 @@ class View:
 
     @property
     def key(self) -> str:
-        """A name for files and columns."""
         return f"{self.dimension}" if self.layer is None else f"layer{self.layer}-{self.dimension}"
 
     def __str__(self) -> str:
@@ -57,8 +56,6 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The views that a measurement is made in."""
-
     layers: tuple[int, ...]  # whose vectors `whole_vectors` must give
     own: View  # the model as it is
     whole: View  # the same without truncation; the same view where the model does not truncate
@@ -66,11 +63,9 @@ class Views:
 
     @property
     def further(self) -> tuple[View, ...]:
-        """Every view but the model as it is."""
         return tuple(dict.fromkeys(view for view in (self.whole, *self.asked) if view != self.own))
 
     def reading(self, encoder: Encoder) -> Encoder:
-        """Return the encoder whose vectors have all views: the model itself where it has no further one."""
         return whole_vectors(encoder, self.layers) if self.further else encoder
 
 
@@ -116,11 +111,8 @@ def whole_vectors(encoder: Encoder, layers: tuple[int, ...] = ()) -> Encoder:
 Vectors = NDArray[np.float32]
 
 
-class ViewEncoder(StandIn[Any]):
-    """Encodes texts in one view of a model.
-
-    ``whole`` gives the vectors of all views, and ``known`` remembers them for all of their encoders.
-    """
+class ViewEncoder(EncoderWrapper[Any]):
+    """Encodes texts in one view; ``known`` remembers the vectors of ``whole`` for all views of a model."""
 
     def __init__(self, model: Encoder, view: View, whole: Encoder, known: dict[Hashable, Vectors]) -> None:
         super().__init__(model)
@@ -129,7 +121,6 @@ class ViewEncoder(StandIn[Any]):
 
     @property
     def makes_up_vectors(self) -> bool:
-        """Whether the model only stands in for one, to count texts."""
         return bool(getattr(self.model, "makes_up_vectors", False))
 
     @property
@@ -152,8 +143,6 @@ class ViewEncoder(StandIn[Any]):
 
 
 class IdViewEncoder(ViewEncoder):
-    """Encodes texts and token ids in one view of a model."""
-
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> Vectors:
         reader = require_ids(self._whole, "a view of token ids")
         return self._vectors([tuple(each) for each in ids], reader.encode_ids, allow_zero)
@@ -252,7 +241,6 @@ def mean_similarities(
     chunk: int = 4096,
     most: int | None = None,
 ) -> list[MeanSimilarity]:
-    """Compute u in several views from one encoding; see `mean_similarity`."""
     strings = list(encoder.tokenizer.entries.values())
     entries = len(strings)
     sampled = most is not None and most < entries

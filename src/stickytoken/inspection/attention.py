@@ -29,13 +29,9 @@ class EmbeddedText:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Record of one text of T tokens, including those that the model puts around it.
+    """Record of one text of T tokens, in all its prompts, with those that the model puts around it."""
 
-    Special tokens and the template around the text are one part, the last. If a model reads a text in several
-    prompts, or a prompt repeats it, T counts all tokens. What the model does not show is None.
-    """
-
-    labels: NDArray[np.intp]  # part of each position, shape (T,)
+    labels: NDArray[np.intp]  # part of each position, shape (T,); that around the text is the last
     hidden: NDArray[np.float32] | None  # states by layer, embeddings first, shape (layers + 1, T, D)
     # Mean weight, shape (layers, heads, attending parts, attended parts); NaN for a part without positions.
     attention: NDArray[np.float64] | None
@@ -58,11 +54,7 @@ Sources = dict[torch.nn.Module, int]
 
 
 def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], object]) -> Sources:
-    """Find the modules whose outputs are the attention weights that the model itself reports.
-
-    The model runs once on a short input with attention output turned on. A tensor that only looks like
-    weights does not count.
-    """
+    """Run the model once, and find the modules whose outputs are the weights that it reports."""
     config = getattr(backbone, "config", None)
     if config is None:
         return {}
@@ -128,11 +120,6 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @dataclass
 class AttentionCapture:
-    """Sum attention weights between parts of the input.
-
-    Only the sums are kept, so a long text needs memory for the weights of one layer.
-    """
-
     members: torch.Tensor
     sources: Sources
     layers: list[torch.Tensor] = field(default_factory=list)
@@ -145,7 +132,7 @@ class AttentionCapture:
         self.layers.append(sums / members.sum(dim=1)[:, None, :, None])
 
     def result(self) -> torch.Tensor | None:
-        """Return the mean weight by (text, layer, head, attending part, attended part); see `Inside`."""
+        """Mean weight by (text, layer, head, attending part, attended part)."""
         # Without weights there are no heads; in unusual models their number differs between layers.
         heads = {layer.shape[1] for layer in self.layers}
         return torch.stack(self.layers, dim=1) if len(heads) == 1 else None
@@ -153,10 +140,7 @@ class AttentionCapture:
 
 @contextmanager
 def attention_of(backbone: Any, capture: AttentionCapture) -> Iterator[None]:
-    """Make a model compute its attention weights explicitly, and pass them to a capture.
-
-    Fused kernels never materialise the weights, so the plain implementation is set temporarily.
-    """
+    """Pass a model's attention weights, which fused kernels never materialise, to a capture."""
     config = getattr(backbone, "config", None)
     handles = [module.register_forward_hook(capture.hook) for module in capture.sources]
     try:
@@ -173,7 +157,6 @@ def attention_of(backbone: Any, capture: AttentionCapture) -> Iterator[None]:
 
 @contextmanager
 def plain_attention(backbone: Any) -> Iterator[None]:
-    """Temporarily set the plain ("eager") attention implementation, if the model supports the choice."""
     config = getattr(backbone, "config", None)
     before = getattr(config, "_attn_implementation", None)
     settable = getattr(backbone, "set_attn_implementation", None)

@@ -48,10 +48,7 @@ def whole_rule(points: int) -> Rule:
 
 
 def rule_along(travelled: Vector, points: int) -> Rule:
-    """Return a rule of panels that are short where a path turns.
-
-    All panels are equal in a weighted sum of width and travelled distance. Few points make one panel.
-    """
+    """Return a rule of panels, equal in a weighted sum of width and distance, so short where a path turns."""
     panels = max(1, points // _PANEL_POINTS)
     places = np.linspace(0, 1, len(travelled))
     whole = float(travelled[-1])
@@ -89,7 +86,6 @@ class _Way:
 
     @property
     def batch(self) -> int:
-        """Number of places to compute at a time."""
         return max(1, _TOKENS // len(self.reference))
 
     def at(self, places: Vector) -> torch.Tensor:
@@ -127,7 +123,6 @@ class JacobianIntegrator:
     def contributions(
         self, content: Sequence[int], labels: Sequence[int], steps: int, watch: Watch | None = None
     ) -> Contributions:
-        """Split the vector of a text into contributions of parts of its content."""
         if not len(labels):
             raise EncodingError(f"{self._name}: the text to explain has no tokens")
         with self._inspector.differentiating():

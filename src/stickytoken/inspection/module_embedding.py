@@ -29,12 +29,10 @@ if TYPE_CHECKING:
 
 
 def backbone_of(model: Any) -> Any:
-    """Return the transformers model in the first module; None without one."""
     return getattr(model[0], "model", None)
 
 
 def input_embeddings(model: Any) -> Any:
-    """Return the module that embeds token ids; None if it is unknown."""
     backbone = backbone_of(model)
     if backbone is None:
         return getattr(model[0], "embedding", None)
@@ -55,8 +53,6 @@ _HEADS_IF_UNKNOWN = 32
 
 
 class Inspector(ABC):
-    """Looks into the model of an encoder without changing it, at texts of equal length together."""
-
     # What a batch may hold.
     most_weights = 2**25  # attention weights in one layer
     most_states = 2**26  # components in the hidden states of all layers
@@ -68,12 +64,10 @@ class Inspector(ABC):
 
     @property
     @abstractmethod
-    def pooling(self) -> str | None:
-        """How hidden states are pooled, such as ``mean``; None if unknown."""
+    def pooling(self) -> str | None: ...
 
     @property
     def has_layers(self) -> bool:
-        """Whether there are layers between embeddings and pooling; a static embedding model has none."""
         return True
 
     @abstractmethod
@@ -95,7 +89,6 @@ class Inspector(ABC):
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Run texts through the model and record its inside."""
         rows = [tuple(content) for content in contents]
 
         def label(row: int) -> str:
@@ -135,7 +128,6 @@ class Inspector(ABC):
             ) from error
 
     def _batches(self, lengths: Sequence[int]) -> list[NDArray[np.intp]]:
-        """Group texts of equal length into batches within the limits."""
         config = getattr(self._backbone, "config", None)
         heads = getattr(config, "num_attention_heads", None) or _HEADS_IF_UNKNOWN
         layers = getattr(config, "num_hidden_layers", None) or 1
@@ -157,7 +149,6 @@ def _insides(
     supplied: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
-    """Divide what is known of a batch among its texts; see `Inside`."""
     weights = None if capture is None else capture.result()
     return [
         Inside(
@@ -361,7 +352,6 @@ class PromptInspector(Inspector):
         return weight
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """A text in all prompts as the embeddings that the model reads."""
         ids = tuple(content)
         prompted, auxiliary = self._prompted, self._prompted.auxiliary
         models = [prompted] if auxiliary is None else [prompted, auxiliary]
@@ -432,7 +422,6 @@ class PromptInspector(Inspector):
         return _insides(places.numpy(), hidden, capture, pooled, supplied, pooled.cpu().numpy())
 
     def _joined(self, prompts: Sequence[Inside]) -> Inside:
-        """Join one text in several prompts: all of its positions, and the means of vectors and weights."""
         vector = np.stack([each.vector for each in prompts]).mean(axis=0)
         states = [each.hidden for each in prompts if each.hidden is not None]
         weights = [each.attention for each in prompts if each.attention is not None]

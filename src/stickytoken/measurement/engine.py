@@ -57,11 +57,7 @@ class Shard:
 
 
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
-    """Divide tokens into shards of at most ``shard_probes`` texts, at least one token each.
-
-    Shard sizes differ by at most one token. The number of shards is a multiple of four, so that two or four
-    workers finish together, unless that would make shards smaller than an eighth of ``shard_probes``.
-    """
+    """Cut tokens into shards of at most ``shard_probes`` texts; two or four workers get equal shares."""
     probes_per_token = max(1, probes_per_token)
     count = -(-len(tokens) // max(1, shard_probes // probes_per_token))
     even = -(-count // _TURNS) * _TURNS
@@ -88,13 +84,10 @@ class Progress:
 ProgressCallback: TypeAlias = Callable[[Progress], None]
 
 
-def ignore_progress(_: Progress) -> None:
-    """Do nothing with a progress report."""
+def ignore_progress(_: Progress) -> None: ...
 
 
 class AnyShard(Protocol):
-    """A slice of work, computed and committed as a unit."""
-
     @property
     def index(self) -> int: ...
 
@@ -113,14 +106,11 @@ class Work(Protocol[S_contra, P]):
     def prepare(self, shard: S_contra, encoder: Encoder) -> P:
         """Prepare a shard while the model computes the previous one."""
 
-    def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]:
-        """Compute the rows of a shard."""
+    def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedShard(Generic[S]):
-    """A shard that is computed but not committed."""
-
     shard: S
     rows: Sequence[Mapping[str, Any]]
     cost: ShardCost
@@ -128,8 +118,6 @@ class ComputedShard(Generic[S]):
 
 @runtime_checkable
 class Engine(Protocol):
-    """Computes shards of any work."""
-
     @property
     def identity(self) -> EncoderIdentity: ...  # of the model
 
@@ -138,8 +126,6 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Computes shards in this process."""
-
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
 
@@ -148,10 +134,7 @@ class LocalEngine:
         return self._encoder.identity
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Yield the shards in order; see `Engine.compute`.
-
-        The next shard is prepared while the model computes.
-        """
+        """Yield the shards in order; the next one is prepared while the model computes."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as ahead:
             upcoming = [ahead.submit(work.prepare, shard, self._encoder) for shard in shards[:1]]
             for place, shard in enumerate(shards):
@@ -170,8 +153,6 @@ _Prepared: TypeAlias = tuple[Sequence[Token], Sequence[Probe], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class TokenWork:
-    """A stage in the form that engines execute."""
-
     stage: Stage
 
     @property
@@ -179,7 +160,6 @@ class TokenWork:
         return self.stage.name
 
     def prepare(self, shard: Shard, encoder: Encoder) -> _Prepared:
-        """Create the probes of a shard and tokenize those that are texts."""
         probes = [probe for token in shard.tokens for probe in self.stage.probes(token)]
         seen = []
         if texts := getattr(self.stage, "carrier_texts", ()):  # beyond those of the text without copies
@@ -193,7 +173,6 @@ class TokenWork:
         return shard.tokens, tokenized_probes(encoder, probes), seen
 
     def compute(self, prepared: _Prepared, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Encode all probes of a shard together and measure each token."""
         stage, (tokens, probes, seen) = self.stage, prepared
         layers, measure_all = getattr(stage, "layers", None), getattr(stage, "measure_all", None)
         reading = encoder if layers is None else whole_vectors(encoder, layers)
@@ -215,13 +194,11 @@ class TokenWork:
 
 
 def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-    """Compute the rows of a shard without an engine, and the number of texts that it took."""
     work = TokenWork(stage)
     return work.compute(work.prepare(shard, encoder), encoder)
 
 
 def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Probe]:
-    """Tokenize probes, which are all texts or all ids; texts stay texts if the encoder reads only texts."""
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and len(texts) == len(probes) and reads_ids(encoder):
         return [tuple(ids) for ids in encoder.content_ids(texts)]
@@ -231,7 +208,6 @@ def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Prob
 def encode_probes(
     encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
 ) -> NDArray[np.float32]:
-    """Encode probes from `tokenized_probes`, shape (n, d)."""
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and len(texts) == len(probes) and precision is None:
         return encoder.encode(texts)
@@ -241,8 +217,6 @@ def encode_probes(
 
 @dataclass(frozen=True)
 class Rows(Generic[S]):
-    """Keys of the rows of a shard, by which a committed shard is recognised."""
-
     keys: Callable[[S], Sequence[int]]  # in the order of the rows
     column: str  # that holds them
     size: Callable[[S], int]  # of a shard in units of progress
@@ -268,11 +242,6 @@ def run_work(
     progress: ProgressCallback,
     title: str | None = None,
 ) -> list[pl.DataFrame]:
-    """Compute the shards that are not committed yet, then return the rows of all shards.
-
-    Only this process writes, because it holds the lock: a worker that lost its connection must not change a
-    folder that another process continues.
-    """
     title, total = title or name, sum(rows.size(shard) for shard in shards)
     frames = {
         shard.index: folder.read_shard(name, shard.index, rows.keys(shard), rows.column) for shard in shards

@@ -32,15 +32,11 @@ _CORES_PER_WORKER = 4
 
 
 class Node(NamedTuple):
-    """A machine of the cluster."""
-
     cpus: int
     gpus: int
 
 
 class Share(NamedTuple):
-    """How a cluster is divided."""
-
     workers: int
     cores: int  # of each worker
     gpus: int  # of each worker, 0 or 1
@@ -48,11 +44,7 @@ class Share(NamedTuple):
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Yield the module ``ray`` with a connection.
-
-    An existing connection of this process is used and left open. A Ray instance started here stops at the
-    end of the block.
-    """
+    """Yield the module ``ray``, connected; a Ray instance that is started here stops at the end."""
     try:
         import ray
     except ImportError as error:
@@ -134,7 +126,6 @@ def nodes_of(ray: Any) -> list[Node]:
 
 
 def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
-    """Divide a cluster among workers: each gets one GPU, or an equal number of cores."""
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise InputError(f"Ray workers compute on cpu or cuda, not on {device}: choose one of these devices")
@@ -159,8 +150,6 @@ def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker reports once its model is loaded."""
-
     host: str
     pid: int
     version: str  # of this package
@@ -170,8 +159,6 @@ class WorkerReport:
 
 
 class ShardWorker:
-    """Loads the encoder once, then computes shards."""
-
     def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
         self._spec = spec
         self._device = device
@@ -193,7 +180,6 @@ class ShardWorker:
         return WorkerReport(host, os.getpid(), __version__, identity, threads, device)
 
     def compute(self, key: int, work: Sequence[Any], shard: Any) -> ComputedShard[Any]:
-        """Compute a shard, after `load`."""
         if self._work is None or self._work[0] != key:
             import ray
 
@@ -214,8 +200,6 @@ _START_SECONDS = 300
 
 @dataclass(eq=False)
 class _Worker:
-    """An actor and the shards given to it; it computes the first of them."""
-
     actor: Any
     loading: Any
     ready: bool = False
@@ -226,10 +210,7 @@ class _Worker:
 def ray_engine(
     encoder: Encoder, address: str | None = None, workers: int | None = None
 ) -> Iterator[RayEngine]:
-    """Yield an engine; its workers, and a Ray instance started for it, stop at the end of the block.
-
-    Workers load the model while the coordinator continues.
-    """
+    """Yield an engine whose workers, and whose own Ray instance, stop at the end of the block."""
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         raise InputError(
@@ -251,8 +232,6 @@ def ray_engine(
 
 
 class RayEngine:
-    """Computes shards on actors, each with its own encoder."""
-
     def __init__(self, ray: Any, share: Share, spec: EncoderSpec, identity: EncoderIdentity) -> None:
         self._ray = ray
         self._share = share
@@ -264,7 +243,7 @@ class RayEngine:
         self._workers = [self._started() for _ in range(share.workers)]
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Yield shards in the order in which workers finish them; see `Engine.compute`."""
+        """Yield shards in the order in which workers finish them."""
         key, reference = next(self._keys), [self._ray.put(work)]
         queue, attempts = deque(shards), Counter[int]()
         try:
@@ -320,7 +299,6 @@ class RayEngine:
         return _Worker(actor, actor.load.remote())
 
     def _wait(self) -> tuple[_Worker, Any]:
-        """Wait for a worker to finish its start or a shard."""
         waited = {
             reference: worker
             for worker in self._workers

@@ -31,7 +31,6 @@ measured before keeps its own."""
 
 
 def settings_values(settings: DataclassInstance) -> dict[str, Any]:
-    """Return the settings that an identity rests on, as read back from a file: tuples become lists."""
     unset = {
         each.name
         for each in fields(settings)
@@ -44,11 +43,7 @@ def settings_values(settings: DataclassInstance) -> dict[str, Any]:
 def identity_of(
     version: int, encoder: EncoderIdentity, settings: DataclassInstance, **inputs: Any
 ) -> dict[str, Any]:
-    """Collect the parts of an identity as JSON values, ready for `stickytoken.machine.digest`.
-
-    Batch size, device, threads and engine are left out, because they change nothing beyond rounding.
-    So are names and paths.
-    """
+    """Collect what can change numbers by more than rounding; no batch size, device, engine, name or path."""
     return {"version": version, "encoder": asdict(encoder), **inputs, "settings": settings_values(settings)}
 
 
@@ -65,14 +60,10 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
 
 
 class Record(BaseModel):
-    """A frozen record; an unknown entry is an error."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class MeasurementRecord(Record):
-    """Fields shared by the records of all kinds of measurements."""
-
     schema_version: int
     identity: str
     identity_parts: dict[str, Any]
@@ -83,10 +74,7 @@ M = TypeVar("M")
 
 
 class IdentityRecord(MeasurementRecord):
-    """identity.json: the measurement that the shards of a folder belong to.
-
-    It is written first, so that a folder can be continued even if its record is lost.
-    """
+    """The measurement that the shards of a folder belong to, written first: it survives a lost record."""
 
     schema_version: int = 1
     kind: str
@@ -94,8 +82,6 @@ class IdentityRecord(MeasurementRecord):
 
 @dataclass(frozen=True)
 class MeasurementKind(Generic[R]):
-    """A kind of measurement."""
-
     name: str  # in messages, such as ``run``
     file: str  # of its record
     # Reads the record of a folder that has one; None if it cannot be continued and may be replaced.
@@ -113,10 +99,7 @@ class Resumed(Generic[R]):
     kind: MeasurementKind[R]
 
     def begin(self, record: R | None = None) -> None:
-        """Claim the folder before the first shard.
-
-        Plan the measurement first: a measurement that cannot be planned must not claim a folder.
-        """
+        """Claim the folder before the first shard, and after the plan: what cannot be planned claims none."""
         own = IdentityRecord(
             kind=self.kind.name, identity=self.record.identity, identity_parts=self.record.identity_parts
         )
@@ -126,16 +109,12 @@ class Resumed(Generic[R]):
             self.folder.write_record(self.kind.file, record)
 
     def finish(self, record: R) -> None:
-        """Commit the record with its results, after everything else."""
         self.folder.write_record(self.kind.file, record)
 
 
 @contextmanager
 def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterator[Resumed[R]]:
-    """Lock a folder and find out what remains to be done for a measurement.
-
-    An error that ends the measurement gets a note that counts the finished shards.
-    """
+    """Lock a folder and find out what remains to be done for a measurement."""
     require_vacant(folder, kind)
     with folder.locked():
         recorded = (folder.path / kind.file).is_file()
@@ -159,7 +138,6 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
 def measurements_in(
     run: Path, pattern: str, open_: Callable[[Path], M], called: str, started: Callable[[M], str]
 ) -> tuple[tuple[M, ...], tuple[str, ...]]:
-    """Open the measurements of one kind in a run folder, the latest first."""
     found: list[M] = []
     unread: list[str] = []
     for file in sorted(run.glob(pattern)):
@@ -171,7 +149,6 @@ def measurements_in(
 
 
 def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
-    """Refuse a folder that contains anything other than a measurement of this kind."""
     foreign = folder.holds_other_files(kind.file)
     if not foreign and not (folder.path / kind.file).is_file():
         claim = folder.read_record(IDENTITY_FILE, IdentityRecord)
@@ -181,7 +158,6 @@ def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that affect numbers."""
     packages = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
     versions = {package: version(package) for package in packages}
     return {"python": platform.python_version(), "stickytoken": __version__} | versions

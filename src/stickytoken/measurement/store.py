@@ -82,7 +82,6 @@ def make_folder(folder: Path) -> None:
 
 
 def move_folder(folder: Path, target: Path) -> None:
-    """Flush a folder with all its files to disk, then rename it; the target does not exist or is empty."""
     try:
         for path in [*folder.rglob("*"), folder]:
             if path.is_dir():
@@ -112,7 +111,6 @@ def require_writable(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to disk, where the operating system can."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -136,7 +134,6 @@ def folder_name(kind: str, identity: str) -> str:
 
 
 def default_folder(model: str, kind: str, identity: str) -> Path:
-    """Return ``runs/<model>-<kind>-<identity>``, relative to the current folder."""
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.") or "model"
     return Path("runs") / f"{stem}-{folder_name(kind, identity)}"
 
@@ -161,14 +158,11 @@ class ShardCost(NamedTuple):
 
 
 class ResultFolder:
-    """Reads and writes the files of one measurement."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for writing. The lock is released even if the process is killed."""
         with self._accessed():
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / _LOCK)
@@ -182,7 +176,6 @@ class ResultFolder:
             lock.release()
 
     def require_unlocked(self) -> None:
-        """Refuse a folder that another process is writing, without creating it."""
         with self._accessed():
             locked = (self.path / _LOCK).is_file()
         if locked:
@@ -223,7 +216,6 @@ class ResultFolder:
             raise RunError(f"{self.path} cannot be used as a run folder: {reason}") from error
 
     def read_record(self, name: str, kind: type[Record], newest: int | None = None) -> Record | None:
-        """Read a JSON file of the folder; return None if it does not exist yet."""
         path = self.path / name
         if not path.is_file():
             return None
@@ -251,11 +243,7 @@ class ResultFolder:
     def read_table(
         self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
     ) -> pl.DataFrame:
-        """Read a Parquet file of the folder.
-
-        Its columns must be there. With a mapping, they must have these types, and finite numbers; those in
-        `filled` must have no nulls.
-        """
+        """Read a file with these columns: of these types and finite numbers if they are a mapping."""
         path, again = self.path / name, "run the same command again"
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, {again}")
@@ -293,7 +281,6 @@ class ResultFolder:
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
-        """Read a committed shard; return None if it is missing or damaged."""
         frame = _read_shard(self._shard(stage, index))
         if frame is None or key not in frame.columns or frame[key].to_list() != list(keys):
             return None
@@ -308,18 +295,13 @@ class ResultFolder:
         )
 
     def shard_count(self) -> int:
-        """Count the files of committed shards, without reading them."""
         return sum(1 for _ in (self.path / _SHARDS).glob("*.parquet"))
 
     def remove_shards(self) -> None:
-        """Delete all shards, once the results made from them are committed."""
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
     def committed(self) -> dict[str, int]:
-        """Count the tokens in committed shards by stage, in order of the first commit.
-
-        Shards of a stage may overlap if another version divided them differently; a token counts once.
-        """
+        """Count the tokens in committed shards by stage; one that overlapping shards share counts once."""
         found: dict[str, set[int]] = {}
         paths = (self.path / _SHARDS).glob("*-*.parquet")
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
@@ -378,10 +360,6 @@ def validated(kind: type[Record], raw: Any, path: Path) -> Record:
 
 
 def repair_advice(path: Path) -> str:
-    """Advise what to do about a damaged JSON file without losing the shards next to it.
-
-    A folder with identity.json can be continued without the file.
-    """
     if path.name != IDENTITY_FILE and (path.parent / IDENTITY_FILE).is_file():
         return "restore it, or move it away and run the same command again, which continues from the shards"
     return "restore it, or move the folder away and run the same command again"

@@ -116,6 +116,6 @@ def test_refusals_during_the_questions_are_waited_for(serve):
 
 
 def test_the_estimated_time_is_at_least_that_of_the_server(serve):
-    found = serve(seconds=0.02, seconds_per_text=0.001).encoder().endpoint
+    found = serve(seconds=0.02, seconds_per_text=0.001).encoder()
     assert found.capabilities.request_seconds >= 0.021
     assert found.capabilities.token_seconds > 0

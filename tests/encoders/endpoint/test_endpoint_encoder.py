@@ -41,7 +41,7 @@ def test_what_was_answered_is_never_sent_again_but_to_another_port(serve):
     np.testing.assert_array_equal(second.encode(TEXTS), vectors)
     assert second.identity == identity
     assert served.server.seen == seen
-    assert len(first.endpoint.answers) == len(TEXTS)
+    assert len(first.answers) == len(TEXTS)
     np.testing.assert_array_equal(other.encoder().encode(TEXTS), vectors)
     assert other.encoder().identity == identity
     assert other.paid(TEXTS) == sorted(TEXTS)
@@ -75,7 +75,7 @@ def test_texts_that_a_server_refuses_are_named_and_found_in_few_requests(serve, 
     np.testing.assert_array_equal(vectors[1:], encoder.encode(TEXTS))
     assert served.paid(TEXTS) == sorted(TEXTS)
     assert served.server.seen - seen <= 2 * 7 + 4  # two requests per halving, and the check of the model
-    assert found.endpoint.spending.pending == pytest.approx(0)
+    assert found.spending.pending == pytest.approx(0)
     for text in (bad, ""):
         with pytest.raises(EncodingError, match=rf"refuses the text '{text}' \(HTTP 400, "):
             found.encode(["a", text])
@@ -123,8 +123,8 @@ def test_other_dimensions_are_refused(serve):
 def test_a_damaged_file_of_answers_is_named(serve):
     served = serve()
     found = served.encoder()
-    found.endpoint.answers.close()
-    (found.endpoint.answers.folder / "answers.sqlite").write_bytes(b"no database" * 1000)
+    found.answers.close()
+    (found.answers.folder / "answers.sqlite").write_bytes(b"no database" * 1000)
     with pytest.raises(RunError, match=r"answers in .* cannot be used.*move it away"):
         served.encoder()
 
@@ -153,7 +153,7 @@ def encode_many(name, tokenizer, cache, loaded):
 @pytest.mark.slow
 def test_a_killed_process_loses_no_answer(serve, encoder, bert_folder, own_cache):
     served = serve(seconds=0.05, batch_limit=4)
-    answers = served.encoder().endpoint.answers
+    answers = served.encoder().answers
     loaded = planted.processes().Event()
     process = started(encode_many, served.name, bert_folder, own_cache, loaded)
     while not loaded.wait(0.1):

@@ -37,7 +37,7 @@ def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, asked, le
     found = served.encoder()
     served.server.behaviour.faults.extend([None, *["429"] * (6 if least < 1 else 1)])
     waits = []
-    found.endpoint.waits = lambda reason, seconds: waits.append(seconds)
+    found.waits = lambda reason, seconds: waits.append(seconds)
     began = time.monotonic()
     np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
     assert time.monotonic() - began >= least
@@ -102,7 +102,7 @@ def test_a_server_that_stays_broken_ends_the_run_with_its_reason(serve, fault, s
     with pytest.raises(ModelError, match=said) as caught:
         found.encode(TEXTS)
     assert "\n" not in str(caught.value)
-    assert found.endpoint.spending.pending == pytest.approx(0)
+    assert found.spending.pending == pytest.approx(0)
     served.server.behaviour.faults.clear()
     found.encode(TEXTS)
     assert sorted(set(served.paid(TEXTS))) == sorted(TEXTS)
@@ -159,7 +159,7 @@ def test_a_redirect_takes_the_texts_along_and_not_the_key(serve, encoder, monkey
 def test_whatever_a_server_does_to_requests_the_vectors_and_the_bill_are_right(serve, encoder):
     served = serve(batch_limit=4)
     found = served.encoder()
-    before, noted = served.server.tokens, found.endpoint.spending.tokens
+    before, noted = served.server.tokens, found.spending.tokens
     faults = [*FAULTS, *[None] * 14]
     random.Random(0).shuffle(faults)
     served.server.behaviour.faults.extend(faults)
@@ -167,7 +167,7 @@ def test_whatever_a_server_does_to_requests_the_vectors_and_the_bill_are_right(s
     assert set(served.server.harmed) == set(FAULTS)
     assert served.paid(TEXTS) == sorted(TEXTS)
     # An answer that was lost is counted by what it may have cost.
-    more = (found.endpoint.spending.tokens - noted) - (served.server.tokens - before)
+    more = (found.spending.tokens - noted) - (served.server.tokens - before)
     assert 0 <= more <= 40
 
 

@@ -21,11 +21,11 @@ def test_a_key_opens_the_server_and_is_kept_nowhere(serve, own_cache, monkeypatc
     monkeypatch.setenv("STICKYTOKEN_API_KEY", KEY)
     found = serve(key=KEY).encoder()
     found.encode(tiny.sentences(5))
-    found.endpoint.answers.close()
+    found.answers.close()
     kept = [path.read_bytes() for path in own_cache.rglob("*") if path.is_file()]
     assert kept
     assert all(KEY.encode() not in content for content in kept)
-    assert KEY not in repr(found) + repr(found.endpoint.__dict__) + repr(found.spec) + str(found.identity)
+    assert KEY not in repr(found) + repr(found.__dict__) + repr(found.spec) + str(found.identity)
 
 
 @pytest.mark.parametrize("variable", [None, "MY_SERVER_KEY"])

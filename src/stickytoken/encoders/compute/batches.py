@@ -52,12 +52,7 @@ _STATELESS = ("torch.", "transformers.models.", "transformers.activations", "sen
 
 
 def worker_count(model: torch.nn.Module) -> int:
-    """Return how many batches of a model may be computed at a time.
-
-    One on an accelerator, and for models with modules or hooks of their own, which may not expect it.
-    Otherwise one for each core, but not more than torch would use threads (``OMP_NUM_THREADS``,
-    ``torch.set_num_threads``).
-    """
+    """Batches that may be computed at a time: one each core if modules keep no state of texts."""
     stateless = all(
         f"{type(module).__module__}.".startswith(_STATELESS)
         and not (module._forward_hooks or module._forward_pre_hooks)
@@ -69,7 +64,6 @@ def worker_count(model: torch.nn.Module) -> int:
 
 
 def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) -> None:
-    """Call a function with every item, by several threads in inference mode."""
     if workers <= 1 or len(items) <= 1:
         for item in items:
             compute(item)
@@ -99,7 +93,6 @@ def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) 
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Let torch use one thread for a product, in this thread and in those that start inside."""
     with _GUARD:
         before = _threads_allowed()
         _BEFORE.append(before)
@@ -113,7 +106,6 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def _threads_allowed() -> int:
-    """Return how many threads torch may use when no call is under way."""
     return _BEFORE[0] if _BEFORE else torch.get_num_threads()
 
 
@@ -135,7 +127,6 @@ class BatchEngine(ABC):
 
     @cached_property
     def token_budget(self) -> int:
-        """Tokens per batch; reduced after running out of memory."""
         return _CPU_TOKEN_BUDGET if self.device.type == "cpu" else _ACCELERATOR_TOKEN_BUDGET
 
     def run(
@@ -186,8 +177,6 @@ class BatchEngine(ABC):
 
 
 class BatchRunner(BatchEngine):
-    """Runs contents through all modules of a model; with a reader, the vectors after some layers follow."""
-
     def __init__(
         self,
         model: SentenceTransformer,
@@ -216,7 +205,6 @@ class BatchRunner(BatchEngine):
         return budget
 
     def _budget_by_memory(self) -> int:
-        """Estimate how many tokens fit into the free memory from the use of a small batch."""
         device, overhead = self.device, self._template.overhead
         length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
@@ -292,7 +280,6 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
 
 
 def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool) -> Arithmetic:
-    """Choose the fastest way to compute in a precision; None is the weights' own."""
     kind = next(model.parameters()).device.type
     if kind == "cpu":
         if precision is not None:
@@ -346,7 +333,6 @@ def last_attention(model: SentenceTransformer) -> torch.nn.Module | None:
 
 @contextmanager
 def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
-    """Pass on the first token's output alone; the caller holds the model's lock."""
     if "forward" in vars(attention):  # replaced by its owner
         yield
         return
@@ -400,10 +386,7 @@ class LayerReader:
         self._norm = next((norm for norm in norms if isinstance(norm, torch.nn.Module)), torch.nn.Identity())
 
     def vectors(self, features: dict[str, Any]) -> torch.Tensor:
-        """Return the model's own vectors and, behind each, those after the layers; (n, (1 + layers) x d).
-
-        The model's configuration must ask for hidden states.
-        """
+        """The vectors of the model and of the layers side by side, (n, (1 + layers) x d)."""
         first, *later = self._model
         found = first(features)
         states, last = found.pop(_STATES, ()), found["token_embeddings"]

@@ -27,7 +27,6 @@ _TRIAL_ROWS = 64
 
 
 def packed_layers_wanted(asked: bool | None) -> bool | None:
-    """Decide whether to pack layers; None if neither the caller nor STICKYTOKEN_PACKED_LAYERS says so."""
     said = os.environ.get(SWITCH, "").strip().lower()
     if asked is not None or not said:
         return asked
@@ -42,7 +41,6 @@ class LinearPlace(NamedTuple):
 
 
 def linear_places(model: torch.nn.Module) -> list[LinearPlace]:
-    """Find all plain float32 linear layers on a CPU."""
     from transformers.activations import GELUActivation
 
     blocks = []
@@ -95,11 +93,7 @@ class PackedLinear:
         return found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
 
     def refresh(self) -> None:
-        """Pack the weights again if they have changed.
-
-        torch counts most changes, but none that are made through ``.data``. The product with a fixed random
-        direction shows these, for the time of reading the weights once.
-        """
+        """Pack changed weights again. A product with a fixed direction shows changes through ``.data``."""
         weight = self._layer.weight.detach()
         mark = weight_mark(self._layer.weight)
         with torch.inference_mode():
@@ -111,7 +105,6 @@ class PackedLinear:
             self._mark, self._checksum = mark, checksum
 
     def multiply(self, flat: torch.Tensor, activation: str = "none") -> torch.Tensor:
-        """Multiply with the weights, then apply the bias and what oneDNN calls the activation."""
         flat = flat.to(self._dtype)
         if self._packed:
             kind = "none" if activation == "gelu" else ""
@@ -125,7 +118,6 @@ class PackedLinear:
         return found if self._place.feeds_layer else found.float()
 
     def times(self, flat: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Multiply with the weights, add the bias, then multiply entry by entry with another matrix."""
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
             flat, other, self._weight, self._bias, "mul"
         )
@@ -159,10 +151,7 @@ Forwards = dict[torch.nn.Module, PackedLinear | _GatedBlock]
 
 
 def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Reshape states to rows, padded to a multiple of `TOKEN_MULTIPLE`, and count those that are theirs.
-
-    oneDNN keeps a kernel with its buffers for every number of rows: few numbers, little memory.
-    """
+    """Flatten to rows, padded to few different numbers: oneDNN keeps a kernel for each."""
     flat = hidden_states.reshape(-1, hidden_states.shape[-1])
     rows = flat.shape[0]
     missing = -rows % TOKEN_MULTIPLE
@@ -170,10 +159,7 @@ def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 class PackedLinears:
-    """Forward passes in place of those of a model's linear layers and gated blocks, inside `active`.
-
-    ``packed`` decides for bfloat16 whether weights are packed; float32 layers always are.
-    """
+    """Forward passes in place of those of linear layers and gated blocks, inside `active`."""
 
     def __init__(
         self, model: torch.nn.Module, dtype: torch.dtype = torch.float32, *, packed: bool = True
@@ -189,7 +175,6 @@ class PackedLinears:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Use the replacement forward passes; the caller holds the model's lock."""
         self._renew()
         replaced = {
             module: forward for module, forward in self._forwards.items() if "forward" not in vars(module)
@@ -204,7 +189,7 @@ class PackedLinears:
                 vars(module).pop("forward", None)
 
     def _renew(self) -> None:
-        """Build the forward passes again if modules or their activations were added, replaced or removed."""
+        """Build the forward passes again if modules or activations were added, replaced or removed."""
         places = linear_places(self._model)
         layout = [*places, *(getattr(module, "act_fn", None) for module in self._model.modules())]
         if layout != self._layout:
@@ -212,10 +197,6 @@ class PackedLinears:
             self._layout = layout
 
     def _make(self, places: list[LinearPlace]) -> Forwards:
-        """Pack the layers, then replace the blocks whose output is reproduced.
-
-        If oneDNN's operators do not work, warn once and pack none.
-        """
         exact = self._dtype is torch.float32
         if exact and not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             return {}
@@ -252,7 +233,6 @@ class PackedLinears:
 
 
 def _gated_block(module: torch.nn.Module, places: dict[torch.nn.Linear, LinearPlace]) -> _GatedBlock | None:
-    """Return a forward pass for a block with exactly the parts of a gated SiLU block, else None."""
     from transformers.activations import SiLUActivation
 
     parts: Any = dict(module.named_children())
@@ -321,11 +301,7 @@ def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) 
 def measured(
     network: torch.nn.Module, ways: Mapping[str, Callable[[], object]], threads: int
 ) -> dict[str, float]:
-    """Return the seconds that a few texts take with a model in several ways.
-
-    They depend on the processor, on the build of torch and on the sizes of the layers, and are measured once:
-    the answer is kept in the user's cache folder.
-    """
+    """Return the seconds of each way, measured once per machine, build of torch and sizes of layers."""
     machine = [platform.node(), torch.backends.cpu.get_cpu_capability()]
     facts = {"version": _VERSION, "model": repr(network), "machine": machine}
     key = f"packing-{digest({**facts, 'torch': torch.__version__, 'threads': threads})}"
@@ -337,10 +313,7 @@ def measured(
 
 
 def shortest(ways: tuple[Callable[[], object], ...]) -> list[float]:
-    """Call the ways in turn for about half a second, and return the shortest time of each in seconds.
-
-    Other work on the machine makes single times longer, never shorter.
-    """
+    """Take turns for half a second, and keep the shortest times: other work only makes them longer."""
     for way in ways:
         way()  # packs weights, and builds kernels
     found: list[list[float]] = [[] for _ in ways]
@@ -359,10 +332,7 @@ _LEAST_AGREEMENT = 0.95
 
 
 def sample_inputs(entries: Sequence[int], special: Sequence[int]) -> list[tuple[int, ...]]:
-    """Rows of different vocabulary entries, alone and with copies of one entry behind.
-
-    The entries are spread over the vocabulary; special ones, which move a model most, are all there.
-    """
+    """Entries spread over the vocabulary in rows, alone and with copies of one, or of a special one."""
     known = set(entries)
     spread = entries[:: max(1, len(entries) // _ENTRIES)]
     rows = [tuple(spread[start : start + _IN_A_ROW]) for start in range(0, len(spread), _IN_A_ROW)]
@@ -374,7 +344,6 @@ def sample_inputs(entries: Sequence[int], special: Sequence[int]) -> list[tuple[
 def require_agreement(
     exact: NDArray[np.float32], found: NDArray[np.float32], precision: Precision, name: str
 ) -> None:
-    """Refuse a precision whose vectors are too far from the model's own."""
     if not len(exact):
         raise InputError(
             f"{name} reads too few tokens to compare {precision} with its own: leave the precision out"

@@ -26,11 +26,7 @@ _BOUNDED_GUARD = threading.Lock()
 
 
 def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
-    """Return an exclusive lock on the model; the same thread may take it again.
-
-    Everything that reads or replaces the state of a model's modules holds it: forward passes, settings,
-    training flags. Models that share their first weights share the lock.
-    """
+    """Return an exclusive, reentrant lock on the model; models that share their first weights share it."""
     owner = next((module for module in model.modules() if module._parameters), model)
     with _LOCKS_GUARD:
         return _LOCKS.setdefault(owner, threading.RLock())
@@ -54,7 +50,6 @@ def weight_mark(weight: torch.Tensor) -> tuple[int, int]:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode, then restore the mode of every module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -66,7 +61,6 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def switched_on(config: Any, name: str) -> Iterator[None]:
-    """Switch a setting of a configuration on, then restore it."""
     before = getattr(config, name)
     setattr(config, name, True)
     try:
@@ -142,7 +136,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def modules_fingerprint(model: SentenceTransformer) -> str:
-    """Return the sha256 of the types and settings of the modules, in order."""
     description: list[list[Any]] = []
     for name, module in model.named_modules():
         if "." in name and not hasattr(module, "config_keys"):  # the modules of a router are nested deeper
@@ -164,5 +157,4 @@ def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_of(model: Any) -> dict[str, Any]:
-    """Return the configuration of a transformers model without entries that cannot change vectors."""
     return {key: value for key, value in model.config.to_dict().items() if key not in _IRRELEVANT_KEYS}

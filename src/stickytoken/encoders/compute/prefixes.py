@@ -38,10 +38,7 @@ class Branch:
 
 
 def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
-    """Arrange distinct inputs as trees, so that every common beginning is there once.
-
-    The longest go first: an input that is the beginning of another is an end on its branch.
-    """
+    """Arrange distinct inputs as trees, so that every common beginning is there once."""
     roots: list[Branch] = []
     # By (branch, length, token): the branch that continues there with this token.
     onward: dict[tuple[int, int, int], Branch] = {}
@@ -118,7 +115,7 @@ REUSE = ReuseLimits()
 
 @dataclass(frozen=True)
 class TreeModel:
-    """A causal model, of a kind that `known_kind` accepts, whose vectors are read at the ends of inputs."""
+    """A causal model whose vectors are read at the ends of inputs."""
 
     backbone: Any
     before: tuple[int, ...]  # tokens of the template before each content
@@ -139,13 +136,11 @@ def known_kind(backbone: Any) -> bool:
 
 
 def agree(found: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
-    """Check that vectors equal those of the plain path, up to rounding."""
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(found - plain).max() <= tolerance)
 
 
 def samples_of(carrier: tuple[int, ...], copied: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return a few inputs that begin alike: copies of some tokens behind a carrier, and before it."""
     copies = [(token,) * count for token in copied for count in (1, 2, 3)]
     return [*((*carrier, *each) for each in copies), *((*each, *carrier) for each in copies)]
 
@@ -184,7 +179,6 @@ class PrefixReuse:
         return agree(self.vectors(roots, len(self.samples)), self.plain(self.samples), self.rounding)
 
     def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
-        """Arrange the inputs as trees; None if they have too little in common."""
         before, after = self.model.before, self.model.after
         inputs = [(*before, *content) for content in contents]
         if not all(inputs):
@@ -195,7 +189,6 @@ class PrefixReuse:
         return roots if computed <= self.limits.tree_share * plain else None
 
     def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
-        """Compute the vectors of the inputs in the trees, shape (count, d), in inference mode."""
         found: NDArray[np.float32] | None = None
         # A few trees at a time, since their keys and values are kept until they are done.
         for group in _groups(roots, self.engine.token_budget):
@@ -209,10 +202,7 @@ class PrefixReuse:
         return np.empty((0, 0), np.float32) if found is None else found
 
     def _run(self, batch: _Batch, kept: dict[int, KeysAndValues]) -> tuple[list[int], NDArray[np.float32]]:
-        """Run branches of one shape; keep keys and values of those with children.
-
-        Returns the inputs that end on them, and their vectors.
-        """
+        """Run branches of one shape, and return the inputs that end on them with their vectors."""
         from transformers import DynamicCache
 
         backbone, after = self.model.backbone, self.model.after
@@ -282,7 +272,6 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
 
 
 def _batches(level: Sequence[Branch], after: int, token_budget: int) -> list[_Batch]:
-    """Group the branches of a level by shape, in batches within the budget."""
     shapes: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
         ends = tuple(sorted(length for length, _ in branch.ends))

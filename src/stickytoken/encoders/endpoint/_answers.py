@@ -33,7 +33,6 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 
 def answers_folder(address: Address, dimensions: int | None) -> Path:
-    """Return the folder of a model's answers: below STICKYTOKEN_CACHE, or else the user's cache folder."""
     root = cache_folder().expanduser() / "endpoints"
     whole = f"{address.base_url}\0{address.model}\0{dimensions}"
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:_NAME_SHOWN]
@@ -41,7 +40,7 @@ def answers_folder(address: Address, dimensions: int | None) -> Path:
 
 
 class Answers:
-    """The vectors that a model returned, by text, in a folder. Several threads and processes may use it."""
+    """The vectors of a model by text. Several threads and processes may use it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,7 +59,6 @@ class Answers:
         return found
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Store the vectors of texts; an existing one is not replaced."""
         rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
         with self._used() as connection, connection:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)

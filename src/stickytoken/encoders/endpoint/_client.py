@@ -80,8 +80,6 @@ class RefusedError(Exception):
 
 
 class NoAnswerError(Exception):
-    """A request without a usable answer that is not sent again, and its last failure."""
-
     def __init__(self, reason: str, last: TemporaryError) -> None:
         super().__init__(reason)
         self.last = last
@@ -97,10 +95,7 @@ def price(tokens: float, price_per_million: float | None) -> float | None:
 
 @dataclass
 class Spending:
-    """What requests of this process cost, in whatever threads.
-
-    Each attempt is reserved before it is sent. Then it is answered, or it has failed.
-    """
+    """What the requests of this process cost: each attempt is reserved, then answered or failed."""
 
     price_per_million: float | None = None
     limit: float | None = None
@@ -155,7 +150,7 @@ class Attempts:
     since: float | None = None  # on the monotonic clock
 
     def pause_after(self, error: TemporaryError, now: float) -> float | None:
-        """Note a failure at a time, and return the seconds before the next attempt; None to give up."""
+        """Note a failure, and return the seconds before the next attempt; None to give up."""
         self.failed += 1
         self.counted += not error.busy
         self.unreached += error.unreachable
@@ -176,12 +171,6 @@ class Attempts:
         )
         return None if over or now + pause - self.since > self.patience else pause
 
-    def given_up(self, last: TemporaryError) -> str:
-        if self.failed == 1 and last.wait is not None and last.wait > self.patience:
-            longer = f"longer than the {self.patience:,.0f} s allowed"
-            return f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"
-        return f"gave no usable answer in {self.failed} attempts ({last})"
-
 
 class Reply(NamedTuple):
     """An answered request: vectors of shape (n, d), tokens if the server counts them, and seconds."""
@@ -192,8 +181,6 @@ class Reply(NamedTuple):
 
 
 class Client:
-    """Sends requests to one model. It may be used from several threads."""
-
     def __init__(self, address: Address, options: EndpointOptions, spending: Spending) -> None:
         self._key = key_of(address)
         require_package("openai", "a model behind an endpoint", "endpoint")
@@ -247,10 +234,6 @@ class Client:
         reserved: float,
         rest: Callable[[TemporaryError, float], None] = lambda error, pause: time.sleep(pause),
     ) -> Reply:
-        """Send texts until they are answered; only the answer itself is left to count.
-
-        Each attempt reserves tokens, and `rest` waits before the next one.
-        """
         while True:
             self.spending.reserve(reserved)
             try:
@@ -263,7 +246,11 @@ class Client:
                 raise
             pause = attempts.pause_after(last, time.monotonic())
             if pause is None:
-                raise NoAnswerError(attempts.given_up(last), last)
+                reason = f"gave no usable answer in {attempts.failed} attempts ({last})"
+                if attempts.failed == 1 and last.wait is not None and last.wait > attempts.patience:
+                    longer = f"longer than the {attempts.patience:,.0f} s allowed"
+                    reason = f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"
+                raise NoAnswerError(reason, last)
             rest(last, pause)
 
     def send_all(
@@ -275,12 +262,7 @@ class Client:
         without_vector: Callable[[str, str], None] | None = None,
         waits: Callable[[str, float], None] = lambda reason, seconds: None,
     ) -> None:
-        """Send requests, several at a time, and call `keep` with the vectors of each, in whatever thread.
-
-        `expected` estimates the tokens that the server will count for texts. `without_vector` is told a text
-        that the server refuses, and why; without it, such a text ends everything. `waits` is told the reason
-        and the seconds of a long pause. The first failure ends the work of all threads.
-        """
+        """Send several requests at a time; the first failure ends all. Calls come from any thread."""
         waiting = iter(batches)
         over = threading.Event()
 
@@ -378,12 +360,10 @@ class Client:
         return RefusedError(reason)
 
     def _shown(self, text: str) -> str:
-        """Shorten what a server said to one line, without the key."""
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"
 
     def _other_url(self) -> str | None:
-        """Name the URL that was probably meant; None if it has the usual form."""
         usual = self.address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
         if usual == self.address.base_url:
             return None
@@ -391,7 +371,6 @@ class Client:
 
 
 def _in_threads(work: Callable[[], None], count: int, over: threading.Event) -> None:
-    """Let threads work until they are done, one fails or the user interrupts; then `over` is set."""
     failures: list[Exception] = []
 
     def run() -> None:

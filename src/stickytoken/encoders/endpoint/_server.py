@@ -67,8 +67,6 @@ Long = Literal["truncates", "refuses", "unknown"]
 
 
 class Capabilities(BaseModel):
-    """How a server behaves, as stored with its answers."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[1] = 1
@@ -95,12 +93,11 @@ class Capabilities(BaseModel):
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a cosine from one call to the next, for whatever reason."""
         return max(self.call_noise, self.batch_noise)
 
     @property
     def most_tokens(self) -> int:
-        """Largest number of tokens to put into a request, so that it is answered well before its time-out."""
+        """Largest number of tokens in a request, so that it is answered well before its time-out."""
         in_time = _REQUEST_SECONDS / max(self.token_seconds, _REQUEST_SECONDS / _MOST_TOKENS)
         return max(_LEAST_TOKENS, int(in_time))
 
@@ -137,10 +134,6 @@ def discover(
     max_length: int | None,
     tokenizer_known: bool,
 ) -> Capabilities:
-    """Find out how a server behaves; `count` counts tokens.
-
-    The longest text is searched for unless the user says `max_length`. A known tokenizer must be the model's.
-    """
     found = _Discovery(client, count)
     first, wanted = found.first_answer(), client.options.dimensions
     dimension = first.vectors.shape[1]
@@ -159,7 +152,9 @@ def discover(
             f"{found.name} gives different texts vectors that are no further apart ({apart:.2g}) than those "
             f"of one text in two requests ({distance:.2g}): check which model the server has loaded"
         )
-    batch = found.largest_batch()
+    batch = _MOST_TEXTS
+    while batch > 1 and found.answers([f"{place}" for place in range(batch)], together=True) is None:
+        batch //= 2
     long: Long = "unknown"
     if max_length is None:
         max_length, long = found.longest_text(distance)
@@ -191,8 +186,6 @@ def discover(
 
 
 class _Discovery:
-    """Requests one after the other, and the tokens and seconds of each (`timed`)."""
-
     def __init__(self, client: Client, count: Callable[[Sequence[str]], list[int]]) -> None:
         self.client = client
         self.count = count
@@ -202,7 +195,6 @@ class _Discovery:
         self.timed: list[tuple[int, float]] = []
 
     def ask(self, texts: Sequence[str], attempts: int = _ATTEMPTS, together: bool = False) -> Reply:
-        """Send texts in one request, or one by one if the server wants it so; a few times if need be."""
         if self.one_by_one and not together:
             replies = [self.ask([text], attempts, together=True) for text in texts]
             counted = [reply.tokens for reply in replies]
@@ -281,18 +273,8 @@ class _Discovery:
             float(min(1.0, np.einsum("csd,sd->cs", every, calls[0]).min())),
         )
 
-    def largest_batch(self) -> int:
-        size = _MOST_TEXTS
-        while size > 1 and self.answers([f"{place}" for place in range(size)], together=True) is None:
-            size //= 2
-        return size
-
     def longest_text(self, noise: float) -> tuple[int, Long]:
-        """Return the tokens that are read of a text, and what happens to longer ones.
-
-        Pairs of texts differ at their ends only: equal vectors mean that the ends were not read. The length
-        is doubled until then.
-        """
+        """Return the tokens that are read of a text, and what happens to longer ones."""
         # Otherwise one word at the end of a long text does not stand out from the noise.
         exact = noise < _ROUNDING
         long: Long = "truncates"

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from stickytoken.encoders import protocol
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint._answers import Answers, answers_folder
 from stickytoken.encoders.endpoint._client import Client, Spending, price
@@ -22,14 +23,7 @@ from stickytoken.encoders.endpoint._server import Capabilities, discover
 from stickytoken.encoders.endpoint.options import Address, EndpointOptions, parse_address
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
-from stickytoken.encoders.protocol import (
-    EncoderIdentity,
-    Prompting,
-    StandIn,
-    require_usable,
-    shown,
-    texts_of,
-)
+from stickytoken.encoders.protocol import shown
 from stickytoken.encoders.text_encoder import SENTINELS, TextEncoder, vocabulary_hash
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
@@ -37,12 +31,12 @@ from stickytoken.vocabulary import RoundTripTokenizer
 
 # Requests after which the sentinel texts are sent again.
 _CHECKED_EVERY = 200
+# What earlier releases wrote into identities.
+_KIND = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
-class EndpointModel:
+class EndpointEncoder(TextEncoder):
     """Texts to vectors through requests; texts answered before are not sent again."""
-
-    device = "endpoint"
 
     def __init__(
         self,
@@ -52,49 +46,113 @@ class EndpointModel:
         options: EndpointOptions,
         max_length: int | None,
     ) -> None:
-        self.address = address
-        self.name = address.name
+        self.address, self.prompt, self.options = address, prompt, options
+        self.name, self.device = address.name, "endpoint"
         self.tokenizer = tokenizer
-        self.prompt = prompt
-        self.options = options
+        self.spec: EncoderSpec | None = None
         self.answers = Answers(answers_folder(address, options.dimensions))
         self.spending = Spending(options.price_per_million, options.max_cost)
         self.before_sending: Callable[[], None] | None = None  # called once, before the first request
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
         self.refused: dict[str, str] = {}  # texts that the server does not take, and why
         self.unchecked = _CHECKED_EVERY  # before the first request of this process
-        self.capabilities = self._learned(max_length)
-        self.max_length = self.capabilities.max_length if max_length is None else max_length
-        # Identifies the model by the vectors of fixed texts, as they were first answered.
-        self.fingerprint = self.capabilities.fingerprint
-
-    def _learned(self, max_length: int | None) -> Capabilities:
-        """Read what was found out about the server before, or find it out."""
-        name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
-        if (noted := self.answers.fact(name)) is not None:
+        # What was found out about the server before, or else is found out now.
+        fact = f"capabilities {vocabulary_hash(tokenizer)} {max_length}"
+        known = None
+        if (noted := self.answers.fact(fact)) is not None:
             with suppress(ValidationError):  # of another version
-                return Capabilities.model_validate_json(noted)
-        tokenizer_known = not isinstance(self.tokenizer, CandidateVocabulary)
-        found = discover(self.client, self.count, max_length, tokenizer_known)
-        self.answers.note(name, found.model_dump_json())
-        self.unchecked = 0
-        return found
+                known = Capabilities.model_validate_json(noted)
+        if known is None:
+            tokenizer_known = not isinstance(tokenizer, CandidateVocabulary)
+            known = discover(self.client, self.count, max_length, tokenizer_known)
+            self.answers.note(fact, known.model_dump_json())
+            self.unchecked = 0
+        self.capabilities = known
+        self._max_length = known.max_length if max_length is None else max_length
+        self.noise = known.noise  # standard deviation of a cosine from one call to the next
+
+    @property
+    def max_length(self) -> int | None:
+        return self._max_length
+
+    @property
+    def dimension(self) -> int:
+        return self.capabilities.dimension
+
+    @property
+    def identity(self) -> protocol.EncoderIdentity:
+        # The vectors of fixed texts, as they were first answered, identify the model.
+        weights, modules = (
+            hashlib.sha256(text.encode()).hexdigest() for text in (self.capabilities.fingerprint, _KIND)
+        )
+        return protocol.EncoderIdentity(
+            weights=weights,
+            tokenizer=vocabulary_hash(self.tokenizer),
+            modules=modules,
+            prompt=self.prompt,
+            dtype="float32",
+            max_length=self.max_length,
+            dimension=self.dimension,
+        )
 
     @cached_property
     def client(self) -> Client:
         return Client(self.address, self.options, self.spending)
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of distinct texts, shape (n, d); see `TextModel`."""
+    @property
+    def _given_tokenizer(self) -> Any:
+        return self.tokenizer
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        if not isinstance(self.tokenizer, HuggingFaceTokenizer):
+            return super().tokenize(texts)  # its content ids include the prompt
+        return self.tokenizer.tokenize(texts, self.prompt)
+
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.tokenizer.encode_many([self.prompt + text for text in texts])
+
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        vectors = super().encode(texts, allow_zero=True)
+        if not allow_zero:
+            for row in np.flatnonzero(~vectors.any(axis=1)).tolist():
+                if (why := self.refused.get(self.prompt + texts[row])) is not None:
+                    raise EncodingError(
+                        f"{self.name}: the server refuses the text {shown(texts[row])} ({why}): "
+                        "leave it out, or use shorter sentences or fewer copies"
+                    )
+            protocol.require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=False)
+        return vectors
+
+    def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         asked = [self.prompt + text for text in texts]
         found = self.answers.find(asked)
         unanswered = ([text for text in batch if text not in found] for batch in self.batches(asked))
         batches = [batch for batch in unanswered if batch]
-        if batches:
-            if self.before_sending is not None:
-                self.before_sending()
-                self.before_sending = None
-            found.update(self._sent(batches))
+        if batches and self.before_sending is not None:
+            self.before_sending()
+            self.before_sending = None
+        known = self.capabilities
+
+        def keep(vectors: Mapping[str, NDArray[np.float32]]) -> None:
+            for text, vector in vectors.items():
+                if len(vector) != known.dimension:
+                    raise EncodingError(
+                        f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, "
+                        f"and those before it had {known.dimension}: another model answers under this name"
+                    )
+            self.answers.keep(vectors)
+            found.update(vectors)
+
+        def without_vector(text: str, reason: str) -> None:
+            self.refused[text] = reason
+            keep({text: np.zeros(known.dimension, np.float32)})
+
+        for start in range(0, len(batches), _CHECKED_EVERY):
+            if self.unchecked >= _CHECKED_EVERY:
+                self.require_same_model()
+            part = batches[start : start + _CHECKED_EVERY]
+            self.client.send_all(part, known, self.counted_by_server, keep, without_vector, self.waits)
+            self.unchecked += len(part)
         return np.stack([found[text] for text in asked])
 
     def batches(self, asked: Sequence[str]) -> list[list[str]]:
@@ -122,32 +180,6 @@ class EndpointModel:
         known = self.capabilities
         return sum(self.count(texts)) * known.tokens_per_unit + known.overhead * len(texts)
 
-    def _sent(self, batches: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float32]]:
-        found: dict[str, NDArray[np.float32]] = {}
-        known = self.capabilities
-
-        def keep(vectors: Mapping[str, NDArray[np.float32]]) -> None:
-            for text, vector in vectors.items():
-                if len(vector) != known.dimension:
-                    raise EncodingError(
-                        f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, "
-                        f"and those before it had {known.dimension}: another model answers under this name"
-                    )
-            self.answers.keep(vectors)
-            found.update(vectors)
-
-        def without_vector(text: str, reason: str) -> None:
-            self.refused[text] = reason
-            keep({text: np.zeros(known.dimension, np.float32)})
-
-        while batches:
-            if self.unchecked >= _CHECKED_EVERY:
-                self.require_same_model()
-            part, batches = batches[:_CHECKED_EVERY], batches[_CHECKED_EVERY:]
-            self.client.send_all(part, known, self.counted_by_server, keep, without_vector, self.waits)
-            self.unchecked += len(part)
-        return found
-
     def require_same_model(self) -> None:
         """Compare the sentinel texts with how they were first answered."""
         found: dict[str, NDArray[np.float32]] = {}
@@ -162,45 +194,6 @@ class EndpointModel:
                 f"{self.answers.folder} away and choose another run folder"
             )
         self.unchecked = 0
-
-
-class EndpointEncoder(TextEncoder):
-    def __init__(self, model: EndpointModel, spec: EncoderSpec | None) -> None:
-        super().__init__(model)
-        self.endpoint = model
-        self.spec = spec
-        self.capabilities = model.capabilities
-        # Standard deviation of a cosine from one call to the next.
-        self.noise = model.capabilities.noise
-
-    @property
-    def dimension(self) -> int:
-        return self.capabilities.dimension
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        return replace(super().identity, prompt=self.endpoint.prompt)
-
-    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode texts; see `Encoder.encode`. A text that the server refuses has no vector."""
-        vectors = super().encode(texts, allow_zero=True)
-        if not allow_zero:
-            for row in np.flatnonzero(~vectors.any(axis=1)).tolist():
-                if (why := self.endpoint.refused.get(self.endpoint.prompt + texts[row])) is not None:
-                    raise EncodingError(
-                        f"{self.name}: the server refuses the text {shown(texts[row])} ({why}): "
-                        "leave it out, or use shorter sentences or fewer copies"
-                    )
-            require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=False)
-        return vectors
-
-    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        if not isinstance(self.tokenizer, HuggingFaceTokenizer):
-            return super().tokenize(texts)  # its content ids include the prompt
-        return self.tokenizer.tokenize(texts, self.endpoint.prompt)
-
-    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.tokenizer.encode_many([self.endpoint.prompt + text for text in texts])
 
 
 def load_endpoint(
@@ -220,27 +213,25 @@ def load_endpoint(
             f"{name} is behind an endpoint, which hides its vocabulary: pass its tokenizer (a folder, a hub "
             "name, tiktoken:NAME), or a list of candidates if it is unpublished"
         )
-    model = EndpointModel(address, vocabulary, prompt or "", options, max_length)
-    # A spec says how to load the encoder again, which nobody can if the vocabulary is an object.
-    spec = None
-    if all(source is None or isinstance(source, (str, Path)) for source in (tokenizer, candidates)):
-        spec = EncoderSpec(
+    encoder = EndpointEncoder(address, vocabulary, prompt or "", options, max_length)
+    sources = [source for source in (tokenizer, candidates) if source is not None]
+    if all(isinstance(source, (str, Path)) for source in sources):  # or nobody can load the encoder again
+        vocabulary_name, candidates_name = map(_independent, (tokenizer, candidates))
+        encoder.spec = EncoderSpec(
             model=name,
-            prompting=Prompting(prompt),
+            prompting=protocol.Prompting(prompt),
             max_length=max_length,
-            vocabulary=_absolute(tokenizer),
-            candidates=_absolute(candidates),
+            vocabulary=vocabulary_name,
+            candidates=candidates_name,
             endpoint=options,
         )
-    return EndpointEncoder(model, spec)
+    return encoder
 
 
-def _absolute(source: Any) -> str | None:
+def _independent(source: Any) -> str | None:
     """Make a path independent of the working folder; a name stays as it is."""
-    if source is None:
-        return None
-    path = Path(source).expanduser()
-    return str(path.resolve()) if path.exists() else str(source)
+    path = None if source is None else Path(source).expanduser()
+    return None if path is None else str(path.resolve() if path.exists() else source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +252,7 @@ _SEED = 5
 _OWN = 0.3
 
 
-class Rehearsal(StandIn["EndpointEncoder"]):
+class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     """An encoder that records the requested texts, and makes up the vectors that are not cached yet.
 
     Such a vector is the mean of one random vector per token and one of the text, so that copies of a token
@@ -278,20 +269,18 @@ class Rehearsal(StandIn["EndpointEncoder"]):
         self._tokens = 0.0
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Record the texts and return made-up vectors, shape (n, d)."""
         del allow_zero
-        texts = texts_of(texts)
+        texts = protocol.texts_of(texts)
         if not texts:
             return np.empty((0, self.dimension), np.float32)
-        endpoint = self._encoder.endpoint
-        prompt = endpoint.prompt
-        vectors = endpoint.answers.find([prompt + text for text in dict.fromkeys(texts)])
+        encoder, prompt = self._encoder, self._encoder.prompt
+        vectors = encoder.answers.find([prompt + text for text in dict.fromkeys(texts)])
         asked = [prompt + text for text in dict.fromkeys(texts) if text not in self._asked]
         left = [text for text in asked if text not in vectors]
         self._answered += len(asked) - len(left)
         self._texts += len(left)
-        self._requests += len(endpoint.batches(left))
-        self._tokens += endpoint.counted_by_server(left)
+        self._requests += len(encoder.batches(left))
+        self._tokens += encoder.counted_by_server(left)
         self._asked.update(texts)
         new = [text for text in texts if prompt + text not in vectors]
         if getattr(self.tokenizer, "estimates", False):  # the words stand for tokens that are unknown
@@ -304,8 +293,7 @@ class Rehearsal(StandIn["EndpointEncoder"]):
 
     @property
     def makes_up_vectors(self) -> bool:
-        """Whether any vector so far was made up, so that a choice by results would mean nothing."""
-        return self._texts > 0
+        return self._texts > 0  # then a choice by results would mean nothing
 
     def reached(self, stage: str) -> None:
         """Note the stage that was reached: what is recorded before the uncertain one is certain."""
@@ -319,16 +307,16 @@ class Rehearsal(StandIn["EndpointEncoder"]):
         return replace(self._certain, most=noted)
 
     def _noted(self) -> CostEstimate:
-        endpoint, known = self._encoder.endpoint, self._encoder.capabilities
+        encoder, known = self._encoder, self._encoder.capabilities
         # The fixed texts are sent again among so many requests.
-        checks = (endpoint.unchecked + self._requests) // _CHECKED_EVERY if self._requests else 0
-        tokens = self._tokens + checks * endpoint.counted_by_server(SENTINELS)
+        checks = (encoder.unchecked + self._requests) // _CHECKED_EVERY if self._requests else 0
+        tokens = self._tokens + checks * encoder.counted_by_server(SENTINELS)
         return CostEstimate(
             requests=self._requests,
             texts=self._texts,
             tokens=round(tokens),
             answered=self._answered,
-            cost=price(tokens, endpoint.options.price_per_million),
+            cost=price(tokens, encoder.options.price_per_million),
             seconds=self._requests * known.request_seconds + round(tokens) * known.token_seconds,
         )
 
@@ -348,9 +336,9 @@ def estimate_cost(
 ) -> CostEstimate:
     """Estimate what a measurement would cost, without sending anything.
 
-    Example: ``estimate_cost(encoder, lambda stand_in: detect(stand_in, out=folder))``, with a folder that is
+    Example: ``estimate_cost(encoder, lambda dry_run: detect(dry_run, out=folder))``, with a folder that is
     thrown away.
     """
-    rehearsal = Rehearsal(encoder, uncertain)
-    measurement(rehearsal)
-    return rehearsal.estimate()
+    dry_run = DryRun(encoder, uncertain)
+    measurement(dry_run)
+    return dry_run.estimate()

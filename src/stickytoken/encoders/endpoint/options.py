@@ -31,7 +31,6 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The name that `parse_address` turns into this address."""
         return f"{_OPENAI}{self.model}" if self.base_url == _OPENAI_URL else f"{self.base_url}#{self.model}"
 
     @property
@@ -93,7 +92,6 @@ class Secret:
         return bool(self._value)
 
     def reveal(self) -> str:
-        """Return the key, for the client only."""
         return self._value
 
     def removed_from(self, text: str) -> str:

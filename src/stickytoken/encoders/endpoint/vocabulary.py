@@ -58,10 +58,7 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
 
 
 class CandidateVocabulary:
-    """Strings to examine if the tokenizer is unpublished, and ordinary words to compare them with.
-
-    Tokens of other texts are counted as bytes divided by four.
-    """
+    """Strings to examine if the tokenizer is unpublished, and ordinary words to compare them with."""
 
     estimates = True  # the tokens of other texts, in which no copies can be counted
 
@@ -80,7 +77,6 @@ class CandidateVocabulary:
         return ["".join(self.entries.get(token_id, "\ufffd") for token_id in row) for row in ids]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the id of a string of the list, and for other texts as many unknown ids as are estimated."""
         unknown = len(self.entries)
         return [
             [self._ids[text]]
@@ -99,7 +95,6 @@ def candidate_vocabulary(candidates: Sequence[str]) -> CandidateVocabulary:
 
 
 def read_candidates(path: Path) -> list[str]:
-    """Read candidates from a text file, one per line; spaces at both ends belong to them."""
     from stickytoken.data.tables import decode, read_bytes
 
     lines = [line.rstrip("\r") for line in decode(read_bytes(path), path).split("\n")]
@@ -127,7 +122,6 @@ class _Tiktoken:
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
-        """Vocabulary strings by ascending id; bytes that are no text are shown as escapes."""
         found = {}
         for token_id in range(self._encoding.n_vocab):
             try:
@@ -139,7 +133,6 @@ class _Tiktoken:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids of special tokens, which no text produces on a server."""
         return frozenset(map(self._encoding.encode_single_token, self._encoding.special_tokens_set))
 
     @cached_property
@@ -150,11 +143,9 @@ class _Tiktoken:
         return whole.hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each list of ids; bytes that are no text become replacement characters."""
         return [self._encoding.decode(list(row)) for row in ids]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode each text; special tokens in it are read as plain text, as servers do."""
         return [list(row) for row in self._encoding.encode_ordinary_batch(list(texts), num_threads=1)]
 
 

@@ -30,12 +30,7 @@ _SHOWN_REASON = 300
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
-    """Convert the weights outside of transformers backbones to the precision of the backbones.
-
-    sentence-transformers passes the precision only to transformers: a static embedding keeps that of its
-    file, and so does a dense layer inside a router. Backbones are not changed: transformers keeps in float32
-    what needs it (rotary tables, T5's output layers).
-    """
+    """Convert weights outside of backbones, to which sentence-transformers passes no precision."""
     import torch
     from transformers import PreTrainedModel
 
@@ -186,7 +181,6 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _refuse(model: object, **options: Any) -> None:
-    """Refuse what says where the vocabulary is, for a model that brings its own."""
     if given := [name for name, value in options.items() if value is not None]:
         raise InputError(
             f"{', '.join(given)} cannot be set on {model}, which is neither a model behind an endpoint "
@@ -195,7 +189,6 @@ def _refuse(model: object, **options: Any) -> None:
 
 
 def load_from_spec(spec: EncoderSpec) -> IdEncoder:
-    """Load the encoder that a spec describes, whether the user asked for it or another process."""
     if spec.dtype not in _DTYPES:
         raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
     if spec.max_length is not None and spec.max_length < 1:
@@ -219,7 +212,6 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
 
 
 def reads_texts_only(model: AnyModel) -> bool:
-    """Check whether a model reads only texts, without loading it."""
     if isinstance(model, (str, Path)):
         return names_endpoint(str(model))
     return not _is_sentence_transformer(model) and not (is_encoder(model) and reads_ids(model))
@@ -266,7 +258,6 @@ def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
-    """Load a SentenceTransformer; its encoder keeps the spec with all defaults resolved."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -333,7 +324,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
 
 
 def require_model(name: str, revision: str | None = None) -> str:
-    """Return the name of a model, and refuse one that does not exist without loading it."""
+    """Refuse a model that does not exist, without loading it."""
     from transformers.utils.hub import cached_file
 
     source = resolution.resolve_model(name, revision)
@@ -371,7 +362,6 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
 
 
 def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:
-    """Return the requested prompt, given by text or name; None if neither is given."""
     if prompting.prompt_name is None:
         return prompting.prompt
     prompts: dict[str, Any] = model.prompts

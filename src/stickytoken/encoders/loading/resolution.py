@@ -32,8 +32,6 @@ _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.onnx")
 
 
 class Origin(StrEnum):
-    """Where a model was found, in search order."""
-
     FOLDER = "folder"
     CACHE = "hub cache"
     PACKAGED = "packaged"
@@ -48,7 +46,6 @@ class ModelSource:
 
 
 def resolve_model(name: str, revision: str | None = None) -> ModelSource:
-    """Find a model: local folder, hub cache, packaged model, hub, in that order."""
     if not name.strip():
         raise ModelError(
             f"{name!r} is not the name of a model: pass a folder, or a hub name such as organisation/model"
@@ -78,11 +75,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
 
 
 def hub_repositories(name: str) -> tuple[str, ...]:
-    """List the repositories that a hub name may refer to, in the order to try them.
-
-    A short name is one of ``sentence-transformers``, unless it is one of the original models of
-    transformers, which have no organisation. SentenceTransformer does the same.
-    """
+    """Repositories that a name may refer to, in order, as SentenceTransformer tries them."""
     if "/" in name:
         return (name,)
     from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
@@ -91,7 +84,6 @@ def hub_repositories(name: str) -> tuple[str, ...]:
 
 
 def _cached_folder(repository: str, revision: str | None) -> Path | None:
-    """Find the snapshot in the hub cache; None if it has no weights."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -132,10 +124,7 @@ _SECONDS = 10
 
 
 def require_hub(*names: str) -> None:
-    """Connect to the hub once; its own library tries for minutes and prints a line about every attempt.
-
-    Nothing is tried where the hub is switched off or behind a proxy, or where files of the model are cached.
-    """
+    """Connect once unless the hub is off, proxied or not needed: its library tries for minutes."""
     from huggingface_hub import constants
 
     address = urlsplit(constants.ENDPOINT)
@@ -196,7 +185,6 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
 
 @contextmanager
 def explained(source: ModelSource, part: str) -> Iterator[None]:
-    """Turn exceptions of the loading libraries into one line that names the model."""
     try:
         if source.origin is Origin.HUB:
             require_hub(source.name, f"{_ORGANISATION}/{source.name}")
@@ -220,7 +208,6 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
 
 
 def available_devices() -> list[str]:
-    """List the devices of this machine: ``cpu``, and each accelerator that torch finds."""
     import torch
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -234,7 +221,6 @@ def best_device() -> str:
 
 
 def require_device(device: str) -> None:
-    """Refuse a device that is unknown to torch, missing, or ``meta``."""
     import torch
 
     there = available_devices()
@@ -251,7 +237,6 @@ def require_device(device: str) -> None:
 
 
 def require_cuda(kind: str, name: str) -> None:
-    """Refuse TF32 for a model that is not on CUDA."""
     if kind != "cuda":
         raise InputError(f"dtype 'tf32' needs CUDA, and {name} is on {kind}: use float32")
 
@@ -326,7 +311,6 @@ def _auto_tokenizer(location: str, **options: Any) -> HuggingFaceTokenizer:
 
 
 def tokenizer_folder(folder: Path, name: str) -> Path:
-    """Find the tokenizer in the folder itself, or in that of a module listed in modules.json."""
     places = [folder]
     modules = folder / "modules.json"
     if modules.is_file():

@@ -136,7 +136,6 @@ class PromptRunner(BatchEngine):
         return fixed >= self.reuse.fixed_share * whole and self._beginnings_agree
 
     def _beginnings(self, numbers: Sequence[int]) -> FixedBeginnings:
-        """Return the beginnings, reusing those of the last call if layers and weights are the same."""
         made_for = [tuple(numbers), *map(weight_mark, self._prompted.decoder.model.parameters())]
         if self._made is None or self._made[0] != made_for:
             self._made = made_for, FixedBeginnings(self._prompted, numbers)
@@ -199,8 +198,6 @@ class PromptRunner(BatchEngine):
 
 
 class CausalPromptEncoder(ModelEncoder):
-    """Encode sentences as the state of a prompt's last token. The model is not changed."""
-
     def __init__(
         self,
         model: Any,

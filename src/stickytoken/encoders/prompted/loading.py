@@ -34,11 +34,7 @@ _NORMALIZE = "Normalize"
 
 
 def loads_as_causal(source: ModelSource, options: Prompting) -> bool:
-    """Check whether to prompt a model: it was saved with a prompt, or is a language model with a template.
-
-    A folder with modules.json is a SentenceTransformer, whose prompt is a text before every input. A text
-    without a place for the sentence is refused later, if other options require a template.
-    """
+    """Check whether a model was saved with a prompt, or is a language model with a template."""
     if source.origin is not Origin.HUB:
         folder = Path(source.location)
         if (folder / "modules.json").is_file():
@@ -47,7 +43,6 @@ def loads_as_causal(source: ModelSource, options: Prompting) -> bool:
 
 
 def refuse_prompt_options(options: Prompting, name: str) -> None:
-    """Refuse options that a model without a prompt template would ignore."""
     if options.given:
         asked = ", ".join(options.given)
         raise InputError(
@@ -64,10 +59,6 @@ def refuse_prompt_options(options: Prompting, name: str) -> None:
 
 
 def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> CausalPromptEncoder:
-    """Load a language model with a prompt, or a saved `CausalPrompt`.
-
-    The encoder keeps the spec with all defaults resolved.
-    """
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -127,7 +118,6 @@ def encoder_of_module(
     token_budget: int | None,
     packed_layers: bool | None,
 ) -> CausalPromptEncoder | None:
-    """Return an encoder of a SentenceTransformer whose first module is a `CausalPrompt`; None for others."""
     if type(model[0]).__name__ != "CausalPrompt":
         return None
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
@@ -170,7 +160,6 @@ def _require_kinds(kinds: list[str], name: str) -> None:
 
 
 def _saved_options(source: ModelSource) -> tuple[Prompting | None, bool]:
-    """Return the options of a saved `CausalPrompt`, and whether its vectors are normalised."""
     from stickytoken.encoders.prompted.module import CausalPrompt
 
     folder = Path(source.location)

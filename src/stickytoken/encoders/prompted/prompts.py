@@ -177,7 +177,6 @@ class Contrast:
 
 
 def require_contrast_options(options: Prompting) -> ContrastRule:
-    """Check the options of contrast before a model is loaded, and return the rule."""
     given = [name for name in options.given if name.startswith("contrast_")]
     if given and not options.contrast:
         raise InputError(f"{', '.join(given)} would have no effect, since contrast is off: turn it on")
@@ -239,7 +238,6 @@ def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
 
 
 def layer_for(preset: Preset, prompt: Prompt, given: int | None, *, steered: bool) -> tuple[int, LayerChoice]:
-    """Choose the layer to read, and say where the choice comes from."""
     if given is not None:
         return given, LayerChoice.GIVEN
     if preset.published and prompt.name in _TEMPLATES:
@@ -249,7 +247,6 @@ def layer_for(preset: Preset, prompt: Prompt, given: int | None, *, steered: boo
 
 
 def contrast_layer_for(preset: Preset, layers: int, number: int, possible: Sequence[int]) -> int:
-    """Choose the layer of contrast: that of the preset, or the nearest one that can be changed."""
     wanted = round(4 * layers / 32) if preset.contrast_layer is None else preset.contrast_layer
     earlier = [layer for layer in possible if layer < number]
     return min(earlier, key=lambda layer: abs(layer - wanted), default=min(wanted, number - 1))
@@ -330,8 +327,6 @@ class PromptIds:
 
 
 class PromptTokenizer:
-    """Turn sentences into content ids, and a prompt into the ids around them."""
-
     def __init__(
         self, tokenizer: HuggingFaceTokenizer, special: Ids, prompt: Prompt, *, prepending: bool
     ) -> None:
@@ -453,7 +448,7 @@ def _without_blanks(text: str, stop: int) -> int:
 
 
 def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
-    """Return the ids of the tokens that end after ``start`` and begin before ``stop``."""
+    """The ids of the tokens that end after ``start`` and begin before ``stop``."""
     return tuple(
         each
         for each, (first, end) in zip(ids, spans, strict=True)
@@ -471,7 +466,6 @@ def _common_end(rows: Sequence[Ids]) -> Ids:
 
 
 def _cut_at_words(content: Ids, spans: Sequence[Span], text: str, start: int, stop: int) -> TokenizedText:
-    """Split the content into head, words and tail of the sentence, given its start and stop in the text."""
     head: list[int] = []
     words: list[list[int]] = []
     tail: list[int] = []
