@@ -306,7 +306,7 @@ def test_libraries_are_imported_where_they_may_be():
     assert at_top == {"encoders", "inspection", "repairs"}
     models = ("transformers", "sentence_transformers", "datasets", "tokenizers")
     assert modules_that_import(*models, depths=("module",)) <= {
-        "stickytoken.adapters._guarded_model",
+        "stickytoken.adapters.guarding",
         "stickytoken.encoders.prompted.module",
     }
     # Their folders check at the door that these are installed.

@@ -1,4 +1,29 @@
 """Clean texts inside other libraries: in front of a model, or as a step in their pipelines.
 
-Each module is for one library and needs its extra; nothing is imported here.
+Each module is for one library and needs its extra; none of them is imported here.
 """
+
+from typing import NamedTuple
+
+from stickytoken.cleaning.cleaner import Cleaner, summary
+from stickytoken.errors import InputError, RefusedTextError
+from stickytoken.validation import shown
+
+NOTE = "stickytoken"
+"""The key under which a document says what was found in it."""
+
+
+class CleanText(NamedTuple):
+    text: str
+    changed: bool
+    note: str  # how much was found, by kind, without the text of it; empty if nothing was
+
+
+def cleaned_text(cleaner: Cleaner, text: str, name: str) -> CleanText:
+    if not isinstance(text, str):
+        raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
+    try:
+        cleaned = cleaner.clean(text)
+    except RefusedTextError as error:
+        raise RefusedTextError(f"{name}: {error}") from error
+    return CleanText(cleaned.text, cleaned.text != text, summary(cleaned))

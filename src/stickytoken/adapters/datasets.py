@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stickytoken.adapters.guarding import cleaned_text
+from stickytoken.adapters import cleaned_text
 from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
 from stickytoken.errors import InputError
 from stickytoken.validation import list_of, shown
@@ -40,19 +40,20 @@ class ColumnCleaner:
                 raise InputError(f"there is no column {column!r}: the columns are {known}")
             single = isinstance(batch[column], str) or batch[column] is None
             values = [batch[column]] if single else batch[column]
-            texts = [self._cleaned(value, column, row, notes) for row, value in enumerate(values)]
+            texts: list[str | None] = []
+            for row, value in enumerate(values):
+                if value is None:
+                    texts.append(None)
+                    continue
+                name = f"column {column!r}, row {row + 1:,} of the batch"
+                found = cleaned_text(self.cleaner, value, name)
+                texts.append(found.text)
+                if found.note:
+                    of = f"{column}: " if len(self.columns) > 1 else ""
+                    notes.setdefault(row, []).append(of + found.note)
             cleaned[column] = texts[0] if single else texts
         if self.note is not None:
             rows = 1 if single else len(cleaned[self.columns[0]])
-            found = ["; ".join(notes.get(row, ())) for row in range(rows)]
-            cleaned[self.note] = found[0] if single else found
+            joined = ["; ".join(notes.get(row, ())) for row in range(rows)]
+            cleaned[self.note] = joined[0] if single else joined
         return cleaned
-
-    def _cleaned(self, value: Any, column: str, row: int, notes: dict[int, list[str]]) -> str | None:
-        if value is None:
-            return None
-        found = cleaned_text(self.cleaner, value, f"column {column!r}, row {row + 1:,} of the batch")
-        if found.note:
-            of = f"{column}: " if len(self.columns) > 1 else ""
-            notes.setdefault(row, []).append(of + found.note)
-        return found.text

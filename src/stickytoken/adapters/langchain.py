@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stickytoken.adapters.guarding import NOTE, cleaned_text
+from stickytoken.adapters import NOTE, cleaned_text
 from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
 from stickytoken.errors import require_package
 
@@ -24,12 +24,14 @@ class StickyTokenCleaner(BaseDocumentTransformer):
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
         """Return one document per input, the same object if nothing was found."""
         del kwargs
-        return [self._cleaned(document, number) for number, document in enumerate(documents, 1)]
-
-    def _cleaned(self, document: Document, number: int) -> Document:
-        name = f"document {number:,}" + (f" ({document.id!r})" if document.id else "")
-        found = cleaned_text(self.cleaner, document.page_content, name)
-        if not found.note:
-            return document
-        metadata = dict(document.metadata) | ({} if self.note is None else {self.note: found.note})
-        return document.model_copy(update={"page_content": found.text, "metadata": metadata})
+        cleaned = []
+        for number, document in enumerate(documents, 1):
+            name = f"document {number:,}" + (f" ({document.id!r})" if document.id else "")
+            found = cleaned_text(self.cleaner, document.page_content, name)
+            if not found.note:
+                cleaned.append(document)
+                continue
+            metadata = dict(document.metadata) | ({} if self.note is None else {self.note: found.note})
+            update = {"page_content": found.text, "metadata": metadata}
+            cleaned.append(document.model_copy(update=update))
+        return cleaned
