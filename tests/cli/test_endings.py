@@ -15,26 +15,19 @@ from stickytoken.errors import ModelError
 MAIN = "from stickytoken.cli.main import main; main()"
 
 
-def started(*arguments, code=MAIN, **options):
+def started(*arguments, code=MAIN):
     """A stickytoken process that Ctrl-C reaches, with its streams in pipes."""
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 # Output
 
 
-def test_characters_that_the_encoding_of_stdout_lacks_are_escaped():
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    process = started("published", "sentence-t5-base", "--format", "csv", env=environment)
-    stdout, stderr = process.communicate()
-    assert process.returncode == 0, stderr
-    assert r"\u2581tip" in stdout
+def test_characters_that_the_encoding_of_stdout_lacks_are_escaped(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    stdout, stderr = started("published", "sentence-t5-base", "--format", "csv").communicate()
+    assert r"\u2581tip" in stdout, stderr
 
 
 # Ctrl-C

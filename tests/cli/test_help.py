@@ -19,7 +19,6 @@ from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, method_named, register
 
 COMMANDS = typer.main.get_command(app).commands
-ABOUT_LANGUAGE_MODELS = ["embed", "evaluate", "tune"]
 OUTPUT = "Output"
 PANELS = [
     *("Model", "Tokens and texts", "Method", "Computation", "Models behind an endpoint", "Language models"),
@@ -41,17 +40,13 @@ def test_the_commands_are_those_of_the_design():
         "tokens detect judge show probe report compare published card explain why impact repair scan clean "
         "check demo embed evaluate tune"
     )
-    shown = planted.command("--help").stdout.partition("Sentence embeddings from language models")
+    without = planted.command()  # wrong usage
+    assert (without.exit_code, without.stdout.strip()) == (2, planted.command("--help").stdout.strip())
+    shown = without.stdout.partition("Sentence embeddings from language models")
     listed = [re.findall(r"^│ (\w+) ", part.partition(" Commands ")[2] or part, re.M) for part in shown[::2]]
-    assert listed == [list(COMMANDS)[:-3], ABOUT_LANGUAGE_MODELS]
+    assert listed == [list(COMMANDS)[:-3], ["embed", "evaluate", "tune"]]
     summaries = [command.help.partition("\n\n")[0] for command in COMMANDS.values()]
     assert [text for text in summaries if not re.fullmatch(r"[A-Z][^\n]+[^.]\.", text)] == []
-
-
-def test_without_a_command_the_help_is_printed_and_the_status_is_that_of_wrong_usage():
-    result = planted.command()
-    assert result.exit_code == 2
-    assert result.stdout.strip() == planted.command("--help").stdout.strip()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -330,7 +330,6 @@ def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sam
     assert finding(found).startswith(named)
     html = stickytoken.report(found)
     assert html.index(str(escape(finding(found)))) < html.index('<main id="main"')
-    assert '<header class="severe">' in html
     assert set(Page(html).data["figures"]) == {"worst-by-run", "sticky-tokens-by-run"}
     assert markdown(finding(found)) in stickytoken.report(found, format="md")
     assert json.loads(stickytoken.report(found, format="json")) == json.loads(json.dumps(found.summary()))

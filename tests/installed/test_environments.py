@@ -124,13 +124,6 @@ def test_the_core_says_its_version_and_lists_tokens(core, bert_folder):
     assert "Usage" in done.stdout
 
 
-def test_help_and_star_work_without_extras(core):
-    code = "from stickytoken import *; import stickytoken; help(stickytoken); open_run, report"
-    done = core.run("-c", code)
-    assert done.returncode == 0, done.stderr
-    assert "a report needs an optional package" in done.stdout
-
-
 def test_the_sizes_are_those_of_the_documents(core):
     whole, own = core.megabytes(), core.megabytes("stickytoken")
     sys.stdout.write(f"core with dependencies: {whole:.0f} MB; stickytoken: {own:.1f} MB\n")
@@ -142,29 +135,6 @@ def test_the_core_detects_shows_and_probes(core, bert_folder, run, sentence_file
     assert "stickytoken[report]" in core.refused("report", run)
     assert json.loads(core.done("show", run, "--format", "json"))
     assert "river" in core.done("probe", bert_folder, "river", "--sentences", sentence_file, *FEW)
-
-
-@pytest.mark.parametrize(
-    ("extra", "arguments"),
-    [
-        ("offline", ("detect", "all-MiniLM-L6-v2")),
-        ("report", ("report", "{run}")),
-        ("figures", ("report", "{run}", "--figures", "figures")),
-        ("hub", ("detect", "{model}", "--sentences", "hub:someone/sentences")),
-        ("ray", ("detect", "{model}", "--sentences", "{sentences}", "--set", "engine=ray")),
-        ("impact", ("evaluate", "{model}", "--task", "{rankings}")),
-        ("mteb", ("evaluate", "{model}", "--task", "STSBenchmark")),
-        ("demo", ("demo",)),
-        ("endpoint", ("detect", "http://127.0.0.1:9/v1#m", "--set", "tokenizer={model}")),
-    ],
-)
-def test_a_command_of_the_core_names_the_extra_that_it_needs(
-    core, bert_folder, run, rankings, sentence_file, extra, arguments
-):
-    places = {"model": bert_folder, "run": run, "rankings": rankings, "sentences": sentence_file}
-    line = core.refused(*(word.format(**places) for word in arguments))
-    wanted = "report" if extra == "figures" else extra  # a report comes before its figures
-    assert f"pip install 'stickytoken[{wanted}]'" in line
 
 
 # Each extra by itself.

@@ -152,14 +152,10 @@ def test_the_file_is_written_once(tmp_path):
     assert path.stat().st_ino == written.st_ino
     assert path.stat().st_mtime_ns == written.st_mtime_ns
     assert sorted(each.name for each in tmp_path.iterdir()) == ["README.md", "link.md"]
-
-
-def test_files_that_are_no_card_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"there is no model card .*: create the file first"):
         write_block(BLOCK, tmp_path / "absent.md")
     with pytest.raises(RunError, match="cannot be read"):
         write_block(BLOCK, tmp_path)
-    path = tmp_path / "utf16.md"
     path.write_bytes("# a".encode("utf-16"))
     with pytest.raises(InputError, match="is not UTF-8 text"):
         write_block(BLOCK, path)
