@@ -11,16 +11,15 @@ from scipy.stats import kstest, rankdata
 
 import planted
 import profiled
-from stickytoken import load_encoder
+from stickytoken import load_encoder, open_run
 from stickytoken.comparisons import published
 from stickytoken.comparisons.published import beside_run, published_model, published_models, published_tokens
 from stickytoken.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    encoder = load_encoder(profiled.planted_model(2))
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "run")
+def run(planted_profile):
+    return open_run(planted_profile[1])
 
 
 def publish(monkeypatch, tokens):

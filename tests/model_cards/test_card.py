@@ -16,7 +16,7 @@ import fake_hub
 import planted
 import profiled
 from hostile import HOSTILE, assert_harmless
-from stickytoken import load_encoder, open_run
+from stickytoken import open_run
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.model_cards import (
     BEGIN,
@@ -37,9 +37,8 @@ FRONT = b"---\nlicense: mit   # \xc3\xa9\ntags:\n- a\n---\n\n# A model\r\n\n"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    encoder = load_encoder(profiled.planted_model(2))
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "run")
+def run(planted_profile):
+    return open_run(planted_profile[1])
 
 
 @pytest.fixture
