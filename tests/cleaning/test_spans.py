@@ -78,6 +78,8 @@ def test_a_few_words_in_no_fixed_order_are_a_guess_unless_they_go_on_and_on():
 def test_special_tokens_are_found_in_disguise_too():
     text = "<|endof<|endoftext|>text|> ［ＳＥＰ］ air [S\u200bEP] [sep]"
     assert [part for part, kind, _ in found(text)] == ["<|endoftext|>", "［ＳＥＰ］", "[S\u200bEP]"]
+    (span,) = find_spans("air [SEP] [SEP][SEP]", RULES)
+    assert (span.count, span.what, span.first_end) == (3, "[SEP]", 9)
 
 
 def test_a_run_that_holds_a_flagged_word_is_flagged():

@@ -109,6 +109,27 @@ def test_presses_in_quick_succession_are_one_and_a_later_one_counts(monkeypatch)
         interrupts._interrupt(signal.SIGINT, None)
 
 
+def test_a_process_that_ignores_the_signal_goes_on_ignoring_it():
+    code = """
+import signal
+from stickytoken.cli.console import remember_interrupts
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+remember_interrupts()
+print(signal.getsignal(signal.SIGINT).name)
+"""
+    assert started(code=code).communicate()[0] == "SIG_IGN\n"
+
+
+def test_an_interrupt_promises_no_more_than_is_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("stickytoken.evaluation.texts_of_file", interrupted)
+    result = planted.command("embed", "m", "--input", tmp_path, "--out", tmp_path / "vectors.parquet")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
 # Full disks
 
 

@@ -159,6 +159,7 @@ def test_every_option_of_a_method_is_one_of_its_settings_and_shows_its_default(e
             assert (options(name) | settings(name))[option.name].default is None
     helps = {name: option.help for name, option in (options("detect") | settings("detect")).items()}
     assert helps["insertion"].endswith(" Default: ids (profile), text (std).")
+    assert helps["budget"].endswith(" Default: 4 (profile).")
     assert helps["method"].endswith(" Default: profile, or std with --set pairs=FILE.")
 
 

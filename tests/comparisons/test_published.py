@@ -119,6 +119,14 @@ def test_tokens_that_a_sample_left_out_are_counted(run, monkeypatch, tmp_path):
     assert any("were not examined" in line for line in found.in_words())
 
 
+def test_a_run_of_another_method_has_verdicts_only(planted_run, monkeypatch):
+    run = open_run(planted_run)
+    publish(monkeypatch, list(run.tokens.select("token_id", "token").head(30).iter_rows()))
+    found = beside_run(run, "all-MiniLM-L6-v2")
+    assert found.tokens.select("sd", "percentile").null_count().row(0) == (30, 30)
+    assert found.in_words()[0].endswith("of the 30 published tokens that it examined sticky")
+
+
 def test_a_run_of_another_vocabulary_is_refused(run):
     with pytest.raises(
         InputError, match=r"of the 21 published tokens of all-MiniLM-L6-v2, .* are in the vocab"

@@ -51,6 +51,8 @@ def test_a_named_column_goes_before_the_usual_ones(write, ending):
 
 
 def test_blank_and_repeated_sentences_are_left_out_and_counted(write):
+    corpus = collect_sentences(["a", "", "b", "a", "c"], "test", topics=["1", "2", "3", "4", "5"])
+    assert corpus == Sentences(("a", "b", "c"), "test", topics=("1", "3", "5"), blank=1, duplicates=1)
     found = load_sentences(write("s.txt", "a b\n\n  \t\na b\n c \nc\na b\n"))
     assert found.texts == ("a b", "c")
     assert (found.blank, found.duplicates) == (2, 3)
