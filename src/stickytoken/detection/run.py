@@ -69,6 +69,10 @@ class Run:
         self.method: base.AnyMethod = method_named(self.record.method)
         self.result: base.ResultRecord = self.record.result
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
+        # Columns of text that earlier versions did not write.
+        words = [column.key for column in self.method.listed if column.digits is None]
+        lacking = [name for name in words if name not in self.tokens.columns]
+        self.tokens = self.tokens.with_columns(pl.lit(None, dtype=pl.String).alias(name) for name in lacking)
         for column in (*self.method.listed, *self.method.reported, self.method.ranked_by):
             dtype = self.tokens.schema.get(column.key, pl.Null())
             if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):
@@ -116,7 +120,8 @@ class Run:
         return [
             column
             for column in self.method.listed
-            if column.digits is not None or rows[column.key].null_count() < len(rows)
+            if column.digits is not None
+            or (column.key in rows.columns and rows[column.key].null_count() < len(rows))
         ]
 
     @property

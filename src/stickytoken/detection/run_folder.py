@@ -144,7 +144,10 @@ class RunRecord(MeasurementRecord):
 
 _SHOWN_VERSION = 40
 # Columns of both tables of tokens that hold text; null stands for a verdict that was not given.
-_TEXTS, _TEXTS_OR_NULL = ("token", "decoded"), ("category", "verdict", "severity", "kind", "precision")
+_TEXTS, _TEXTS_OR_NULL = (
+    ("token", "decoded"),
+    ("category", "verdict", "severity", "kind", "reason", "precision"),
+)
 _LONGEST_TEXT = 10_000
 
 

@@ -45,12 +45,15 @@ def test_what_lifts_every_kind_is_sticky_and_what_lifts_one_is_topical_for_it(ru
     assert (sticky["verdict"], sticky["universality"], sticky["kind"]) == ("sticky", 1.0, None)
     assert (topical["verdict"], topical["kind"]) == ("topical", english.KIND)
     assert topical["universality"] == pytest.approx(1 / 11)
+    assert sticky["reason"] == "large lift over all texts; lifts 11 of 11 kinds of text"
+    assert f"outlier on {english.KIND}; lifts 1 of 11 kinds of text" in topical["reason"]
     assert {sticky["severity"], topical["severity"]} == {"severe"}
     assert run.sticky["token"].to_list() == [english.STICKY]
     benign = run.tokens.filter(verdict="benign")
     assert len(benign) > len(ORDINARY) / 2
     assert benign["severity"].is_null().all()
     assert benign["kind"].is_null().all()
+    assert benign["reason"].is_null().all()
     assert run.result.topical == run.tokens.filter(verdict="topical").height
 
 

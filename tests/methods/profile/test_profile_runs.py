@@ -88,10 +88,11 @@ def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
     assert len(table) == profiled.AVAILABLE == run.record.tokens == run.result.looked_at
     assert table["token_id"].is_sorted()
     missing = {name for name, count in table.null_count().row(0, named=True).items() if count}
-    assert missing <= {"fixed_point", "severity", "kind"}
+    assert missing <= {"fixed_point", "severity", "kind", "reason"}
     assert not any(series.is_nan().any() for series in table.select(pl.col(pl.Float64)))
     assert ((table["lift_low"] < table["lift"]) & (table["lift"] < table["lift_high"])).all()
-    assert table.filter(pl.col("severity").is_null())["verdict"].unique().to_list() == ["benign"]
+    for words in ("severity", "reason"):
+        assert table.filter(pl.col(words).is_null())["verdict"].unique().to_list() == ["benign"]
 
 
 def test_the_run_counts_its_texts_and_tokens(run):

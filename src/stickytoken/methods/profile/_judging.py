@@ -330,7 +330,7 @@ def _table(
         # What copies leave of a text is the run's answer: it does not depend on what it is compared with.
         erases, lost = tokens["erases"].to_numpy(), tokens["contraction"].to_numpy()
         columns |= {name: tokens[name] for name in ("contraction", *ERASING_COLUMNS)}
-        columns["reason"] = _reasons(found[rows], erases, lost, ordinary)
+    columns["reason"] = _reasons(found[rows], mattering.large[rows], erases, lost, ordinary)
     given = verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows], erases)
     grades = severities(deviations, share_erased(lost, ordinary), erases, given)
     return (
@@ -345,12 +345,17 @@ def _table(
 
 
 def _reasons(
-    lifting: NDArray[np.bool_], erasing: NDArray[np.bool_], lost: Vector, ordinary: float
+    lifting: NDArray[np.bool_],
+    large: NDArray[np.bool_],
+    erasing: NDArray[np.bool_],
+    lost: Vector,
+    ordinary: float,
 ) -> pl.Series:
     said = []
-    for lifts, erases, share in zip(lifting, erasing, lost, strict=True):
+    for lifts, is_large, erases, share in zip(lifting, large, erasing, lost, strict=True):
         parts = [f"erases {share:.0%} of a text (an ordinary token: {ordinary:.0%})"] if erases else []
-        said.append("; ".join([*parts, *(["lifts these texts"] if lifts else [])]) or None)
+        parts += [f"{'large lift' if is_large else 'outlier'} on these texts"] if lifts else []
+        said.append("; ".join(parts) or None)
     return pl.Series(said, dtype=pl.String)
 
 

@@ -46,7 +46,7 @@ _CONTRACTION = Column("contraction", "contraction", 2)
 _INTERVAL = (_LIFT, Column("lift_low", "low", 4), Column("lift_high", "high", 4))
 _SEVERITY = Column("severity", "severity")
 _UNIVERSALITY = Column("universality", "universality", 2)
-_KIND = Column("kind", "kind")
+_REASON = Column("reason", "reason")
 _SHOWN_COPIES = (0, 1, 2, 4, 8, 16, 32)
 # A note on single characters needs so many of them, and of others, beyond this quantile of the others.
 _LEAST_COMPARED, _NEARLY_ALL, _MANY = 50, 0.99, 0.1
@@ -62,11 +62,11 @@ _GLOSSARY = {
     "four in five of the others. A topical token is graded on the kind of text that it lifts most.",
     "verdict": "Sticky: a lift that matters, on most kinds of text. Topical: on only some kinds of text, "
     "which comes from its meaning and is not a defect. Benign: everything else.",
-    "reason": "Why a token is flagged, in words; of runs with the setting erasing, which also calls tokens "
-    "sticky whose copies erase far more of a text than those of ordinary tokens do.",
+    "reason": "Why a token is flagged: its lift is large enough to matter, or an outlier among the tokens "
+    "over all texts or on one kind of text. With the setting erasing also: its copies erase far more of a "
+    "text than those of ordinary tokens do.",
     "universality": "The share of the kinds of text (news, law, code, chat, ...) that the token lifts by at "
     "least half of what matters. Sticky tokens exceed 0.5.",
-    "kind": "The kind of text that a topical token lifts most.",
     "lift on single words": "The lift if the carrier is compared with single vocabulary entries instead of "
     "texts. Nobody embeds single entries, and no verdict rests on it.",
     "contraction": "How much of the difference between similarities is lost: 0 keeps the meaning, 1 erases "
@@ -83,10 +83,10 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     plan_record = ProfilePlanRecord
     result_record = ProfileResultRecord
     columns = MEASURED_COLUMNS
-    listed = (*_INTERVAL, _UNIVERSALITY, _KIND, _SEVERITY)
+    listed = (*_INTERVAL, _UNIVERSALITY, _SEVERITY, _REASON)
     reported = (
         _SEVERITY,
-        _KIND,
+        _REASON,
         Column("sd", "SD", 2),
         *_INTERVAL,
         _UNIVERSALITY,

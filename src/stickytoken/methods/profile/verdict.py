@@ -71,8 +71,9 @@ MEASURED_COLUMNS = (
     "verdict",
 )
 # Of runs with the setting `erasing`.
-ERASING_COLUMNS = ("contraction_low", "contraction_high", "erases", "reason")
-TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
+ERASING_COLUMNS = ("contraction_low", "contraction_high", "erases")
+# Runs of earlier versions have no reason.
+TOKEN_COLUMNS = (*MEASURED_COLUMNS, "reason", "precision")
 
 
 class Flagged(NamedTuple):
@@ -81,6 +82,7 @@ class Flagged(NamedTuple):
     # None without an empirical null: too few tokens, or effects that differ by no more than noise.
     q_values: Vector | None
     found: NDArray[np.bool_]  # whether each token's lift matters, shape (T,)
+    large: NDArray[np.bool_]  # whether it is large enough to, whatever other tokens do
 
 
 def find_lifts(
@@ -101,10 +103,10 @@ def find_lifts(
     large = tokens.lift.low > tokens.null.center + NEGLIGIBLE_SHARE * smallest
     # A null of no width would call everything beyond the noise an outlier.
     if null_tokens < LEAST_NULL_TOKENS or tokens.null.spread == 0:
-        return Flagged(None, large)
+        return Flagged(None, large, large)
     found = q_values(tokens.null.exceedance(tokens.tested), max(available, len(tokens.ids)))
     reaching = tokens.lift.high >= tokens.null.center + smallest
-    return Flagged(found, large & ((reaching & (not outliers_only)) | (found <= fdr)))
+    return Flagged(found, large & ((reaching & (not outliers_only)) | (found <= fdr)), large & reaching)
 
 
 def universality(effects: Vector, spreads: Vector, smallest: float) -> Vector:
@@ -311,26 +313,16 @@ def decide(
         lost = erasing.contraction
         columns |= {"contraction": lost.value, "contraction_low": lost.low, "contraction_high": lost.high}
         columns["erases"] = erases
-        matters = lifting.found | (on_a_kind & ~topical)
-        columns["reason"] = [
-            reason(
-                contraction if own else None,
-                erasing.ordinary,
-                [str(name) for name in names[kinds & (row >= NEGLIGIBLE_SHARE * smallest * spreads)]],
-                int(kinds.sum()),
-                lifts,
-                kind,
-            )
-            for contraction, own, row, lifts, kind in zip(
-                lost.value, erases, groups, matters, most, strict=True
-            )
-        ]
+    measured = kinds & np.isfinite(groups)
+    lifted = measured & (groups >= NEGLIGIBLE_SHARE * smallest * spreads)
+    named = np.where((topical | ~lifting.found)[:, None], by_kind, -np.inf)
+    columns["reason"] = _reasons(names, measured, lifted, named, lifting, erasing)
     texts = ("kind", "severity", "verdict", "reason")
     strings: dict[str, Any] = {name: pl.String for name in texts if name in columns}
     table = pl.DataFrame(columns, schema_overrides=strings).with_columns(pl.col(pl.Float64).fill_nan(None))
     return Findings(
         table.join(vocabulary, on="token_id", how="left", validate="1:1")
-        .select(*MEASURED_COLUMNS, *(ERASING_COLUMNS if settings.erasing else ()))
+        .select(*MEASURED_COLUMNS, *(ERASING_COLUMNS if settings.erasing else ()), "reason")
         .sort("token_id"),
         tokens.null.center + tokens.level,
         tokens.null.spread,
@@ -343,30 +335,38 @@ def decide(
 _NAMED_KINDS = 2
 
 
-def reason(
-    erased: float | None, ordinary: float, lifted: Sequence[str], kinds: int, lifts: bool, kind: str | None
-) -> str | None:
-    """Say in words why a token is flagged; None if it is not.
+def _reasons(
+    names: NDArray[np.str_],
+    known: NDArray[np.bool_],
+    lifted: NDArray[np.bool_],
+    outlying: Vector,
+    lifting: Flagged,
+    erasing: Erasing | None,
+) -> list[str | None]:
+    """Say in words why each token is flagged; None of those that are not.
 
-    Args:
-        erased: contraction of a token that erases; None of another one.
-        ordinary: contraction of the typical token.
-        lifted: kinds of text that the token lifts by at least half the smallest effect.
-        kinds: number of kinds that were measured.
-        lifts: whether its lift matters.
-        kind: the kind of text that a topical token is an outlier on.
+    Groups of text have names, shape (G,); those of a kind are known of a token, and it lifts some, shape
+    (T, G). It is an outlier on the groups where its effect is finite, and the largest is named.
     """
-    said = []
-    if erased is not None:
-        most = " and ".join(lifted[:_NAMED_KINDS]) if len(lifted) <= _NAMED_KINDS else f"{len(lifted)} kinds"
-        toward = f"pulls it toward {most}" if lifted else "pulls it toward no kind that was measured"
-        advice = "" if lifted else ": judge your own texts"
-        said.append(f"erases {erased:.0%} of a text (an ordinary token: {ordinary:.0%}), {toward}{advice}")
-    if lifts:
-        said.append(f"lifts {len(lifted)} of {kinds} kinds of text" if kinds else "lifts unrelated texts")
-    if kind is not None:
-        said.append(f"outlier on {kind}")
-    return "; ".join(said) or None
+    found: list[str | None] = []
+    for row, lifts in enumerate(lifting.found):
+        said, own = [], names[lifted[row]].tolist()
+        if erasing is not None and erasing.found[row]:
+            toward = " and ".join(own) if len(own) <= _NAMED_KINDS else f"{len(own)} kinds"
+            said.append(
+                f"erases {erasing.contraction.value[row]:.0%} of a text (an ordinary token: "
+                f"{erasing.ordinary:.0%}), pulls it toward "
+                f"{toward or 'no kind that was measured: judge your own texts'}"
+            )
+        if lifts:
+            said.append(f"{'large lift' if lifting.large[row] else 'outlier'} over all texts")
+        if (count := int(np.isfinite(outlying[row]).sum())) > 0:
+            more = {1: "", 2: " and 1 more kind"}.get(count, f" and {count - 1} more kinds")
+            said.append(f"outlier on {names[outlying[row].argmax()]}{more}")
+        if said and known[row].any():
+            said.append(f"lifts {len(own)} of {known[row].sum()} kinds of text")
+        found.append("; ".join(said) or None)
+    return found
 
 
 class _Latest(NamedTuple):
