@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -194,7 +195,9 @@ class ModelEncoder(ABC):
 
     @cached_property
     def _arithmetic(self) -> batches.Arithmetic:
-        wanted = linear.packed_layers_wanted(self._packed_layers)
+        wanted = self._packed_layers
+        if wanted is None and (said := os.environ.get(linear.SWITCH, "").strip().lower()):
+            wanted = said not in ("0", "false", "no", "off")
         packed = batches.arithmetic(self._network, self._precision, packed=wanted is not False)
         if wanted is not None or self._precision is not None:
             return packed

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.compute import prefixes
-from stickytoken.encoders.compute.batches import BatchRunner, LayerReader, first_token_only, last_attention
+from stickytoken.encoders.compute import batches, prefixes
+from stickytoken.encoders.compute.batches import BatchRunner, LayerReader, first_token_only
 from stickytoken.encoders.compute.model_state import modules_fingerprint
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.text_encoder import maximum_length, read_template, set_maximum_length
@@ -168,21 +168,26 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @cached_property
     def _reuse(self) -> prefixes.PrefixReuse | None:
-        tree = None if self._reuse_limits is None else prefixes.tree_model(self._model, self.template)
-        if tree is None or self._reuse_limits is None:
+        if self._reuse_limits is None or not batches.pools_by(self._model, "lasttoken"):
             return None
         *carrier, other, token = itertools.islice(self.usable_entries(), 5)
         samples = prefixes.samples_of(tuple(carrier), (other, token))
         if not all(map(self.fits, samples)):
             return None
-        return prefixes.PrefixReuse(
-            tree, self._runner, self._reuse_limits, samples, self._runner.vectors, self._rounding
+        return prefixes.last_token_reuse(
+            self._model,
+            self.template,
+            engine=self._runner,
+            limits=self._reuse_limits,
+            samples=samples,
+            plain=self._runner.vectors,
+            rounding=self._rounding,
         )
 
     @cached_property
     def _first_token(self) -> torch.nn.Module | None:
         """The last layer's attention, if the rest of the layer is needed for the first token only."""
-        attention = last_attention(self._model)
+        attention = batches.last_attention(self._model)
         samples = self._samples[:: max(1, len(self._samples) // 4)]
         if attention is None or not samples:
             return None

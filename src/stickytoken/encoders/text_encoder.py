@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders import protocol
 from stickytoken.encoders._tokenizer import adapted
 from stickytoken.encoders.protocol import (
     Encoder,
@@ -21,11 +22,7 @@ from stickytoken.encoders.protocol import (
     EncoderWrapper,
     IdReader,
     WordEncoder,
-    reads_ids,
-    require_usable,
-    require_words,
     shown,
-    texts_of,
 )
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
@@ -167,7 +164,7 @@ class TextEncoder:
         return self.max_length is None or len(ids) + self._special_tokens <= self.max_length
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        texts = texts_of(texts)
+        texts = protocol.texts_of(texts)
         # Equal texts share one row: less work, and exactly equal vectors.
         rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         distinct = list(rows)
@@ -183,7 +180,7 @@ class TextEncoder:
                         f"the model reads {self.max_length}: use shorter sentences or fewer copies"
                     )
         vectors = self._vectors(distinct)
-        require_usable(vectors, self.name, lambda row: shown(distinct[row]), allow_zero=allow_zero)
+        protocol.require_usable(vectors, self.name, lambda row: shown(distinct[row]), allow_zero=allow_zero)
         return vectors[[rows[text] for text in texts]]
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -318,14 +315,14 @@ def context_length(
 
 
 def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
-    if reads_ids(encoder):
+    if protocol.reads_ids(encoder):
         return encoder
     if getattr(encoder.tokenizer, "estimates", False):
         raise ModelError(
             f"{purpose} needs the tokens of texts, and of {encoder.name} only candidates are known: "
             "detect with its tokenizer"
         )
-    return DecodedEncoder(require_words(encoder, purpose))
+    return DecodedEncoder(protocol.require_words(encoder, purpose))
 
 
 class DecodedEncoder(EncoderWrapper[WordEncoder]):

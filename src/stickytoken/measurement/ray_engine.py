@@ -59,8 +59,21 @@ def connected(address: str | None) -> Iterator[Any]:
         return
     if address is None:
         address = os.environ.get("RAY_ADDRESS") or None
-    if address is not None:
-        _require_answer(address)
+    if address is not None and address != "auto":
+        # Ray takes minutes to find out that nothing listens there; this takes seconds.
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or "/" in host:
+            raise InputError(
+                f"{address!r} is not a Ray address: pass host:port of the head node, or auto on one of its "
+                "nodes"
+            )
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise RunError(
+                f"nothing answers at the Ray address {address!r} ({error}): "
+                "check it, and that the cluster is running"
+            ) from error
     own: dict[str, Any] = (
         {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES} if address is None else {}
     )
@@ -75,24 +88,6 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _require_answer(address: str) -> None:
-    """Check that something listens at an address. Ray takes minutes to do so; this takes seconds."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
-        raise InputError(
-            f"{address!r} is not a Ray address: pass host:port of the head node, or auto on one of its nodes"
-        )
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise RunError(
-            f"nothing answers at the Ray address {address!r} ({error}): "
-            "check it, and that the cluster is running"
-        ) from error
 
 
 @contextmanager
@@ -115,14 +110,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
         for name in changed:
             os.environ.pop(name, None)
-
-
-def nodes_of(ray: Any) -> list[Node]:
-    return [
-        Node(int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
 
 
 def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
@@ -160,9 +147,7 @@ class WorkerReport:
 
 class ShardWorker:
     def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
-        self._spec = spec
-        self._device = device
-        self._cores = cores
+        self._spec, self._device, self._cores = spec, device, cores
         self._encoder: Encoder  # by `load`
         self._work: tuple[int, Work[Any, Any]] | None = None
 
@@ -224,7 +209,9 @@ def ray_engine(
     if workers is not None and workers < 1:
         raise InputError(f"the number of workers is {workers}: use at least one")
     with connected(address) as ray:
-        engine = RayEngine(ray, divide(nodes_of(ray), encoder.device, workers), spec, encoder.identity)
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [Node(int(each.get("CPU", 0)), int(each.get("GPU", 0))) for each in alive]
+        engine = RayEngine(ray, divide(nodes, encoder.device, workers), spec, encoder.identity)
         try:
             yield engine
         finally:
@@ -233,10 +220,7 @@ def ray_engine(
 
 class RayEngine:
     def __init__(self, ray: Any, share: Share, spec: EncoderSpec, identity: EncoderIdentity) -> None:
-        self._ray = ray
-        self._share = share
-        self._spec = spec
-        self.identity = identity
+        self._ray, self._share, self._spec, self.identity = ray, share, spec, identity
         self.reports: list[WorkerReport] = []  # in the order in which workers became ready
         self._failed_starts = 0
         self._keys = itertools.count()

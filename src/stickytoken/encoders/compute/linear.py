@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 import warnings
@@ -24,13 +23,6 @@ _GATED_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 # Largest difference from torch's own layers, as a share of the largest output.
 _TOLERANCE, _BFLOAT16_TOLERANCE = 1e-4, 0.05
 _TRIAL_ROWS = 64
-
-
-def packed_layers_wanted(asked: bool | None) -> bool | None:
-    said = os.environ.get(SWITCH, "").strip().lower()
-    if asked is not None or not said:
-        return asked
-    return said not in ("0", "false", "no", "off")
 
 
 class LinearPlace(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute.batches import BatchEngine, pools_by
+from stickytoken.encoders.compute.batches import BatchEngine
 from stickytoken.encoders.text_encoder import InputTemplate
 
 if TYPE_CHECKING:
@@ -113,18 +113,6 @@ class ReuseLimits:
 REUSE = ReuseLimits()
 
 
-@dataclass(frozen=True)
-class TreeModel:
-    """A causal model whose vectors are read at the ends of inputs."""
-
-    backbone: Any
-    before: tuple[int, ...]  # tokens of the template before each content
-    after: tuple[int, ...]
-    states: Callable[[dict[str, Any]], torch.Tensor]  # of the backbone's input, shape (rows, tokens, d)
-    # From the states at the ends of inputs, shape (n, 1, d), to vectors, shape (n, components).
-    finish: Callable[[torch.Tensor], torch.Tensor]
-
-
 def known_kind(backbone: Any) -> bool:
     """Check that the masks of a model are known, and that it attends only to earlier tokens."""
     config = backbone.config
@@ -149,7 +137,12 @@ def samples_of(carrier: tuple[int, ...], copied: Sequence[int]) -> list[tuple[in
 class PrefixReuse:
     """Compute inputs as trees, if that gives the vectors of the plain path on a few samples."""
 
-    model: TreeModel
+    backbone: Any  # of a causal model
+    before: tuple[int, ...]  # tokens of the template before each content
+    after: tuple[int, ...]
+    states: Callable[[dict[str, Any]], torch.Tensor]  # of the backbone's input, shape (rows, tokens, d)
+    # From the states at the ends of inputs, shape (n, 1, d), to vectors, shape (n, components).
+    finish: Callable[[torch.Tensor], torch.Tensor]
     engine: BatchEngine
     limits: ReuseLimits
     samples: Sequence[tuple[int, ...]]
@@ -179,8 +172,8 @@ class PrefixReuse:
         return agree(self.vectors(roots, len(self.samples)), self.plain(self.samples), self.rounding)
 
     def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
-        before, after = self.model.before, self.model.after
-        inputs = [(*before, *content) for content in contents]
+        after = self.after
+        inputs = [(*self.before, *content) for content in contents]
         if not all(inputs):
             return None
         roots = grow(inputs)
@@ -194,7 +187,7 @@ class PrefixReuse:
         for group in _groups(roots, self.engine.token_budget):
             kept: dict[int, KeysAndValues] = {}
             for level in levels(group):
-                for batch in _batches(level, len(self.model.after), self.engine.token_budget):
+                for batch in _batches(level, len(self.after), self.engine.token_budget):
                     rows, vectors = self._run(batch, kept)
                     if found is None:
                         found = np.empty((count, vectors.shape[1]), dtype=np.float32)
@@ -205,8 +198,8 @@ class PrefixReuse:
         """Run branches of one shape, and return the inputs that end on them with their vectors."""
         from transformers import DynamicCache
 
-        backbone, after = self.model.backbone, self.model.after
-        device = backbone.get_input_embeddings().weight.device
+        after = self.after
+        device = self.backbone.get_input_embeddings().weight.device
         fans = len(batch.ends) if after else 0
         rows = [[*branch.tokens, *after * fans] for branch in batch.branches]
         cache = DynamicCache()
@@ -214,7 +207,7 @@ class PrefixReuse:
             for layer, (keys, values) in enumerate(_gather(batch, kept)):
                 cache.update(keys, values, layer)
         places, mask = _places(batch, len(after))
-        states = self.model.states(
+        states = self.states(
             {
                 "input_ids": torch.tensor(rows, dtype=torch.long, device=device),
                 "attention_mask": self._masks(places.to(device), mask.to(device)),
@@ -234,14 +227,14 @@ class PrefixReuse:
             batch.size + (fan + 1) * len(after) - 1 if after else end - batch.shared - 1
             for fan, end in enumerate(batch.ends)
         ]
-        vectors = self.model.finish(states[:, last].flatten(0, 1)[:, None]).float()
+        vectors = self.finish(states[:, last].flatten(0, 1)[:, None]).float()
         # Inputs are distinct, so each end belongs to one; all branches of a batch have the same ends.
         inputs = [row for branch in batch.branches for _, row in sorted(branch.ends)]
         return inputs, vectors.cpu().numpy()
 
     def _masks(self, places: torch.Tensor, seen: torch.Tensor) -> Any:
         """Build additive attention masks: 0 where a token attends to another, else the lowest number."""
-        config, dtype = self.model.backbone.config, self.model.backbone.dtype
+        config, dtype = self.backbone.config, self.backbone.dtype
         window = getattr(config, "sliding_window", None)
         near = seen
         if window is not None:
@@ -319,10 +312,10 @@ def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
     return place, (on_branch | closing)[batch.shared :]
 
 
-def tree_model(model: SentenceTransformer, template: InputTemplate) -> TreeModel | None:
-    """Return what `PrefixReuse` needs of a known causal model with last-token pooling; None for others."""
-    if not pools_by(model, "lasttoken"):
-        return None
+def last_token_reuse(
+    model: SentenceTransformer, template: InputTemplate, **options: Any
+) -> PrefixReuse | None:
+    """Return the reuse of a model that pools its last token; None if its kind is not known."""
     first, pooling, *_ = modules = list[Any](model)
     backbone, text = first.model, first.modality_config.get("text", {})
     if not (
@@ -344,10 +337,8 @@ def tree_model(model: SentenceTransformer, template: InputTemplate) -> TreeModel
         vectors: torch.Tensor = features["sentence_embedding"]
         return vectors[:, : model.truncate_dim]
 
-    return TreeModel(
-        backbone,
-        template.before,
-        template.after,
-        states=lambda inputs: backbone(**inputs).last_hidden_state,
-        finish=finish,
-    )
+    def states(inputs: dict[str, Any]) -> torch.Tensor:
+        found: torch.Tensor = backbone(**inputs).last_hidden_state
+        return found
+
+    return PrefixReuse(backbone, template.before, template.after, states, finish, **options)

@@ -10,15 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from stickytoken.encoders.endpoint._client import (
-    Attempts,
-    Client,
-    Encoding,
-    Failure,
-    NoAnswerError,
-    RefusedError,
-    Reply,
-)
+from stickytoken.encoders.endpoint import _client
+from stickytoken.encoders.endpoint._client import Client, Encoding, RefusedError, Reply
 from stickytoken.encoders.text_encoder import SENTINELS, fingerprint_of
 from stickytoken.errors import ModelError
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -206,10 +199,10 @@ class _Discovery:
         own = sum(self.count(texts))
         reserved = own + _ROOM * len(texts)
         try:
-            reply = self.client.ask(texts, self.encoding, Attempts(_PATIENCE, attempts), reserved)
-        except NoAnswerError as error:
+            reply = self.client.ask(texts, self.encoding, _client.Attempts(_PATIENCE, attempts), reserved)
+        except _client.NoAnswerError as error:
             last = error.last
-            if last.failure is Failure.WEB_PAGE:
+            if last.failure is _client.Failure.WEB_PAGE:
                 raise self.client.not_an_api() from None
             if last.unreachable:
                 raise _UnreachableError(

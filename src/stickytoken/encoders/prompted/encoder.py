@@ -74,14 +74,24 @@ class PromptRunner(BatchEngine):
 
     def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
         """Return vectors of sentences after the given numbers of layers, shape (n, numbers, d)."""
-        rows = self._prompted.rows(contents)
-        known = self._shares_beginnings(rows)
+        rows, prompts = self._prompted.rows(contents), self._prompted.prompts
+        known = False
+        if self.reuse is not None and len(rows) >= self.reuse.rows * len(prompts):
+            fixed = sum(prompts[row.prompt].fixed for row in rows)
+            whole = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
+            known = fixed >= self.reuse.fixed_share * whole and self._beginnings_agree
         if len(numbers) == 1 and (found := self._by_trees(contents, numbers[0], known=known)) is not None:
             return found
         auxiliary = None
         if (other := self._auxiliary) is not None:
             auxiliary = other.vectors(contents, [other._prompted.number])[:, 0]
-        found = self._by_batches(rows, self._beginnings(numbers) if known else None, numbers, auxiliary)
+        beginnings = None
+        if known:  # those of the last call, if layers and weights are the same
+            made_for = [tuple(numbers), *map(weight_mark, self._prompted.decoder.model.parameters())]
+            if self._made is None or self._made[0] != made_for:
+                self._made = made_for, FixedBeginnings(self._prompted, numbers)
+            beginnings = self._made[1]
+        found = self._by_batches(rows, beginnings, numbers, auxiliary)
         # MetaEOL: the plain mean over its prompts.
         means: NDArray[np.float32] = found.reshape(len(contents), -1, *found.shape[1:]).mean(axis=1)
         return means
@@ -125,22 +135,6 @@ class PromptRunner(BatchEngine):
 
         return self.run(lengths, compute)
 
-    # Fixed beginnings of prompts.
-
-    def _shares_beginnings(self, rows: Sequence[PromptRow]) -> bool:
-        prompts = self._prompted.prompts
-        if self.reuse is None or len(rows) < self.reuse.rows * len(prompts):
-            return False
-        fixed = sum(prompts[row.prompt].fixed for row in rows)
-        whole = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
-        return fixed >= self.reuse.fixed_share * whole and self._beginnings_agree
-
-    def _beginnings(self, numbers: Sequence[int]) -> FixedBeginnings:
-        made_for = [tuple(numbers), *map(weight_mark, self._prompted.decoder.model.parameters())]
-        if self._made is None or self._made[0] != made_for:
-            self._made = made_for, FixedBeginnings(self._prompted, numbers)
-        return self._made[1]
-
     @cached_property
     def _beginnings_agree(self) -> bool:
         """Whether reuse gives the vectors of the plain path; a model may cache more than keys and values."""
@@ -155,8 +149,6 @@ class PromptRunner(BatchEngine):
             _LOG.warning("%s: continuing without reuse of prompt beginnings (%s)", self.name, error)
             return False
         return prefixes.agree(found, plain, self._rounding)
-
-    # Common beginnings of sentences.
 
     def _by_trees(self, contents: Sequence[Ids], number: int, *, known: bool) -> NDArray[np.float32] | None:
         """Return vectors of sentences with common beginnings, shape (n, 1, d); None if that saves little."""
@@ -179,22 +171,25 @@ class PromptRunner(BatchEngine):
 
     def _tree_of(self, place: int, number: int) -> prefixes.PrefixReuse:
         decoder, prompt = self._prompted.decoder, self._prompted.prompts[place]
-        model = prefixes.TreeModel(
-            decoder.model,
-            prompt.before,
-            prompt.after,
-            states=lambda inputs: states_after(decoder, [number], inputs)[number],
-            finish=lambda picked: picked[:, 0],
-        )
 
         def plain(contents: Sequence[Ids]) -> NDArray[np.float32]:
             return self._by_batches([PromptRow(place, content) for content in contents], None, [number])[:, 0]
 
         carrier, other = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
         samples, limits = prefixes.samples_of(carrier, other[:1]), self.reuse or prefixes.REUSE
-        found = prefixes.PrefixReuse(model, self, limits, samples, plain, self._rounding)
-        self._trees[place, number] = found
-        return found
+        self._trees[place, number] = prefixes.PrefixReuse(
+            decoder.model,
+            prompt.before,
+            prompt.after,
+            states=lambda inputs: states_after(decoder, [number], inputs)[number],
+            finish=lambda picked: picked[:, 0],
+            engine=self,
+            limits=limits,
+            samples=samples,
+            plain=plain,
+            rounding=self._rounding,
+        )
+        return self._trees[place, number]
 
 
 class CausalPromptEncoder(ModelEncoder):

@@ -96,16 +96,7 @@ def find_decoder(model: Any, name: str) -> Decoder:
     decoder = Decoder(found, tuple(layers), name)
     if decoder.device.type == "meta":
         raise ModelError(f"{name} is on the meta device, which holds no values: load it onto a real device")
-    if not _is_causal(decoder):
-        raise ModelError(
-            f"{name} is a {config.model_type} whose tokens attend to later ones (an encoder): "
-            "prompts need a decoder-only model"
-        )
-    return decoder
-
-
-def _is_causal(decoder: Decoder) -> bool:
-    """Check that changing the last token leaves all earlier states as they are."""
+    # Changing the last token must leave all earlier states as they are.
     *shared, one, other = (token % decoder.rows for token in range(5, 11))
     ids = torch.tensor([[*shared, one], [*shared, other]], device=decoder.device)
     with evaluating(decoder.model), torch.inference_mode():
@@ -113,7 +104,12 @@ def _is_causal(decoder: Decoder) -> bool:
     before = states[:, :-1].float()
     moved = (before[0] - before[1]).norm()
     allowed = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * before[0].norm()
-    return not bool(moved > allowed)  # NaN from damaged weights: reported later, with the text
+    if bool(moved > allowed):  # false for NaN from damaged weights, reported later with the text
+        raise ModelError(
+            f"{name} is a {config.model_type} whose tokens attend to later ones (an encoder): "
+            "prompts need a decoder-only model"
+        )
+    return decoder
 
 
 @contextmanager

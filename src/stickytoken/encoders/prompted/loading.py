@@ -8,16 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.encoders.loading.resolution import (
-    EncoderSpec,
-    ModelSource,
-    Origin,
-    best_device,
-    explained,
-    has_weights,
-    loading_weights,
-    require_cuda,
-)
+from stickytoken.encoders.loading import resolution
+from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin
 from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt, is_template, require_contrast_options
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
@@ -77,19 +69,19 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
     prompt = find_prompt(options.prompt)
     require_contrast_options(options)
     local = source.origin is not Origin.HUB
-    if local and not has_weights(Path(source.location)):
+    if local and not resolution.has_weights(Path(source.location)):
         raise ModelError(f"{source.name!r} has no weights (*.safetensors or *.bin)")
     place: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
     place["local_files_only"] = local
     precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
     dtype = torch.float32 if precision else getattr(torch, spec.dtype)
-    with explained(source, "tokenizer"):
+    with resolution.explained(source, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
-    with loading_weights(source):
+    with resolution.loading_weights(source):
         model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
-    model = model.to(spec.device or best_device()).eval()
+    model = model.to(spec.device or resolution.best_device()).eval()
     if precision:
-        require_cuda(model.device.type, source.name)
+        resolution.require_cuda(model.device.type, source.name)
     reading, choice = reading_for(model, source.name, prompt, options)
     encoder = CausalPromptEncoder(
         model,
