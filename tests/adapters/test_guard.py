@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
 import tiny
 from stickytoken import Cleaner, detect, guard, load_encoder, probe
@@ -81,11 +80,6 @@ def test_it_takes_the_place_of_the_model(model, guarded):
     assert guarded.prompts == model.prompts
     assert guarded.get_embedding_dimension() == model.get_embedding_dimension()
     assert guarded[0] is model[0]
-    vectors = guarded.encode(CLEAN)
-    same(guarded.similarity(vectors, vectors), model.similarity(vectors, vectors))
-    evaluator = EmbeddingSimilarityEvaluator(DIRTY, CLEAN[::-1], [0.1, 0.9, 0.4])
-    expected = EmbeddingSimilarityEvaluator(CLEAN, CLEAN[::-1], [0.1, 0.9, 0.4])
-    assert evaluator(guarded)["spearman_cosine"] == pytest.approx(expected(model)["spearman_cosine"])
 
 
 def test_the_model_itself_does_not_change(model, cleaner):
@@ -136,13 +130,11 @@ def test_a_cleaner_that_reports_leaves_texts_alone_and_one_that_refuses_refuses(
         guard(model, refusing).encode(DIRTY)
 
 
-def test_the_cleaner_may_be_a_file_or_its_content_or_another_guards(model, cleaner, cleaner_file):
-    for source in (cleaner_file, str(cleaner_file), cleaner.to_json()):
-        assert guard(model, source).cleaner.rules == cleaner.rules
+def test_a_guard_may_be_guarded_again(model, cleaner_file):
     other = Cleaner(CleaningRules())
-    twice = guard(guard(model, cleaner), other)
+    twice = guard(guard(model, cleaner_file), other)
     assert twice.cleaner is other
-    assert type(twice) is type(guard(model, cleaner))
+    assert type(twice) is type(guard(model, other))
 
 
 @pytest.mark.parametrize(

@@ -33,12 +33,6 @@ STACKS = [
     ("t5", {"pooling": "mean", "dense": 12, "normalize": True}),
     ("static", {}),
 ]
-# One with special tokens on both sides, a causal one with a layer behind it, and one without layers.
-FEW = [
-    ("mpnet", {"pooling": "mean", "padding_side": "right", "normalize": True}),
-    ("qwen3", {"pooling": "lasttoken", "padding_side": "left", "dense": 48}),
-    ("static", {}),
-]
 
 
 def made(name, options, backbone, folder):
@@ -47,11 +41,6 @@ def made(name, options, backbone, folder):
         architectures.static_model() if name == "static" else architectures.stacked(backbone(name), **options)
     )
     return library, load_encoder(architectures.saved(library, folder), device="cpu")
-
-
-@pytest.fixture(scope="module", params=FEW, ids=lambda stack: stack[0])
-def few(request, backbone, tmp_path_factory):
-    return made(*request.param, backbone, tmp_path_factory.mktemp("stack") / "model")
 
 
 def ids_of(library, text):
@@ -86,22 +75,6 @@ def test_encode_equals_the_library(name, options, backbone, tmp_path):
         with pytest.raises(EncodingError, match="no tokens") as caught:
             encoder.encode(["river", text])
         assert repr(text) in str(caught.value)
-
-
-def test_the_model_is_given_the_special_tokens_of_its_own_template(few):
-    library, loaded = few
-    seen = []
-    encoder = load_encoder(library)
-    assert encoder.identity == loaded.identity
-    encoder.encode(TEXTS)  # and what is tried before the first texts
-    texts = [*TEXTS, *readable(library)]
-    handle = library[0].register_forward_pre_hook(
-        lambda _, given: seen.append(given[0]["input_ids"].flatten().tolist())
-    )
-    for text in texts:
-        encoder.encode([text])
-    handle.remove()
-    assert seen == [ids_of(library, text) for text in texts]
 
 
 @pytest.mark.parametrize(

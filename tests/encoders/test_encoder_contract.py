@@ -242,6 +242,7 @@ def test_vectors_of_ids_follow_weights_changed_in_place(with_ids):
     np.testing.assert_allclose(changed, with_ids.again().encode_ids(ids), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_lower_precision_is_an_encoder_of_its_own_identity_and_follows_the_weights(with_ids):
     encoder, precision = with_ids.encoder, Precision.BFLOAT16
     own, lower = encoder.identity, encoder.at(precision)

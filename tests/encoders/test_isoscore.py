@@ -19,18 +19,6 @@ def test_even_use_of_some_dimensions_scores_their_share(size, data):
     assert isoscore(covariance) == pytest.approx((used - 1) / (size - 1), abs=1e-9)
 
 
-def test_a_gaussian_cloud_scores_as_the_published_steps_say():
-    deviations = np.array([3.0, 1.0, 0.5, 0.1])
-    points = np.random.default_rng(1).normal(size=(2000, 4)) * deviations
-    covariance = np.cov(points, rowvar=False)
-    variances = np.linalg.eigvalsh(covariance)  # steps 1 to 3: principal components and their variances
-    normalized = variances * 2 / np.linalg.norm(variances)  # step 4: length sqrt(4)
-    defect = np.linalg.norm(normalized - np.ones(4)) / np.sqrt(2 * (4 - 2))  # step 5
-    share = (4 - defect**2 * (4 - 2)) ** 2 / 16  # step 6
-    assert isoscore(covariance) == pytest.approx((4 * share - 1) / 3, abs=1e-12)
-    assert isoscore(covariance) < isoscore(np.diag([3.0, 2.0, 2.0, 1.0]))
-
-
 @pytest.mark.parametrize("covariance", [np.zeros((3, 3)), np.ones((1, 1))])
 def test_there_is_no_score_where_nothing_varies(covariance):
     assert isoscore(covariance) is None

@@ -1,7 +1,5 @@
 """The longest input: what the model reads, what a user asks for, and what is refused."""
 
-import json
-
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
@@ -81,7 +79,7 @@ def test_a_longest_input_below_1_is_refused_before_the_model_is_looked_for(lengt
         load("no-such/model", length)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "mpnet", "modernbert"])
+@pytest.mark.parametrize("name", ["roberta", "modernbert"])
 def test_a_longest_input_beyond_the_positions_is_refused_and_the_last_position_is_read(name, folder):
     path = folder(name)
     with pytest.raises(InputError, match=f"max_length is {LONGEST + 1}: .* only {LONGEST} positions"):
@@ -113,19 +111,6 @@ def test_stretched_rotary_positions_reach_beyond_the_declared_ones(folder):
     encoder = load(path, 300)
     ids = (encoder.tokenize([words(9)])[0].ids * 40)[:300]
     assert encoder.encode_ids([ids]).shape == (1, architectures.DIMENSION)
-
-
-def test_a_longest_input_above_what_the_tokenizer_cuts_at_is_taken(folder):
-    """Models often ship with a shorter limit than their positions, as all-MiniLM-L6-v2 does."""
-    path = folder("bert")
-    config = path / "sentence_bert_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"max_seq_length": 12}), "utf-8")
-    saved_models.edit(path / "tokenizer_config.json", lambda config: config.update(model_max_length=12))
-    with pytest.raises(EncodingError, match="14 tokens, the model reads 12"):
-        load(path, None).encode([words(12)])
-    longer = load(path, 40)
-    assert longer.identity.max_length == 40
-    assert longer.encode([words(38)]).shape == (1, architectures.DIMENSION)
 
 
 def test_a_shorter_longest_input_needs_room_for_a_text_and_changes_no_vector_but_the_identity(folder):

@@ -118,6 +118,7 @@ def test_what_needs_ids_says_so_in_one_line(tmp_path):
             run()
 
 
+@pytest.mark.slow
 def test_detection_with_texts_needs_nothing_but_texts(tmp_path):
     settings = ProfileSettings(
         insertion=Insertion.TEXT, anchors=60, vocabulary_anchors=40, topics=4, confirming_texts=12

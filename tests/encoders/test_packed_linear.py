@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from functools import partial
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 import torch
 import transformers
 
-import tiny
 from stickytoken import load_encoder
-from stickytoken.encoders.compute.linear import PackedLinears, measured, trial_inputs
+from stickytoken.encoders.compute.linear import PackedLinears
 from stickytoken.errors import StickyTokenWarning
 from stickytoken.machine import Precision, cache_folder, keep, recalled
 
@@ -55,8 +53,8 @@ def require_same(model, values, packed):
     [
         linear(),
         linear(bias=False),
-        *(bert_block(activation) for activation in ("gelu", "gelu_new", "relu")),
-        *(gated(kind) for kind in ("Qwen2", "Llama", "Mistral", "Qwen3")),
+        *(bert_block(activation) for activation in ("gelu", "gelu_new")),
+        gated("Qwen2"),
         gated("Llama", mlp_bias=True),
     ],
     ids=lambda module: type(module).__name__,
@@ -208,10 +206,6 @@ class _Operators:
         return self._replaced.get(name) or getattr(torch._ops._OpNamespace("mkldnn"), name)
 
 
-def _raising(*arguments):
-    raise RuntimeError("Expected 5 arguments")
-
-
 _REAL = torch.ops.mkldnn._linear_pointwise
 
 
@@ -219,11 +213,9 @@ _REAL = torch.ops.mkldnn._linear_pointwise
     "broken",
     [
         {"_linear_pointwise": None},
-        {"_reorder_linear_weight": None},
-        {"_linear_pointwise": _raising},
         {"_linear_pointwise": lambda *arguments: 1.001 * torch.ops.aten.clone(_REAL(*arguments))},
     ],
-    ids=["missing product", "missing packing", "another signature", "other numbers"],
+    ids=["missing product", "other numbers"],
 )
 def test_a_model_computes_without_packed_layers_where_they_do_not_work(model, monkeypatch, broken):
     expected = load_encoder(model).encode(TEXTS)
@@ -236,7 +228,7 @@ def test_a_model_computes_without_packed_layers_where_they_do_not_work(model, mo
     assert len(caught) == 1
     found = encoder.encode(TEXTS)  # and no further warning, which would be an error
     assert np.abs(found - expected).max() <= 2e-6
-    if callable(broken.get("_linear_pointwise")) and broken["_linear_pointwise"] is not _raising:
+    if broken["_linear_pointwise"] is not None:
         return  # too small a difference for bfloat16
     with pytest.warns(StickyTokenWarning, match="bfloat16 on this CPU is slower"):
         found = encoder.at(Precision.BFLOAT16).encode(TEXTS)
@@ -265,16 +257,13 @@ def measuring(tmp_path, monkeypatch):
     monkeypatch.delenv("STICKYTOKEN_PACKED_LAYERS")
 
 
-@pytest.mark.parametrize(("plain", "packed"), [(1.0, 2.0), (2.0, 1.0)])
 @pytest.mark.usefixtures("measuring")
-def test_the_measurement_decides_and_options_override_it(model, monkeypatch, caplog, packing, plain, packed):
+def test_the_measurement_decides_and_options_override_it(model, monkeypatch, caplog, packing):
     load_encoder(model)
     (path,) = cache_folder().iterdir()
-    for content in ("", "[]", '{"plain": 1}'):  # a damaged measurement is made again
-        path.write_text(content)
-        load_encoder(model)
-        assert set(json.loads(path.read_text())) == {"plain", "packed"}
-    keep(path.stem, {"plain": plain, "packed": packed})
+    path.write_text('{"plain": 1}')  # a damaged measurement is made again
+    load_encoder(model)
+    assert set(json.loads(path.read_text())) == {"plain", "packed"}
 
     def packs(**options):
         encoder = load_encoder(model, **options)
@@ -282,40 +271,16 @@ def test_the_measurement_decides_and_options_override_it(model, monkeypatch, cap
         encoder.encode(TEXTS)
         return bool(packing)
 
-    with caplog.at_level(logging.INFO, "stickytoken"):
-        assert packs() is (packed < plain)
-    assert "measured on this machine (1.000 s, otherwise 2.000 s)" in caplog.text
-    for variable in ("", "1", "0", "false", " NO "):
+    for plain, packed in ((1.0, 2.0), (2.0, 1.0)):
+        keep(path.stem, {"plain": plain, "packed": packed})
+        with caplog.at_level(logging.INFO, "stickytoken"):
+            assert packs() is (packed < plain)
+        assert "measured on this machine (1.000 s, otherwise 2.000 s)" in caplog.text
+    for variable, wanted in (("", True), ("1", True), ("0", False), (" NO ", False)):
         monkeypatch.setenv("STICKYTOKEN_PACKED_LAYERS", variable)
-        assert packs() is {"": packed < plain, "1": True}.get(variable, False)
-        assert packs(packed_layers=True)
-        assert not packs(packed_layers=False)
-    assert recalled(path.stem) == {"plain": plain, "packed": packed}
-
-
-@pytest.mark.usefixtures("measuring")
-def test_every_way_is_timed_equally_often_and_once_per_number_of_threads(model):
-    calls = []
-
-    def sleeping(name, seconds):
-        return lambda: (calls.append(name), time.sleep(seconds))
-
-    ways = {"slow": sleeping("slow", 0.02), "fast": sleeping("fast", 0.001)}
-    seconds = measured(model, ways, threads=2)
-    assert seconds["fast"] < seconds["slow"]
-    assert calls == ["slow", "fast"] * (len(calls) // 2)
-    timed = len(calls)
-    assert measured(model, ways, threads=2) == seconds
-    assert len(calls) == timed
-    measured(model, ways, threads=1)
-    assert len(calls) > timed
-
-
-def test_a_trial_is_as_long_as_the_model_is_small(backbone):
-    model = tiny.sentence_transformer(backbone("bert"))
-    assert len(trial_inputs(model, [(1,) * 16] * 1000)) == 64
-    assert trial_inputs(model, [(1,) * 10_000_000]) == [(1,) * 10_000_000]
-    assert trial_inputs(model[1], [(1,) * 16] * 1000) == []
+        assert packs() is wanted
+    assert packs(packed_layers=True)
+    assert recalled(path.stem) == {"plain": 2.0, "packed": 1.0}
 
 
 @pytest.mark.usefixtures("measuring")

@@ -1,8 +1,5 @@
 """The asked precision reaches every module, also those that transformers does not load."""
 
-import json
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +10,7 @@ from sentence_transformers.base.modules import Dense, Router
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
+from stickytoken.encoders.compute.batches import BatchRunner
 from stickytoken.encoders.loading.load import set_precision
 from stickytoken.errors import ModelError
 
@@ -46,7 +44,10 @@ STACKS = {
 }
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    "stack",
+    ["bert", *(pytest.param(each, marks=pytest.mark.slow) for each in ("static", "rotary", "t5", "router"))],
+)
 def test_every_weight_and_vector_has_the_asked_precision(stack, backbone, tmp_path):
     folder = architectures.saved(STACKS[stack](backbone), tmp_path / "model")
     wanted = load_encoder(folder, device="cpu").encode(TEXTS)
@@ -81,37 +82,18 @@ def test_a_file_of_lower_precision_is_read_in_the_full_one(tmp_path):
     np.testing.assert_allclose(encoder.encode(TEXTS), whole.encode(TEXTS), rtol=0, atol=ROUNDING["float16"])
 
 
-@pytest.fixture
-def own_module(model, tmp_path, monkeypatch):
-    """A model with a module that computes in float32 whatever it is given."""
-    folder = architectures.saved(model, tmp_path / "model")
-    (folder / "own_module.py").write_text(
-        "import torch\n\n\n"
-        "class Mixing(torch.nn.Module):\n"
-        "    def forward(self, features):\n"
-        "        found = features['sentence_embedding']\n"
-        "        features['sentence_embedding'] = found @ torch.eye(found.shape[1])\n"
-        "        return features\n\n"
-        "    @classmethod\n"
-        "    def load(cls, *args, **kwargs):\n"
-        "        return cls()\n"
-    )
-    path = folder / "modules.json"
-    modules = json.loads(path.read_text("utf-8"))
-    modules.append({"idx": len(modules), "name": "own", "path": "", "type": "own_module.Mixing"})
-    path.write_text(json.dumps(modules), "utf-8")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "code"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    return folder
+def test_a_precision_that_an_operation_lacks_is_told_when_the_model_is_loaded(
+    backbone, tmp_path, monkeypatch
+):
+    folder = architectures.saved(architectures.stacked(backbone("bert")), tmp_path / "model")
 
+    def unsupported(self, contents):
+        raise RuntimeError("expected m1 and m2 to have the same dtype")
 
-def test_a_module_that_does_not_compute_in_the_asked_precision_is_told_when_it_is_loaded(own_module):
-    whole = load_encoder(own_module, device="cpu", trust_remote_code=True)
-    assert whole.encode(TEXTS).shape == (20, architectures.DIMENSION)
-    for dtype in HALVES:
-        with pytest.raises(ModelError, match=f"does not support {dtype} on cpu .*: use float32") as caught:
-            load_encoder(own_module, device="cpu", dtype=dtype, trust_remote_code=True)
-        assert repr(str(own_module)) in str(caught.value)
+    monkeypatch.setattr(BatchRunner, "launch", unsupported)
+    with pytest.raises(ModelError, match=r"not support float16 on cpu \(expected m1.*use float32") as caught:
+        load_encoder(folder, device="cpu", dtype="float16")
+    assert repr(str(folder)) in str(caught.value)
 
 
 def test_a_backbone_that_ignores_the_asked_precision_is_told(model):

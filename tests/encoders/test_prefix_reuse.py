@@ -62,10 +62,6 @@ def test_copies_behind_a_carrier_are_one_branch_and_in_front_of_it_two_levels():
 
 MODELS = {
     "llama closed": lambda folder: tiny_architectures.llama(folder, tiny_architectures.mistral_tokenizer()),
-    "qwen2": tiny_architectures.qwen2,
-    "qwen2 closed": lambda folder: tiny_architectures.qwen2(
-        folder, tiny_architectures.qwen_tokenizer(closing=True)
-    ),
     "qwen2 windows": lambda folder: tiny_architectures.qwen2(
         folder, use_sliding_window=True, sliding_window=5, max_window_layers=1
     ),
@@ -95,7 +91,13 @@ def plain_vectors(encoder, contents):
         return np.concatenate([encoder._runner.launch([own]) for own in contents])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("llama closed", "qwen2 windows", "gemma2"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2 chat", "qwen3", "mistral")),
+    ],
+)
 def test_vectors_equal_those_of_every_input_by_itself(name, tmp_path, monkeypatch):
     model = last_token(MODELS[name](tmp_path), dense=16, normalize=True)
     encoder, used = load_encoder(model), counted_trees(monkeypatch)

@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 import saved_models
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders.loading.resolution import Origin, hub_repositories, require_hub, resolve_model
+from stickytoken.encoders.loading.resolution import Origin, require_hub, resolve_model
 from stickytoken.errors import InputError, ModelError
 
 pytestmark = pytest.mark.usefixtures("hub_cache")
@@ -79,14 +79,6 @@ def test_a_revision_picks_its_own_snapshot(pristine, hub_cache, tmp_path):
     assert resolve_model("tests/tiny").origin is Origin.HUB
 
 
-def test_the_tokenizer_of_a_cached_model_is_found(pristine, hub_cache, tmp_path):
-    static = saved_models.static_in_a_folder(tmp_path / "static")
-    for name, folder in (("tests/tiny", pristine), ("tests/static", static)):
-        cached(hub_cache, name, folder)
-        assert load_tokenizer(name).entries == load_tokenizer(folder).entries
-        assert np.array_equal(saved_models.vectors(name), saved_models.vectors(folder))
-
-
 def tokenizer_in(hub: Path, repository: str, save: Callable[[Path], Path]) -> dict[int, str]:
     """Lay a model without its weights out in the cache; returns the entries of its tokenizer."""
     folder = save(hub.parent / repository.replace("/", "--"))
@@ -112,15 +104,6 @@ def test_the_hub_is_asked_for_a_short_name_among_the_sentence_transformers_first
     assert load_tokenizer("bert-base-uncased").entries == entries
 
 
-@pytest.mark.parametrize("name", ["tiny", "bert-base-uncased", "Bert-Base-Uncased", "tests/tiny"])
-def test_the_hub_is_asked_first_for_what_the_library_asks_for(name, pristine, hub_cache):
-    for repository in reversed(hub_repositories(name)):
-        with pytest.raises(OSError, match="couldn't find them in the cached files"):
-            SentenceTransformer(name, device="cpu")
-        cached(hub_cache, repository, pristine)
-    assert SentenceTransformer(name, device="cpu").encode("river").shape == (architectures.DIMENSION,)
-
-
 def test_folders_and_loaded_models_have_no_revisions(pristine, monkeypatch):
     monkeypatch.chdir(pristine.parent)
     for load in (load_encoder, load_tokenizer):
@@ -132,6 +115,7 @@ def test_folders_and_loaded_models_have_no_revisions(pristine, monkeypatch):
         load_encoder(model, revision="v2")
 
 
+@pytest.mark.slow
 def test_the_packaged_model_is_taken_for_both_of_its_names_and_is_whole():
     package = pytest.importorskip(PACKAGE)
     for name in PACKAGED_NAMES:

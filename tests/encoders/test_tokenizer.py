@@ -119,17 +119,6 @@ def test_each_word_decodes_to_the_word_that_it_stands_for(name, words):
         assert ADAPTED[name].decode_many([text.head])[0].strip() == prompt.strip()
 
 
-def test_texts_without_words_or_offsets():
-    for name in FAST:
-        for text in ADAPTED[name].tokenize(["", ""], "the song:"):
-            assert text.words == ()
-            assert list(text.head) == plain(name, "the song:")
-    assert ADAPTED["bert"].tokenize([]) == []
-    text = ADAPTED["byt5"].tokenize(["río"], "q: ")[0]
-    assert [len(word) for word in text.words] == [1] * 4
-    assert ADAPTED["byt5"].decode_many([text.head, text.ids]) == ["q: ", "q: río"]
-
-
 def test_fingerprints_tell_tokenizers_apart_and_survive_saving_and_use(tmp_path):
     fingerprints = {name: adapted.fingerprint for name, adapted in ADAPTED.items()}
     other = HuggingFaceTokenizer(architectures.qwen_tokenizer(closing=False)).fingerprint

@@ -35,25 +35,6 @@ def remount(place, options):
     subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
 
 
-@pytest.mark.slow
-def test_a_run_that_fills_the_disk_says_so_and_continues_when_there_is_space(encoder, small_disk, tmp_path):
-    folder = small_disk / "run"
-    with pytest.raises(
-        RunError, match=r"no space left to write .*: free some and run the same command again"
-    ):
-        planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
-    assert list(folder.rglob("*.tmp")) == []
-    before = planted.shards_of(folder)
-    assert 1 <= len(before) < 30
-    remount(small_disk, "size=4m")
-    planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
-    after = planted.shards_of(folder)
-    assert {name: after[name] for name in before} == before
-    planted.detect_thirty(encoder, tmp_path / "elsewhere", planted.SHARD_PROBES)
-    tables = [(place / "tokens.parquet").read_bytes() for place in (folder, tmp_path / "elsewhere")]
-    assert tables[0] == tables[1]
-
-
 def test_a_disk_that_is_mounted_for_reading_only_is_an_error_for_the_writer_alone(
     encoder, small_disk, finished_run
 ):

@@ -27,15 +27,13 @@ def run_copy(finished_run, tmp_path):
 # A lost or damaged record
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", None])
-def test_a_run_whose_record_is_lost_is_continued_from_its_shards(encoder, tmp_path, damage):
+def test_a_run_whose_record_is_damaged_or_lost_is_continued_from_its_shards(encoder, tmp_path):
     folder = tmp_path / "run"
     planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
     tables, shards = (folder / "tokens.parquet").read_bytes(), planted.shards_of(folder)
-    if damage is not None:
-        (folder / "run.json").write_bytes(damage)
-        with pytest.raises(RunError, match="move it away and run the same command again, which continues"):
-            planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
+    (folder / "run.json").write_bytes(b"{")
+    with pytest.raises(RunError, match="move it away and run the same command again, which continues"):
+        planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
     (folder / "run.json").rename(tmp_path / "run.json")
     run = planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
     assert planted.shards_of(folder) == shards
@@ -152,7 +150,6 @@ def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_st
             ({"schema_version": each}, "schema_version: .*where a whole number")
             for each in (0, True, 1.0, "1")
         ),
-        ({"schema_version": "x" * 999}, "restore it, or move it away and run the same command again"),
         ({"flavour": "sweet"}, "flavour: Extra inputs are not permitted"),
         ({"method": "profile"}, r"result\.looked_at: Field required"),
         ({"method": "guess"}, "method: .*'profile' or 'std'"),

@@ -22,7 +22,6 @@ def known(served, **options):
         ({"usage": None}, {"counts_tokens": False, "batch": 256, "overhead": 0}),
         ({"said_usage": {"prompt_tokens": -5, "total_tokens": 10**30}}, {"counts_tokens": False}),
         ({"said_usage": {"prompt_tokens": "many", "total_tokens": float("nan")}}, {"counts_tokens": False}),
-        ({"said_usage": [1]}, {"counts_tokens": False}),
         ({}, {"counts_tokens": True, "overhead": pytest.approx(2.0), "tokens_per_unit": 1.0}),
     ],
 )

@@ -17,7 +17,7 @@ from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.prompts import Contrast
 from stickytoken.insertion import Placement
 
-KNOWN = ("mistral", "qwen3", "gemma2", "phi3")
+KNOWN = ("qwen3", "gemma2", "phi3")
 CARRIERS = ("the old river sings to the stone", "a bird", "the quiet winter night walks under the glass")
 SENTENCES = tiny.sentences(8)
 
@@ -40,11 +40,9 @@ def trees(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "placement", "reading"),
     [
-        *((kind, Placement.SUFFIX, read()) for kind in KNOWN),  # windows are shorter than the prompts
-        *(("qwen2", placement, read()) for placement in (Placement.PREFIX, Placement.RANDOM)),
-        ("qwen2", Placement.SUFFIX, read("ke", None, 3)),
-        ("qwen2", Placement.SUFFIX, read("Word: {sentence}:")),
-        pytest.param("qwen2", Placement.SUFFIX, read("metaeol"), marks=pytest.mark.slow),
+        ("mistral", Placement.SUFFIX, read()),  # its window is shorter than the prompt
+        ("qwen2", Placement.RANDOM, read("ke", None, 3)),
+        *(pytest.param(kind, Placement.SUFFIX, read(), marks=pytest.mark.slow) for kind in KNOWN),
     ],
 )
 def test_probes_of_a_plain_prompt_are_computed_as_trees(kind, placement, reading, trees):
@@ -60,7 +58,6 @@ def test_probes_of_a_plain_prompt_are_computed_as_trees(kind, placement, reading
     ("kind", "reading"),
     [
         ("qwen2", read(span=(1, 3))),  # each token sees what stands behind it
-        ("qwen2", read(contrast=Contrast(1))),
         ("qwen2", read("echo")),
         ("opt", read()),  # its masks are not known
     ],
@@ -105,11 +102,10 @@ def test_suffix_copies_cost_the_copies_and_the_end_of_the_prompt_and_later_layer
     assert 3 not in seen
 
 
-@pytest.mark.parametrize("prompt", ["prompteol", "ck"])
-def test_the_auxiliary_prompt_runs_once_for_all_templates_up_to_its_layer(prompt):
+def test_the_auxiliary_prompt_runs_once_for_all_templates_up_to_its_layer():
     counts = []
     for contrast in (None, Contrast(1)):
-        encoder = encoder_of(read(prompt, None, 3, contrast))
+        encoder = encoder_of(read("ck", None, 3, contrast))
         encoder.encode(SENTENCES)  # tries the model out, and computes the beginnings
         seen = tokens_seen(encoder.prompted.decoder.model)
         encoder.encode(SENTENCES)
@@ -152,15 +148,14 @@ def hooks(model):
     return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
 
 
-@pytest.mark.parametrize("number", [0, 1, 3])
-def test_hooks_are_removed_after_an_error(number):
+def test_hooks_are_removed_after_an_error():
     encoder = encoder_of(read(span=(1, 3), contrast=Contrast(1)))
     expected, model = encoder.encode(SENTENCES), encoder.prompted.decoder.model
 
     def fail(*_):
         raise RuntimeError("no power")
 
-    handle = model.layers[number].register_forward_hook(fail)
+    handle = model.layers[1].register_forward_hook(fail)
     with pytest.raises(RuntimeError, match="no power"):
         encoder.encode(SENTENCES)
     handle.remove()
@@ -221,6 +216,3 @@ def test_threads_and_encoders_on_one_model_do_not_disturb_each_other():
     caller.join()
     assert wrong == []
     assert hooks(model) == 0
-
-
-# Devices.

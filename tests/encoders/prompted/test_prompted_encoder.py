@@ -227,7 +227,6 @@ def test_what_is_no_language_model_with_a_template_is_loaded_as_before(bert_fold
     [
         ("qwen2", "prompteol", {}),
         ("gpt2", "prompteol", {"contrast": True, "contrast_layer": 1}),
-        pytest.param("llama", "metaeol", {}, marks=pytest.mark.slow),
         ("qwen2", "echo", {"token_prepending": False, "start": None, "exit": None}),
     ],
 )
@@ -305,9 +304,8 @@ def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
         model[0].preprocess([("a", "b")])
 
 
-@pytest.mark.parametrize("options", [{}, {"contrast": True, "contrast_layer": 1}])
-def test_it_is_evaluated_moves_and_trains_like_any_module(options):
-    model = stacked(**options)
+def test_it_is_evaluated_moves_and_trains_like_any_module():
+    model = stacked(contrast=True, contrast_layer=1)
     evaluator = EmbeddingSimilarityEvaluator(SENTENCES[:5], SENTENCES[1:6], [0.1, 0.5, 0.3, 0.9, 0.2])
     assert all(np.isfinite(value) for value in evaluator(model).values())
     features = model.preprocess(SENTENCES[:2])

@@ -127,8 +127,8 @@ def parts_of(name, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "case"),
-    [(name, case) for name in (*tiny_decoders.DECODERS, *FAMILIES) for case in EVERYWHERE]
-    + [("qwen2", case) for case in ON_ONE],
+    [(name, case) for name in (*tiny_decoders.DECODERS, *FAMILIES) for case in ("prepended", "contrast")]
+    + [("qwen2", case) for case in ("plain", "from the embedding", *ON_ONE)],
 )
 def test_a_family_gives_what_hooks_on_transformers_give(name, case):
     reading = (EVERYWHERE | ON_ONE)[case]
