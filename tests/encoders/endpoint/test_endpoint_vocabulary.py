@@ -16,7 +16,6 @@ import tiny
 from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.encoders.endpoint.vocabulary import (
     CandidateVocabulary,
-    candidate_vocabulary,
     load_vocabulary,
     read_candidates,
     vocabulary_of,
@@ -70,7 +69,7 @@ def test_files_that_are_no_encoding_are_refused(tiktoken_file):
 
 
 def test_candidates_are_a_vocabulary_with_ordinary_words_beside_them():
-    found = candidate_vocabulary(["SolidGold", " Magikarp", "SolidGold", "river"])
+    found = CandidateVocabulary(["SolidGold", " Magikarp", "SolidGold", "river"])
     assert found.candidate_ids == (0, 1, 2)
     assert [found.entries[k] for k in range(3)] == ["SolidGold", " Magikarp", "river"]
     assert len(found.entries) == 2003
@@ -78,7 +77,7 @@ def test_candidates_are_a_vocabulary_with_ordinary_words_beside_them():
     assert found.encode_many(["river", "a longer text", ""]) == [[2], [2003] * 4, []]
     vocabulary = categorize(found)
     assert len(vocabulary.available) == 2003
-    assert candidate_vocabulary(["a"]).fingerprint != found.fingerprint
+    assert CandidateVocabulary(["a"]).fingerprint != found.fingerprint
 
 
 def test_candidates_come_from_a_file_or_a_list(write):

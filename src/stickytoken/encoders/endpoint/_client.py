@@ -9,6 +9,7 @@ import math
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -196,6 +197,7 @@ class Client:
                 options.request_seconds, connect=min(options.request_seconds, _CONNECT_SECONDS)
             ),
         )
+        weakref.finalize(self, self._api.close)  # or its connections stay open until they are collected
         # On the monotonic clock: a server that is too busy for one request is for all.
         self.held_until = 0.0
         self._tokenizing = threading.Lock()  # tokenizers are for one thread at a time

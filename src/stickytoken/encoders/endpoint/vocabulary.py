@@ -37,7 +37,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
     if candidates is not None:
         if isinstance(candidates, (str, Path)):
             candidates = read_candidates(Path(candidates).expanduser())
-        return candidate_vocabulary(list_of("strings", "candidates", candidates))
+        return CandidateVocabulary(list_of("strings", "candidates", candidates))
     if tokenizer is None:
         return None
     return load_vocabulary(tokenizer) if isinstance(tokenizer, (str, Path)) else adapted(tokenizer)
@@ -62,11 +62,15 @@ class CandidateVocabulary:
 
     estimates = True  # the tokens of other texts, in which no copies can be counted
 
-    def __init__(self, candidates: Sequence[str], ordinary: Sequence[str] = ()) -> None:
-        strings = dict.fromkeys((*candidates, *ordinary))
-        self.entries: Mapping[int, str] = dict(enumerate(strings))
+    def __init__(self, candidates: Sequence[str]) -> None:
+        chosen = dict.fromkeys(text for text in candidates if text.strip())
+        if not chosen:
+            raise InputError("the list of candidates is empty: name at least one string to examine")
+        words = dict.fromkeys(word for text in load_sentences().texts for word in _WORD.findall(text))
+        ordinary = [word for word in words if word not in chosen][:_ORDINARY_WORDS]
+        self.entries: Mapping[int, str] = dict(enumerate([*chosen, *ordinary]))
         self.special_ids: frozenset[int] = frozenset()
-        self.candidate_ids = tuple(range(len(dict.fromkeys(candidates))))
+        self.candidate_ids = tuple(range(len(chosen)))
         self._ids = {text: token_id for token_id, text in self.entries.items()}
 
     @cached_property
@@ -84,14 +88,6 @@ class CandidateVocabulary:
             else [unknown] * -(-len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
             for text in texts
         ]
-
-
-def candidate_vocabulary(candidates: Sequence[str]) -> CandidateVocabulary:
-    chosen = list(dict.fromkeys(text for text in candidates if text.strip()))
-    if not chosen:
-        raise InputError("the list of candidates is empty: name at least one string to examine")
-    words = dict.fromkeys(word for text in load_sentences().texts for word in _WORD.findall(text))
-    return CandidateVocabulary(chosen, [word for word in words if word not in chosen][:_ORDINARY_WORDS])
 
 
 def read_candidates(path: Path) -> list[str]:

@@ -216,10 +216,6 @@ def available_devices() -> list[str]:
     return ["cpu", *(f"{accelerator.type}:{index}" for index in range(torch.accelerator.device_count()))]
 
 
-def best_device() -> str:
-    return available_devices()[:2][-1]
-
-
 def require_device(device: str) -> None:
     import torch
 

@@ -79,7 +79,7 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
         tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
     with resolution.loading_weights(source):
         model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
-    model = model.to(spec.device or resolution.best_device()).eval()
+    model = model.to(spec.device or resolution.available_devices()[:2][-1]).eval()
     if precision:
         resolution.require_cuda(model.device.type, source.name)
     reading, choice = reading_for(model, source.name, prompt, options)

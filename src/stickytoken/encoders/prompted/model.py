@@ -183,10 +183,6 @@ class PromptedModel:
             slots.append([each - length for each in (*prompt.pooled(len(content)), place)])
         return _padded(filled, past, slots)
 
-    def beginnings(self) -> PromptLayout:
-        rows = [prompt.before[: prompt.fixed] for prompt in self.prompts]
-        return _padded(rows, [0] * len(rows), [[-1, -1, -1]] * len(rows))
-
     def batch(
         self,
         layout: PromptLayout,
@@ -245,7 +241,8 @@ class FixedBeginnings:
 
         # Kinds whose only per-row contents are keys and values.
         self._plain = (DynamicLayer, DynamicSlidingWindowLayer)
-        batch = model.batch(model.beginnings())
+        rows = [prompt.before[: prompt.fixed] for prompt in model.prompts]
+        batch = model.batch(_padded(rows, [0] * len(rows), [[-1, -1, -1]] * len(rows)))
         self.mask = batch.mask
         self._cache: Any = DynamicCache(config=model.decoder.model.config)
         layers.pooled_states(model.decoder, batch, numbers, None, self._cache)
