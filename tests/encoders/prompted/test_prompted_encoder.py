@@ -1,9 +1,6 @@
 """A prompted model as an encoder and as a module of sentence-transformers: options, files, input."""
 
-import copy
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -62,8 +59,7 @@ def test_layers_are_found_behind_a_head_that_does_not_run():
     assert np.array_equal(found, alone.encode(SENTENCES))
 
 
-@pytest.mark.parametrize("placement", [Placement.PREFIX, Placement.SUFFIX])
-def test_copies_stand_inside_the_quotation(placement):
+def test_copies_stand_inside_the_quotation():
     """The end of the quotation shares a token with the full stop in this vocabulary."""
     tokenizer = architectures.qwen_tokenizer(closing=False)
     tokenizer.add_tokens(['."'])
@@ -73,11 +69,10 @@ def test_copies_stand_inside_the_quotation(placement):
     (carrier,) = encoder.tokenize(["the old river"])
     assert carrier.tail == (tokenizer.convert_tokens_to_ids('."'),)
     bird = tokenizer(" bird")["input_ids"][-1]
-    probe = copies_as_ids(Token(bird, tokenizer.decode([bird])), carrier, placement, 3)
+    probe = copies_as_ids(Token(bird, tokenizer.decode([bird])), carrier, Placement.SUFFIX, 3)
     own = tokenizer.decode(encoder.prompted.prompts[0].fill(probe)).replace(" ", "")
     copies = tokenizer.decode([bird] * 3).replace(" ", "")
-    middle = f"{copies}theoldriver" if placement is Placement.PREFIX else f"theoldriver{copies}"
-    assert own.endswith(f'"{middle}."meansinoneword:"')
+    assert own.endswith(f'"theoldriver{copies}."meansinoneword:"')
     assert np.isfinite(encoder.encode_ids([probe])).all()
 
 
@@ -112,23 +107,6 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
     assert len({encoder.identity, *found}) == 13
 
 
-def test_rereading_copies_the_tokenizer_once_and_follows_it(monkeypatch):
-    encoder = encoder_of(read())
-    plain, made, copied = encoder.encode(["the river sings"]), [], copy.deepcopy
-    monkeypatch.setattr(copy, "deepcopy", lambda given: (made.append(given), copied(given))[1])
-    for stop in (2, 3):
-        found = encoder.reread(read("cot", (1, stop)))
-        found.encode(["the river sings"])
-        np.testing.assert_array_equal(found.reread(encoder.reading).encode(["the river sings"]), plain)
-    assert sum(given is encoder.user_tokenizer for given in made) == 1  # with the placeholder
-    monkeypatch.undo()
-    before = encoder.tokenize(["the riverbird sings"])
-    encoder.user_tokenizer.add_tokens(["riverbird"])
-    fresh = CausalPromptEncoder(encoder._model, encoder.user_tokenizer, "tiny", encoder.reading)
-    for own in (encoder.reread(encoder.reading), encoder):
-        assert own.tokenize(["the riverbird sings"]) == fresh.tokenize(["the riverbird sings"]) != before
-
-
 # Sentences and ids.
 
 
@@ -136,11 +114,6 @@ def test_an_empty_sentence_is_encoded_and_one_with_the_placeholder_too(encoder):
     vectors = encoder.encode(["", "the <PST> bird", "the bird"])
     assert np.isfinite(vectors).all()
     assert np.abs(vectors[1] - vectors[2]).max() > 1e-3
-    prompted = encoder.prompted
-    layout = prompted.layout(prompted.rows([encoder.tokenize(["the <PST> bird"])[0].ids]))
-    ids = layout.ids[0].tolist()
-    assert ids.count(prompted.placeholder_id) == 2
-    assert layout.slots[2].item() == ids.index(prompted.placeholder_id)
     contrast = encoder_of(read(span=(1, 3), contrast=Contrast(1)))
     assert np.isfinite(contrast.encode(["a <PST> bird", "<PST>"])).all()
 
@@ -244,33 +217,6 @@ def test_the_module_gives_the_encoder_s_vectors_whatever_the_batch(kind, prompt,
     assert np.array_equal(found, whole)
 
 
-LOADED = (
-    "import sys, json, numpy as np\n"
-    "from sentence_transformers import SentenceTransformer\n"
-    "folder, texts, out = sys.argv[1:]\n"
-    "model = SentenceTransformer(folder, device='cpu', trust_remote_code=True)\n"
-    "np.save(out, model.encode(json.loads(texts)))\n"
-)
-
-
-@pytest.mark.slow
-def test_saved_and_loaded_in_a_fresh_process_it_gives_the_same_vectors(tmp_path):
-    model, saved = stacked("ck", normalize=True), tmp_path / "saved"
-    model.save(str(saved), create_model_card=False)
-    listed = json.loads((saved / "modules.json").read_text("utf-8"))
-    assert listed[0]["type"] == "stickytoken.encoders.causal_module.CausalPrompt"  # what is on disk stays
-    options = json.loads((saved / "causal_prompt_config.json").read_text("utf-8"))
-    assert not [name for name in options if name.startswith("contrast")]  # unknown to earlier releases
-    expected, out = model.encode(SENTENCES), tmp_path / "vectors.npy"
-    subprocess.run([sys.executable, "-c", LOADED, str(saved), json.dumps(SENTENCES), str(out)], check=True)
-    assert np.array_equal(np.load(out), expected)
-    # Ours needs no leave to run code: the module is its own.
-    loaded = load_encoder(saved, device="cpu")
-    assert np.abs(loaded.encode(SENTENCES) - expected).max() < 1e-5
-    assert loaded.identity == load_encoder(model).identity
-    assert "<PST>" not in (saved / "tokenizer.json").read_text("utf-8")
-
-
 @pytest.mark.parametrize(
     ("prompt", "contrast"),
     [("echo", None), ('A: "{sentence}" is', Contrast(1, 0.25, ContrastRule.SCALED_NORM))],
@@ -280,6 +226,13 @@ def test_a_reading_is_saved_and_recorded_with_its_options(folder, tmp_path, prom
     encoder = load_prompted(folder, device="cpu", **LoadingRecord(**reading.options).prompting())
     assert encoder.reading == reading
     encoder.sentence_transformer().save(str(tmp_path), create_model_card=False)
+    listed = json.loads((tmp_path / "modules.json").read_text("utf-8"))
+    assert listed[0]["type"] == "stickytoken.encoders.causal_module.CausalPrompt"  # what is on disk stays
+    options = json.loads((tmp_path / "causal_prompt_config.json").read_text("utf-8"))
+    assert any(name.startswith("contrast") for name in options) is (
+        contrast is not None
+    )  # as earlier releases
+    assert "<PST>" not in (tmp_path / "tokenizer.json").read_text("utf-8")
     loaded = load_encoder(tmp_path, device="cpu")
     assert loaded.identity == encoder.identity
     np.testing.assert_allclose(loaded.encode(SENTENCES[:4]), encoder.encode(SENTENCES[:4]), atol=1e-5)

@@ -177,16 +177,6 @@ def test_the_placeholder_is_a_fixed_vector_that_matters_from_layer_1_on():
         assert bool(np.abs(again.encode(SENTENCES) - before).max() > 1e-3) is matters
 
 
-def test_a_row_of_the_matrix_is_the_placeholder_where_there_is_one():
-    model, tokenizer = parts_of("qwen2")
-    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read(span=(1, 3)))
-    assert encoder.prompted.placeholder is None
-    first = encoder.encode(SENTENCES)
-    with torch.no_grad():
-        model.get_input_embeddings().weight[len(tokenizer)] += 1
-    assert np.abs(encoder.encode(SENTENCES) - first).max() > 1e-4
-
-
 def test_a_placeholder_without_a_row_reads_the_embeddings_by_layer_of_token_0():
     with_row, tokenizer = parts_of("gemma 4")
     model = random_model(*FAMILIES["gemma 4"], rows=len(tokenizer))
