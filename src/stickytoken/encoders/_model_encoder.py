@@ -19,6 +19,7 @@ from stickytoken.encoders.compute import batches, linear
 from stickytoken.encoders.compute.model_state import computing, exclusive, weight_mark, weights_fingerprint
 from stickytoken.encoders.protocol import EncoderIdentity, require_usable, shown, texts_of
 from stickytoken.machine import Precision
+from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
     from stickytoken.encoders.loading.resolution import EncoderSpec
@@ -41,6 +42,7 @@ class ModelEncoder(ABC):
     entries_tokenizer: HuggingFaceTokenizer  # the same, or one that encodes entries as in a prompt
     max_length: int | None  # in tokens, including special tokens
 
+    normalizes = False  # whether vectors are scaled to length 1
     _from_weights: ClassVar[tuple[str, ...]] = ("dimension", "_samples")
 
     def __init__(
@@ -184,14 +186,11 @@ class ModelEncoder(ABC):
             self.check_input(content, lambda row=row: label(row))  # type: ignore[misc]
         vectors = self._vectors(contents)
         require_usable(vectors, self.name, label, allow_zero=allow_zero)
-        return self._finished(vectors)[places]
+        return (unit_vectors(vectors) if self.normalizes else vectors)[places]
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
         """Return what all vectors share, which a comparison of precisions must not count."""
         return np.float32(0)
-
-    def _finished(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        return vectors
 
     @cached_property
     def _arithmetic(self) -> batches.Arithmetic:

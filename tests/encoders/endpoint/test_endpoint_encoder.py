@@ -1,5 +1,6 @@
 """Vectors through a real server: as the model's own, kept, and never asked for twice."""
 
+import hashlib
 import os
 import time
 
@@ -53,7 +54,14 @@ def test_a_prompt_goes_before_every_text_and_into_the_identity(serve, encoder):
     np.testing.assert_array_equal(prompted.encode(["river"]), encoder.encode(["the quick river"]))
     assert prompted.content_ids(["river"]) == encoder.content_ids(["the quick river"])
     assert prompted.identity != plain.identity
-    assert prompted.identity.prompt == "the quick "
+    assert (prompted.identity.prompt, prompted.identity.dtype) == ("the quick ", "float32")
+
+
+def test_runs_of_earlier_versions_can_be_continued(serve):
+    """The identity holds the name that the class had when they began."""
+    found = serve().encoder().identity
+    name = b"stickytoken.encoders.endpoint.encoder.EndpointModel"
+    assert found.modules == hashlib.sha256(name).hexdigest()
 
 
 def test_texts_that_are_too_long_are_refused_before_they_are_sent(serve):

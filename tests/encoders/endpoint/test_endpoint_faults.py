@@ -11,6 +11,7 @@ import pytest
 import tiny
 from embedding_server import FAULTS, ODD_BODIES, Behaviour, EmbeddingServer
 from stickytoken.encoders import load_encoder
+from stickytoken.encoders.endpoint import _client
 from stickytoken.errors import ModelError, RunError
 
 TEXTS = tiny.sentences(120)
@@ -26,7 +27,7 @@ def test_a_fault_is_asked_about_again_and_nothing_is_paid_twice(serve, encoder, 
 
 
 @pytest.mark.parametrize(
-    ("asked", "least"), [("0.2", 0.2), ("date+2", 1.0), ("date-100", 0.0), ("soon", 0.0), ("-5", 0.0)]
+    ("asked", "least"), [("0.2", 0.2), ("date+2", 1.0), ("date-100", 0.0), ("soon", 0.0)]
 )
 def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, asked, least):
     served = serve(batch_limit=8, retry_after=asked)
@@ -39,6 +40,11 @@ def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, asked, le
     assert time.monotonic() - began >= least
     assert bool(waits) == (least >= 1)
     assert served.paid(TEXTS) == sorted(TEXTS)
+
+
+@pytest.mark.parametrize("asked", ["-5", "nan", "inf", "9" * 400])
+def test_what_is_no_time_to_wait_is_not_waited_for(asked):
+    assert _client._wait({"retry-after": asked}) is None
 
 
 @pytest.mark.slow

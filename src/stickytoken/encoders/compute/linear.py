@@ -299,23 +299,19 @@ def measured(
     key = f"packing-{digest({**facts, 'torch': torch.__version__, 'threads': threads})}"
     known = recalled(key) or {}
     if not all(isinstance(known.get(name), float) for name in ways):
-        known = dict(zip(ways, shortest(tuple(ways.values())), strict=True))
+        for way in ways.values():
+            way()  # packs weights, and builds kernels
+        # Take turns, and keep the shortest times: other work only makes them longer.
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        ends = time.perf_counter() + _SECONDS
+        while min(map(len, times.values())) < _LEAST_TURNS or time.perf_counter() < ends:
+            for name, way in ways.items():
+                started = time.perf_counter()
+                way()
+                times[name].append(time.perf_counter() - started)
+        known = {name: min(each) for name, each in times.items()}
         keep(key, known)
     return {name: known[name] for name in ways}
-
-
-def shortest(ways: tuple[Callable[[], object], ...]) -> list[float]:
-    """Take turns for half a second, and keep the shortest times: other work only makes them longer."""
-    for way in ways:
-        way()  # packs weights, and builds kernels
-    found: list[list[float]] = [[] for _ in ways]
-    ends = time.perf_counter() + _SECONDS
-    while len(found[0]) < _LEAST_TURNS or time.perf_counter() < ends:
-        for way, times in zip(ways, found, strict=True):
-            started = time.perf_counter()
-            way()
-            times.append(time.perf_counter() - started)
-    return [min(times) for times in found]
 
 
 _ENTRIES, _IN_A_ROW, _COPIES = 512, 8, 8

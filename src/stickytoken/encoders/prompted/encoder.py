@@ -25,7 +25,6 @@ from stickytoken.encoders.text_encoder import context_length
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
-from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -337,9 +336,6 @@ class CausalPromptEncoder(ModelEncoder):
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         return self._forward_all(contents, [self.prompted.number])[:, 0]
-
-    def _finished(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        return unit_vectors(vectors) if self.normalizes else vectors
 
     def _forward_all(self, contents: Sequence[Content], numbers: Sequence[int]) -> NDArray[np.float32]:
         if not contents:
