@@ -70,7 +70,6 @@ OTHER_PROFILE_SETTINGS = {
     "seed": 0,
     "dimensions": (8,),
     "layers": (1,),
-    "erasing": True,
 }
 TOKENS = [Token(5, "the"), Token(9, " a")]
 
@@ -120,7 +119,7 @@ def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(na
 def test_settings_that_were_added_later_are_left_out_at_their_defaults():
     """What was measured before keeps its identity."""
     plain = parts(method="profile", chosen=ProfileSettings())
-    assert set(OTHER_PROFILE_SETTINGS) - set(plain["settings"]) == {"dimensions", "layers", "erasing"}
+    assert set(OTHER_PROFILE_SETTINGS) - set(plain["settings"]) == {"dimensions", "layers"}
     assert set(OTHER_SETTINGS) == set(parts()["settings"])
 
 

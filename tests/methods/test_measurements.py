@@ -23,6 +23,7 @@ def drawn():
             "groups": whole.groups[row].ravel(),
             "contraction": float(whole.effects.contraction[row]),
             "pull": whole.effects.pull[row].astype(np.float16),
+            "contractions": whole.contractions[row],
         }
         for row in np.random.default_rng(0).permutation(40).tolist()
     ]
@@ -35,7 +36,7 @@ def test_rows_become_arrays_by_ascending_id_with_what_is_missing_kept_missing(tm
         sample(range(40), 0, CARRIERS),
     )
     assert found.ids.dtype == np.int64
-    for name in ("ids", "lifts", "rising", "groups"):
+    for name in ("ids", "lifts", "rising", "groups", "contractions"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     assert np.isnan(found.groups[:, 2, 1]).all()
     np.testing.assert_array_equal(found.effects.contraction, expected.effects.contraction)
@@ -53,12 +54,13 @@ def sample(ids, seed, carriers=4):
         generator.random((count, carriers)).astype(np.float32),
         groups,
         Pull(generator.random(count), generator.normal(size=(count, DIMENSION))),
+        generator.random((count, carriers)),
     )
 
 
 def row_of(measured, token_id):
     row = measured.ids.tolist().index(token_id)
-    parts = (measured.lifts, measured.rising, measured.groups, *measured.effects)
+    parts = (measured.lifts, measured.rising, measured.groups, measured.contractions, *measured.effects)
     return [np.nan_to_num(part[row], nan=-9).tolist() for part in parts]
 
 
@@ -75,7 +77,7 @@ def test_some_tokens_and_carriers_are_kept_and_the_effects_are_those_of_all_carr
     whole, rows = sample([2, 7, 9], 3), [0, 2]
     found = whole.chosen(np.array(rows), [1, 3])
     assert found.ids.tolist() == [2, 9]
-    for name in ("lifts", "rising", "groups"):
+    for name in ("lifts", "rising", "groups", "contractions"):
         expected = getattr(whole, name)[rows][:, [1, 3]]
         assert np.array_equal(getattr(found, name), expected, equal_nan=True)
     for part, everything in zip(found.effects, whole.effects, strict=True):

@@ -68,11 +68,11 @@ class Run:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
         self.method: base.AnyMethod = method_named(self.record.method)
         self.result: base.ResultRecord = self.record.result
-        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
-        # Columns of text that earlier versions did not write.
-        words = [column.key for column in self.method.listed if column.digits is None]
-        lacking = [name for name in words if name not in self.tokens.columns]
-        self.tokens = self.tokens.with_columns(pl.lit(None, dtype=pl.String).alias(name) for name in lacking)
+        later = self.method.later_columns
+        needed = [column for column in self.method.columns if column not in later]
+        tokens = self._folder.read_table(TOKENS_FILE, needed)
+        nulls = [pl.lit(None, later[name]).alias(name) for name in later if name not in tokens.columns]
+        self.tokens: pl.DataFrame = tokens.with_columns(nulls)
         for column in (*self.method.listed, *self.method.reported, self.method.ranked_by):
             dtype = self.tokens.schema.get(column.key, pl.Null())
             if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):

@@ -111,7 +111,7 @@ class DimensionRecord(Record):
     )
     mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
     ordinary_contraction: float | None = Field(
-        default=None, description="contraction of the typical token; null without the setting erasing"
+        default=None, description="contraction of the typical token; null in runs of earlier versions"
     )
 
     @property
@@ -573,6 +573,8 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     plan_record: type[Plan]  # plan.json
     result_record: type[Result]  # the result in run.json
     columns: tuple[str, ...]  # that tokens.parquet must have
+    # Those of them that runs of earlier versions lack, with their types: they are null there.
+    later_columns: Mapping[str, Any] = MappingProxyType({})
     # Columns that `stickytoken show` prints between category and verdict; one of text is left out where no
     # token has a value.
     listed: tuple[Column, ...]

@@ -25,7 +25,9 @@ def measured(ids, seed):
     nothing = np.zeros((count, 2))
     pull = generator.normal(size=(count, DIMENSION)).astype(np.float16)
     effects = Pull(generator.random(count), pull)
-    return Measurements(np.array(ids), nothing, nothing.astype(np.float32), nothing[:, :, None], effects)
+    return Measurements(
+        np.array(ids), nothing, nothing.astype(np.float32), nothing[:, :, None], effects, nothing
+    )
 
 
 def reread(folder, rounds, **options):

@@ -32,7 +32,7 @@ def encoder():
 @pytest.fixture(scope="module")
 def run(encoder, tmp_path_factory):
     """All tokens of the planted model."""
-    return detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run")
+    return detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run", budget=8)
 
 
 def rows_of(run, step):
@@ -46,7 +46,7 @@ def rows_of(run, step):
 
 @pytest.mark.parametrize("insertion", list(Insertion))
 def test_a_planted_token_is_sticky_and_no_other(encoder, tmp_path, insertion):
-    run = detect_profile(encoder, tmp_path / "run", insertion=insertion)
+    run = detect_profile(encoder, tmp_path / "run", insertion=insertion, budget=8)
     assert run.sticky["token"].to_list() == [planted.PLANTED]
     (row,) = run.sticky.to_dicts()
     assert row["severity"] in ("serious", "severe")
@@ -60,8 +60,8 @@ def test_a_planted_token_is_sticky_and_no_other(encoder, tmp_path, insertion):
     assert detect_profile(ordinary, tmp_path / "ordinary", insertion=insertion).sticky.is_empty()
 
 
-def test_a_token_that_erases_texts_is_found_with_a_reason_where_that_is_looked_for(encoder, tmp_path):
-    looked = profiled.detect_profile(encoder, tmp_path / "erasing", budget=8, erasing=True)
+def test_a_token_that_erases_texts_is_found_with_a_reason(encoder, tmp_path):
+    looked = profiled.detect_profile(encoder, tmp_path / "erasing")
     (row,) = looked.sticky.to_dicts()
     assert row["token"] == planted.PLANTED
     assert row["erases"]
@@ -73,7 +73,7 @@ def test_a_token_that_erases_texts_is_found_with_a_reason_where_that_is_looked_f
     others = looked.tokens.filter(pl.col("token") != planted.PLANTED)
     assert not others["erases"].any()
     assert others["reason"].null_count() == len(others)
-    # Carriers agree with the one contraction that is kept without the setting.
+    # Carriers agree with the one contraction of the whole fit.
     for kept in rows_of(looked, "screen").values():
         assert np.mean(kept["contractions"]) == pytest.approx(kept["contraction"], abs=1e-5)
 
@@ -103,12 +103,13 @@ def test_the_run_counts_its_texts_and_tokens(run):
     assert len(late) == 128
     assert not measured["confirm"] & late  # the pilot measured them on these carriers
     assert len(measured["confirm"] | late) == run.result.candidates >= 128
-    texts = 128 * 29 + profiled.AVAILABLE * 5 + len(measured["confirm"]) * 24
+    few = len(run.result.screening_carriers)
+    texts = 128 * len(run.plan.carriers) + profiled.AVAILABLE * few + len(measured["confirm"]) * 24
     assert run.result.sequences == texts
     assert run.result.empirical_null
     assert run.result.texts_per_token == round(texts / profiled.AVAILABLE, 2)
     for row in run.tokens.to_dicts():
-        assert row["texts"] == (24 if row["token_id"] in measured["confirm"] | late else 5)
+        assert row["texts"] == (24 if row["token_id"] in measured["confirm"] | late else few)
 
 
 def plain_lift(model, run, place, token):

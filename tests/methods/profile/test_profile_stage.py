@@ -170,8 +170,11 @@ def slow_row(stage, probes, u):
     carriers, copies = units_of(stage.carriers), units_of(probes)
     before = (carriers @ anchors.T).astype(float).tolist()
     after = (copies @ anchors.T).astype(float).tolist()
-    row = {name: [] for name in ("lifts", "rising", "groups")}
-    for old, new in zip(before, after, strict=True):
+    row = {name: [] for name in ("lifts", "rising", "groups", "contractions")}
+    deviations = carriers - carriers.mean(axis=0)
+    moved, spread = copies - copies.mean(axis=0), float((deviations**2).sum()) / len(carriers)
+    for old, new, own, deviation in zip(before, after, moved, deviations, strict=True):
+        row["contractions"].append(1 - float(own @ deviation) / spread)
         changes = {
             group: [n - o for o, n, g in zip(old, new, GROUPS, strict=True) if g == group and o < u]
             for group in range(4)

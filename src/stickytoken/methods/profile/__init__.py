@@ -51,12 +51,6 @@ ENTRY = MethodEntry(
             rare=False,
         ),
         Option(
-            "erasing",
-            bool,
-            "Also flag tokens whose copies erase far more of a text than those of ordinary tokens do.",
-            "false",
-        ),
-        Option(
             "screen_precision",
             Precision,
             "Precision of the pass over all tokens: faster, less exact. CPU: bfloat16. GPU: tf32, bfloat16, "

@@ -58,7 +58,6 @@ from stickytoken.methods.profile.plan import (
     usable_carriers,
 )
 from stickytoken.methods.profile.verdict import (
-    ERASING_COLUMNS,
     NEGLIGIBLE_SHARE,
     embedding_matrix,
     find_lifts,
@@ -325,12 +324,11 @@ def _table(
     rows = np.searchsorted(effects.ids, tokens["token_id"].to_numpy())
     columns = {name: pl.Series(values[rows]) for name, values in columns.items()}
     deviations = ((estimates.lift.value - estimates.null.center) / corpus.spread)[rows]
-    erases, lost = np.zeros(len(rows), dtype=np.bool_), effects.contraction[rows]
-    if "erases" in tokens.columns:
-        # What copies leave of a text is the run's answer: it does not depend on what it is compared with.
-        erases, lost = tokens["erases"].to_numpy(), tokens["contraction"].to_numpy()
-        columns |= {name: tokens[name] for name in ("contraction", *ERASING_COLUMNS)}
-    columns["reason"] = _reasons(found[rows], mattering.large[rows], erases, lost, ordinary)
+    # What copies leave of a text is the run's answer: it does not depend on what it is compared with.
+    columns |= {name: tokens[name] for name in ("contraction_low", "contraction_high", "erases")}
+    erases, lost = tokens["erases"].fill_null(False).to_numpy(), tokens["contraction"].to_numpy()
+    said = _reasons(found[rows], mattering.large[rows], erases, lost, ordinary)
+    columns |= {"contraction": lost, "reason": said}
     given = verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows], erases)
     grades = severities(deviations, share_erased(lost, ordinary), erases, given)
     return (

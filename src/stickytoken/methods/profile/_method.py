@@ -35,7 +35,7 @@ from stickytoken.methods.profile.anchors import (
 )
 from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.profile.verdict import MEASURED_COLUMNS, is_character, recheck
+from stickytoken.methods.profile.verdict import LATER_COLUMNS, MEASURED_COLUMNS, is_character, recheck
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.validation import visible
 
@@ -60,17 +60,17 @@ _GLOSSARY = {
     "severity": "Grade of a flagged token by SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from "
     "0.8 severe (Cohen's small, medium and large effects). At 0.8, a typical unrelated text overtakes about "
     "four in five of the others. A topical token is graded on the kind of text that it lifts most.",
-    "verdict": "Sticky: a lift that matters, on most kinds of text. Topical: on only some kinds of text, "
-    "which comes from its meaning and is not a defect. Benign: everything else.",
-    "reason": "Why a token is flagged: its lift is large enough to matter, or an outlier among the tokens "
-    "over all texts or on one kind of text. With the setting erasing also: its copies erase far more of a "
-    "text than those of ordinary tokens do.",
+    "verdict": "Sticky: copies erase far more of a text than those of an ordinary token, or lift most kinds "
+    "of text. Topical: they lift only some kinds of text, which comes from the token's meaning and is not a "
+    "defect. Benign: everything else.",
+    "reason": "Why a token is flagged: its copies erase far more of a text than those of ordinary tokens do, "
+    "or its lift is large enough to matter, or an outlier among the tokens over all texts or on one kind of "
+    "text.",
     "universality": "The share of the kinds of text (news, law, code, chat, ...) that the token lifts by at "
     "least half of what matters. Sticky tokens exceed 0.5.",
     "lift on single words": "The lift if the carrier is compared with single vocabulary entries instead of "
     "texts. Nobody embeds single entries, and no verdict rests on it.",
-    "contraction": "How much of the difference between similarities is lost: 0 keeps the meaning, 1 erases "
-    "it.",
+    "contraction": "The share of a text's own meaning that copies erase: 0 keeps all of it, 1 leaves none.",
     "q value": "The expected share of ordinary tokens among those that stand out at least as much over all "
     "texts. A token that stands out on one kind of text is flagged whatever its q value.",
 }
@@ -83,6 +83,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     plan_record = ProfilePlanRecord
     result_record = ProfileResultRecord
     columns = MEASURED_COLUMNS
+    later_columns = LATER_COLUMNS
     listed = (*_INTERVAL, _UNIVERSALITY, _SEVERITY, _REASON)
     reported = (
         _SEVERITY,

@@ -93,7 +93,7 @@ def run_profile(
         ordinary_lift=found.ordinary_lift,
         ordinary_spread=found.ordinary_spread,
         ordinary_contraction=found.ordinary_contraction,
-        erasing=int(tokens["erases"].sum()) if job.settings.erasing else None,
+        erasing=int(tokens["erases"].sum()),
         empirical_null=found.empirical_null,
         screening_carriers=measured.carriers,
         texts_per_token=round(cost.sequences / len(ids), 2),
@@ -271,13 +271,11 @@ def _few_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Mea
             job.encoder.content_ids(plan.carriers), cells(job.settings, len(plan.carriers)), strict=True
         )
         return typical_carriers(np.array([len(ids) + cell.copies for ids, cell in carriers]), count)
-    # Groups of the lift, kinds of text and, if they matter, contractions count alike.
+    # Groups of the lift, kinds of text and contractions count alike.
     weights = np.array([group.weight for group in plan.groups])
     kinds = np.array([group.kind for group in plan.groups], dtype=np.float64)
-    importance, values = np.asarray(weights + kinds / max(1.0, kinds.sum())), pilot.groups.astype(np.float64)
-    if pilot.contractions is not None:
-        importance = np.append(importance, 1.0)
-        values = np.concatenate([values, pilot.contractions[:, :, None]], axis=2)
+    importance = np.append(weights + kinds / max(1.0, kinds.sum()), 1.0)
+    values = np.concatenate([pilot.groups.astype(np.float64), pilot.contractions[:, :, None]], axis=2)
     return representative_carriers(values, importance, count)
 
 
@@ -321,12 +319,10 @@ def _candidates(
     spreads = np.median(np.abs(ordinary - np.median(ordinary, axis=0)), axis=0)
     standard = np.divide(deviations, spreads, out=np.zeros_like(deviations), where=spreads > 0)
     # Not by posterior means: with one error for all tokens they rank alike.
-    values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1)])
-    if settings.erasing:
-        vocabulary, rounds = job.vocabulary.frame(), {Round.SCREEN: screened}
-        embedding = embedding_matrix(job.encoder)
-        erased = erasures(rounds, panel, vocabulary, plan, unselected, settings, embedding).standard()
-        values = np.column_stack([values, erased])
+    vocabulary, embedding = job.vocabulary.frame(), embedding_matrix(job.encoder)
+    rounds = {Round.SCREEN: screened}
+    erased = erasures(rounds, panel, vocabulary, plan, unselected, settings, embedding).standard()
+    values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])
     if of_a_view:
         smallest = settings.smallest_effect * plan.similarity_spread

@@ -68,8 +68,6 @@ class ProfileSettings:
         seed: seed of all random sampling.
         dimensions: also judge the tokens by so many first components of the vectors.
         layers: also judge them by the vectors after so many layers.
-        erasing: also call tokens sticky whose copies erase far more of a text than those of ordinary tokens,
-            whatever the text is compared with.
 
     Raises:
         InputError: a value is out of range, or two settings contradict each other.
@@ -91,7 +89,6 @@ class ProfileSettings:
     seed: int = 42
     dimensions: tuple[int, ...] = field(default=(), metadata=LATER)
     layers: tuple[int, ...] = field(default=(), metadata=LATER)
-    erasing: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         def change(name: str, value: Any) -> None:
@@ -121,7 +118,6 @@ class ProfileSettings:
             )
         set_choices(self, {"insertion": Insertion})
         require_switch("adaptive", self.adaptive)
-        require_switch("erasing", self.erasing)
         if (precision := self.screen_precision) is None:
             return
         if precision not in tuple(Precision):
@@ -220,24 +216,16 @@ class ProfileResultRecord(ResultRecord):
     ordinary_lift: float = Field(description="lift of the typical token")
     ordinary_spread: float = Field(description="standard deviation of the lifts of ordinary tokens")
     ordinary_contraction: float | None = Field(
-        default=None, description="contraction of the typical token; absent without the setting erasing"
+        default=None, description="contraction of the typical token; null in runs of earlier versions"
     )
     erasing: int | None = Field(
-        default=None, description="sticky tokens that erase texts; absent without the setting erasing"
+        default=None, description="sticky tokens that erase texts; null in runs of earlier versions"
     )
     empirical_null: bool = Field(
         description="whether false discoveries are controlled; with too few tokens, intervals decide"
     )
     screening_carriers: list[int] = Field(description="places in the plan of the first round's carriers")
     texts_per_token: float = Field(description="texts that shards encoded, per measured token")
-
-    @model_serializer(mode="wrap")
-    def _without_what_was_not_looked_for(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialize(self)
-        for name in ("ordinary_contraction", "erasing"):
-            if written[name] is None:
-                del written[name]
-        return written
 
 
 # Keys of the generators, which make the draws independent.

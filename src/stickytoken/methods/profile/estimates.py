@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.views import View
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.plan import ProfileStage, Round, view_columns
@@ -47,8 +47,8 @@ class Measurements:
     rising: NDArray[np.float32]  # share of those pairs that rise, shape (T, K)
     groups: NDArray[np.float32]  # lifts by group, NaN where a carrier has no pair with it, shape (T, K, G)
     effects: Pull
+    contractions: Vector  # by carrier, shape (T, K)
     seen: NDArray[np.int64] | None = None  # copies that the tokenizer saw, if counted, shape (T, K)
-    contractions: Vector | None = None  # by carrier, where erasing tokens are looked for, shape (T, K)
 
     def rows(self, ids: Ids) -> NDArray[np.intp]:
         """Find the rows of token ids, all of which must be here."""
@@ -63,8 +63,8 @@ class Measurements:
             self.rising[both],
             self.groups[both],
             Pull(self.effects.contraction[rows], self.effects.pull[rows]),
+            self.contractions[both],
             None if self.seen is None else self.seen[both],
-            None if self.contractions is None else self.contractions[both],
         )
 
     def on_group(self, group: int) -> Vector:
@@ -82,21 +82,19 @@ def measurements(rows: pl.DataFrame, carriers: int, view: View | None = None) ->
     ordered = rows.sort("token_id")
     ids = ordered["token_id"].to_numpy().astype(np.int64)
     seen = _matrix(ordered, "seen") if "seen" in ordered.columns else None
-    by_carrier = "contractions" in ordered.columns
-    contractions = _matrix(ordered, "contractions").astype(np.float64) if by_carrier else None
     if view is None:
-        lifts, rising, groups = (_matrix(ordered, column) for column in ("lifts", "rising", "groups"))
+        named = ("lifts", "rising", "groups", "contractions")
+        lifts, rising, groups, contractions = (_matrix(ordered, column) for column in named)
         effects = Pull(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull"))
     else:
         numbers, pull = (_matrix(ordered, column) for column in view_columns(view))
-        if by_carrier:
-            numbers, contractions = numbers[:, :-carriers], numbers[:, -carriers:].copy()
+        numbers, contractions = numbers[:, :-carriers], numbers[:, -carriers:]
         lifts = numbers[:, :carriers]
         rising = numbers[:, carriers : 2 * carriers].astype(np.float32)
         groups = numbers[:, 2 * carriers : -1].astype(np.float32)
         effects = Pull(numbers[:, -1].copy(), pull)
     groups = groups.reshape(len(ids), carriers, -1)
-    return Measurements(ids, lifts, rising, groups, effects, seen, contractions)
+    return Measurements(ids, lifts, rising, groups, effects, contractions.astype(np.float64), seen)
 
 
 def _matrix(ordered: pl.DataFrame, column: str) -> NDArray[Any]:
@@ -119,10 +117,8 @@ def together(first: Measurements, second: Measurements) -> Measurements:
         joined(first.rising, second.rising),
         joined(first.groups, second.groups),
         Pull(*(joined(a, b) for a, b in zip(first.effects, second.effects, strict=True))),
+        joined(first.contractions, second.contractions),
         None if first.seen is None or second.seen is None else joined(first.seen, second.seen),
-        None
-        if first.contractions is None or second.contractions is None
-        else joined(first.contractions, second.contractions),
     )
 
 
@@ -261,11 +257,12 @@ def contractions_of(
 
     Each token's may be multiplied by a weight.
     """
-    found = {}
-    for step, measured in rounds.items():
-        if (values := measured.contractions) is None:
-            raise RunError(f"the shards of the round {step} have no contractions by carrier: detect again")
-        found[step] = Lifts(measured.ids, values * (1.0 if weights is None else weights[step][:, None]))
+    found = {
+        step: Lifts(
+            measured.ids, measured.contractions * (1.0 if weights is None else weights[step][:, None])
+        )
+        for step, measured in rounds.items()
+    }
     return found[Round.SCREEN], found.get(Round.CONFIRM)
 
 
@@ -429,7 +426,7 @@ def round_measurements(
         lifts=measured.lifts * factors,
         groups=(measured.groups * factors[:, :, None]).astype(measured.groups.dtype),
         effects=Pull(contraction * mean, (pull * mean[:, None]).astype(pull.dtype)),
-        contractions=None if contractions is None else contractions * factors,
+        contractions=contractions * factors,
     )
 
 

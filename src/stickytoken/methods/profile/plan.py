@@ -24,6 +24,7 @@ from stickytoken.methods.probes import (
     Carrier,
     CarrierPanel,
     Response,
+    Vector,
     as_carriers,
     require_insertion,
     with_copies,
@@ -296,7 +297,6 @@ class ProfileStage:
     counting: bool = False  # whether the copies that the tokenizer sees are counted
     layers: tuple[int, ...] | None = None  # whose vectors are read; None reads the encoder's own
     further: tuple[tuple[View, CarrierPanel], ...] = ()  # further views to measure in, their panels
-    erasing: bool = False  # whether contractions are kept by carrier too
 
     @property
     def carrier_texts(self) -> Sequence[str]:
@@ -329,40 +329,34 @@ class ProfileStage:
     ) -> Sequence[Mapping[str, Measured]]:
         """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions."""
         own = View(self.panel.vectors.shape[1])
-        (lifts, groups, rising), effects, units = _measured(own, self.panel, vectors)
+        (lifts, groups, rising), effects, contractions = _measured(own, self.panel, vectors)
         rows: list[dict[str, Measured]] = [
             {
                 "lifts": lifts[row].tolist(),
                 "rising": rising[row].astype(np.float32),
                 "groups": groups[row].astype(np.float32).ravel(),
                 "contraction": float(effects.contraction[row]),
+                "contractions": contractions[row].astype(np.float32),
                 "pull": effects.pull[row],
             }
             for row in range(len(tokens))
         ]
-        if self.erasing:
-            by_carrier = carrier_contractions(self.panel.vectors, units).astype(np.float32)
-            for into, contractions in zip(rows, by_carrier, strict=True):
-                into["contractions"] = contractions
         for view, panel in self.further:
-            (lifts, groups, rising), effects, units = _measured(view, panel, vectors)
-            parts = [lifts, rising, groups.reshape(len(groups), -1), effects.contraction[:, None]]
-            if self.erasing:
-                parts.append(carrier_contractions(panel.vectors, units))
-            together = np.concatenate(parts, axis=1)
+            (lifts, groups, rising), effects, contractions = _measured(view, panel, vectors)
+            flat, contraction = groups.reshape(len(groups), -1), effects.contraction[:, None]
+            together = np.concatenate([lifts, rising, flat, contraction, contractions], axis=1)
             numbers, pull = view_columns(view)
             for row, into in enumerate(rows):
                 into[numbers], into[pull] = together[row], effects.pull[row]
         return rows
 
 
-def _measured(
-    view: View, panel: CarrierPanel, vectors: NDArray[np.float32]
-) -> tuple[Response, Pull, NDArray[np.float32]]:
-    """Return the lifts, the pull and contraction, and the unit vectors, shape (T, K, d)."""
+def _measured(view: View, panel: CarrierPanel, vectors: NDArray[np.float32]) -> tuple[Response, Pull, Vector]:
+    """Return the lifts, the pull and contraction, and the contractions by carrier, shape (T, K)."""
     units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
     contraction, pull = fit_pull(panel.vectors, units)
-    return panel.response(units), Pull(contraction, pull.astype(np.float16)), units
+    by_carrier = carrier_contractions(panel.vectors, units)
+    return panel.response(units), Pull(contraction, pull.astype(np.float16)), by_carrier
 
 
 def round_stage(
@@ -387,5 +381,4 @@ def round_stage(
         seed=settings.seed,
         precision=precision,
         counting=settings.insertion is Insertion.WORDS and not getattr(encoder.tokenizer, "estimates", False),
-        erasing=settings.erasing,
     )

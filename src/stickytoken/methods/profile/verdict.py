@@ -65,15 +65,22 @@ MEASURED_COLUMNS = (
     "kind",
     "validation_rate",
     "contraction",
+    "contraction_low",
+    "contraction_high",
+    "erases",
     "fixed_point",
     "q_value",
     "severity",
     "verdict",
+    "reason",
 )
-# Of runs with the setting `erasing`.
-ERASING_COLUMNS = ("contraction_low", "contraction_high", "erases")
-# Runs of earlier versions have no reason.
-TOKEN_COLUMNS = (*MEASURED_COLUMNS, "reason", "precision")
+TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
+LATER_COLUMNS = {
+    "contraction_low": pl.Float64,
+    "contraction_high": pl.Float64,
+    "erases": pl.Boolean,
+    "reason": pl.String,
+}
 
 
 class Flagged(NamedTuple):
@@ -248,7 +255,7 @@ class Findings(NamedTuple):
     tokens: pl.DataFrame
     ordinary_lift: float  # of the typical token
     ordinary_spread: float  # standard deviation of the lifts of ordinary tokens
-    ordinary_contraction: float | None  # of the typical token; None if erasing tokens are not looked for
+    ordinary_contraction: float  # of the typical token
     empirical_null: bool  # whether false discoveries are controlled
 
 
@@ -269,12 +276,8 @@ def decide(
     # Tokens that were selected by their lift must not define what is ordinary in the last round.
     known = _latest(rounds, {Round.SCREEN: unselected, Round.CONFIRM: late})
     groups = known.groups
-    erasing = (
-        find_erasing(rounds, panel, vocabulary, plan, unselected, available, settings, embedding)
-        if settings.erasing
-        else None
-    )
-    erases = np.zeros(len(tokens.ids), dtype=np.bool_) if erasing is None else erasing.found
+    erasing = find_erasing(rounds, panel, vocabulary, plan, unselected, available, settings, embedding)
+    lost, erases = erasing.contraction, erasing.found
 
     # A topical token is graded, and named, by the kind of text that it lifts most.
     on_kinds = _on_kinds(rounds, plan, unselected, available, settings)
@@ -290,9 +293,7 @@ def decide(
     effects = (tokens.lift.value - tokens.null.center) / spread
     effects = np.where(topical, np.maximum(effects, by_kind.max(axis=1)), effects)
 
-    unknown, erased = np.full(len(tokens.ids), np.nan), np.zeros(len(tokens.ids))
-    if erasing is not None:
-        erased = share_erased(erasing.contraction.value, erasing.ordinary)
+    unknown, erased = np.full(len(tokens.ids), np.nan), share_erased(lost.value, erasing.ordinary)
     columns: dict[str, Any] = {
         "token_id": tokens.ids,
         "texts": tokens.texts,
@@ -301,7 +302,10 @@ def decide(
         "lift_high": tokens.lift.high + tokens.level,
         "lift_words": groups[:, -1] + known.levels[-1] if plan.vocabulary_anchors else unknown,
         "validation_rate": known.rising,
-        "contraction": known.effects.contraction,
+        "contraction": lost.value,
+        "contraction_low": lost.low,
+        "contraction_high": lost.high,
+        "erases": erases,
         "fixed_point": fixed_points(known.effects, panel.weights @ panel.vectors),
         "q_value": unknown if lifting.q_values is None else lifting.q_values,
         "universality": universal,
@@ -309,24 +313,19 @@ def decide(
         "severity": severities(effects, erased, erases, found),
         "verdict": found,
     }
-    if erasing is not None:
-        lost = erasing.contraction
-        columns |= {"contraction": lost.value, "contraction_low": lost.low, "contraction_high": lost.high}
-        columns["erases"] = erases
     measured = kinds & np.isfinite(groups)
     lifted = measured & (groups >= NEGLIGIBLE_SHARE * smallest * spreads)
     named = np.where((topical | ~lifting.found)[:, None], by_kind, -np.inf)
     columns["reason"] = _reasons(names, measured, lifted, named, lifting, erasing)
-    texts = ("kind", "severity", "verdict", "reason")
-    strings: dict[str, Any] = {name: pl.String for name in texts if name in columns}
-    table = pl.DataFrame(columns, schema_overrides=strings).with_columns(pl.col(pl.Float64).fill_nan(None))
+    texts = dict.fromkeys(("kind", "severity", "verdict", "reason"), pl.String)
+    table = pl.DataFrame(columns, schema_overrides=texts).with_columns(pl.col(pl.Float64).fill_nan(None))
     return Findings(
         table.join(vocabulary, on="token_id", how="left", validate="1:1")
-        .select(*MEASURED_COLUMNS, *(ERASING_COLUMNS if settings.erasing else ()), "reason")
+        .select(MEASURED_COLUMNS)
         .sort("token_id"),
         tokens.null.center + tokens.level,
         tokens.null.spread,
-        None if erasing is None else erasing.ordinary,
+        erasing.ordinary,
         lifting.q_values is not None,
     )
 
@@ -341,7 +340,7 @@ def _reasons(
     lifted: NDArray[np.bool_],
     outlying: Vector,
     lifting: Flagged,
-    erasing: Erasing | None,
+    erasing: Erasing,
 ) -> list[str | None]:
     """Say in words why each token is flagged; None of those that are not.
 
@@ -351,7 +350,7 @@ def _reasons(
     found: list[str | None] = []
     for row, lifts in enumerate(lifting.found):
         said, own = [], names[lifted[row]].tolist()
-        if erasing is not None and erasing.found[row]:
+        if erasing.found[row]:
             toward = " and ".join(own) if len(own) <= _NAMED_KINDS else f"{len(own)} kinds"
             said.append(
                 f"erases {erasing.contraction.value[row]:.0%} of a text (an ordinary token: "
