@@ -18,6 +18,7 @@ from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
 SUMMARY = (
     "run method model headline available looked_at candidates sticky topical sequences seconds ordinary_lift "
+    "ordinary_contraction erasing "
     "ordinary_spread empirical_null screening_carriers texts_per_token"
 ).split()
 

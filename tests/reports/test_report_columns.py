@@ -39,10 +39,11 @@ def test_a_topical_token_names_the_kind_of_text_that_it_lifts_most(run_copy):
         verdict=pl.when(topical).then(pl.lit("topical")).otherwise(pl.lit("benign")),
         kind=pl.when(topical).then(pl.lit("<b>law")).otherwise(pl.lit(None, pl.String)),
         severity=pl.when(topical).then(pl.lit("severe")).otherwise(pl.lit(None, pl.String)),
+        reason=pl.when(topical).then(pl.lit("outlier on <b>law")).otherwise(pl.lit(None, pl.String)),
     )
     shown.write_parquet(run_copy / "tokens.parquet")
     html = stickytoken.report(run_copy)
-    assert "lifts most: <bdi>&lt;b&gt;law</bdi>" in html
+    assert "Flagged: <bdi>outlier on &lt;b&gt;law</bdi>" in html
     assert '<td data-label="kind">&lt;b&gt;law</td>' in html
     assert '<td data-label="entry">symbol</td>' in html
     listed = f"({markdown('topical, lifts most: <b>law')}): "
@@ -51,9 +52,7 @@ def test_a_topical_token_names_the_kind_of_text_that_it_lifts_most(run_copy):
     assert (row["kind"], row["entry"]) == ("<b>law", "symbol")
 
 
-@pytest.mark.parametrize(
-    "name", ["universality", "kind", "lift_words", "fixed_point", "q_value", "contraction"]
-)
+@pytest.mark.parametrize("name", ["universality", "kind", "lift_words", "fixed_point", "q_value"])
 def test_a_column_that_no_flagged_token_fills_is_left_out(run_copy, name):
     table = pl.read_parquet(run_copy / "tokens.parquet")
     table.with_columns(pl.lit(None, table.schema[name]).alias(name)).write_parquet(

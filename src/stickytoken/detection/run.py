@@ -34,7 +34,7 @@ from stickytoken.measurement.resume import MeasurementRecord, Record, difference
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.methods import base
 from stickytoken.methods.base import Judgement, MethodSettings
-from stickytoken.methods.entry import Column, Moved
+from stickytoken.methods.entry import Column, Moved, Severity
 from stickytoken.methods.registry import method_named
 from stickytoken.validation import (
     Numbers,
@@ -110,10 +110,12 @@ class Run:
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """The sticky tokens, worst first."""
-        return self.tokens.filter(pl.col("verdict") == "sticky").sort(
-            self.method.ranked_by.key, "token_id", descending=[True, False]
-        )
+        """The sticky tokens, worst first: by severity where they have one, then by the method's number."""
+        sticky = self.tokens.filter(pl.col("verdict") == "sticky")
+        grades = pl.col("severity").replace_strict(list(Severity), range(len(Severity)), default=None)
+        by_severity = [grades] if "severity" in sticky.columns else []
+        order = [*by_severity, pl.col(self.method.ranked_by.key), -pl.col("token_id")]
+        return sticky.sort(order, descending=True, nulls_last=True)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
         """Columns of a short table of some tokens; without those of text that are empty for all of them."""

@@ -20,7 +20,7 @@ from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 ROUNDS = ("pilot", "screen", "confirm")
 NAMED = [34, 55, 60, 200]  # "!", "river" and two more
 # With fewer texts, noise explains all that the tokens of this model differ by.
-detect_profile = functools.partial(profiled.detect_profile, budget=6)
+detect_profile = functools.partial(profiled.detect_profile, budget=8)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def encoder():
 @pytest.fixture(scope="module")
 def run(encoder, tmp_path_factory):
     """All tokens of the planted model."""
-    return detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run", budget=8)
+    return detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run")
 
 
 def rows_of(run, step):
@@ -46,7 +46,7 @@ def rows_of(run, step):
 
 @pytest.mark.parametrize("insertion", list(Insertion))
 def test_a_planted_token_is_sticky_and_no_other(encoder, tmp_path, insertion):
-    run = detect_profile(encoder, tmp_path / "run", insertion=insertion, budget=8)
+    run = detect_profile(encoder, tmp_path / "run", insertion=insertion)
     assert run.sticky["token"].to_list() == [planted.PLANTED]
     (row,) = run.sticky.to_dicts()
     assert row["severity"] in ("serious", "severe")
@@ -61,7 +61,7 @@ def test_a_planted_token_is_sticky_and_no_other(encoder, tmp_path, insertion):
 
 
 def test_a_token_that_erases_texts_is_found_with_a_reason(encoder, tmp_path):
-    looked = profiled.detect_profile(encoder, tmp_path / "erasing")
+    looked = detect_profile(encoder, tmp_path / "erasing")
     (row,) = looked.sticky.to_dicts()
     assert row["token"] == planted.PLANTED
     assert row["erases"]
@@ -69,7 +69,6 @@ def test_a_token_that_erases_texts_is_found_with_a_reason(encoder, tmp_path):
     assert ordinary < row["contraction_low"] < row["contraction"] < row["contraction_high"]
     assert row["reason"].startswith(f"erases {row['contraction']:.0%} of a text")
     assert f"{ordinary:.0%}" in row["reason"]
-    assert f"{row['contraction']:.0%}" in looked.method.headline(looked)
     others = looked.tokens.filter(pl.col("token") != planted.PLANTED)
     assert not others["erases"].any()
     assert others["reason"].null_count() == len(others)

@@ -35,7 +35,13 @@ from stickytoken.methods.profile.anchors import (
 )
 from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.profile.verdict import LATER_COLUMNS, MEASURED_COLUMNS, is_character, recheck
+from stickytoken.methods.profile.verdict import (
+    LATER_COLUMNS,
+    MEASURED_COLUMNS,
+    is_character,
+    recheck,
+    share_erased,
+)
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.validation import visible
 
@@ -129,33 +135,25 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         name, sticky = run.model_name, run.sticky
         if sticky.is_empty():
             scope = "" if run.result.looked_at == run.available else " among those measured"
-            return f"{name} has no sticky tokens{scope}{self._strongest(run)}{self._most_erasing(run)}."
+            return f"{name} has no sticky tokens{scope}{self._strongest(run)}."
         grades = ", ".join(f"{count} {grade}" for grade, count in severity_counts(sticky).items() if count)
         tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
         found = f"{name} has {len(sticky)} {tokens} ({grades})"
-        if run.result.erasing:
-            erasing = sticky.filter(pl.col("erases")).sort("contraction", descending=True)
-            worst = erasing.row(0, named=True)
-            return (
-                f"{found}; the one that erases texts most, {visible(repr(worst['token']))}, takes "
-                f"{worst['contraction']:.0%} of a text's own meaning, an ordinary token "
-                f"{run.result.ordinary_contraction:.0%}."
-            )
         return f"{found}: {self._done(run, sticky.row(0, named=True))}."
 
     def _done(self, run: Run, row: dict[str, Any], who: str = "") -> str:
-        """Say what copies of a token do to the rank of a document, or else to similarities."""
+        """Say what copies of a token do to a text, to the rank of a document, or else to similarities."""
         token, moved = f"{visible(repr(row['token']))}{who}", run.moved(row["token_id"])
+        lift, ordinary = self._moved(run, row["lift"]), run.result.ordinary_contraction
+        if row["erases"] and share_erased(row["contraction"], ordinary or 0.0) >= lift:
+            return (
+                f"copies of {token} erase {row['contraction']:.0%} of what a text says, those of an ordinary "
+                f"token {ordinary:.0%}"
+            )
         if moved is None:
-            lift = f"{self._moved(run, row['lift']):.1f} SD"
-            return f"copies of {token} lift unrelated texts by {lift} more than those of an ordinary token do"
+            more = f"{lift:.1f} SD more than those of an ordinary token do"
+            return f"copies of {token} lift unrelated texts by {more}"
         return moved.sentence(token)
-
-    def _most_erasing(self, run: Run) -> str:
-        ordinary = run.result.ordinary_contraction
-        if ordinary is None:
-            return ""
-        return f"; none erases far more of a text than an ordinary token, which takes {ordinary:.0%} of it"
 
     def _strongest(self, run: Run) -> str:
         if (token := self._highest(run)) is None:

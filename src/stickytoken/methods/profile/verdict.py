@@ -268,7 +268,13 @@ def decide(
     settings: ProfileSettings,
     panel: AnchorPanel,
     embedding: NDArray[np.floating[Any]] | None,
+    spelled: Sequence[int] = (),
 ) -> Findings:
+    """Judge all measured tokens.
+
+    Those that texts spell with several entries are ``spelled``: more entries erase more, so how much they
+    erase is not judged.
+    """
     late, smallest = np.array(plan.late_reference), settings.smallest_effect
     tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence, plan.call_noise)
     spread = plan.similarity_spread
@@ -277,7 +283,7 @@ def decide(
     known = _latest(rounds, {Round.SCREEN: unselected, Round.CONFIRM: late})
     groups = known.groups
     erasing = find_erasing(rounds, panel, vocabulary, plan, unselected, available, settings, embedding)
-    lost, erases = erasing.contraction, erasing.found
+    lost, erases = erasing.contraction, erasing.found & ~np.isin(tokens.ids, spelled)
 
     # A topical token is graded, and named, by the kind of text that it lifts most.
     on_kinds = _on_kinds(rounds, plan, unselected, available, settings)
@@ -535,6 +541,7 @@ class ProfileRecheck:
             self.settings,
             self._panel,
             embedding_matrix(self.encoder),
+            [token.id for token in (*tokens.written, *tokens.glued)],
         )
         usual = found.rows(ids)
         means: Vector = found.lifts.mean(axis=1)
