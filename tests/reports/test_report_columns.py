@@ -44,7 +44,7 @@ def test_a_topical_token_names_the_kind_of_text_that_it_lifts_most(run_copy):
     shown.write_parquet(run_copy / "tokens.parquet")
     html = stickytoken.report(run_copy)
     assert "Flagged: <bdi>outlier on &lt;b&gt;law</bdi>" in html
-    assert '<td data-label="kind">&lt;b&gt;law</td>' in html
+    assert '<td data-label="reason">outlier on &lt;b&gt;law</td>' in html
     assert '<td data-label="entry">symbol</td>' in html
     listed = f"({markdown('topical, lifts most: <b>law')}): "
     assert listed in stickytoken.report(run_copy, format="md")

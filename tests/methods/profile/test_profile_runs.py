@@ -246,7 +246,7 @@ def test_a_vocabulary_smaller_than_the_pilot_is_measured_on_all_carriers(tmp_pat
     assert run.plan.late_reference == run.tokens["token_id"].to_list()
     assert {path.name.split("-")[0] for path in (run.path / "shards").iterdir()} == {"pilot", "screen"}
     assert set(run.tokens["texts"]) == {24}
-    assert run.result.sequences == len(run.tokens) * 34
+    assert run.result.sequences == len(run.tokens) * len(run.plan.carriers)
     assert not run.result.empirical_null  # below 200 tokens, intervals decide
     assert run.tokens["q_value"].is_null().all()
     assert planted.PLANTED in run.sticky["token"].to_list()
@@ -286,8 +286,8 @@ def alike(noise):
 
 SAME = r"the same similarity \(1\.0000\): there is nothing that a token could"
 REFUSED = {
-    "too few": ({"sentences": profiled.corpus(67)}, "29 carriers .* are needed; use .* smaller budget$"),
-    "far too few": ({"sentences": profiled.corpus(28)}, "29 are needed: use more or shorter sentences$"),
+    "too few": ({"sentences": profiled.corpus(67)}, "31 carriers .* are needed; use .* smaller budget$"),
+    "far too few": ({"sentences": profiled.corpus(28)}, "31 are needed: use more or shorter sentences$"),
     "alike": ({"model": lambda: alike(0)}, SAME),
     "nearly alike": ({"model": lambda: alike(1e-5)}, SAME),
     "pairs": (

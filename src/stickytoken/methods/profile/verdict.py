@@ -283,7 +283,8 @@ def decide(
     known = _latest(rounds, {Round.SCREEN: unselected, Round.CONFIRM: late})
     groups = known.groups
     erasing = find_erasing(rounds, panel, vocabulary, plan, unselected, available, settings, embedding)
-    lost, erases = erasing.contraction, erasing.found & ~np.isin(tokens.ids, spelled)
+    erasing = erasing._replace(found=erasing.found & ~np.isin(tokens.ids, spelled))
+    lost, erases = erasing.contraction, erasing.found
 
     # A topical token is graded, and named, by the kind of text that it lifts most.
     on_kinds = _on_kinds(rounds, plan, unselected, available, settings)
