@@ -182,7 +182,7 @@ def test_methods_are_not_compared(clean, planted_run):
         ({"settings__smallest_effect": 0.2}, NO, "the settings differ (smallest effect: 0.5: "),
         ({"settings__budget": 9.0}, CARE, "different effort (budget: 4.0: "),
         ({"settings__seed": 1}, CARE, "different random choices (seed: 42: "),
-        ({"identity_parts__version": 3}, CARE, "different versions of the method (4: "),
+        ({"identity_parts__version": 3}, CARE, "different versions of the method ("),
         ({"identity_parts__encoder__prompt": "query: "}, CARE, "prompts differ (none: "),
         ({"identity_parts__encoder__dtype": "bfloat16"}, CARE, "precisions (float32: "),
         ({"identity_parts__encoder__modules": "x"}, CARE, "used differently (pooling or other modules)"),
