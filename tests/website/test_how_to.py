@@ -82,8 +82,8 @@ STATUSES = {
 # How the description of a JSON document (or of an entry of a list) begins, and a command that prints it.
 DOCUMENTS = {
     '{"model", "vocab_size"': "stickytoken tokens all-MiniLM-L6-v2",
-    '{"run", "method", "model", "available", "looked_at"': "stickytoken detect all-MiniLM-L6-v2",
-    '{"run", "method", "model", "available", "scored"': (
+    '{"run", "method", "model", "headline", "available", "looked_at"': "stickytoken detect all-MiniLM-L6-v2",
+    '{"run", "method", "model", "headline", "available", "scored"': (
         "stickytoken detect all-MiniLM-L6-v2 --method std --sample 20 "
         "--set sentence-count=40 --set pair-count=60 "
         "--set scoring-pairs=2 --set validation-pairs=6 --set report=false"
