@@ -29,16 +29,21 @@ def test_a_fault_is_asked_about_again_and_nothing_is_paid_twice(serve, encoder, 
 @pytest.mark.parametrize(
     ("asked", "least"), [("0.2", 0.2), ("date+2", 1.0), ("date-100", 0.0), ("soon", 0.0)]
 )
-def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, asked, least):
+def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, monkeypatch, asked, least):
     served = serve(batch_limit=8, retry_after=asked)
     found = served.encoder()
     served.server.behaviour.faults.extend([None, *["429"] * (6 if least < 1 else 1)])
-    waits = []
+    waits, arrivals, answer = [], [], served.server.answer
+    monkeypatch.setattr(
+        served.server, "answer", lambda *asked: (arrivals.append(time.monotonic()), answer(*asked))[1]
+    )
     found.waits = lambda reason, seconds: waits.append(seconds)
     began = time.monotonic()
     np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
     assert time.monotonic() - began >= least
     assert bool(waits) == (least >= 1)
+    # By all threads: at most what was on its way goes there meanwhile.
+    assert least < 1 or sum(at < began + least for at in arrivals) <= 8 < len(arrivals)
     assert served.paid(TEXTS) == sorted(TEXTS)
 
 
