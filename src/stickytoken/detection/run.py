@@ -110,11 +110,17 @@ class Run:
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """The sticky tokens, worst first: by severity where they have one, then by the method's number."""
+        """The sticky tokens, worst first: by severity, by how much of a text they erase, by lift.
+
+        A method that does not grade tokens, or knows none that erase, orders them by the rest.
+        """
         sticky = self.tokens.filter(pl.col("verdict") == "sticky")
-        grades = pl.col("severity").replace_strict(list(Severity), range(len(Severity)), default=None)
-        by_severity = [grades] if "severity" in sticky.columns else []
-        order = [*by_severity, pl.col(self.method.ranked_by.key), -pl.col("token_id")]
+        order = [pl.col(self.method.ranked_by.key), -pl.col("token_id")]
+        if "erases" in sticky.columns:
+            order.insert(0, pl.when("erases").then("contraction"))
+        if "severity" in sticky.columns:
+            grades = pl.col("severity").replace_strict(list(Severity), range(len(Severity)), default=None)
+            order.insert(0, grades)
         return sticky.sort(order, descending=True, nulls_last=True)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:

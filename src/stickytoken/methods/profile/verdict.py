@@ -361,7 +361,7 @@ def _reasons(
             toward = " and ".join(own) if len(own) <= _NAMED_KINDS else f"{len(own)} kinds"
             said.append(
                 f"erases {erasing.contraction.value[row]:.0%} of a text (an ordinary token: "
-                f"{erasing.ordinary:.0%}), pulls it toward "
+                f"{erasing.ordinary:.0%}), draws it toward "
                 f"{toward or 'no kind that was measured: judge your own texts'}"
             )
         if lifts:
@@ -369,7 +369,7 @@ def _reasons(
         if (count := int(np.isfinite(outlying[row]).sum())) > 0:
             more = {1: "", 2: " and 1 more kind"}.get(count, f" and {count - 1} more kinds")
             said.append(f"outlier on {names[outlying[row].argmax()]}{more}")
-        if said and known[row].any():
+        if said and known[row].any() and not erasing.found[row]:
             said.append(f"lifts {len(own)} of {known[row].sum()} kinds of text")
         found.append("; ".join(said) or None)
     return found
