@@ -429,7 +429,7 @@ _STICKY_TOKEN = Rule(
     "sticky-token",
     "No token of the model is sticky",
     "Copies of a sticky token in a text raise its similarity to unrelated texts, so that a document can be "
-    "pushed into search results. Explain the token with `stickytoken explain`, repair the model, or use a "
+    "pushed into search results, or erase what the text says. Explain the token with `stickytoken explain`, repair the model, or use a "
     "baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
@@ -462,11 +462,11 @@ def _judge_tokens(
         if baseline is not None:
             earlier = known.get(row["token"])
             before = None if earlier is None else _effect_of(earlier, baseline)
-            # Only an interval above that of the baseline is a change. A token without an effect cannot be
+            # Only an interval above that of the baseline is a change, of the lift or of what is erased. A token without an effect cannot be
             # compared: it counts.
             if earlier is None or before is None or effect is None:
                 change = "new"
-            elif effect.low <= before.high:
+            elif effect.low <= before.high and not _erases_more(row, earlier):
                 change = "known"
             else:
                 change = "worse" if earlier["verdict"] in FLAGGED else "new"
@@ -489,6 +489,7 @@ def _judge_tokens(
             "token": row["token"],
             "severity": row.get("severity"),
             "lift": row["lift"],
+            "reason": row.get("reason"),
             **ends("effect", effect),
             "change": change,
             **ends("baseline_effect", before),
@@ -498,12 +499,22 @@ def _judge_tokens(
     return findings, counted
 
 
+def _erases_more(row: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
+    """Whether a token erases texts that did not in the baseline, beyond its interval there."""
+    if not row.get("erases") or earlier.get("erases"):
+        return False
+    before = earlier["contraction_high"]  # null in runs of earlier versions
+    return bool(row["contraction_low"] > (earlier["contraction"] if before is None else before))
+
+
 def _message(
     row: Mapping[str, Any], effect: _Effect | None, change: str | None, before: _Effect | None
 ) -> str:
     grade = f" ({row['severity']})" if row.get("severity") else ""
     said = f"the token {visible(repr(row['token']))} is sticky{grade}"
-    if effect is not None:
+    if row.get("erases"):
+        said += f": {row['reason']}"
+    elif effect is not None:
         said += f": copies move unrelated texts together by {_interval(effect)} standard deviations"
     elif row["lift"] is not None:
         said += f": copies raise the similarity of unrelated texts by {row['lift']:.4f}"

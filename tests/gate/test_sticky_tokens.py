@@ -210,6 +210,23 @@ def test_overlapping_intervals_are_no_change(altered, runs):
     assert planted.PLANTED in named(check(runs(2), baseline=altered(lower(1.1))))
 
 
+@pytest.mark.parametrize(("below", "new"), [(0.01, True), (-0.01, False)])
+@pytest.mark.parametrize("known", [True, False], ids=["with intervals", "of an earlier version"])
+def test_a_token_that_began_to_erase_texts_is_new_whatever_it_lifts(altered, runs, below, new, known):
+    """The baseline's contraction ends just below, or above, where that of the run begins."""
+    (row,) = runs(2).sticky.filter(pl.col("token") == planted.PLANTED).to_dicts()
+    end = row["contraction_low"] - below
+
+    def change(table):
+        table = table.with_columns(contraction=pl.lit(end), verdict=pl.lit("benign"), erases=pl.lit(False))
+        later = ["contraction_low", "contraction_high", "erases", "reason"]
+        return table.with_columns(contraction_high=pl.lit(end)) if known else table.drop(later)
+
+    found = check(runs(2), baseline=altered(change))
+    assert (planted.PLANTED in named(found)) is new
+    assert all("erases" in each.message for each in found.findings)
+
+
 @pytest.mark.slow
 def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small_run, tmp_path):
     encoder = stickytoken.load_encoder(profiled.planted_model(0))
