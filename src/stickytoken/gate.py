@@ -429,8 +429,8 @@ _STICKY_TOKEN = Rule(
     "sticky-token",
     "No token of the model is sticky",
     "Copies of a sticky token in a text raise its similarity to unrelated texts, so that a document can be "
-    "pushed into search results, or erase what the text says. Explain the token with `stickytoken explain`, repair the model, or use a "
-    "baseline to accept the known tokens of a model.",
+    "pushed into search results, or erase what the text says. Explain the token with "
+    "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
 _COUNTED = {FailOn.STICKY: None, FailOn.SERIOUS: {"serious", "severe"}, FailOn.SEVERE: {"severe"}}
@@ -462,8 +462,8 @@ def _judge_tokens(
         if baseline is not None:
             earlier = known.get(row["token"])
             before = None if earlier is None else _effect_of(earlier, baseline)
-            # Only an interval above that of the baseline is a change, of the lift or of what is erased. A token without an effect cannot be
-            # compared: it counts.
+            # Only an interval above that of the baseline is a change, of the lift or of what is erased. A
+            # token without an effect cannot be compared: it counts.
             if earlier is None or before is None or effect is None:
                 change = "new"
             elif effect.low <= before.high and not _erases_more(row, earlier):

@@ -93,7 +93,7 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     lift = (found.sticky["lift"].item() - found.result.ordinary_lift) / found.plan.similarity_spread
     assert f", '!' by {lift:.1f} SD more; " in shown.stdout
     assert second.strip() == f"Sticky tokens of {place / 'planted'}"
-    assert re.search(r"34 +! +( +[\d.]+){4} +severe +large lift over all texts.* sticky", shown.stdout)
+    assert re.search(r"34 +! +( +[\d.]+){4} +severe +erases .* sticky", shown.stdout)
     assert f"method profile, all {profiled.AVAILABLE} of {profiled.AVAILABLE} available" in shown.stdout
     assert f"{found.result.texts_per_token:g} texts per token" in shown.stdout
     assert "its tokens too similar, to tell what is ordinary" in shown.stderr

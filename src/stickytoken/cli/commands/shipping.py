@@ -241,8 +241,8 @@ def _print_check(check: Check) -> None:
     most = 50
     if tokens:
         names = ("token_id", "token", "severity", "lift", "effect_low", "effect_high", "reason", "change")
-        titles = ("level", "id", "token", "severity", "lift", "SD low", "SD high", "reason")
-        titles += ("against the baseline",)
+        measured = ("severity", "lift", "SD low", "SD high", "reason")
+        titles = ("level", "id", "token", *measured, "against the baseline")
         digits = (None, None, None, None, 4, 2, 2, None, None)
         width = len(titles) - (check.baseline is None)
         rows = [(each.level.value, *map(each.properties.get, names))[:width] for each in tokens[:most]]
