@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -161,33 +162,54 @@ def figure(tampered: Path, repaired: Path) -> None:
     }
     curve = worst.curve.model_dump()
     write_json("readme_figure", token=worst.token, texts=[TEXT, OTHER], copies=COPIES, pair=pair, curve=curve)
-    draw(worst.token, pair, curve)
+    for name, shape in SHAPES.items():
+        draw(name, shape, worst.token, pair, curve)
 
 
-def draw(token: str, pair: dict[str, float], curve: dict[str, list[float]]) -> None:
-    """Cosines of two texts on the left; mean cosines of unrelated texts by number of copies on the right."""
+# Panels side by side, and one above the other on a phone.
+SHAPES = {"lift": (1, 2, (9.6, 3.5)), "lift-narrow": (2, 1, (4.4, 6.4))}
+# Browsers draw the colours of the page's scheme; the marks have enough contrast on both grounds.
+DARK = (
+    "<style>@media (prefers-color-scheme: dark) { svg { fill: #e6e9ee } "
+    "[style*='fill: #ffffff'] { fill: #161b22 !important } "
+    "[style*='stroke: #000000'], [style*='stroke: #777777'] { stroke: #a3adbb !important } "
+    "[style*='#3d6b99'] { stroke: #6ea3d8 !important } [style*='fill: #3d6b99'] { fill: #6ea3d8 !important } "
+    "[style*='#2f7d4f'] { stroke: #4fb37a !important } [style*='fill: #2f7d4f'] { fill: #4fb37a !important } "
+    "[style*='#b3391f'] { stroke: #e8704f !important } [style*='fill: #b3391f'] { fill: #e8704f !important } "
+    "}</style>"
+)
+
+
+def draw(
+    name: str,
+    shape: tuple[int, int, tuple[float, float]],
+    token: str,
+    pair: dict[str, float],
+    curve: dict[str, list[float]],
+) -> None:
+    """Cosines of two texts, then mean cosines of unrelated texts by number of copies, in docs/NAME.svg."""
     import matplotlib as mpl
     from matplotlib import pyplot as plt
     from matplotlib.ticker import MultipleLocator
 
     mpl.rcParams["svg.hashsalt"] = "stickytoken"  # the same picture for the same numbers
-    # A white background: the picture is read in GitHub's dark mode too.
-    shown, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.5), layout="constrained", facecolor="white")
-    names = [f"{COPIES} copies,\nrepaired model", f"{COPIES} copies of “{token}”", "as written"]
+    rows, columns, size = shape
+    shown, (left, right) = plt.subplots(rows, columns, figsize=size, layout="constrained", facecolor="white")
+    names = [f"{COPIES} copies,\nrepaired model", f"{COPIES} copies of\n“{token}”", "as written"]
     bars = left.barh(names, list(pair.values())[::-1], color=[MENDED, STICKY, ORDINARY], height=0.55)
     left.bar_label(bars, fmt=lambda value: f"{value:.2f}".replace("-", "−"), padding=4)
     left.axvline(0, color="#777777", linewidth=0.8)
-    left.margins(x=0.22)
+    left.margins(x=0.3)
     left.set_xlabel("cosine similarity")
-    left.set_title(f"“{TEXT}”\nand “{OTHER}”", fontsize=9.5)
-    for name, colour, label in (
+    left.set_title("\n".join(textwrap.wrap(f"“{TEXT}” and “{OTHER}”", 44 if rows == 1 else 32)), fontsize=9.5)
+    for line, colour, label in (
         ("before", STICKY, f"“{token}”"),
         ("ordinary", ORDINARY, "ordinary tokens"),
         ("after", MENDED, f"“{token}”, repaired model"),
     ):
         style: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 3}
-        right.plot(curve["copies"], curve[name], color=colour, label=label, **style)
-    right.set_xlabel("copies of the token in one of two texts")
+        right.plot(curve["copies"], curve[line], color=colour, label=label, **style)
+    right.set_xlabel("copies of the token in a text")
     right.set_ylabel("mean cosine similarity")
     right.set_xticks([0, 1, 2, 4, 8, 16])
     right.yaxis.set_major_locator(MultipleLocator(0.05))
@@ -197,7 +219,9 @@ def draw(token: str, pair: dict[str, float], curve: dict[str, list[float]]) -> N
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     metadata: dict[str, Any] = {"Date": None}
-    shown.savefig(ROOT / "docs" / "lift.svg", metadata=metadata)
+    path = ROOT / "docs" / f"{name}.svg"
+    shown.savefig(path, metadata=metadata)
+    path.write_text(path.read_text("utf-8").replace("<defs>", f"{DARK}<defs>", 1), encoding="utf-8")
 
 
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "compare.md")

@@ -85,7 +85,7 @@ def moved(text: str) -> str:
             return target
         return _BESIDE.get(target, target.removeprefix("docs/"))
 
-    return _LINK.sub(link, text)
+    return _LINK.sub(link, text).replace('srcset="docs/', 'srcset="')
 
 
 def readable(text: str, titles: Mapping[str, str]) -> str:

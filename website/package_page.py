@@ -47,4 +47,4 @@ def absolute(text: str, repository: str, tag: str) -> str:
         kind = "raw" if found["picture"] else "blob"
         return f"{found['text']}({repository}/{kind}/{tag}/{found['target']})"
 
-    return _LINK.sub(link, text)
+    return _LINK.sub(link, text).replace('srcset="', f'srcset="{repository}/raw/{tag}/')

@@ -35,10 +35,13 @@ def card_block(run: Run) -> str:
     rows = [(what, markdown(value)) for what, value in _rows(named)]
     table = markdown_table(("measure", "value"), rows)
     parts = [BEGIN, "## Sticky tokens", markdown(short_headline(run)), table]
-    worst = [markdown(repr(token)) for token in run.sticky["token"].head(_MOST_TOKENS)]
-    if len(worst) > 1:
-        more = len(run.sticky) - len(worst)
-        parts.append(f"The worst sticky tokens: {', '.join(worst)}{f' and {more:,} more' if more else ''}.")
+    worst = [
+        f"- {markdown(repr(row['token']))}{markdown(f': {reason}') if (reason := row.get('reason')) else ''}"
+        for row in run.sticky.head(_MOST_TOKENS).to_dicts()
+    ]
+    if worst:
+        more = f" ({len(worst)} of {len(run.sticky):,})" if len(worst) < len(run.sticky) else ""
+        parts += [f"The worst sticky tokens{more}, and why they are flagged:", "\n".join(worst)]
     parts += [
         "A sticky token is a vocabulary entry whose copies draw unrelated texts together, whatever the texts "
         "say. These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "

@@ -211,3 +211,26 @@ def test_hostile_texts_are_shown_and_never_interpreted(encoder, bert_folder):
     assert "<img" not in page
     assert "</script><b>" not in page
     assert_harmless(page)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_copies_of_a_sticky_token_are_one_part_to_a_reader(encoder, again):
+    found = why(
+        encoder, "the river sings" + " bridge" * 3, f"an old bridge{' mends' * again} windows", words=True
+    )
+    parts = tuple(replace(part, sticky=part.text == "bridge") for part in found.first.parts)
+    other = tuple(replace(part, sticky=again and part.text == "mends") for part in found.second.parts)
+    marked = replace(
+        found,
+        first=replace(found.first, parts=parts),
+        second=replace(found.second, parts=other),
+        without_sticky=found.similarity - 0.25,
+    )
+    shown = marked.grouped()
+    assert shown.first.tokens == (*found.first.tokens[:3], "bridge ×3")
+    assert shown.second.tokens == found.second.tokens
+    np.testing.assert_allclose(shown.matrix[3], found.matrix[3:].sum(axis=0), rtol=1e-6)
+    assert shown.completeness_error == pytest.approx(found.completeness_error, abs=1e-6)
+    # What is gained without all of them is known only where nothing else is sticky.
+    assert shown.first.parts[3].deletion == (None if again else pytest.approx(-0.25))
+    assert "bridge ×3" in similarity_page(marked)

@@ -55,6 +55,7 @@ def test_a_verified_repair_is_used_and_not_written_again(run_copy, passed, first
     found = steps(read_content(run_copy))
     assert [step.command.split()[1] for step in found] == [first, "scan", "clean", "check"]
     assert ("written on 2026-01-01 and verified" in stickytoken.report(run_copy)) is bool(passed)
+    assert f"stickytoken {first} " in planted.command("show", run_copy).stderr
 
 
 def test_commands_and_their_options_exist(run, clean_run):

@@ -18,7 +18,7 @@ def flat(text):
 
 
 def test_the_questions_of_a_reader_have_a_command_each():
-    parts = re.split(r"^## ", README, flags=re.MULTILINE)[1:6]
+    parts = re.split(r"^## ", README, flags=re.MULTILINE)[:5]
     assert [len(shown(part)) for part in parts] == [1] * 5
 
 
@@ -36,8 +36,7 @@ def test_the_figures_of_the_picture_are_those_of_the_result():
 def test_what_is_said_of_minilm_is_what_the_run_found():
     (headline, *_) = COMMANDS["stickytoken detect all-MiniLM-L6-v2"]["stdout"]
     assert "has no sticky tokens" in headline
-    assert "moves unrelated texts together by 0.3 standard deviations" in headline
-    assert '"promptly", moves unrelated texts together by 0.3 standard deviations' in flat(README)
+    assert headline in README
     assert "all 23,699 of 23,699 available tokens" in README
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from shlex import quote
 from typing import Any
@@ -110,6 +110,25 @@ class Why:
             pairs.append(TokenPair(row, column, one.text, other.text, value, sticky))
         return pairs
 
+    def grouped(self) -> Why:
+        """Return it with neighbouring copies of a sticky token as one part, as people read it.
+
+        The deletion of such a part is that of all copies, where no other part of the texts is sticky.
+        """
+        sticky = sum(part.sticky for text in (self.first, self.second) for part in text.parts)
+        effect = None if self.without_sticky is None else self.without_sticky - self.similarity
+        (first, rows), (second, columns) = (
+            _grouped(text, sticky, effect) for text in (self.first, self.second)
+        )
+        return replace(
+            self,
+            first=first,
+            second=second,
+            matrix=np.add.reduceat(np.add.reduceat(self.matrix, rows, axis=0), columns, axis=1),
+            first_reference=np.add.reduceat(self.first_reference, rows),
+            second_reference=np.add.reduceat(self.second_reference, columns),
+        )
+
     def document(self, top: int = 10) -> dict[str, Any]:
         """Return JSON values."""
         return {
@@ -128,6 +147,29 @@ class Why:
             "first_reference": self.first_reference.tolist(),
             "second_reference": self.second_reference.tolist(),
         }
+
+
+def _grouped(text: ReadText, sticky: int, effect: float | None) -> tuple[ReadText, list[int]]:
+    """Return a text with its groups of copies as parts, and where each begins."""
+    groups: list[list[Part]] = []
+    for part in text.parts:
+        if part.sticky and groups and groups[-1][0].token_ids == part.token_ids:
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    parts = [
+        Part(
+            f"{each[0].text} \N{MULTIPLICATION SIGN}{len(each)}",
+            each[0].token_ids * len(each),
+            True,
+            effect if len(each) == sticky else None,
+        )
+        if len(each) > 1
+        else each[0]
+        for each in groups
+    ]
+    starts = np.cumsum([0, *(len(each) for each in groups[:-1])]).tolist()
+    return replace(text, parts=tuple(parts)), starts
 
 
 # A part in this share of the strongest pairs joins the texts by itself.

@@ -253,6 +253,7 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
                 progress=_step(progress),
             )
         answer, *more = reversed(sentences(found, _PAIRS))
+        found = found.grouped()
         pairs, rows = found.strongest(_PAIRS), shaded_rows(found)
         return [ui.render("why.html.j2", said=answer, more=more[::-1], found=found, pairs=pairs, rows=rows)]
 

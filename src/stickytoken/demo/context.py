@@ -239,10 +239,12 @@ class AppContext:
         return kept or list(self.corpus.texts)
 
     def verdict_of(self, token_id: int) -> str | None:
-        if self.run is None:
+        """Say what the run calls a token, and why it is flagged; None without a verdict."""
+        rows = [] if self.run is None else self.run.tokens.filter(token_id=token_id).to_dicts()
+        if not rows or rows[0]["verdict"] is None:
             return None
-        found = self.run.tokens.filter(token_id=token_id)["verdict"]
-        return found[0] if len(found) else None
+        reason = rows[0].get("reason")
+        return f"{rows[0]['verdict']} in the run{f': {reason}' if reason else ''}"
 
 
 def make_context(

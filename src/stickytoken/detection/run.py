@@ -604,9 +604,10 @@ class NextStep(NamedTuple):
     command: str  # the command line; names in capitals are for the user to fill in
 
 
-def next_steps(run: Run) -> tuple[NextStep, ...]:
+def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     """Return what a user of the model can do about what the run found.
 
+    A verified repair, of which the date is given, is used instead of written again.
     Rows of a vocabulary can be repaired only where sentence-transformers loads the model by itself; behind
     an endpoint or a prompt, documents are what can be cleaned.
     """
@@ -623,11 +624,18 @@ def next_steps(run: Run) -> tuple[NextStep, ...]:
     loading = run.record.model.loading
     if loading is not None and (loading.endpoint is not None or loading.layer is not None):
         return NextStep(found, find), clean
-    return (
-        NextStep(
+    if repaired is None:
+        first = NextStep(
             "write a repaired, verified copy of the model, then encode your documents with it",
             f"stickytoken repair {folder} --out FOLDER",
-        ),
+        )
+    else:
+        first = NextStep(
+            f"encode your documents again with the repaired copy, written on {repaired} and verified",
+            "stickytoken embed FOLDER --input DOCUMENTS --out VECTORS",
+        )
+    return (
+        first,
         NextStep(f"{found}, if the model has to stay", find),
         clean,
         NextStep("check the model that you ship, in CI", "stickytoken check FOLDER"),

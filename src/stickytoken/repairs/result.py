@@ -425,6 +425,11 @@ def keep_copy(run: Path, record: RepairRecord) -> None:
     ResultFolder(folder).write_record(REPAIR_FILE, record)
 
 
+def last_verified(records: Sequence[RepairRecord]) -> str | None:
+    """Return the date of the latest repair; None if it is not verified, or there is none."""
+    return records[0].started[:10] if records and records[0].verified else None
+
+
 def repairs_in(run: Path) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
     """Read the records of repairs in a run folder; see `measurements_in`."""
     return measurements_in(

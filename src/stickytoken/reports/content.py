@@ -22,7 +22,7 @@ from stickytoken.methods.base import AnyMethod, PlanRecord, StoredSettings
 from stickytoken.methods.entry import Column, Distribution, Fact, Moved, Scale, Scatter
 from stickytoken.methods.registry import method_named
 from stickytoken.repairs.documents import mean_curves
-from stickytoken.repairs.result import RepairRecord, repairs_in, token_rows
+from stickytoken.repairs.result import RepairRecord, last_verified, repairs_in, token_rows
 from stickytoken.reports.figures import effects
 from stickytoken.reports.figures import run as run_figures
 from stickytoken.reports.figures.explanation import explanation_figures
@@ -265,21 +265,8 @@ def meaning(content: RunContent) -> str | None:
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
-    """Return what to do about the verdicts; nothing for an unfinished run.
-
-    Where a verified repair is there, it is used instead of written again.
-    """
-    if content.run is None:
-        return ()
-    found = next_steps(content.run)
-    if content.repairs and content.repairs[0].verified and found[0].command.startswith("stickytoken repair"):
-        made = content.repairs[0].started[:10]
-        use = NextStep(
-            f"encode your documents again with the repaired copy, which was written on {made} and verified",
-            "stickytoken embed FOLDER --input DOCUMENTS --out VECTORS",
-        )
-        return use, *found[1:]
-    return found
+    """Return what to do about the verdicts; nothing for an unfinished run."""
+    return () if content.run is None else next_steps(content.run, last_verified(content.repairs))
 
 
 # Only the latest measurements and repairs are shown.
@@ -311,10 +298,9 @@ def notes(content: RunContent) -> list[str]:
         failed = [check for check in checks if not check.passed]
         start = f"repair {record.identity[:12]}"
         found += [f"{start}: {check.name} FAILED: {check.finding}" for check in failed]
-    if repairs and repairs[0].verified:
+    if (made := last_verified(repairs)) is not None:
         found.append(
-            f"a repaired copy of the model was written on {repairs[0].started[:10]} and verified: encode "
-            "your documents with it"
+            f"a repaired copy of the model was written on {made} and verified: encode your documents with it"
         )
     if len(repairs) > MOST_REPAIRS:
         found.append(f"only the latest {MOST_REPAIRS} of {len(repairs)} repairs are shown")

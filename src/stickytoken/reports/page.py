@@ -130,14 +130,15 @@ _DEEPEST = 0.55
 
 def similarity_page(found: Why, top: int = 10) -> str:
     """Return one self-contained HTML page: findings in words, strongest pairs, the matrix, deletions."""
+    shown = found.grouped()
     return render(
         "similarity.html.j2",
         [],
         title=found.model,
-        found=found,
+        found=shown,
         lines=sentences(found, top),
-        pairs=found.strongest(top),
-        rows=shaded_rows(found),
+        pairs=shown.strongest(top),
+        rows=shaded_rows(shown),
     )
 
 

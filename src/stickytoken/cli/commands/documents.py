@@ -66,7 +66,7 @@ def scan(
         workers: Number of processes that search documents. Default: one per core.
         folder: Folder of the scan, where an interrupted one continues. Default: scan-<identity> in the run
             folder, where report finds it.
-        out: File for the results instead of stdout: .json, .csv or .sarif.
+        out: File for the results instead of stdout (.json, .csv or .sarif), or a folder for the scan.
         output_format: Print a summary with the worst documents, one JSON document, or all documents with
             findings as CSV or SARIF. Default: by the ending of --out, else table.
         limit: Maximum number of documents to list in a table.
@@ -86,7 +86,11 @@ def scan(
         endings = {f".{each}": each for each in ScanFormat if each is not ScanFormat.TABLE}
         output_format = ScanFormat.TABLE if out is None else endings.get(out.suffix, ScanFormat.TABLE)
     if output_format is ScanFormat.TABLE and out is not None:
-        raise InputError(f"--out {str(out)!r} names no format: end it in .json, .csv or .sarif")
+        if out.suffix or folder is not None:
+            raise InputError(
+                f"--out {str(out)!r} names no format: end it in .json, .csv or .sarif, or pass a folder"
+            )
+        folder, out = out, None
     opened = stickytoken.open_run(run)
     folder = folder or default_out(opened, documents, ScanOptions(**chosen))
     require_writable(folder)

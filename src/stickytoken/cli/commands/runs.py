@@ -294,6 +294,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
         console.print_json(run.summary())
         return
     from stickytoken.detection.run import next_steps
+    from stickytoken.repairs.result import last_verified, repairs_in
 
     first, *others = run.method.lines(run)
     console.print_line(first)
@@ -314,7 +315,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     console.print_line(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")
     for note in run.method.notes(run):
         console.inform(f"note: {note}")
-    step = next_steps(run)[0]
+    step = next_steps(run, last_verified(repairs_in(run.path)[0]))[0]
     console.inform(f"next, to {step.purpose}: {step.command}")
 
 
@@ -376,7 +377,10 @@ def published(
         else:
             columns = [column for column in _TOKENS if column.key in listed.columns]
             console.print_columns(
-                f"{facts['sticky']} published sticky tokens of {facts['model']}", columns, listed
+                f"{facts['sticky']} published sticky {'token' if facts['sticky'] == 1 else 'tokens'} of "
+                f"{facts['model']}",
+                columns,
+                listed,
             )
             console.print_line(
                 f"{facts['available']:,} of {facts['vocabulary']:,} entries available, "

@@ -232,6 +232,7 @@ def why(
         return
     for line in tell(found, top):
         console.print_line(line)
+    found = found.grouped()
     pairs = [
         (pair.first_text, pair.second_text, pair.value, "yes" if pair.sticky else "")
         for pair in found.strongest(top)

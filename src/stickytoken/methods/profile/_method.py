@@ -175,11 +175,9 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         scope = "all" if whole else "a selection of"
         # Random tokens are measured beside a selection; the texts they take are not texts of its tokens.
         spent = f"{result.texts_per_token:g} texts per token" if whole else "random tokens measured with them"
-        highest = (
-            ""
-            if (token := self._highest(run)) is None
-            else (f", {visible(repr(token['token']))} by {self._moved(run, token['lift']):.1f} SD more")
-        )
+        token, highest = self._highest(run), ""
+        if token is not None and (deviations := self._moved(run, token["lift"])) >= _SHOWN:
+            highest = f", {visible(repr(token['token']))} by {deviations:.1f} SD more"
         found = [
             self.headline(run),
             f"method profile, {scope} {result.looked_at:,} of {run.available:,} available tokens; "

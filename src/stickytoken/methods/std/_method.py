@@ -132,7 +132,8 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
     def _finding(self, run: Run) -> str:
         count = run.result.sticky
         found = f"{count or 'No'} sticky {'token' if count == 1 else 'tokens'}"
-        return f"{found} among {run.result.candidates} validated candidates."
+        among = "candidate" if run.result.candidates == 1 else "candidates"
+        return f"{found} among {run.result.candidates} validated {among}."
 
     def lines(self, run: Run) -> list[str]:
         result = run.result
