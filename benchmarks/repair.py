@@ -27,7 +27,7 @@ from stickytoken.insertion import Token
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import RecheckJob, Tokens
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
-from stickytoken.methods.profile.verdict import recheck
+from stickytoken.methods.profile.other_texts import recheck
 from stickytoken.repairs import Repair
 from stickytoken.vocabulary import categorize
 

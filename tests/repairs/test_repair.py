@@ -19,7 +19,7 @@ from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import RecheckJob
-from stickytoken.methods.profile.verdict import recheck
+from stickytoken.methods.profile.other_texts import recheck
 from stickytoken.repairs import repair
 from stickytoken.repairs.repair import neighbours_of, used_texts
 from stickytoken.repairs.result import DOCUMENT_FILE, REPAIR_FILE

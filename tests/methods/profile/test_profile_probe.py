@@ -16,7 +16,7 @@ from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.methods.probes import SYMPTOM_COPIES
-from stickytoken.methods.profile._judging import ProfileEvidence
+from stickytoken.methods.profile._run import ProfileEvidence
 from stickytoken.methods.registry import entries
 
 STICKY, RIVER, UNAVAILABLE = 34, 55, 5  # "!", "river", "[unused0]"

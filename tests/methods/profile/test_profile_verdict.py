@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stickytoken.methods.entry import SEVERITY_BOUNDS, Verdict
-from stickytoken.methods.profile._judging import moves_up
 from stickytoken.methods.profile.estimates import TokenEstimates
+from stickytoken.methods.profile.other_texts import moves_up
 from stickytoken.methods.profile.verdict import (
     LEAST_NULL_TOKENS,
     UNIVERSAL_SHARE,

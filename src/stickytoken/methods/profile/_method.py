@@ -9,50 +9,25 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from stickytoken.methods.base import EvidencePanel, FinishedRun, Job, Method, StoredSettings, evidence_panel
-from stickytoken.methods.entry import (
-    SEVERITY_BOUNDS,
-    Column,
-    Distribution,
-    Fact,
-    Figure,
-    PlanTexts,
-    ProbeTable,
-    Scale,
-    Scatter,
-    Severity,
-    Verdict,
-    severity_counts,
-)
+from stickytoken.methods import base, entry
+from stickytoken.methods.base import Job, Method
 from stickytoken.methods.probes import SYMPTOM_CARRIERS
-from stickytoken.methods.profile._judging import ProfileEvidence, judge_corpus, probe_profile, require_judging
-from stickytoken.methods.profile._run import plan_profile, run_profile
-from stickytoken.methods.profile.anchors import (
-    ProfilePlanRecord,
-    ProfileResultRecord,
-    ProfileSettings,
-    anchor_panel,
-)
+from stickytoken.methods.profile import _run, anchors, other_texts
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.profile.verdict import (
-    LATER_COLUMNS,
-    MEASURED_COLUMNS,
-    is_character,
-    recheck,
-    share_erased,
-)
+from stickytoken.methods.profile.verdict import LATER_COLUMNS, MEASURED_COLUMNS, is_character, share_erased
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.validation import visible
 
-Run: TypeAlias = FinishedRun[ProfilePlanRecord, ProfileResultRecord]
+Run: TypeAlias = base.FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 
-_LIFT = Column("lift", "lift", 4)
-_CONTRACTION = Column("contraction", "contraction", 2)
-_INTERVAL = (_LIFT, Column("lift_low", "low", 4), Column("lift_high", "high", 4))
-_SEVERITY = Column("severity", "severity")
-_UNIVERSALITY = Column("universality", "universality", 2)
-_REASON = Column("reason", "reason")
+_LIFT = entry.Column("lift", "lift", 4)
+_CONTRACTION = entry.Column("contraction", "contraction", 2)
+_INTERVAL = (_LIFT, entry.Column("lift_low", "low", 4), entry.Column("lift_high", "high", 4))
+_SEVERITY = entry.Column("severity", "severity")
+_UNIVERSALITY = entry.Column("universality", "universality", 2)
+_REASON = entry.Column("reason", "reason")
 _SHOWN_COPIES = (0, 1, 2, 4, 8, 16, 32)
 # A note on single characters needs so many of them, and of others, beyond this quantile of the others.
 _LEAST_COMPARED, _NEARLY_ALL, _MANY = 50, 0.99, 0.1
@@ -94,16 +69,16 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     reported = (
         _SEVERITY,
         _REASON,
-        Column("sd", "SD", 2),
+        entry.Column("sd", "SD", 2),
         *_INTERVAL,
         _UNIVERSALITY,
         _CONTRACTION,
-        Column("validation_rate", "validation rate", 2),
-        Column("q_value", "q value", 4),
-        Column("lift_words", "lift on single words", 4),
+        entry.Column("validation_rate", "validation rate", 2),
+        entry.Column("q_value", "q value", 4),
+        entry.Column("lift_words", "lift on single words", 4),
     )
     ranked_by = _LIFT
-    verdicts = tuple(Verdict)
+    verdicts = tuple(entry.Verdict)
     judges_corpora = True
     uses_topics = True
     uses_whole_vectors = True
@@ -112,34 +87,41 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     )
     glossary = _GLOSSARY
 
-    make_plan = staticmethod(plan_profile)
-    compute = staticmethod(run_profile)
-    probe = staticmethod(probe_profile)
-    require_judging = staticmethod(require_judging)
-    judge = staticmethod(judge_corpus)
-    recheck = staticmethod(recheck)
+    make_plan = staticmethod(_run.plan_profile)
+    compute = staticmethod(_run.run_profile)
+    probe = staticmethod(_run.probe_profile)
+    require_judging = staticmethod(other_texts.require_judging)
+    judge = staticmethod(other_texts.judge_corpus)
+    recheck = staticmethod(other_texts.recheck)
 
-    def evidence_panel(self, job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidencePanel:
-        anchors = anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
+    def evidence_panel(self, job: Job[ProfileSettings], plan: ProfilePlanRecord) -> base.EvidencePanel:
+        panel = anchors.anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
         texts = self.texts(plan).anchors
-        return evidence_panel(job, plan.carriers[:SYMPTOM_CARRIERS], texts, anchors, plan.unrelated_below)
+        return base.evidence_panel(job, plan.carriers[:SYMPTOM_CARRIERS], texts, panel, plan.unrelated_below)
 
-    def texts(self, plan: ProfilePlanRecord) -> PlanTexts:
+    def texts(self, plan: ProfilePlanRecord) -> entry.PlanTexts:
         anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
-        return PlanTexts(plan.carriers, anchors, by_topic=True)
+        return entry.PlanTexts(plan.carriers, anchors, by_topic=True)
 
     def token_effects(self, run: Run) -> TokenEffects:
         return read_effects(run.path).of(Round.SCREEN)
 
     def headline(self, run: Run) -> str:
         name, sticky = run.model_name, run.sticky
-        if sticky.is_empty():
-            scope = "" if run.result.looked_at == run.available else " among those measured"
-            return f"{name} has no sticky tokens{scope}{self._strongest(run)}."
-        grades = ", ".join(f"{count} {grade}" for grade, count in severity_counts(sticky).items() if count)
-        tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
-        found = f"{name} has {len(sticky)} {tokens} ({grades})"
-        return f"{found}: {self._done(run, sticky.row(0, named=True))}."
+        if not sticky.is_empty():
+            counts = entry.severity_counts(sticky).items()
+            grades = ", ".join(f"{count} {grade}" for grade, count in counts if count)
+            tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
+            return (
+                f"{name} has {len(sticky)} {tokens} ({grades}): {self._done(run, sticky.row(0, named=True))}."
+            )
+        scope = "" if run.result.looked_at == run.available else " among those measured"
+        strongest = ""
+        if (token := self._highest(run)) is not None:
+            strongest = "; none of them moves unrelated texts together more than an ordinary token does"
+            if self._moved(run, token["lift"]) >= _SHOWN:
+                strongest = f"; for scale, {self._done(run, token, ', the strongest,')}"
+        return f"{name} has no sticky tokens{scope}{strongest}."
 
     def _done(self, run: Run, row: dict[str, Any], who: str = "") -> str:
         """Say what copies of a token do to a text, to the rank of a document, or else to similarities."""
@@ -154,13 +136,6 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             more = f"{lift:.1f} SD more than those of an ordinary token do"
             return f"copies of {token} lift unrelated texts by {more}"
         return moved.sentence(token)
-
-    def _strongest(self, run: Run) -> str:
-        if (token := self._highest(run)) is None:
-            return ""
-        if self._moved(run, token["lift"]) < _SHOWN:
-            return "; none of them moves unrelated texts together more than an ordinary token does"
-        return f"; for scale, {self._done(run, token, ', the strongest,')}"
 
     def _highest(self, run: Run) -> dict[str, Any] | None:
         known = run.tokens.filter(pl.col("lift").is_not_null()).sort("lift", descending=True)
@@ -243,12 +218,12 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             "they are compared with one another, and flagged only if they stand out among themselves"
         )
 
-    def key_facts(self, run: Run) -> list[Fact]:
+    def key_facts(self, run: Run) -> list[entry.Fact]:
         result = run.result
         highest = run.tokens.select("lift").max().item()
         smallest = run.settings.number("smallest_effect")
         whose = "the worst token" if len(run.sticky) else "the token that lifts most"
-        topical = Fact(
+        topical = entry.Fact(
             f"{result.topical:,}",
             "topical token, which lifts only texts about its own subject"
             if result.topical == 1
@@ -260,17 +235,17 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         losses = []
         if (ordinary := result.ordinary_contraction) is not None and isinstance(erased, float):
             meaning = f"of a text erased by the token that erases most; by an ordinary token, {ordinary:.0%}"
-            losses = [Fact(f"{erased:.0%}", meaning)]
+            losses = [entry.Fact(f"{erased:.0%}", meaning)]
         return [
             *losses,
-            Fact(
+            entry.Fact(
                 f"{self._moved(run, highest):.1f} SD",
                 f"lift of {whose}, beyond an ordinary token's; it always matters from {smallest:g} SD",
             ),
             topical,
         ]
 
-    def how(self, settings: StoredSettings) -> str:
+    def how(self, settings: base.StoredSettings) -> str:
         return (
             "Copies of every token were put into short texts (carriers), at their beginning, their end and "
             f"between their words, {settings.text('copies')} at a time. Each text was compared with texts of "
@@ -287,19 +262,19 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         found = {name: getattr(plan, name) for name in numbers}
         return found | {name: len(getattr(plan, name)) for name in lists}
 
-    def scale(self, run: Run) -> Scale:
-        return Scale(
+    def scale(self, run: Run) -> entry.Scale:
+        return entry.Scale(
             run.result.ordinary_lift,
             run.plan.similarity_spread,
             run.settings.number("confidence"),
-            SEVERITY_BOUNDS[Severity.SERIOUS],
+            entry.SEVERITY_BOUNDS[entry.Severity.SERIOUS],
         )
 
-    def figures(self, run: Run) -> list[Figure]:
+    def figures(self, run: Run) -> list[entry.Figure]:
         ordinary = run.result.ordinary_lift
         matters = ordinary + run.settings.number("smallest_effect") * run.plan.similarity_spread
         return [
-            Distribution(
+            entry.Distribution(
                 "lift-distribution",
                 "Lifts over the vocabulary",
                 _LIFT,
@@ -310,7 +285,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
                 "topical if on only some. One that lifts at least half as much is flagged if ordinary tokens "
                 "never do, over all texts or on one kind of text.",
             ),
-            Scatter(
+            entry.Scatter(
                 "lift-contraction",
                 "Lift against contraction",
                 _LIFT,
@@ -322,11 +297,11 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             ),
         ]
 
-    def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
+    def probe_lines(self, probed: Sequence[_run.ProfileEvidence]) -> list[entry.ProbeTable | str]:
         first = probed[0]
         measured = ("lift", "lift_low", "lift_high", "universality", "severity", "verdict")
         return [
-            ProbeTable(
+            entry.ProbeTable(
                 "Lift: mean rise of the similarity of unrelated texts",
                 ("id", "token", "category", "lift", "low", "high", "universality", "severity", "verdict"),
                 list(map(attrgetter("token_id", "token", "category", *measured), probed)),
@@ -338,14 +313,14 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             f"the model's mean similarity is {first.mean_similarity:.4f}.",
         ]
 
-    def _curves(self, evidence: Sequence[ProfileEvidence], side: str) -> ProbeTable | str:
+    def _curves(self, evidence: Sequence[_run.ProfileEvidence], side: str) -> entry.ProbeTable | str:
         curve = evidence[0].curve
         if not getattr(curve, side):
             return f"No pair of these texts lies {side} the model's mean similarity."
         places = [place for place, copies in enumerate(curve.copies) if copies in _SHOWN_COPIES]
         rows = [(each.token, getattr(each.curve, side)) for each in evidence]
         rows.append(("(ordinary tokens)", getattr(curve, f"ordinary_{side}")))
-        return ProbeTable(
+        return entry.ProbeTable(
             f"Similarity of pairs {side} the mean similarity, by number of copies",
             ("token", *(str(curve.copies[place]) for place in places)),
             [(token, *(values[place] for place in places)) for token, values in rows if values],

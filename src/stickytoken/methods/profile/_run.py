@@ -3,170 +3,113 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.encoders.views import View, Views, views_of
+from stickytoken.errors import InputError
+from stickytoken.insertion import Placement
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.base import (
-    DIMENSION_TOKENS_FILE,
-    DIMENSIONS_FILE,
-    DimensionRecord,
-    DimensionsRecord,
-    FolderRunner,
-    Job,
-    Outcome,
-    StageRunner,
-)
+from stickytoken.methods import base, probes
+from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.entry import severity_counts
-from stickytoken.methods.probes import AnchorPanel
-from stickytoken.methods.profile.anchors import (
-    ProfilePlanRecord,
-    ProfileResultRecord,
-    ProfileSettings,
-    anchor_panels,
-    representative_carriers,
-    typical_carriers,
-)
-from stickytoken.methods.profile.estimates import (
-    Ids,
-    Measurements,
-    estimate,
-    kept_effects,
-    lifts_of,
-    round_measurements,
-    together,
-    write_effects,
-)
-from stickytoken.methods.profile.plan import (
-    ProfileStage,
-    Round,
-    cells,
-    highest,
-    make_profile_plan,
-    round_stage,
-    screening_carriers,
-    tokens_to_confirm,
-)
-from stickytoken.methods.profile.verdict import Findings, decide, embedding_matrix, erasures
+from stickytoken.methods.profile import anchors, estimates
+from stickytoken.methods.profile import plan as planning
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord, ProfileSettings
+from stickytoken.methods.profile.estimates import Ids, Measurements
+from stickytoken.methods.profile.plan import Round, cells, round_stage
+from stickytoken.methods.profile.verdict import Findings, Measured, decide, erasures
 
 # Every further view adds at least this share of the number of tokens that whole vectors choose.
 _OF_A_VIEW = 0.15
+# Number of ordinary tokens behind the curve that a probed token is compared with.
+_ORDINARY_TOKENS = 8
 
 
 def plan_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> ProfilePlanRecord:
-    return make_profile_plan(
-        job.encoder, job.settings, job.sentences, job.vocabulary.available, progress, views=job_views(job)
+    available = job.vocabulary.available
+    return planning.make_profile_plan(
+        job.encoder, job.settings, job.sentences, available, progress, views=_views(job)
     )
 
 
+def _views(job: Job[ProfileSettings]) -> Views:
+    return views_of(job.encoder, job.settings.dimensions, job.settings.layers)
+
+
 def run_profile(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: FolderRunner
-) -> Outcome[ProfileResultRecord]:
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
+) -> base.Outcome[ProfileResultRecord]:
     """Run the rounds into a run folder, and sum up what they found."""
-    views, ids = job_views(job), [token.id for token in job.tokens]
-    every = measure_views(job, plan, run, views)
-    measured = every[views.own]
-    found = findings(job, plan, vocabulary, measured)
-    write_effects(run.folder, kept_effects(measured.rounds))
+    views, ids = _views(job), np.array([token.id for token in job.tokens])
+    every = _measure(job, plan, run, views)
+    found: dict[View, Findings] = {}
+    for view in dict.fromkeys([views.own, *views.asked]):
+        judged = _judged(every[view])
+        found[view] = judged._replace(tokens=judged.tokens.filter(pl.col("token_id").is_in(ids)))
+        effects = estimates.kept_effects(every[view].rounds)
+        estimates.write_effects(run.folder, effects, None if view == views.own else view)
     if views.asked:
-        by_view = {views.own: found}
-        for view in dict.fromkeys(views.asked):
-            if view != views.own:
-                by_view[view] = findings(job, plan.seen_in(view), vocabulary, every[view])
-                write_effects(run.folder, kept_effects(every[view].rounds), view)
-        _write_views(run.folder, by_view, plan, ids)
-    tokens = found.tokens.filter(pl.col("token_id").is_in(ids))
-    cost = run.cost
+        _write_views(run.folder, every, found)
+    own, tokens, measured = found[views.own], found[views.own].tokens, every[views.own]
+    cost, last = run.cost, measured.rounds[Round.CONFIRM if job.settings.adaptive else Round.SCREEN]
     result = ProfileResultRecord(
         looked_at=len(ids),
-        candidates=len(measured.candidates),
+        candidates=int(np.isin(last.ids, ids).sum()),
         sticky=int((tokens["verdict"] == "sticky").sum()),
         topical=int((tokens["verdict"] == "topical").sum()),
-        ordinary_lift=found.ordinary_lift,
-        ordinary_spread=found.ordinary_spread,
-        ordinary_contraction=found.ordinary_contraction,
+        ordinary_lift=own.ordinary_lift,
+        ordinary_spread=own.ordinary_spread,
+        ordinary_contraction=own.ordinary_contraction,
         erasing=int(tokens["erases"].sum()),
-        empirical_null=found.empirical_null,
+        empirical_null=own.empirical_null,
         screening_carriers=measured.carriers,
         texts_per_token=round(cost.sequences / len(ids), 2),
         sequences=cost.sequences,
         seconds=round(cost.seconds, 1),
     )
-    return Outcome(tokens, result)
-
-
-def job_views(job: Job[ProfileSettings]) -> Views:
-    return views_of(job.encoder, job.settings.dimensions, job.settings.layers)
+    return base.Outcome(tokens, result)
 
 
 def _write_views(
-    folder: ResultFolder, found: Mapping[View, Findings], plan: ProfilePlanRecord, ids: Sequence[int]
+    folder: ResultFolder, every: Mapping[View, Measured], found: Mapping[View, Findings]
 ) -> None:
     tables, records = [], []
-    for view, each in found.items():
-        tokens, seen = each.tokens.filter(pl.col("token_id").is_in(ids)), plan.seen_in(view)
-        spread = seen.similarity_spread
-        lifts = (tokens["lift"].to_numpy() - each.ordinary_lift) / spread
-        tables.append(
-            tokens.select(
-                pl.lit(view.layer, dtype=pl.Int64).alias("layer"),
-                pl.lit(view.dimension, dtype=pl.Int64).alias("dimension"),
-                pl.all(),
-            )
-        )
+    for view, judged in found.items():
+        tokens, plan = judged.tokens, every[view].plan
+        lifts = (tokens["lift"].to_numpy() - judged.ordinary_lift) / plan.similarity_spread
+        layer, dimension = (pl.lit(each, dtype=pl.Int64) for each in (view.layer, view.dimension))
+        tables.append(tokens.select(layer.alias("layer"), dimension.alias("dimension"), pl.all()))
         records.append(
-            DimensionRecord(
+            base.DimensionRecord(
                 layer=view.layer,
                 dimension=view.dimension,
                 sticky=int((tokens["verdict"] == "sticky").sum()),
                 topical=int((tokens["verdict"] == "topical").sum()),
                 **severity_counts(tokens),
-                similarity_spread=spread,
-                ordinary_lift=each.ordinary_lift,
-                ordinary_sd=each.ordinary_spread / spread,
+                similarity_spread=plan.similarity_spread,
+                ordinary_lift=judged.ordinary_lift,
+                ordinary_sd=judged.ordinary_spread / plan.similarity_spread,
                 largest_sd=float(np.max(lifts)) if len(lifts) else None,
-                mean_similarity=seen.mean_similarity,
-                ordinary_contraction=each.ordinary_contraction,
+                mean_similarity=plan.mean_similarity,
+                ordinary_contraction=judged.ordinary_contraction,
             )
         )
-    folder.write_table(DIMENSION_TOKENS_FILE, pl.concat(tables))
-    folder.write_record(DIMENSIONS_FILE, DimensionsRecord(views=records))
+    folder.write_table(base.DIMENSION_TOKENS_FILE, pl.concat(tables))
+    folder.write_record(base.DIMENSIONS_FILE, base.DimensionsRecord(views=records))
 
 
-class Measured(NamedTuple):
-    """What the rounds measured in one view."""
-
-    # The first round and, if there is one, the last, which has the pilot's tokens too.
-    rounds: dict[Round, Measurements]
-    panel: AnchorPanel
-    carriers: list[int]  # places in the plan of the first round's carriers
-    candidates: Ids  # tokens that were asked for and reached the last round
-
-
-def findings(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, measured: Measured
-) -> Findings:
-    rounds, panel, carriers, _ = measured
-    available = len(job.vocabulary.available)
-    found = decide(
-        vocabulary,
-        available,
-        rounds,
-        plan,
-        _unselected(job, plan),
-        job.settings,
-        panel,
-        embedding_matrix(job.encoder),
-    )
-    # The precision behind each token's numbers: the last round has the model's own.
+def _judged(measured: Measured) -> Findings:
+    """Judge the tokens; add the precision behind their numbers, and the copies that the tokenizer saw."""
+    job, rounds = measured.job, measured.rounds
+    found = decide(measured)
+    # The last round has the model's own precision.
     own = job.encoder.identity.dtype
     early = str(job.settings.screen_precision or own)
     last = rounds[Round.CONFIRM].ids.tolist() if Round.CONFIRM in rounds else []
@@ -175,11 +118,12 @@ def findings(
     # How many of the planned copies the tokenizer saw, in the last round of each token.
     first = rounds[Round.SCREEN]
     if first.seen is not None:
-        copies = np.array([cell.copies for cell in cells(job.settings, len(plan.carriers))], dtype=np.float64)
-        few = np.array(carriers)
-        rest = np.setdiff1d(np.arange(len(copies)), few)
-        shares = np.full(len(first.ids), np.nan)
-        for each, places in zip(rounds.values(), (few, rest), strict=False):
+        planned = cells(job.settings, len(measured.plan.carriers))
+        copies = np.array([cell.copies for cell in planned], dtype=np.float64)
+        few, shares = np.array(measured.carriers), np.full(len(first.ids), np.nan)
+        for each, places in zip(
+            rounds.values(), (few, np.setdiff1d(np.arange(len(copies)), few)), strict=False
+        ):
             if each.seen is not None:
                 seen = np.minimum(each.seen, copies[places]).sum(axis=1)
                 shares[first.rows(each.ids)] = seen / copies[places].sum()
@@ -187,10 +131,10 @@ def findings(
     return found._replace(tokens=tokens)
 
 
-def measure_views(
+def _measure(
     job: Job[ProfileSettings],
     plan: ProfilePlanRecord,
-    run: StageRunner,
+    run: base.StageRunner,
     views: Views,
     confirm_all: bool = False,
 ) -> dict[View, Measured]:
@@ -201,139 +145,187 @@ def measure_views(
     """
     # A probe may name tokens that cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
-    wanted, unselected = np.array([token.id for token in job.tokens]), _unselected(job, plan)
-    in_views = [views.own, *views.further]
-    found_panels = anchor_panels(views.reading(job.encoder), in_views, plan, job.vocabulary.available)
-    panels = dict(zip(in_views, found_panels, strict=True))
+    wanted = unselected = np.array([token.id for token in job.tokens])
+    if job.restricted:
+        unselected = np.union1d(wanted, plan.reference) if job.sampled else np.array(plan.reference)
+    in_views, reading = (views.own, *views.further), views.reading(job.encoder)
+    found = anchors.anchor_panels(reading, in_views, plan, job.vocabulary.available)
+    panels = dict(zip(in_views, found, strict=True))
 
     def measure(step: Round, ids: Ids, places: list[int]) -> dict[View, Measurements]:
-        stage = _stage(job, plan, views, panels, step, places)
+        stage = round_stage(job.encoder, job.settings, plan, panels[views.own], step, places)
+        if views.further:
+            lower = reading
+            if stage.precision is not None:
+                lower = require_ids(reading, f"screening in {stage.precision}").at(stage.precision)
+            vectors = lower.encode([plan.carriers[place] for place in places])
+            further = [
+                (view, panels[view].against(view.units(vectors), plan.seen_in(view).unrelated_below))
+                for view in views.further
+            ]
+            stage = replace(stage, layers=views.layers, further=tuple(further))
         rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
         return {
-            view: round_measurements(rows, stage, job.encoder, None if view == views.own else view)
-            for view in panels
+            view: estimates.round_measurements(rows, stage, job.encoder, None if view == views.own else view)
+            for view in in_views
         }
+
+    def measured(view: View, carriers: list[int], rounds: dict[Round, Measurements]) -> Measured:
+        return Measured(job, plan.seen_in(view), panels[view], unselected, carriers, rounds)
 
     every = list(range(len(plan.carriers)))
     if not job.settings.adaptive:
         screened = measure(Round.SCREEN, np.union1d(wanted, unselected), every)
-        return {
-            view: Measured({Round.SCREEN: found}, panels[view], every, wanted)
-            for view, found in screened.items()
-        }
+        return {view: measured(view, every, {Round.SCREEN: each}) for view, each in screened.items()}
     late = np.array(plan.late_reference)
     pilot = measure(Round.PILOT, late, every)
     few = _few_carriers(job, plan, pilot[views.whole])
     rest = [place for place in every if place not in few]
     screened = measure(Round.SCREEN, np.union1d(wanted, unselected), few)
-    chosen = dict.fromkeys(screened, wanted) if confirm_all else _chosen(job, plan, views, screened, panels)
+    chosen = dict.fromkeys(in_views, wanted)
+    if not confirm_all:
+        first = {view: measured(view, few, {Round.SCREEN: each}) for view, each in screened.items()}
+        of_whole = _candidates(first[views.whole])
+        further = {view: _candidates(first[view], of_a_view=True) for view in in_views if view != views.whole}
+        chosen = dict.fromkeys(in_views, of_whole) | {
+            view: np.union1d(of_whole, ids) for view, ids in further.items()
+        }
     chosen = {view: np.setdiff1d(ids, late) for view, ids in chosen.items()}
-    known = {view: found.chosen(np.arange(len(late)), rest) for view, found in pilot.items()}
-    further = reduce(np.union1d, chosen.values())
-    confirmed = measure(Round.CONFIRM, further, rest) if len(further) else {}
-    found = {}
+    union = reduce(np.union1d, chosen.values())
+    confirmed = measure(Round.CONFIRM, union, rest) if len(union) else {}
+    result = {}
     for view, ids in chosen.items():
-        last = known[view]
+        last = pilot[view].chosen(np.arange(len(late)), rest)
         if len(ids):
             rows = confirmed[view].rows(ids)
-            last = together(last, confirmed[view].chosen(rows, list(range(len(rest)))))
-        rounds = {Round.SCREEN: screened[view], Round.CONFIRM: last}
-        found[view] = Measured(rounds, panels[view], few, np.intersect1d(last.ids, wanted))
-    return found
-
-
-def _stage(
-    job: Job[ProfileSettings],
-    plan: ProfilePlanRecord,
-    views: Views,
-    panels: Mapping[View, AnchorPanel],
-    step: Round,
-    places: Sequence[int],
-) -> ProfileStage:
-    stage = round_stage(job.encoder, job.settings, plan, panels[views.own], step, places)
-    if not views.further:
-        return stage
-    reading = views.reading(job.encoder)
-    if stage.precision is not None:
-        reading = require_ids(reading, f"screening in {stage.precision}").at(stage.precision)
-    vectors = reading.encode([plan.carriers[place] for place in places])
-    further = [
-        (view, panels[view].against(view.units(vectors), plan.seen_in(view).unrelated_below))
-        for view in views.further
-    ]
-    return replace(stage, layers=views.layers, further=tuple(further))
+            last = estimates.together(last, confirmed[view].chosen(rows, list(range(len(rest)))))
+        result[view] = measured(view, few, {Round.SCREEN: screened[view], Round.CONFIRM: last})
+    return result
 
 
 def _few_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Measurements) -> list[int]:
-    count = screening_carriers(job.settings)
+    count = planning.screening_carriers(job.settings)
     if getattr(job.encoder, "makes_up_vectors", False):  # made-up lifts would favour the shortest texts
         carriers = zip(
             job.encoder.content_ids(plan.carriers), cells(job.settings, len(plan.carriers)), strict=True
         )
-        return typical_carriers(np.array([len(ids) + cell.copies for ids, cell in carriers]), count)
+        return anchors.typical_carriers(np.array([len(ids) + cell.copies for ids, cell in carriers]), count)
     # Groups of the lift, kinds of text and contractions count alike.
     weights = np.array([group.weight for group in plan.groups])
     kinds = np.array([group.kind for group in plan.groups], dtype=np.float64)
     importance = np.append(weights + kinds / max(1.0, kinds.sum()), 1.0)
     values = np.concatenate([pilot.groups.astype(np.float64), pilot.contractions[:, :, None]], axis=2)
-    return representative_carriers(values, importance, count)
+    return anchors.representative_carriers(values, importance, count)
 
 
-def _chosen(
-    job: Job[ProfileSettings],
-    plan: ProfilePlanRecord,
-    views: Views,
-    screened: Mapping[View, Measurements],
-    panels: Mapping[View, AnchorPanel],
-) -> dict[View, Ids]:
-    """Choose the tokens of the last round in every view: those of whole vectors, and its own highest."""
-    count = tokens_to_confirm(job.settings, len(job.tokens))
-
-    def candidates(view: View) -> Ids:
-        whole = view == views.whole
-        return _candidates(job, plan.seen_in(view), screened[view], panels[view], count, of_a_view=not whole)
-
-    of_whole = candidates(views.whole)
-    return {
-        view: of_whole if view == views.whole else np.union1d(of_whole, candidates(view)) for view in screened
-    }
-
-
-def _candidates(
-    job: Job[ProfileSettings],
-    plan: ProfilePlanRecord,
-    screened: Measurements,
-    panel: AnchorPanel,
-    count: int,
-    of_a_view: bool = False,
-) -> Ids:
+def _candidates(measured: Measured, of_a_view: bool = False) -> Ids:
     """Choose the tokens that lift most, over all anchors or on one kind of text, or erase most."""
-    settings, late, unselected = job.settings, np.array(plan.late_reference), _unselected(job, plan)
-    found = estimate(
-        *lifts_of({Round.SCREEN: screened}), unselected, late, settings.confidence, plan.call_noise
-    )
-    of_lift = np.array([group.weight > 0 for group in plan.groups])
-    means = screened.group_means()[:, of_lift]
-    ordinary = means[np.isin(screened.ids, unselected)]
+    job, plan, screened = measured.job, measured.plan, measured.rounds[Round.SCREEN]
+    found, count = measured.lifts(), planning.tokens_to_confirm(job.settings, len(job.tokens))
+    means = screened.group_means()[:, np.array([group.weight > 0 for group in plan.groups])]
+    ordinary = means[np.isin(screened.ids, measured.unselected)]
     deviations = means - np.median(ordinary, axis=0)
     spreads = np.median(np.abs(ordinary - np.median(ordinary, axis=0)), axis=0)
     standard = np.divide(deviations, spreads, out=np.zeros_like(deviations), where=spreads > 0)
     # Not by posterior means: with one error for all tokens they rank alike.
-    vocabulary, embedding = job.vocabulary.frame(), embedding_matrix(job.encoder)
-    rounds = {Round.SCREEN: screened}
-    erased = erasures(rounds, panel, vocabulary, plan, unselected, settings, embedding).standard()
+    erased = erasures(measured).standard()
     values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])
     if of_a_view:
-        smallest = settings.smallest_effect * plan.similarity_spread
+        smallest = job.settings.smallest_effect * plan.similarity_spread
         reaching = asked & (found.lift.high >= found.null.center + smallest)
         count = min(count, max(math.ceil(_OF_A_VIEW * count), int(reaching.sum())))
-    return highest(found.ids[asked], values[asked], count)
+    return planning.highest(found.ids[asked], values[asked], count)
 
 
-def _unselected(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> Ids:
-    """Ids of tokens that were not chosen by a user: all, or a random sample."""
-    wanted = np.array([token.id for token in job.tokens])
-    if not job.restricted:
-        return wanted
-    return np.union1d(wanted, plan.reference) if job.sampled else np.array(plan.reference)
+@dataclass(frozen=True, slots=True)
+class SymptomCurve:
+    """Mean similarity of pairs by number of copies; the curve of a side without pairs is empty."""
+
+    copies: list[int]  # 0 first
+    below: list[float]  # over the pairs below the mean similarity
+    above: list[float]  # over the pairs above it
+    ordinary_below: list[float]  # the same of ordinary tokens, as a control
+    ordinary_above: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEvidence:
+    """Result for one token; the other fields are as in tokens.parquet."""
+
+    token_id: int
+    token: str
+    category: str
+    verdict: str
+    severity: str | None
+    lift: float
+    lift_low: float
+    lift_high: float
+    lift_words: float | None
+    ordinary_lift: float
+    universality: float | None
+    validation_rate: dict[str, float]  # by metric, share of pairs below the mean similarity that rise
+    by_placement: dict[str, dict[str, float]]  # the lift
+    contraction: float
+    fixed_point: float | None
+    q_value: float | None
+    texts: int
+    mean_similarity: float  # u of the model
+    curve: SymptomCurve
+
+
+def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
+    """Measure named tokens as closely as `detect` measures its candidates.
+
+    Random tokens of the vocabulary are measured with them, to show what is ordinary.
+    """
+    if not job.settings.adaptive:
+        raise InputError("a probe measures its tokens in all rounds: leave adaptive on")
+    once = replace(job, tokens=list({token.id: token for token in job.tokens}.values()))
+    plan = plan_profile(once, progress)
+    runner, views = MemoryRunner(job.encoder, progress), _views(once)
+    measured = _measure(once, plan, runner, views, confirm_all=True)[views.own]
+    found, curves = _judged(measured), _curves(once, plan, runner)
+    rows = {row["token_id"]: row for row in found.tokens.to_dicts()}
+    confirmed = measured.rounds[Round.CONFIRM]
+    every = cells(job.settings, len(plan.carriers))
+    places = np.array([cell.placement for place, cell in enumerate(every) if place not in measured.carriers])
+    evidence = []
+    for token in job.tokens:
+        row = rows[token.id]
+        lifts = confirmed.lifts[confirmed.rows(np.array([token.id]))[0]]
+        shared = {name: row[name] for name in ProfileEvidence.__slots__ if name in row}
+        evidence.append(
+            ProfileEvidence(
+                **shared | {"validation_rate": {"cosine": row["validation_rate"]}},
+                ordinary_lift=found.ordinary_lift,
+                by_placement={
+                    placement.value: {"lift": float(lifts[places == placement].mean())}
+                    for placement in Placement
+                    if (places == placement).any()
+                },
+                mean_similarity=plan.mean_similarity,
+                curve=curves[token.id],
+            )
+        )
+    return evidence
+
+
+def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
+    texts = range(min(probes.SYMPTOM_CARRIERS, len(plan.carriers)))
+    panel = anchors.anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
+    confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, texts)
+    asked = {token.id for token in job.tokens}
+    available = {token.id: token for token in job.vocabulary.available}
+    ordinary = [available[k] for k in plan.late_reference if k not in asked][:_ORDINARY_TOKENS]
+    copies = probes.fitting_copies(job.encoder, job.settings.insertion, plan.carriers[: len(texts)])
+    stage = probes.SymptomStage(confirming.carriers, copies, confirming.panel)
+    rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
+    below, above = (
+        np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist() if ordinary else []
+        for side in ("below", "above")
+    )
+    return {
+        token_id: SymptomCurve([0, *copies], rows[token_id]["below"], rows[token_id]["above"], below, above)
+        for token_id in asked
+    }

@@ -140,8 +140,6 @@ class AnchorGroupRecord(Record):
 
 
 class AnchorRecord(Record):
-    """An anchor that is a text."""
-
     text: str
     group: int
 
@@ -161,8 +159,6 @@ class ViewRecord(Record):
 
 
 class ProfilePlanRecord(PlanRecord):
-    """plan.json of the profile method."""
-
     similarity_spread: float = Field(
         description="standard deviation of carriers' similarities to the anchors of the lift"
     )
@@ -208,8 +204,6 @@ class ProfilePlanRecord(PlanRecord):
 
 
 class ProfileResultRecord(ResultRecord):
-    """Result of a finished run of the profile method."""
-
     looked_at: int = Field(description="tokens that the run measured")
     candidates: int = Field(description="those of them that the last round measured")
     topical: int
@@ -237,8 +231,6 @@ _LEAST_MEMBERS = 4
 
 
 class TextGroup(NamedTuple):
-    """Texts of one group."""
-
     name: str
     texts: list[str]  # distinct
     weight: float  # in the lift
@@ -246,7 +238,6 @@ class TextGroup(NamedTuple):
 
 
 WORDS = TextGroup("vocabulary entries", [], 0.0, False)
-"""The group of the vocabulary entries."""
 
 
 class Sources(NamedTuple):
@@ -256,7 +247,6 @@ class Sources(NamedTuple):
     beside: list[TextGroup]  # kinds of text that show whether a lift is universal, if not in ``own``
 
     def chosen(self, keep: Callable[[str], bool]) -> Sources:
-        """Keep some of the texts; a group that is left without any is dropped."""
         kept = (
             [group._replace(texts=texts) for group in groups if (texts := [*filter(keep, group.texts)])]
             for groups in self
@@ -372,8 +362,7 @@ def vocabulary_anchors(
 def anchor_panel(
     encoder: Encoder, plan: ProfilePlanRecord, vocabulary: Sequence[Token], beside: bool = True
 ) -> AnchorPanel:
-    (panel,) = anchor_panels(encoder, [View(encoder.dimension)], plan, vocabulary, beside)
-    return panel
+    return anchor_panels(encoder, [View(encoder.dimension)], plan, vocabulary, beside)[0]
 
 
 def anchor_panels(
@@ -386,8 +375,7 @@ def anchor_panels(
     """Encode the anchors of a plan, for several views."""
     weights = [group.weight for group in plan.groups]
     anchors = [anchor for anchor in plan.anchors if beside or weights[anchor.group] > 0]
-    texts = [anchor.text for anchor in anchors]
-    groups = [anchor.group for anchor in anchors]
+    texts, groups = [anchor.text for anchor in anchors], [anchor.group for anchor in anchors]
     if beside and plan.vocabulary_anchors:
         named = {token.id: token.text for token in vocabulary}
         texts += [named[token_id] for token_id in plan.vocabulary_anchors]

@@ -15,20 +15,10 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
 from stickytoken.measurement.store import ResultFolder
+from stickytoken.methods import statistics
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.plan import ProfileStage, Round, view_columns
-from stickytoken.methods.statistics import (
-    Estimates,
-    Null,
-    Pull,
-    TokenEffects,
-    centre_probes,
-    interaction_variance,
-    mean_with_interval,
-    present_mean,
-    scale_between,
-    shrunk,
-)
+from stickytoken.methods.statistics import Estimates, Null, Pull, TokenEffects
 
 # Noise below this share of the mean square is rounding.
 _ROUNDING = 1e-20
@@ -57,15 +47,13 @@ class Measurements:
     def chosen(self, rows: NDArray[np.intp], carriers: list[int]) -> Measurements:
         """Keep some tokens and some carriers; the effects stay those of all carriers."""
         both = np.ix_(rows, np.array(carriers, dtype=np.intp))
-        return Measurements(
-            self.ids[rows],
-            self.lifts[both],
-            self.rising[both],
-            self.groups[both],
-            Pull(self.effects.contraction[rows], self.effects.pull[rows]),
-            self.contractions[both],
-            None if self.seen is None else self.seen[both],
-        )
+        by_carrier = {name: values[both] for name, values in self._by_carrier().items()}
+        effects = Pull(self.effects.contraction[rows], self.effects.pull[rows])
+        return replace(self, ids=self.ids[rows], effects=effects, **by_carrier)
+
+    def _by_carrier(self) -> dict[str, NDArray[Any]]:
+        names = ("lifts", "rising", "groups", "contractions", "seen")
+        return {name: values for name in names if (values := getattr(self, name)) is not None}
 
     def on_group(self, group: int) -> Vector:
         """Lifts on one group, without the carriers that have no pair with it, shape (T, K')."""
@@ -74,7 +62,7 @@ class Measurements:
 
     def group_means(self) -> Vector:
         """Lifts by group, averaged over the carriers that have one, shape (T, G)."""
-        return present_mean(self.groups.astype(np.float64).transpose(1, 0, 2))
+        return statistics.present_mean(self.groups.astype(np.float64).transpose(1, 0, 2))
 
 
 def measurements(rows: pl.DataFrame, carriers: int, view: View | None = None) -> Measurements:
@@ -111,15 +99,10 @@ def together(first: Measurements, second: Measurements) -> Measurements:
     def joined(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(np.concatenate([a, b])[order])
 
-    return Measurements(
-        ids[order],
-        joined(first.lifts, second.lifts),
-        joined(first.rising, second.rising),
-        joined(first.groups, second.groups),
-        Pull(*(joined(a, b) for a, b in zip(first.effects, second.effects, strict=True))),
-        joined(first.contractions, second.contractions),
-        None if first.seen is None or second.seen is None else joined(first.seen, second.seen),
-    )
+    effects = Pull(*(joined(a, b) for a, b in zip(first.effects, second.effects, strict=True)))
+    others = second._by_carrier()
+    by_carrier = {name: joined(values, others[name]) for name, values in first._by_carrier().items()}
+    return replace(first, ids=ids[order], effects=effects, **by_carrier)
 
 
 class Screened(NamedTuple):
@@ -134,8 +117,8 @@ class Screened(NamedTuple):
 def screen(
     lifts: Vector, reference: NDArray[np.bool_], confidence: float, call_noise: float = 0.0
 ) -> Screened:
-    centred = centre_probes(lifts, reference)
-    noise = max(interaction_variance(centred[reference]), call_noise**2) / lifts.shape[1]
+    centred = statistics.centre_probes(lifts, reference)
+    noise = max(statistics.interaction_variance(centred[reference]), call_noise**2) / lifts.shape[1]
     if noise <= _ROUNDING * float((lifts**2).mean()):
         raise InputError(
             "every token moves the similarities equally: the model does not tell texts apart, "
@@ -146,7 +129,7 @@ def screen(
     effects = max(0.0, spread - noise)
     return Screened(
         Estimates(values, np.full(len(values), np.sqrt(noise)), values, values),
-        shrunk(values, noise, effects, confidence),
+        statistics.shrunk(values, noise, effects, confidence),
         Null.fit(values[reference], noise),
         effects / spread if spread > 0 else 0.0,
     )
@@ -223,14 +206,14 @@ def estimate(
         level = float(first.values[unselected].mean())
         return TokenEstimates(first.ids, texts, screened.shrunk, screened.plain, screened.null, level, nulls)
     rows, own = np.searchsorted(first.ids, last.ids), np.isin(last.ids, late_reference)
-    scale = scale_between(
+    scale = statistics.scale_between(
         screened.plain.value[rows[own]], screened.reliability, last.values[own].mean(axis=1)
     )
     expected = scale * screened.shrunk.value[rows]
-    centred = centre_probes(last.values, own, expected)
+    centred = statistics.centre_probes(last.values, own, expected)
     # The carriers' common effects are known from few tokens: an error that all estimates share.
     common = float((centred.mean(axis=1) - expected)[own].var(ddof=1)) / int(own.sum())
-    confirmed = mean_with_interval(centred, confidence, common, call_noise**2)
+    confirmed = statistics.mean_with_interval(centred, confidence, common, call_noise**2)
     texts[rows] = last.values.shape[1]
     lift, tested = screened.shrunk.scaled(scale), screened.plain.scaled(scale)
     for into in (lift, tested):
@@ -239,31 +222,6 @@ def estimate(
     level = float((last.values[own] - expected[own, None]).mean())
     nulls = [(own, null.scaled(scale)) for own, null in nulls]
     return TokenEstimates(first.ids, texts, lift, tested, screened.null.scaled(scale), level, nulls)
-
-
-def lifts_of(rounds: Mapping[Round, Measurements], group: int | None = None) -> tuple[Lifts, Lifts | None]:
-    """Return the lifts of the first round and, if there is one, the last."""
-    found = {
-        step: Lifts(measured.ids, measured.lifts if group is None else measured.on_group(group))
-        for step, measured in rounds.items()
-    }
-    return found[Round.SCREEN], found.get(Round.CONFIRM)
-
-
-def contractions_of(
-    rounds: Mapping[Round, Measurements], weights: Mapping[Round, Vector] | None = None
-) -> tuple[Lifts, Lifts | None]:
-    """Return the contractions of the first round and, if there is one, the last, by carrier.
-
-    Each token's may be multiplied by a weight.
-    """
-    found = {
-        step: Lifts(
-            measured.ids, measured.contractions * (1.0 if weights is None else weights[step][:, None])
-        )
-        for step, measured in rounds.items()
-    }
-    return found[Round.SCREEN], found.get(Round.CONFIRM)
 
 
 # Ridge penalties to choose from, relative to the mean squared length of a centred row.
@@ -430,8 +388,6 @@ def round_measurements(
     )
 
 
-EFFECTS_FILE = "effects.parquet"
-AXES_FILE = "effects_axes.parquet"
 EFFECTS_COLUMNS = ("token_id", "round", "contraction", "pull")
 
 
@@ -466,7 +422,14 @@ def kept_effects(rounds: dict[Round, Measurements], most_bytes: int = MOST_BYTES
     first = next(iter(rounds.values())).effects.pull
     rows = sum(len(found.ids) for found in rounds.values())
     bound = max(1, most_bytes // (np.dtype(np.float16).itemsize * rows))
-    axes = principal_axes(first, bound) if bound < first.shape[1] else None
+    axes = None
+    if bound < first.shape[1]:  # the orthonormal directions that keep most of the sum of squares
+        products = np.zeros((first.shape[1], first.shape[1]))
+        for start in range(0, len(first), _ROWS):
+            part = first[start : start + _ROWS].astype(np.float32)
+            products += part.T @ part
+        _, vectors = np.linalg.eigh(products)
+        axes = np.ascontiguousarray(vectors[:, ::-1][:, :bound].T, dtype=np.float32)
 
     def coordinates(pulls: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         if axes is None:
@@ -491,14 +454,13 @@ def kept_effects(rounds: dict[Round, Measurements], most_bytes: int = MOST_BYTES
     return Effects(pl.concat(tables), axes)
 
 
-def principal_axes(pulls: NDArray[np.floating[Any]], count: int) -> NDArray[np.float32]:
-    """Return the orthonormal directions that keep most of the sum of squares, shape (count, d)."""
-    products = np.zeros((pulls.shape[1], pulls.shape[1]))
-    for start in range(0, len(pulls), _ROWS):
-        rows = pulls[start : start + _ROWS].astype(np.float32)
-        products += rows.T @ rows
-    _, vectors = np.linalg.eigh(products)
-    return np.ascontiguousarray(vectors[:, ::-1][:, :count].T, dtype=np.float32)
+def effect_files(view: View | None) -> tuple[str, str]:
+    """Name the files of a view's effects and axes; None is the model as it is."""
+    suffix = "" if view is None else f"-{view.key}"
+    return f"effects{suffix}.parquet", f"effects_axes{suffix}.parquet"
+
+
+EFFECTS_FILE, AXES_FILE = effect_files(None)
 
 
 def write_effects(folder: ResultFolder, effects: Effects, view: View | None = None) -> None:
@@ -509,15 +471,7 @@ def write_effects(folder: ResultFolder, effects: Effects, view: View | None = No
     folder.write_table(table, effects.table)
 
 
-def effect_files(view: View | None) -> tuple[str, str]:
-    """Name the files of a view's effects and axes; None is the model as it is."""
-    if view is None:
-        return EFFECTS_FILE, AXES_FILE
-    return f"effects-{view.key}.parquet", f"effects_axes-{view.key}.parquet"
-
-
 def read_effects(path: Path, view: View | None = None) -> Effects:
-    """Read the effects that a run keeps of a view; None is the model as it is."""
     folder, (file, axes_file) = ResultFolder(path), effect_files(view)
     table = folder.read_table(file, EFFECTS_COLUMNS)
     projected = (path / axes_file).is_file()

@@ -18,32 +18,11 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured, ProgressCallback
+from stickytoken.methods import probes
 from stickytoken.methods.base import model_means
-from stickytoken.methods.probes import (
-    AnchorPanel,
-    Carrier,
-    CarrierPanel,
-    Response,
-    Vector,
-    as_carriers,
-    require_insertion,
-    with_copies,
-    word_count,
-)
-from stickytoken.methods.profile.anchors import (
-    WORDS,
-    AnchorGroupRecord,
-    AnchorRecord,
-    Anchors,
-    ProfilePlanRecord,
-    ProfileSettings,
-    ViewRecord,
-    choose_anchors,
-    clustered,
-    short_texts,
-    sources,
-    vocabulary_anchors,
-)
+from stickytoken.methods.probes import AnchorPanel, CarrierPanel
+from stickytoken.methods.profile import anchors as sources
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.statistics import Pull, carrier_contractions, fit_pull
 from stickytoken.unit_vectors import unit_vectors
 
@@ -74,7 +53,7 @@ class Cell:
     copies: int
 
 
-def cells(settings: ProfileSettings, probes: int) -> list[Cell]:
+def cells(settings: ProfileSettings, count: int) -> list[Cell]:
     """Choose placement and number of copies of each carrier: all combinations in turn.
 
     Neighbours differ in both, so that a few carriers already cover all placements and numbers.
@@ -83,7 +62,7 @@ def cells(settings: ProfileSettings, probes: int) -> list[Cell]:
         Cell(placement, settings.copies[(place + turn) % len(settings.copies)])
         for turn, (place, placement) in product(range(len(settings.copies)), enumerate(Placement))
     ]
-    return [grid[k % len(grid)] for k in range(probes)]
+    return [grid[k % len(grid)] for k in range(count)]
 
 
 def screening_carriers(settings: ProfileSettings) -> int:
@@ -142,15 +121,28 @@ def make_profile_plan(
     """Compute u; draw reference tokens, and anchors and carriers that share no sentence."""
     views = only_own(encoder) if views is None else views
     # What may fail comes before the long work. A lower precision takes seconds to build, and may be refused.
-    require_insertion(encoder, settings.insertion)
+    probes.require_insertion(encoder, settings.insertion)
     if (precision := settings.screen_precision) is not None:
         require_ids(encoder, f"screening in {precision}").at(precision)
-    carriers, anchors = _texts(encoder, settings, corpus, unused)
+    found, needed = sources.sources(encoder, corpus), carriers_needed(settings)
+    if unused is not None:
+        found = found.chosen(unused)
+    carriers = sources.short_texts(encoder, settings, found.own, needed, corpus.source)
+    anchors = sources.choose_anchors(encoder, settings, found, set(carriers.values()))
+    count = sum(len(group.texts) for group in anchors.chosen if group.weight > 0)
+    if count < _LEAST_ANCHORS:
+        raise InputError(
+            f"{corpus.source} leaves {count} sentences to compare with: {needed} carriers and at least "
+            f"{_LEAST_ANCHORS} other sentences that the model reads fully are needed; use more sentences, or "
+            "a smaller budget"
+        )
     reading = views.reading(encoder)
     if len(anchors.chosen) == 1:  # no kinds that the model reads, and no topics
-        anchors = anchors._replace(chosen=clustered(reading, settings, anchors.chosen[0], views.whole))
-    words = vocabulary_anchors(encoder, settings, vocabulary)
-    groups = [*anchors.chosen, *([WORDS] if words else [])]
+        anchors = anchors._replace(
+            chosen=sources.clustered(reading, settings, anchors.chosen[0], views.whole)
+        )
+    words = sources.vocabulary_anchors(encoder, settings, vocabulary)
+    groups = [*anchors.chosen, *([sources.WORDS] if words else [])]
     vectors = reading.encode([*anchors.texts, *(word.text for word in words)])
     places = np.concatenate([anchors.places, np.full(len(words), len(groups) - 1, dtype=np.intp)])
     if similarity is None:
@@ -163,9 +155,7 @@ def make_profile_plan(
     seen = [
         Seen(view, AnchorPanel(view.units(vectors), places, weights), u.value) for view, u in means.items()
     ]
-    chosen, similarities, limits = usable_carriers(
-        reading, carriers, seen, carriers_needed(settings), corpus.source
-    )
+    chosen, similarities, limits = usable_carriers(reading, list(carriers), seen, needed, corpus.source)
     records = [
         _view_record(each, means[each.view], before, limit)
         for each, before, limit in zip(seen, similarities, limits, strict=True)
@@ -176,11 +166,11 @@ def make_profile_plan(
         isoscore=means[views.own].isoscore,
         left_out=anchors.left_out,
         groups=[
-            AnchorGroupRecord(name=group.name, weight=group.weight, kind=group.kind, spread=spread)
+            sources.AnchorGroupRecord(name=group.name, weight=group.weight, kind=group.kind, spread=spread)
             for group, spread in zip(groups, records[0].spreads, strict=True)
         ],
         anchors=[
-            AnchorRecord(text=text, group=int(group))
+            sources.AnchorRecord(text=text, group=int(group))
             for text, group in zip(anchors.texts, anchors.places, strict=True)
         ],
         vocabulary_anchors=[word.id for word in words],
@@ -193,27 +183,7 @@ def make_profile_plan(
     )
 
 
-def _texts(
-    encoder: Encoder, settings: ProfileSettings, corpus: Sentences, unused: Callable[[str], bool] | None
-) -> tuple[list[str], Anchors]:
-    found, needed = sources(encoder, corpus), carriers_needed(settings)
-    if unused is not None:
-        found = found.chosen(unused)
-    carriers = short_texts(encoder, settings, found.own, needed, corpus.source)
-    anchors = choose_anchors(encoder, settings, found, set(carriers.values()))
-    count = sum(len(group.texts) for group in anchors.chosen if group.weight > 0)
-    if count < _LEAST_ANCHORS:
-        raise InputError(
-            f"{corpus.source} leaves {count} sentences to compare with: {needed} carriers and at least "
-            f"{_LEAST_ANCHORS} other sentences that the model reads fully are needed; use more sentences, or "
-            "a smaller budget"
-        )
-    return list(carriers), anchors
-
-
 class Seen(NamedTuple):
-    """Anchors in one view."""
-
     view: View
     panel: AnchorPanel
     mean_similarity: float
@@ -256,10 +226,10 @@ def usable_carriers(
 
 def _view_record(
     seen: Seen, u: MeanSimilarity, before: NDArray[np.float32], limit: float | None
-) -> ViewRecord:
+) -> sources.ViewRecord:
     view, panel, _ = seen
     of_groups = [before[:, panel.groups == k] for k in range(len(panel.group_weights))]
-    return ViewRecord(
+    return sources.ViewRecord(
         dimension=view.dimension,
         layer=view.layer,
         mean_similarity=u.value,
@@ -273,7 +243,6 @@ def _view_record(
 
 
 def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
-    """Standard deviation of similarities, weighted by anchor."""
     mean = float((before @ weights).mean())
     return float(np.sqrt((((before - mean) ** 2) @ weights).mean()))
 
@@ -288,7 +257,7 @@ class ProfileStage:
     """Put a token into every carrier once, and compare the result with all anchors."""
 
     name: str
-    carriers: tuple[Carrier, ...]
+    carriers: tuple[probes.Carrier, ...]
     places: tuple[int, ...]  # of each carrier among all of the plan; they key the random placement
     cells: tuple[Cell, ...]  # placement and number of copies in each carrier
     panel: CarrierPanel  # the carriers without copies against the anchors
@@ -315,13 +284,12 @@ class ProfileStage:
                 generator = np.random.default_rng([self.seed, token.id, place])
                 # The gap of copy k lies among the words of the carrier and of the k copies before it.
                 added = len(token.text.split()) if isinstance(carrier, str) else 1
-                words = word_count(carrier) + added * np.arange(cell.copies)
+                words = probes.word_count(carrier) + added * np.arange(cell.copies)
                 path = tuple(generator.integers(0, words + 1).tolist())
-            found.append(with_copies(token, carrier, cell.placement, cell.copies, path))
+            found.append(probes.with_copies(token, carrier, cell.placement, cell.copies, path))
         return found
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
-        """Measure one token; see `measure_all`."""
         return self.measure_all([token], vectors)[0]
 
     def measure_all(
@@ -351,7 +319,9 @@ class ProfileStage:
         return rows
 
 
-def _measured(view: View, panel: CarrierPanel, vectors: NDArray[np.float32]) -> tuple[Response, Pull, Vector]:
+def _measured(
+    view: View, panel: CarrierPanel, vectors: NDArray[np.float32]
+) -> tuple[probes.Response, Pull, probes.Vector]:
     """Return the lifts, the pull and contraction, and the contractions by carrier, shape (T, K)."""
     units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
     contraction, pull = fit_pull(panel.vectors, units)
@@ -374,7 +344,7 @@ def round_stage(
     every = cells(settings, len(plan.carriers))
     return ProfileStage(
         name=name or step.value,
-        carriers=as_carriers(encoder, settings.insertion, texts),
+        carriers=probes.as_carriers(encoder, settings.insertion, texts),
         places=tuple(places),
         cells=tuple(every[place] for place in places),
         panel=panel.against(unit_vectors(lower.encode(texts)), plan.unrelated_below),
