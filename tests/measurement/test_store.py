@@ -208,7 +208,14 @@ def test_a_run_of_schema_version_3_still_reads(tmp_path):
     it. An optional field with a default needs none of this.
     """
     folder = Path(shutil.copytree(GOLDEN, tmp_path / "run"))
-    row = {"token_id": 34, "token": "!", "decoded": "!", "lift": 0.5, "verdict": "sticky"}
+    row = {
+        "token_id": 34,
+        "token": "!",
+        "decoded": "!",
+        "lift": 0.5,
+        "verdict": "sticky",
+        "severity": "severe",
+    }
     pl.DataFrame([dict.fromkeys(PROFILE_COLUMNS) | row]).write_parquet(folder / "tokens.parquet")
     run = open_run(folder)
     assert (run.record.schema_version, run.record.method) == (3, "profile")
