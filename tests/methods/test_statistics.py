@@ -12,6 +12,7 @@ from stickytoken.methods.statistics import (
     Pull,
     anchorage,
     centre_probes,
+    combined,
     fit_pull,
     interaction_variance,
     mean_with_interval,
@@ -222,3 +223,18 @@ def test_where_the_model_holds_the_predicted_lift_is_the_mean_change_over_the_pa
 def test_an_interaction_needs_two_tokens_and_two_probes(shape):
     with pytest.raises(InputError, match=f"{shape[0]} tokens with {shape[1]} probes each: two of both"):
         interaction_variance(np.zeros(shape))
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6, -0.6])
+def test_combined_p_values_are_fishers_and_hold_their_level_when_the_two_depend(correlation):
+    generator = np.random.default_rng(4)
+    first, noise = generator.normal(size=(2, 200_000))
+    second = correlation * first + np.sqrt(1 - correlation**2) * noise
+    chances = [stats.norm.sf(values) for values in (first, second)]
+    found = combined(*chances, np.ones(len(first), bool))
+    for level in (0.05, 0.001):
+        assert (found <= level).mean() < 1.35 * level
+    if correlation == 0:
+        for row in range(3):
+            expected = stats.combine_pvalues([each[row] for each in chances]).pvalue
+            assert found[row] == pytest.approx(expected, rel=0.02)

@@ -119,8 +119,7 @@ class Run:
         if "erases" in sticky.columns:
             order.insert(0, pl.when("erases").then("contraction"))
         if "severity" in sticky.columns:
-            grades = pl.col("severity").replace_strict(list(Severity), range(len(Severity)), default=None)
-            order.insert(0, grades)
+            order.insert(0, pl.col("severity").cast(pl.Enum(list(Severity))).to_physical())
         return sticky.sort(order, descending=True, nulls_last=True)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:

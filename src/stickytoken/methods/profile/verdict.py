@@ -21,17 +21,18 @@ from stickytoken.methods.profile import estimates
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import LEAST_NULL_TOKENS, Ids, Lifts, Measurements, TokenEstimates
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.statistics import Estimates, Pull, fixed_points, q_values
+from stickytoken.methods.statistics import Estimates, Pull, combined, fixed_points, q_values
 
 # A lift that may be smaller than this share of the smallest effect is never flagged.
 NEGLIGIBLE_SHARE = 0.5
 # A sticky token lifts most kinds of text.
 UNIVERSAL_SHARE = 0.5
-# Copies erase far more than usual if fewer than one in so many ordinary tokens does.
+# What copies erase and lift is rare if fewer than one in so many ordinary tokens does as much.
 RARE = 2000
-# They must also take, with confidence, this share of what an ordinary token leaves of a text. Where too few
-# tokens show what is rare, it is the second share.
-_LEAST_ERASED, _ERASED_WITHOUT_NULL = SEVERITY_BOUNDS[Severity.MILD], SEVERITY_BOUNDS[Severity.SERIOUS]
+# They must also take, with confidence, half of what is a mild share of what an ordinary token leaves of a
+# text. Where too few tokens show what is rare, it is a serious share.
+_LEAST_ERASED = NEGLIGIBLE_SHARE * SEVERITY_BOUNDS[Severity.MILD]
+_ERASED_WITHOUT_NULL = SEVERITY_BOUNDS[Severity.SERIOUS]
 # Fewer carriers say nothing about their noise.
 _LEAST_CARRIERS = 2
 
@@ -205,8 +206,11 @@ class Erasing(NamedTuple):
     found: NDArray[np.bool_]  # whether a token erases far more than ordinary ones
 
 
-def find_erasing(measured: Measured, available: int) -> Erasing:
-    """Find tokens whose copies erase a text and draw it toward others, as those of ordinary tokens do not."""
+def find_erasing(measured: Measured, available: int, lifts: TokenEstimates) -> Erasing:
+    """Find tokens whose copies erase a text and draw it toward others, as those of ordinary tokens do not.
+
+    A token that lifts the texts of the run as well need erase less: ordinary tokens hardly do both.
+    """
     lost = measured.estimate(measured.contractions())
     value, error, low, high = lost.lift
     contraction = Estimates(value + lost.level, error, low + lost.level, high + lost.level)
@@ -216,6 +220,9 @@ def find_erasing(measured: Measured, available: int) -> Erasing:
         return Erasing(contraction, ordinary, least > _ERASED_WITHOUT_NULL)
     tested = erasures(measured)
     chances = tested.exceedance()
+    if lifts.null.spread > 0:
+        unselected = np.isin(tested.ids, measured.unselected)
+        chances = combined(chances, lifts.null.exceedance(lifts.tested), unselected)
     q = q_values(chances, max(available, len(tested.ids)))
     found = ((chances <= 1 / RARE) | (q <= measured.job.settings.fdr)) & (least > _LEAST_ERASED)
     if Round.CONFIRM in measured.rounds:  # the few texts of the first round are not enough
@@ -245,7 +252,7 @@ def decide(measured: Measured, spelled: Sequence[int] = ()) -> Findings:
     tokens = measured.lifts()
     lifting = find_lifts(tokens, len(measured.unselected), available, smallest * spread, settings.fdr)
     groups, levels, rising, effects = _latest(measured)
-    erasing = find_erasing(measured, available)
+    erasing = find_erasing(measured, available, tokens)
     erasing = erasing._replace(found=erasing.found & ~np.isin(tokens.ids, spelled))
     lost, erases = erasing.contraction, erasing.found
 
