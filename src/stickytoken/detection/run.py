@@ -119,7 +119,7 @@ class Run:
         if "erases" in sticky.columns:
             order.insert(0, pl.when("erases").then("contraction"))
         if "severity" in sticky.columns:
-            order.insert(0, pl.col("severity").cast(pl.Enum(list(Severity))).to_physical())
+            order.insert(0, pl.col("severity").cast(pl.Enum([each.value for each in Severity])).to_physical())
         return sticky.sort(order, descending=True, nulls_last=True)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
