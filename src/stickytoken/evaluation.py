@@ -176,7 +176,6 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
 
 
 def _described(contrast: Contrast | None) -> tuple[int | None, float | None, str | None]:
-    """Return layer, strength and rule."""
     return (None, None, None) if contrast is None else (contrast.layer, contrast.strength, str(contrast.rule))
 
 
@@ -258,8 +257,6 @@ def tune(
 
 @dataclass
 class _Tuner:
-    """Scores settings one by one."""
-
     encoder: CausalPromptEncoder
     task: SimilarityTask
     tuned: str  # an attribute of `Tried` that is None in settings that are only compared with

@@ -361,7 +361,6 @@ def _gaps(run: Run, whose: str = "the run") -> list[str]:
 
 
 def _remarks(run: Run) -> list[str]:
-    """List what a reader should know about a sufficient run."""
     found = list(run.method.notes(run))
     loading = run.record.model.loading
     defaults = adjusted_defaults(run.method.settings(), loading is not None and loading.endpoint is not None)

@@ -90,7 +90,6 @@ def require_switch(name: str, value: object) -> None:
 
 
 def file_path(name: str, value: object) -> Path:
-    """Return the value as a path, ``~`` expanded."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
         raise InputError(f"{name} is {shown(value)}: pass a path, as a string or a pathlib.Path")
     text = os.fspath(value)
@@ -105,7 +104,6 @@ def file_path(name: str, value: object) -> Path:
 
 
 def or_default(name: str, value: object, default: Value) -> Value:
-    """Return the value, or the default instead of None."""
     if value is None:
         return default
     if not isinstance(value, type(default)):
@@ -145,7 +143,6 @@ def list_of(what: str, name: str, values: object, *, ordered: bool = True) -> li
 
 
 def shown(value: object) -> str:
-    """Describe a value in a message: short, on one line."""
     return " ".join(reprlib.repr(value).split())[:_SHOWN]
 
 

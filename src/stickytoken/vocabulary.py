@@ -175,8 +175,6 @@ _WORDPIECE_TAIL = "##"
 
 
 class BenignMatch(NamedTuple):
-    """Tokens to compare one token with, drawn among the nearest in length and position."""
-
     tokens: tuple[Token, ...]
     same_category: bool  # as that token; false where its category has too few
 
@@ -299,8 +297,6 @@ class Kind(StrEnum):
 
 
 class WordMark(StrEnum):
-    """How a vocabulary marks the beginning or continuation of words."""
-
     CONTINUED = "##"
     BYTE_LEVEL = "Ġ"
     SENTENCEPIECE = "▁"
@@ -330,7 +326,6 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
 
 
 def script_of(text: str) -> str:
-    """Return the script of most letters: ``Other`` for a rare script, ``none`` without letters."""
     found = Counter(script for script in map(_script_of_character, text) if script)
     return found.most_common(1)[0][0] if found else NO_SCRIPT
 

@@ -174,7 +174,6 @@ def _with_views(
 
 
 def _record(job: Job[MethodSettings], method: base.AnyMethod, model: EncoderIdentity) -> RunRecord:
-    """Identify a run, and describe it before it is computed."""
     encoder, name = job.encoder, method.entry.name
     fingerprint = corpus_fingerprint(job.corpus, method.uses_topics)
     tokens = job.tokens if job.restricted else None

@@ -275,7 +275,6 @@ class Run:
 
 
 def _cell(value: object) -> str:
-    """Text for HTML; token text may hold markup and control characters."""
     if value is None:
         return "-"
     return html.escape(visible(f"{value:.4g}" if isinstance(value, float) else str(value)))
@@ -296,7 +295,6 @@ def open_run(path: Run | str | Path) -> Run:
 
 
 def flagged_tokens(run: Run | None) -> frozenset[int]:
-    """Ids of the tokens that a run flags; none without a run."""
     return frozenset() if run is None else frozenset(run_folder.flagged_ids(run.tokens))
 
 
@@ -427,7 +425,6 @@ def _is_self_contained(folder: Path) -> bool:
 
 
 def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
-    """Name the parts in which a model's identity differs from that of a measured model."""
     recorded = record.identity_parts.get("encoder")
     return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
 
@@ -498,7 +495,6 @@ def restored_settings(run: Run) -> MethodSettings:
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:
-    """Return the ids of the sticky tokens of a run, the worst first."""
     found: list[int] = run.sticky["token_id"].to_list()
     if not found:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to look at")
@@ -597,8 +593,6 @@ def _in_views(
 
 
 class NextStep(NamedTuple):
-    """Something to do after a detection."""
-
     purpose: str  # what it is good for; reads on after "to", without a full stop
     command: str  # the command line; names in capitals are for the user to fill in
 

@@ -66,8 +66,6 @@ class LoadingRecord(Record):
 
 
 class ModelRecord(Record):
-    """The model of a run."""
-
     name: str = Field(description="as the user typed it")
     vocabulary: int = Field(description="entries of the tokenizer")
     available: int = Field(description="entries that can occur in text")
@@ -87,8 +85,6 @@ class ModelRecord(Record):
 
 
 class CorpusRecord(Record):
-    """Source of the sentences or pairs."""
-
     source: str
     sentences: int | None = Field(description="distinct sentences; null for a pair file")
     blank: int = 0
@@ -175,8 +171,6 @@ def _unsound(table: pl.DataFrame) -> str | None:
 
 
 class RunFolder(ResultFolder):
-    """Reads and writes the files of one run."""
-
     def read_run(self) -> RunRecord:
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
@@ -241,8 +235,6 @@ RUN = resume.MeasurementKind("run", RUN_FILE, lambda folder: RunFolder(folder.pa
 
 
 class EvidenceRecord(Record):
-    """How evidence.parquet was made."""
-
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
     carriers: list[str] = Field(description="texts with the copies after their last word")
@@ -262,7 +254,6 @@ def is_flagged() -> pl.Expr:
 
 
 def flagged_ids(tokens: pl.DataFrame) -> list[int]:
-    """List the ids of the flagged tokens in the order of the rows."""
     ids: list[int] = tokens.filter(is_flagged())["token_id"].to_list()
     return ids
 
@@ -292,8 +283,6 @@ _EVIDENCE_SCHEMA: dict[str, Any] = {
 
 
 class RunEvidence(NamedTuple):
-    """The evidence of a run."""
-
     record: EvidenceRecord
     # One row per token with a curve; below and above are mean similarities by number of copies, empty if no
     # pair lies on that side; ahead is the rank that `CarrierPanel.ahead` computes, null in runs of earlier

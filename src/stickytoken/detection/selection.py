@@ -50,7 +50,6 @@ def choose_tokens(
 
 
 def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
-    """Draw a random sample of token ids, in ascending order."""
     drawn = np.random.default_rng(seed).choice(ids, size=sample, replace=False)
     return sorted(int(token_id) for token_id in drawn)
 
@@ -150,7 +149,6 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
 def _require_agreement(
     vocabulary: Vocabulary, ids: Sequence[int], tokens: Sequence[object], path: Path
 ) -> None:
-    """Refuse a table whose ids and tokens are not those of one vocabulary."""
     places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
     for row, (token_id, token) in enumerate(zip(ids, tokens, strict=True), start=1):
         place = places.get(token_id)
@@ -199,7 +197,6 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> RunEvidence:
-    """Compute curves and pairs as `detect` does for the worst tokens."""
     run, job = opened.run, opened.job
     named = [token.id for token in available_tokens(job.vocabulary, token_ids)]
     ranked_by = run.method.ranked_by.key

@@ -29,19 +29,7 @@ from stickytoken.measurement import engine as engines
 from stickytoken.measurement.engine import Engine, Progress, ProgressCallback, Stage
 from stickytoken.measurement.resume import Record
 from stickytoken.measurement.store import ResultFolder, ShardCost
-from stickytoken.methods.entry import (
-    Column,
-    Distribution,
-    Fact,
-    Figure,
-    MethodEntry,
-    Moved,
-    PlanTexts,
-    ProbeTable,
-    Scale,
-    Verdict,
-    severity_counts,
-)
+from stickytoken.methods import entry as terms
 from stickytoken.methods.probes import AnchorPanel, EvidenceStage, as_carriers, fitting_copies
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.unit_vectors import unit_vectors
@@ -50,8 +38,6 @@ from stickytoken.vocabulary import Vocabulary
 
 
 class PlanRecord(Record):
-    """What plan.json of every method contains."""
-
     mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
     mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
     mean_similarity_error: float = Field(
@@ -75,14 +61,11 @@ class PlanRecord(Record):
 
     @property
     def mean_similarity_text(self) -> str:
-        """Write u with its standard error, if it has one."""
         error = f" ± {self.mean_similarity_error:.4f}" if self.mean_similarity_error else ""
         return f"{self.mean_similarity:.4f}{error}"
 
 
 class ResultRecord(Record):
-    """What the result of every method contains."""
-
     sticky: int = Field(description="sticky tokens")
     sequences: int = Field(description="texts that shards encoded")
     seconds: float = Field(description="time that shards took")
@@ -93,8 +76,6 @@ DIMENSION_TOKENS_FILE = "dimensions.parquet"
 
 
 class DimensionRecord(Record):
-    """What was found in one view."""
-
     layer: int | None = Field(description="layers that run; null for the model as it is")
     dimension: int
     sticky: int
@@ -154,8 +135,6 @@ Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
 
 @dataclass(frozen=True)
 class Job(Generic[Settings_co]):
-    """Everything that a run is computed from."""
-
     encoder: Encoder
     settings: Settings_co
     corpus: Sentences | PairCorpus
@@ -208,8 +187,6 @@ class FolderRunner:
 
 @dataclass(frozen=True)
 class MemoryRunner:
-    """Runs stages in memory."""
-
     encoder: Encoder
     progress: ProgressCallback
     shard_probes: int = 2048  # small enough to show progress
@@ -229,8 +206,6 @@ class MemoryRunner:
 
 
 class Tokens(NamedTuple):
-    """Tokens to measure, by how their copies go into a text."""
-
     as_ids: list[Token]  # the model sees exactly n copies
     written: list[Token]  # words of the text, tokenized with it
     glued: list[Token]  # tokenized with the text, joined to it without a space
@@ -241,15 +216,11 @@ class Tokens(NamedTuple):
 
 
 class MeasuredTokens(NamedTuple):
-    """What was measured of tokens, by id."""
-
     lifts: dict[int, float]
     contractions: dict[int, float]
 
 
 class Rechecked(NamedTuple):
-    """What a recheck found."""
-
     rows: pl.DataFrame  # one per token, as in tokens.parquet
     lifts: dict[int, float]  # mean lift of each token, by id, without shrinkage
     ordinary_lift: float  # of the typical token
@@ -258,8 +229,6 @@ class Rechecked(NamedTuple):
 
 @dataclass(frozen=True)
 class RecheckJob:
-    """What a recheck begins with."""
-
     encoder: IdEncoder
     vocabulary: Vocabulary
     corpus: Sentences  # of the run, or another one
@@ -302,7 +271,6 @@ class Recheck(Protocol):
 
 
 def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = None) -> MeanSimilarity:
-    """Return u of a model: from the cache, or computed and put there; see `model_means`."""
     views = model_views.only_own(encoder)
     return model_means(encoder, views, [views.own], progress, most)[views.own]
 
@@ -355,8 +323,6 @@ def model_means(
 
 @dataclass(frozen=True)
 class StoredSettings:
-    """The settings of a run."""
-
     values: Mapping[str, Any]  # from run.json
     defaults: MethodSettings  # of the method
     place: str  # the file, for errors
@@ -446,20 +412,20 @@ class Judgement:
     others: Mapping[View, Judgement] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{len(self.having(verdict)):,} {verdict}" for verdict in Verdict)
+        counts = ", ".join(f"{len(self.having(verdict)):,} {verdict}" for verdict in terms.Verdict)
         return f"<Judgement: {counts} on {self.texts:,} texts from {self.source}>"
 
     @property
     def sticky(self) -> pl.DataFrame:
         """The sticky tokens, worst first."""
-        return self.having(Verdict.STICKY)
+        return self.having(terms.Verdict.STICKY)
 
     @property
     def flagged(self) -> pl.DataFrame:
         """The sticky and the topical tokens, worst first."""
-        return self.having(Verdict.STICKY, Verdict.TOPICAL)
+        return self.having(terms.Verdict.STICKY, terms.Verdict.TOPICAL)
 
-    def having(self, *verdicts: Verdict) -> pl.DataFrame:
+    def having(self, *verdicts: terms.Verdict) -> pl.DataFrame:
         """The tokens with one of these verdicts, worst first."""
         return self.tokens.filter(pl.col("verdict").is_in(list(verdicts))).sort(
             "lift", "token_id", descending=[True, False]
@@ -497,7 +463,7 @@ class Judgement:
 
     def severities(self) -> dict[str, int]:
         """Count the flagged tokens of every severity."""
-        return severity_counts(self.tokens)
+        return terms.severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
         """The judgement in JSON values, with the flagged tokens."""
@@ -549,7 +515,7 @@ class FinishedRun(Protocol[Plan_co, Result_co]):
     def tokens(self) -> pl.DataFrame: ...
     @property
     def sticky(self) -> pl.DataFrame: ...  # worst first
-    def moved(self, token_id: int) -> Moved | None: ...  # None where the run has not kept it
+    def moved(self, token_id: int) -> terms.Moved | None: ...  # None where the run has not kept it
 
 
 class Outcome(NamedTuple, Generic[Result]):
@@ -568,7 +534,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     Reports use them where they are.
     """
 
-    entry: MethodEntry  # set by the registry
+    entry: terms.MethodEntry  # set by the registry
     settings: type[Settings]
     plan_record: type[Plan]  # plan.json
     result_record: type[Result]  # the result in run.json
@@ -577,11 +543,11 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     later_columns: Mapping[str, Any] = MappingProxyType({})
     # Columns that `stickytoken show` prints between category and verdict; one of text is left out where no
     # token has a value.
-    listed: tuple[Column, ...]
+    listed: tuple[terms.Column, ...]
     # Columns that a report shows behind the verdict; ``sd`` is the lift on the method's scale.
-    reported: tuple[Column, ...]
-    ranked_by: Column  # how bad a token is, the worst highest
-    verdicts: tuple[Verdict, ...] = (Verdict.STICKY, Verdict.BENIGN)
+    reported: tuple[terms.Column, ...]
+    ranked_by: terms.Column  # how bad a token is, the worst highest
+    verdicts: tuple[terms.Verdict, ...] = (terms.Verdict.STICKY, terms.Verdict.BENIGN)
     judges_every_token: bool = True  # whether no token is left without a verdict
     judges_corpora: bool = False  # whether a finished run can judge the texts of another corpus, by `judge`
     measures_lift: bool = True  # whether it puts tokens into texts; else the column lift is null
@@ -612,9 +578,9 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         """Encode carriers and anchors of the plan, to show on them what a token does; None without any."""
         return None
 
-    def texts(self, plan: Plan) -> PlanTexts:
+    def texts(self, plan: Plan) -> terms.PlanTexts:
         """Name the carriers and anchors of the plan."""
-        return PlanTexts([], [], by_topic=False)
+        return terms.PlanTexts([], [], by_topic=False)
 
     # To tell.
 
@@ -630,7 +596,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         """Say what a reader should know before relying on the run."""
         return []
 
-    def key_facts(self, run: FinishedRun[Plan, Result]) -> list[Fact]:
+    def key_facts(self, run: FinishedRun[Plan, Result]) -> list[terms.Fact]:
         """Give the numbers to read first, besides those that every run has."""
         return []
 
@@ -642,18 +608,20 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         """List the numbers of a plan."""
         return {name: value for name, value in plan if isinstance(value, int | float)}
 
-    def figures(self, run: FinishedRun[Plan, Result]) -> list[Figure]:
+    def figures(self, run: FinishedRun[Plan, Result]) -> list[terms.Figure]:
         """Describe the figures that a report draws from tokens.parquet."""
         title = self.ranked_by.title
-        return [Distribution("distribution", f"{title.capitalize()} of all tokens", self.ranked_by, {}, "")]
+        return [
+            terms.Distribution("distribution", f"{title.capitalize()} of all tokens", self.ranked_by, {}, "")
+        ]
 
-    def probe_lines(self, probed: Sequence[Any]) -> list[ProbeTable | str]:
+    def probe_lines(self, probed: Sequence[Any]) -> list[terms.ProbeTable | str]:
         """Lay out what `probe` returned as tables and sentences."""
         names = [each.name for each in fields(probed[0])]
         rows = [[getattr(each, name) for name in names] for each in probed]
-        return [ProbeTable(f"Tokens by the method {self.entry.name}", names, rows)]
+        return [terms.ProbeTable(f"Tokens by the method {self.entry.name}", names, rows)]
 
-    def scale(self, run: FinishedRun[Plan, Result]) -> Scale | None:
+    def scale(self, run: FinishedRun[Plan, Result]) -> terms.Scale | None:
         """Say what makes lifts comparable between models; None where the method does not measure it."""
         return None
 

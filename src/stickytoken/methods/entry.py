@@ -41,8 +41,6 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """A method in the registry."""
-
     name: str
     summary: str  # a few words
     options: tuple[Option, ...]  # in the order of the help
@@ -51,7 +49,6 @@ class MethodEntry:
 
 
 def insertion_option(default: Insertion) -> Option:
-    """The option ``--insertion``, which every method has."""
     return Option(
         "insertion",
         Insertion,
@@ -76,8 +73,6 @@ SEED = Option(
 
 
 class Column(NamedTuple):
-    """A column of a table of tokens."""
-
     key: str  # in tokens.parquet
     title: str
     digits: int | None = None  # after the decimal point; None for text and whole numbers
@@ -91,8 +86,6 @@ class Fact(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What makes the lifts of different models comparable."""
-
     ordinary: float  # lift of an ordinary token
     spread: float  # standard deviation of the model's own similarities
     confidence: float  # coverage of the intervals `lift_low` to `lift_high`
@@ -149,8 +142,6 @@ Figure: TypeAlias = Distribution | Scatter
 
 
 class ProbeTable(NamedTuple):
-    """A table of what a probe measured."""
-
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -181,7 +172,6 @@ SEVERITY_BOUNDS = {Severity.MILD: 0.2, Severity.SERIOUS: 0.5, Severity.SEVERE: 0
 
 
 def severity_of(effect: float) -> Severity:
-    """Grade an effect in standard deviations of the model's own similarities."""
     return tuple(Severity)[bisect_right(tuple(SEVERITY_BOUNDS.values()), effect)]
 
 

@@ -43,7 +43,6 @@ def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
 
 
 def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> tuple[Carrier, ...]:
-    """Prepare texts to have copies put into them."""
     if insertion is Insertion.IDS:
         return tuple(require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts))
     return tuple(texts)
@@ -99,7 +98,6 @@ class ProbeGrid:
         return len(self.carriers), len(self.placements), self.counts
 
     def probes(self, token: Token) -> list[Probe]:
-        """Return all probes of one token; counts vary fastest, carriers slowest."""
         paths = self.paths.of(token) if Placement.RANDOM in self.placements else [()] * len(self.carriers)
         found: list[Probe] = []
         for carrier, path in zip(self.carriers, paths, strict=True):
@@ -111,7 +109,6 @@ class ProbeGrid:
         return found
 
     def alone(self, token: Token) -> Probe:
-        """Return the token by itself, after the prompt."""
         carrier = self.carriers[0]
         return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
 
@@ -142,8 +139,6 @@ class KeyedPaths:
 
 @dataclass(frozen=True)
 class WalkedPaths:
-    """Random placement, drawn from one stream that walks the whole vocabulary."""
-
     paths: Mapping[int, tuple[Path, ...]]  # by token id, one path per carrier
 
     def of(self, token: Token) -> Sequence[Path]:
@@ -217,18 +212,15 @@ class AnchorPanel:
 
     @cached_property
     def weights(self) -> Vector:
-        """Weight of each anchor, shape (A,)."""
         sizes = np.bincount(self.groups, minlength=len(self.group_weights))
         weights: Vector = (self.group_weights / sizes)[self.groups]
         return weights
 
     @cached_property
     def membership(self) -> NDArray[np.float32]:
-        """1 if an anchor belongs to a group, else 0; shape (A, G)."""
         return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
     def against(self, carriers: NDArray[np.float32], mean_similarity: float) -> CarrierPanel:
-        """Compare carriers, still without copies, with all anchors."""
         before = (carriers @ self.vectors.T).astype(np.float64)
         return CarrierPanel(self, carriers, before, before < mean_similarity)
 

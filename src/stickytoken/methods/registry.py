@@ -42,7 +42,6 @@ def entries() -> tuple[MethodEntry, ...]:
 
 
 def entry_of(name: object, pairs_given: bool) -> MethodEntry:
-    """Find a method by name; without a name, the first that accepts the corpus."""
     if name is None:
         return next(entry for entry in entries() if entry.takes_pairs or not pairs_given)
     if not isinstance(name, str) or name not in _entries:

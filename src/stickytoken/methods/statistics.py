@@ -19,8 +19,6 @@ _SCALE_SPREAD, _LEAST_SCALE = 0.25, 0.1
 
 
 class Estimates(NamedTuple):
-    """One estimate per token, with its standard error and the ends of its interval."""
-
     value: Vector
     error: Vector
     low: Vector

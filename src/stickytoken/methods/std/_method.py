@@ -66,18 +66,16 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
     def compute(
         self, job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
     ) -> base.Outcome[StdResultRecord]:
-        settings = job.settings
-        scoring = stages.scoring_stage(job.encoder, settings, plan, job.vocabulary.available, job.tokens)
+        available = job.vocabulary.available
+        scoring = stages.scoring_stage(job.encoder, job.settings, plan, available, job.tokens)
         scores = run(scoring, job.tokens)
         # The best share of the tokens by cosine score go on to validation.
-        least = stages.candidate_threshold(scores["score_cosine"].to_list(), settings.candidate_share)
+        least = stages.candidate_threshold(scores["score_cosine"].to_list(), job.settings.candidate_share)
         wanted = set(scores.filter(pl.col("score_cosine") >= least)["token_id"])
-        validations = run(
-            stages.validation_stage(job.encoder, settings, plan),
-            [token for token in job.tokens if token.id in wanted],
-        )
+        candidates = [token for token in job.tokens if token.id in wanted]
+        validations = run(stages.validation_stage(job.encoder, job.settings, plan), candidates)
         # The outliers among them are sticky. The others have null rates and a null verdict.
-        most = stages.outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
+        most = stages.outlier_threshold(validations["rate_cosine"].to_list(), job.settings.outlier_range)
         rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
         tokens = (
             scores.select("token_id", *_SCORES)

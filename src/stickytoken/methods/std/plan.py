@@ -19,17 +19,8 @@ from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.measurement.resume import Record
+from stickytoken.methods import probes
 from stickytoken.methods.base import Job, MemoryRunner, PlanRecord, ResultRecord, model_mean
-from stickytoken.methods.probes import (
-    KeyedPaths,
-    PathSource,
-    ProbeGrid,
-    as_carriers,
-    require_insertion,
-    room_for,
-    walk_vocabulary,
-    word_count,
-)
 from stickytoken.validation import real_number, set_choices, set_whole_numbers
 
 
@@ -133,7 +124,6 @@ def sticky_score(
 
 
 def candidate_threshold(scores: Sequence[float], share: float) -> float:
-    """Find the score that the best ``share`` of the tokens reach (linear quantile)."""
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
 
 
@@ -148,8 +138,6 @@ def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
 
 
 class Metric(StrEnum):
-    """A distance between two vectors."""
-
     COSINE = "cosine"
     EUCLIDEAN = "euclidean"
     MANHATTAN = "manhattan"
@@ -179,12 +167,11 @@ PLACEMENTS = tuple(Placement)
 class PairProbes:
     """Carriers with copies, and the anchors to compare them with."""
 
-    grid: ProbeGrid  # carriers x placements x counts
+    grid: probes.ProbeGrid  # carriers x placements x counts
     anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
     carriers: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
 
     def distances(self, vectors: NDArray[np.float32]) -> dict[Metric, NDArray[np.float64]]:
-        """Compute the distances to the anchor for 0, 1, ..., n copies."""
         shape = self.grid.shape
         probed = distances(vectors.reshape(*shape, -1), self.anchors[:, None, None, :])
         clean = distances(self.carriers, self.anchors)
@@ -198,8 +185,6 @@ class PairProbes:
 
 @dataclass(frozen=True)
 class ValidationStage:
-    """Compute the validation rate of every candidate."""
-
     pairs: PairProbes
     settings: StdSettings
     name: str = "validate"
@@ -232,8 +217,6 @@ class ValidationStage:
 
 @dataclass(frozen=True)
 class ScoringStage(ValidationStage):
-    """Compute the sticky score of every token."""
-
     name: str = "score"
 
     @property
@@ -264,16 +247,12 @@ def weighted(values: NDArray[np.float64], weights: PlacementWeights) -> float:
 
 
 class PairRecord(Record):
-    """A sentence pair: the anchor, the carrier and their similarity."""
-
     sentence1: str
     sentence2: str
     similarity: float
 
 
 class StdPlanRecord(PlanRecord):
-    """plan.json of the paper's method."""
-
     left_out: int = Field(description="sentences or given pairs too long for the model with the copies in")
     similarity_deviation: float = Field(
         description="largest difference between a pair's recorded similarity and the model's own"
@@ -283,8 +262,6 @@ class StdPlanRecord(PlanRecord):
 
 
 class StdResultRecord(ResultRecord):
-    """Result of a finished run of the paper's method."""
-
     scored: int
     candidates: int
     score_threshold: float = Field(description="score that candidates reach")
@@ -301,10 +278,10 @@ def make_plan(
     """Compute u, sample pairs unless they are given, and choose scoring and validation pairs."""
     # What may fail comes before the long work. Texts that the model would truncate with the copies in are
     # left out.
-    require_insertion(encoder, settings.insertion)
+    probes.require_insertion(encoder, settings.insertion)
     sentences: list[str] = []
     pairs: list[SentencePair] = []
-    room = room_for(encoder, settings.insertion, settings.copies)
+    room = probes.room_for(encoder, settings.insertion, settings.copies)
     if isinstance(corpus, Sentences):
         sampled = corpus.sample(settings.sentences, settings.seed)
         fitting = _fitting(encoder, sampled, room)
@@ -359,15 +336,16 @@ def scoring_stage(
 ) -> ScoringStage:
     """Build the stage that scores tokens; random placement replays the published stream."""
 
-    def paths(words: Sequence[int]) -> PathSource:
-        return walk_vocabulary(settings.seed, vocabulary, tokens, words, settings.copies, settings.insertion)
+    def paths(words: tuple[int, ...]) -> probes.PathSource:
+        copies, insertion = settings.copies, settings.insertion
+        return probes.walk_vocabulary(settings.seed, vocabulary, tokens, words, copies, insertion)
 
     return ScoringStage(_pair_probes(encoder, settings, plan.scoring, paths), settings)
 
 
 def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ValidationStage:
-    def paths(words: Sequence[int]) -> PathSource:
-        return KeyedPaths(settings.seed, _VALIDATION_KEY, tuple(words), settings.copies, settings.insertion)
+    def paths(words: tuple[int, ...]) -> probes.PathSource:
+        return probes.KeyedPaths(settings.seed, _VALIDATION_KEY, words, settings.copies, settings.insertion)
 
     return ValidationStage(_pair_probes(encoder, settings, plan.validation, paths), settings)
 
@@ -376,13 +354,13 @@ def _pair_probes(
     encoder: Encoder,
     settings: StdSettings,
     pairs: Sequence[PairRecord],
-    paths: Callable[[Sequence[int]], PathSource],
+    paths: Callable[[tuple[int, ...]], probes.PathSource],
 ) -> PairProbes:
     texts = [pair.sentence2 for pair in pairs]
-    carriers = as_carriers(encoder, settings.insertion, texts)
-    words = [word_count(carrier) for carrier in carriers]
+    carriers = probes.as_carriers(encoder, settings.insertion, texts)
+    found = paths(tuple(map(probes.word_count, carriers)))
     return PairProbes(
-        grid=ProbeGrid(carriers, PLACEMENTS, settings.copies, paths(words)),
+        grid=probes.ProbeGrid(carriers, PLACEMENTS, settings.copies, found),
         anchors=encoder.encode([pair.sentence1 for pair in pairs]),
         carriers=encoder.encode(texts),
     )
