@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 
 import planted
@@ -152,20 +151,6 @@ def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkey
     monkeypatch.setattr(corpora, "text_kinds", lambda: replace(kinds, texts=kinds.texts[:-1]))
     assert corpus_fingerprint(plain, topics_count=True) not in found
     assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-def reordered(value):
-    """The same value with the keys of every mapping in the opposite order."""
-    if isinstance(value, dict):
-        return {key: reordered(value[key]) for key in reversed(value)}
-    return [reordered(each) for each in value] if isinstance(value, list) else value
 
 
 def test_values_that_are_easily_confused_have_hashes_of_their_own():

@@ -7,10 +7,8 @@ import pytest
 import planted
 from stickytoken import detect
 from stickytoken.detection import probe
-from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 
-UNAVAILABLE = 5  # "[unused0]"
 METRICS = {"cosine": "", "euclidean": "_euclidean", "manhattan": "_manhattan"}
 
 
@@ -30,17 +28,3 @@ def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, tmp_path, in
         for metric, ending in METRICS.items():
             assert evidence.validation_rate[metric] == row[f"validation_rate{ending}"]
     assert len({evidence.validation_rate["cosine"] for evidence in found}) > 3
-
-
-def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):
-    corpus = planted.small_corpus()
-    with pytest.raises(InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): probe it with ids"):
-        probe(encoder, [55, UNAVAILABLE], sentences=corpus, settings=planted.SMALL)
-    by_id = replace(planted.SMALL, insertion=Insertion.IDS)
-    (evidence,) = probe(encoder, [UNAVAILABLE], sentences=corpus, settings=by_id)
-    assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
-    assert 0 <= evidence.validation_rate["cosine"] <= 1
-
-    for token_id in (-1, 125):
-        with pytest.raises(InputError, match=f"no token id {token_id}: it has 0 to 124"):
-            probe(encoder, [token_id], sentences=corpus, settings=planted.SMALL)

@@ -79,23 +79,18 @@ def test_only_the_round_of_all_tokens_is_in_lower_precision_and_the_table_says_w
     assert set(lower.tokens["precision"]) == {"float32", "bfloat16"}
     assert plain.result.screening_carriers == lower.result.screening_carriers
     for step, least in (("pilot", 128), ("confirm", 5)):
-        rows = {run: shards(run, step) for run in (plain, lower)}
+        rows = {run: profiled.shard_rows(run, step) for run in (plain, lower)}
         both = set(rows[plain]) & set(rows[lower])
         assert len(both) >= least
         assert max(difference(rows, token) for token in both) < 1e-6
-    early = {run: shards(run, "screen") for run in (plain, lower)}
+    early = {run: profiled.shard_rows(run, "screen") for run in (plain, lower)}
     assert early[plain].keys() == early[lower].keys()
     assert max(difference(early, token) for token in early[plain]) > 1e-4
     exact = lower.tokens.filter(pl.col("precision") == "float32")["token_id"].to_list()
-    assert set(exact) == {*shards(lower, "confirm"), *lower.plan.late_reference}
+    assert set(exact) == {*profiled.shard_rows(lower, "confirm"), *lower.plan.late_reference}
     assert any("screened in bfloat16; numbers of the" in line for line in lower.method.lines(lower))
 
 
 def difference(rounds, token):
-    one, other = (np.array(rows[token]) for rows in rounds.values())
+    one, other = (np.array(rows[token]["lifts"]) for rows in rounds.values())
     return np.abs(one - other).max()
-
-
-def shards(run, stage):
-    frames = [pl.read_parquet(path) for path in sorted((run.path / "shards").glob(f"{stage}-*.parquet"))]
-    return {row["token_id"]: row["lifts"] for row in pl.concat(frames).to_dicts()}

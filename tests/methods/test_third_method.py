@@ -200,6 +200,7 @@ SHOWN = [  # command, 1 for standard output or 2 for standard error, words
 ]
 
 
+@pytest.mark.slow
 def test_tables_help_and_errors_know_it(commanded):
     for name, stream, words in SHOWN:
         assert words in " ".join(re.sub(r"[│╭╮╰╯─]", " ", commanded[name][stream]).split()), name

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -81,6 +82,12 @@ def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
     changes = {name: options.pop(name) for name in list(options) if name in ProfileSettings.__slots__}
     given = {"sentences": corpus(), "settings": replace(SMALL, **changes)} | options
     return detect(encoder, out=out, **given)
+
+
+def shard_rows(run: Run, step: str) -> dict[int, dict]:
+    """What a round measured, by token id, as stored in the shards."""
+    paths = sorted((run.path / "shards").glob(f"{step}-*.parquet"))
+    return {row["token_id"]: row for row in pl.concat([pl.read_parquet(path) for path in paths]).to_dicts()}
 
 
 def detect_in_small_shards(model: Path, out: Path) -> None:

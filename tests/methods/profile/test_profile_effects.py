@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-import profiled
-from stickytoken import load_encoder
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.profile.estimates import (
     EFFECTS_COLUMNS,
@@ -57,21 +55,3 @@ def test_the_principal_axes_are_those_of_the_singular_value_decomposition(tmp_pa
     best = (left[:, :4] * values[:4]) @ right[:4]
     assert effects.of(Round.SCREEN).pull == pytest.approx(best, abs=0.02)
     assert kept_effects({Round.SCREEN: screened}, most_bytes=1).axes.shape == (1, DIMENSION)
-
-
-# Of a run.
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("effects") / "run"
-    return profiled.detect_profile(load_encoder(profiled.planted_model(2)), folder, insertion="text")
-
-
-def test_a_run_keeps_the_effects_of_both_rounds(run):
-    effects = read_effects(run.path)
-    screened, confirmed = effects.of(Round.SCREEN), effects.of(Round.CONFIRM)
-    assert screened.ids.tolist() == run.tokens["token_id"].to_list()
-    assert set(run.plan.late_reference) <= set(confirmed.ids.tolist()) <= set(screened.ids.tolist())
-    assert len(confirmed.ids) == run.result.candidates
-    assert set(effects.table["round"]) == {"screen", "confirm"}

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 import pytest
 from scipy import stats
 
@@ -97,6 +96,7 @@ PARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_of", PARTS.values(), ids=PARTS)
 def test_nine_of_ten_intervals_hold_the_truth_of_selected_and_other_tokens_alike(worlds, rows_of):
     shares = []
@@ -177,11 +177,6 @@ def test_a_model_that_does_not_tell_texts_apart_is_refused(common, rounding):
 # Who goes on, read from the shards of a run.
 
 
-def shards(run, step):
-    paths = sorted((run.path / "shards").glob(f"{step}-*.parquet"))
-    return {row["token_id"]: row for row in pl.concat([pl.read_parquet(path) for path in paths]).to_dicts()}
-
-
 def highest_of_each(screened, weights, count):
     """So many tokens by their mean lift, and by the group of the lift on which each stands out most."""
     lifts = {token: sum(row["lifts"]) / len(row["lifts"]) for token, row in screened.items()}
@@ -203,20 +198,10 @@ def test_the_tokens_that_lift_most_on_all_texts_or_on_one_kind_are_confirmed(tmp
     run = profiled.detect_profile(
         load_encoder(profiled.foreign_model()), tmp_path / "run", sentences=profiled.corpus(200, topics)
     )
-    screened, late = shards(run, "screen"), set(run.plan.late_reference)
+    screened, late = profiled.shard_rows(run, "screen"), set(run.plan.late_reference)
     count = tokens_to_confirm(profiled.SMALL, len(screened))
     assert count == 30
     # The third part are those that erase most.
     expected = highest_of_each(screened, [group.weight for group in run.plan.groups], count // 3)
-    assert expected - late < set(shards(run, "confirm"))
+    assert expected - late < set(profiled.shard_rows(run, "confirm"))
     assert run.result.candidates <= count + len(late)
-
-
-def test_only_tokens_that_were_asked_for_go_on(tmp_path):
-    encoder = load_encoder(profiled.planted_model(2))
-    ids = list(range(40, 90))
-    some = profiled.detect_profile(encoder, tmp_path / "run", tokens=ids)
-    confirmed, late = set(shards(some, "confirm")), set(some.plan.late_reference)
-    assert confirmed < set(ids) - late
-    assert len(confirmed | (late & set(ids))) >= some.result.candidates >= 30
-    assert set(shards(some, "screen")) == {*ids, *some.plan.reference}

@@ -8,17 +8,17 @@ import pytest
 
 import planted
 import profiled
-from stickytoken import detect, load_encoder
+from stickytoken import load_encoder
 from stickytoken.data.corpora import SentencePair
 from stickytoken.data.sentences import Sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Insertion
 from stickytoken.measurement.resume import differences
-from stickytoken.methods.profile.estimates import EFFECTS_FILE
+from stickytoken.methods.profile.estimates import read_effects
+from stickytoken.methods.profile.plan import Round
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
 ROUNDS = ("pilot", "screen", "confirm")
-NAMED = [34, 55, 60, 200]  # "!", "river" and two more
 # With fewer texts, noise explains all that the tokens of this model differ by.
 detect_profile = functools.partial(profiled.detect_profile, budget=8)
 
@@ -35,20 +35,19 @@ def run(encoder, tmp_path_factory):
     return detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run")
 
 
-def rows_of(run, step):
-    """What a round measured, by token id, as stored in the shards."""
-    paths = sorted((run.path / "shards").glob(f"{step}-*.parquet"))
-    return {row["token_id"]: row for row in pl.concat([pl.read_parquet(path) for path in paths]).to_dicts()}
-
-
 # What is found
 
 
-@pytest.mark.parametrize("insertion", list(Insertion))
-def test_a_planted_token_is_sticky_and_no_other(encoder, tmp_path, insertion):
+@pytest.mark.slow
+@pytest.mark.parametrize("insertion", [Insertion.TEXT, Insertion.WORDS])
+def test_a_planted_token_is_sticky_and_no_other_with_copies_as_text(encoder, tmp_path, insertion):
     run = detect_profile(encoder, tmp_path / "run", insertion=insertion)
     assert run.sticky["token"].to_list() == [planted.PLANTED]
+
+
+def test_a_planted_token_is_sticky_and_erases_texts_and_no_other_does(run, tmp_path):
     (row,) = run.sticky.to_dicts()
+    assert row["token"] == planted.PLANTED
     assert row["severity"] in ("serious", "severe")
     assert row["lift_low"] > 2 * run.result.ordinary_lift
     assert row["universality"] == pytest.approx(1)
@@ -56,25 +55,28 @@ def test_a_planted_token_is_sticky_and_no_other(encoder, tmp_path, insertion):
     assert row["validation_rate"] > 0.95
     assert row["q_value"] < 1e-3
     assert run.tokens["lift"].max() == row["lift"]
-    ordinary = load_encoder(profiled.planted_model(0))
-    assert detect_profile(ordinary, tmp_path / "ordinary", insertion=insertion).sticky.is_empty()
-
-
-def test_a_token_that_erases_texts_is_found_with_a_reason(encoder, tmp_path):
-    looked = detect_profile(encoder, tmp_path / "erasing")
-    (row,) = looked.sticky.to_dicts()
-    assert row["token"] == planted.PLANTED
     assert row["erases"]
-    ordinary = looked.result.ordinary_contraction
+    ordinary = run.result.ordinary_contraction
     assert ordinary < row["contraction_low"] < row["contraction"] < row["contraction_high"]
     assert row["reason"].startswith(f"erases {row['contraction']:.0%} of a text")
     assert f"{ordinary:.0%}" in row["reason"]
-    others = looked.tokens.filter(pl.col("token") != planted.PLANTED)
+    others = run.tokens.filter(pl.col("token") != planted.PLANTED)
     assert not others["erases"].any()
     assert others["reason"].null_count() == len(others)
     # Carriers agree with the one contraction of the whole fit.
-    for kept in rows_of(looked, "screen").values():
+    for kept in profiled.shard_rows(run, "screen").values():
         assert np.mean(kept["contractions"]) == pytest.approx(kept["contraction"], abs=1e-5)
+    ordinary = load_encoder(profiled.planted_model(0))
+    assert detect_profile(ordinary, tmp_path / "ordinary").sticky.is_empty()
+
+
+def test_a_run_keeps_the_effects_of_both_rounds(run):
+    effects = read_effects(run.path)
+    screened, confirmed = effects.of(Round.SCREEN), effects.of(Round.CONFIRM)
+    assert screened.ids.tolist() == run.tokens["token_id"].to_list()
+    assert set(run.plan.late_reference) <= set(confirmed.ids.tolist()) <= set(screened.ids.tolist())
+    assert len(confirmed.ids) == run.result.candidates
+    assert set(effects.table["round"]) == {"screen", "confirm"}
 
 
 def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
@@ -95,7 +97,7 @@ def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
 
 
 def test_the_run_counts_its_texts_and_tokens(run):
-    measured = {step: set(rows_of(run, step)) for step in ROUNDS}
+    measured = {step: set(profiled.shard_rows(run, step)) for step in ROUNDS}
     late = set(run.plan.late_reference)
     assert len(measured["screen"]) == profiled.AVAILABLE
     assert measured["pilot"] == late
@@ -137,7 +139,7 @@ def test_lifts_of_every_round_equal_those_of_a_plain_version_of_the_method(tmp_p
     every, few = list(range(len(run.plan.carriers))), run.result.screening_carriers
     rounds = {"pilot": every, "screen": few, "confirm": [k for k in every if k not in few]}
     for step, carriers in rounds.items():
-        rows = rows_of(run, step)
+        rows = profiled.shard_rows(run, step)
         token_id = 34 if step == "screen" else next(iter(rows))
         row, token = rows[token_id], run.vocabulary.filter(token_id=token_id)["decoded"].item()
         groups = np.array(row["groups"]).reshape(len(carriers), -1)
@@ -155,7 +157,7 @@ def test_lifts_of_every_round_equal_those_of_a_plain_version_of_the_method(tmp_p
 def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
     """Of those named here, two come from each of the pilot and the last round."""
     late = set(run.plan.late_reference)
-    ids = sorted({34, run.plan.late_reference[0], *list(rows_of(run, "confirm"))[:2]})
+    ids = sorted({34, run.plan.late_reference[0], *list(profiled.shard_rows(run, "confirm"))[:2]})
     named = detect_profile(encoder, tmp_path / "named", tokens=[*reversed(ids), 34])
     assert named.tokens["token_id"].to_list() == ids
     assert named.result.looked_at == named.result.candidates == len(ids)
@@ -163,7 +165,7 @@ def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
     assert named.result.screening_carriers == run.result.screening_carriers
     beside = {"pilot": late, "screen": {*ids, *run.plan.reference}, "confirm": {*ids} - late}
     for step in ROUNDS:
-        whole, ours = rows_of(run, step), rows_of(named, step)
+        whole, ours = profiled.shard_rows(run, step), profiled.shard_rows(named, step)
         assert set(ours) == beside[step]
         assert set(whole) & set(ours)
         for token_id in set(whole) & set(ours):
@@ -207,11 +209,6 @@ def test_topics_of_the_corpus_are_the_groups_of_a_model_that_reads_no_kinds(tmp_
     clusters = [f"cluster {place}" for place in range(6)]
     assert [group.name for group in clustered.plan.groups] == [*clusters, "vocabulary entries"]
     assert differences(named.record.identity_parts, clustered.record.identity_parts) == ["corpus"]
-    paper = [
-        detect(foreign, sentences=each, settings=planted.SMALL, tokens=[55], out=tmp_path / f"std-{place}")
-        for place, each in enumerate((corpus, bare))
-    ]
-    assert paper[0].record.identity == paper[1].record.identity  # the paper's method sees no topics
 
 
 def test_without_adaptation_every_token_gets_the_budget_and_no_more(encoder, tmp_path):
@@ -222,19 +219,11 @@ def test_without_adaptation_every_token_gets_the_budget_and_no_more(encoder, tmp
     assert len(run.plan.carriers) == 10
     assert run.result.screening_carriers == list(range(10))
     assert run.result.candidates == profiled.AVAILABLE
-    assert set(pl.read_parquet(run.path / EFFECTS_FILE)["round"]) == {"screen"}
+    assert set(read_effects(run.path).table["round"]) == {"screen"}
     assert run.sticky["token"].to_list() == [planted.PLANTED]
 
 
 # Small vocabularies, missing pairs, and what cannot be measured.
-
-
-def test_the_default_method_is_profile_and_pairs_belong_to_std(encoder, tmp_path):
-    corpus = profiled.corpus(170)
-    run = detect(encoder, sentences=corpus, tokens=[34, 55], out=tmp_path / "profile")
-    assert run.record.method == "profile"
-    pairs = [SentencePair(*corpus.texts[place : place + 2], -0.5) for place in range(0, 20, 2)]
-    assert detect(encoder, pairs=pairs * 30, tokens=[55], out=tmp_path / "std").record.method == "std"
 
 
 def test_a_vocabulary_smaller_than_the_pilot_is_measured_on_all_carriers(tmp_path):
@@ -256,7 +245,7 @@ def test_groups_without_a_pair_below_the_mean_have_no_say(tmp_path):
     """Shards with missing values are whole shards."""
     encoder = load_encoder(profiled.planted_model(2, common=0.3))
     run = detect_profile(encoder, tmp_path / "run")
-    assert np.isnan([row["groups"] for row in rows_of(run, "screen").values()]).any()
+    assert np.isnan([row["groups"] for row in profiled.shard_rows(run, "screen").values()]).any()
     assert not run.tokens["lift"].is_null().any()
     assert planted.PLANTED in run.sticky["token"].to_list()
     (tmp_path / "run" / "tokens.parquet").unlink()
@@ -288,14 +277,11 @@ SAME = r"the same similarity \(1\.0000\): there is nothing that a token could"
 REFUSED = {
     "too few": ({"sentences": profiled.corpus(67)}, "31 carriers .* are needed; use .* smaller budget$"),
     "far too few": ({"sentences": profiled.corpus(28)}, "31 are needed: use more or shorter sentences$"),
-    "alike": ({"model": lambda: alike(0)}, SAME),
-    "nearly alike": ({"model": lambda: alike(1e-5)}, SAME),
+    "alike": ({"model": lambda: alike(1e-5)}, SAME),
     "pairs": (
         {"sentences": None, "pairs": [SentencePair("a bird", "a song", 0.1)]},
         "takes no pairs: .* std",
     ),
-    "settings of std": ({"settings": planted.SMALL, "method": "profile"}, "pass a ProfileSettings$"),
-    "settings for std": ({"method": "std"}, "ProfileSettings, which the method 'std' does not take"),
 }
 
 
