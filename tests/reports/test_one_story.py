@@ -113,7 +113,7 @@ def test_verdict_severity_and_lift_are_the_same_everywhere(told, content, docume
 
 
 def test_the_web_app_shows_the_numbers_of_the_report(content, row, sd):
-    library = find_runs([content.path], content.path, content.path)
+    library = find_runs([content.path], content.path, [])
     narrow = web_app.event_of(Startup("model", library), "change", *web_app.FILTERS)
     _, table, _ = narrow(library.labels[0], "", [], [], [])
     rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]

@@ -89,12 +89,12 @@ def saved_bert(root):
     return root / "model"
 
 
-def context_of(model, runs=(), folder=Path("no-such-folder"), example=Path("no-such-example")):
-    """Model and runs of an app; without the packaged example unless it is asked for."""
+def context_of(model, runs=(), folder=Path("no-such-folder"), examples=()):
+    """Model and runs of an app; without the packaged examples unless they are asked for."""
     pytest.importorskip("gradio", reason="gradio is not installed")
     from stickytoken.demo.context import SharedModel, find_runs, make_context
 
-    library = find_runs([Path(run) for run in runs], folder, example)
+    library = find_runs([Path(run) for run in runs], folder, examples)
     return make_context(SharedModel(load_encoder(model)), library, load_sentences(None))
 
 

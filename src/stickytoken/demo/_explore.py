@@ -10,7 +10,7 @@ import gradio as gr
 import polars as pl
 
 from stickytoken.demo import _components as ui
-from stickytoken.demo.context import EXAMPLE, Startup, checked_token_id, worst_token
+from stickytoken.demo.context import EXAMPLES, Startup, checked_token_id, worst_token
 from stickytoken.detection.selection import token_evidence
 from stickytoken.errors import InputError
 from stickytoken.reports import content as facts
@@ -103,9 +103,10 @@ def _first(content: RunContent) -> int | None:
 
 
 def _about(content: RunContent) -> str:
-    # The packaged example lies where the package is installed: its path helps nobody.
-    installed = quote(str(EXAMPLE))
-    steps = [each._replace(command=each.command.replace(installed, "RUN")) for each in facts.steps(content)]
+    steps = list(facts.steps(content))
+    if content.path.is_relative_to(EXAMPLES):  # where the package is installed, which helps nobody
+        installed = quote(str(content.path))
+        steps = [each._replace(command=each.command.replace(installed, "RUN")) for each in steps]
     return ui.render(
         "run.html.j2",
         tone=facts.tone(content),

@@ -6,18 +6,22 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from stickytoken.data import Sentences
 from stickytoken.detection.run import Run, flagged_tokens, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.detection.selection import Reopened, available_tokens, find_named, reopen
+from stickytoken.encoders.loading.load import load_encoder
 from stickytoken.encoders.protocol import IdReader
+from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, ModelError, RunError, StickyTokenError
 from stickytoken.insertion import Placement, Token
 from stickytoken.measurement.resume import MeasurementRecord
@@ -30,7 +34,8 @@ if TYPE_CHECKING:
     from stickytoken.repairs import Repair
 
 
-EXAMPLE = Path(__file__).parent / "example" / "all-MiniLM-L6-v2"
+EXAMPLES = Path(__file__).parent / "example"
+EXAMPLE, TAMPERED = EXAMPLES / "all-MiniLM-L6-v2", EXAMPLES / "tampered"
 _MOST_FOUND = 50
 
 
@@ -47,6 +52,9 @@ class RunLibrary:
     def labels(self) -> list[str]:
         return list(self._listed)
 
+    def path(self, label: str) -> Path:
+        return self._listed[label][0]
+
     def record(self, label: str) -> RunRecord:
         return self._listed[label][1]
 
@@ -59,8 +67,10 @@ class RunLibrary:
             return self._read[label]
 
 
-def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> RunLibrary:
-    """List the named runs, then those in a folder, newest first, then the packaged example."""
+def find_runs(
+    named: Sequence[Path], folder: Path, examples: Sequence[Path] = (TAMPERED, EXAMPLE)
+) -> RunLibrary:
+    """List the named runs, then those in a folder, newest first, then the packaged examples."""
     listed = [_listed(path.expanduser()) for path in named]
     taken = {path.expanduser().resolve() for path in named}
     try:
@@ -79,9 +89,10 @@ def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> R
             listed.append(run)
         except StickyTokenError as error:
             unread.append(error)
-    if (example / RUN_FILE).is_file():
-        label = f"{example.name} (example that comes with stickytoken)"
-        listed.append((label, example, RunFolder(example).read_run()))
+    for example in examples:
+        if (example / RUN_FILE).is_file():
+            record = RunFolder(example).read_run()
+            listed.append((f"{record.model.name} (example that comes with stickytoken)", example, record))
     labels = [label for label, *_ in listed]
     return RunLibrary(
         [
@@ -287,6 +298,20 @@ class Startup:
     def context(self) -> AppContext:
         """Wait until the model is loaded, and return the context of the tabs."""
         return self._context.result()
+
+
+def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
+    """Return the model of the tampered example and its repair: the original with a few other rows."""
+    import torch
+
+    rows, made = np.load(TAMPERED / "rows.npz"), []
+    for name in ("tampered", "repaired"):
+        model = deepcopy(original.model)
+        weight = model[0].auto_model.get_input_embeddings().weight
+        with torch.no_grad():
+            weight[torch.from_numpy(rows["ids"])] = torch.from_numpy(rows[name]).to(weight)
+        made.append(SharedModel(as_id_reader(load_encoder(model), "demo")))
+    return made[0], made[1]
 
 
 _COPIES = 8

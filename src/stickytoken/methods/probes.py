@@ -190,6 +190,8 @@ def _gaps(words: int, added: int, counts: int) -> Iterator[int]:
     return (words + step * added for step in range(counts))
 
 
+# Words of a carrier in a pair that is shown, where there are such carriers.
+_READABLE = 4
 # Similarities are float32 numbers: a smaller rise is none.
 _ROUNDING = 1e-6
 
@@ -357,11 +359,15 @@ class EvidenceStage(SymptomStage):
         """Measure the curve, the ranks, the typical pair and the pair that rises most.
 
         Without a pair below, ranks and pairs are empty. The typical pair is the one whose rise is nearest to
-        the mean over the pairs below, which weigh as they do in the lift.
+        the mean over the pairs below, which weigh as they do in the lift; very short carriers are not shown.
         """
         panel, curves = self.panel, self._similarities(vectors)
         row = self._averages(curves) | {"ahead": panel.ahead(curves)}
-        pairs = np.argwhere(panel.below)
+        # A text of a word or two says little to a reader.
+        readable = np.array([word_count(carrier) >= _READABLE for carrier in self.carriers])
+        shown = panel.below & readable[:, None]
+        shown = shown if shown.any() else panel.below
+        pairs = np.argwhere(shown)
         if not len(pairs):
             return row | {"typical": [], "largest": []}
         after = curves[:, 1 + self.copies.index(self.pair_copies)]
@@ -369,7 +375,7 @@ class EvidenceStage(SymptomStage):
         present = panel.pair_weights.sum(axis=1) > 0
         lifts = (panel.pair_weights * changes).sum(axis=1)[present]
         lift = float(lifts.mean()) if len(lifts) else 0.0
-        rises = changes[panel.below]
+        rises = changes[shown]
         # A pair is the places of its carrier and its anchor, and its similarity before and after.
         for name, nearest in (("typical", np.abs(rises - lift).argmin()), ("largest", rises.argmax())):
             carrier, anchor = map(int, pairs[nearest])

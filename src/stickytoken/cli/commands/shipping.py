@@ -277,35 +277,45 @@ def demo(
     Args:
         run: Run folder to open. Repeatable.
         folder: List the runs in this folder too.
-        model: Model to try tokens on. Default: the model of the first --run, else all-MiniLM-L6-v2.
+        model: Model to try tokens on. Default: the model of the first --run, else all-MiniLM-L6-v2; without a
+            run, a tampered copy of it.
         repair: Folder of a repaired model, to compare with the original model.
         port: Port to serve on; 0 takes any free one.
         share: Also serve on a public address, through Gradio.
         open_it: Open the page in a browser.
     """
     with opt.collector_paused():
-        from stickytoken.demo.context import AppContext, SharedModel, Startup, find_runs, make_context
+        from stickytoken.demo import context as app
         from stickytoken.demo.server import make_app, require_free, serve
 
         require_free(port)  # before the slow work
-        library = find_runs(run or [], folder.expanduser())
+        library = app.find_runs(run or [], folder.expanduser())
         named = library.record(library.labels[0]) if run else None
         source = str(run[0]) if run else model or "all-MiniLM-L6-v2"
         of_run = model if run else None
+        tampered = not (run or model or repair) and library.path(library.labels[0]) == app.TAMPERED
+        if tampered:
+            repair = app.TAMPERED / "repair-example"
         repaired = None if repair is None else stickytoken.open_repair(repair)
-        startup = Startup(opt.require_found(source, named, loading, of_run), library, repaired)
+        name = opt.require_found(source, named, loading, of_run)
+        name = library.record(library.labels[0]).model.name if tampered else name
+        startup = app.Startup(name, library, repaired)
         with console.status("preparing the page"):
             served = serve(make_app(startup, share), port, share)
 
-    def loaded() -> AppContext:
+    def loaded() -> app.AppContext:
         from stickytoken.encoders.loading.load import loaded_like
         from stickytoken.encoders.text_encoder import as_id_reader
 
         encoder = opt.load_for(source, named, loading, prompting, of_run)
-        shared, other = SharedModel(as_id_reader(encoder, "demo")), None
-        if repaired is not None and shared.is_model_of(repaired.record):
-            other = SharedModel(loaded_like(encoder, repaired.path))
-        return make_context(shared, library, stickytoken.load_sentences(None), other)
+        other: app.SharedModel | None = None
+        if tampered:
+            shared, other = app.tampered_models(encoder)
+        else:
+            shared = app.SharedModel(as_id_reader(encoder, "demo"))
+            if repaired is not None and shared.is_model_of(repaired.record):
+                other = app.SharedModel(loaded_like(encoder, repaired.path))
+        return app.make_context(shared, library, stickytoken.load_sentences(None), other)
 
     try:
         if output_format is opt.Format.JSON:
