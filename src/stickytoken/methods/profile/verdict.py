@@ -29,9 +29,8 @@ NEGLIGIBLE_SHARE = 0.5
 UNIVERSAL_SHARE = 0.5
 # What copies erase and lift is rare if fewer than one in so many ordinary tokens does as much.
 RARE = 2000
-# They must also take, with confidence, half of what is a mild share of what an ordinary token leaves of a
-# text. Where too few tokens show what is rare, it is a serious share.
-_LEAST_ERASED = NEGLIGIBLE_SHARE * SEVERITY_BOUNDS[Severity.MILD]
+# Where too few tokens show what is rare, copies must take, with confidence, this share of what an ordinary
+# token leaves of a text.
 _ERASED_WITHOUT_NULL = SEVERITY_BOUNDS[Severity.SERIOUS]
 # Fewer carriers say nothing about their noise.
 _LEAST_CARRIERS = 2
@@ -224,7 +223,11 @@ def find_erasing(measured: Measured, available: int, lifts: TokenEstimates) -> E
         unselected = np.isin(tested.ids, measured.unselected)
         chances = combined(chances, lifts.null.exceedance(lifts.tested), unselected)
     q = q_values(chances, max(available, len(tested.ids)))
-    found = ((chances <= 1 / RARE) | (q <= measured.job.settings.fdr)) & (least > _LEAST_ERASED)
+    mild = SEVERITY_BOUNDS[Severity.MILD]
+    lifted = (lifts.lift.value - lifts.null.center) / measured.plan.similarity_spread
+    matters = np.maximum(share_erased(contraction.value, ordinary), lifted) >= mild
+    matters &= least > NEGLIGIBLE_SHARE * mild
+    found = ((chances <= 1 / RARE) | (q <= measured.job.settings.fdr)) & matters
     if Round.CONFIRM in measured.rounds:  # the few texts of the first round are not enough
         found &= np.isin(tested.ids, measured.rounds[Round.CONFIRM].ids)
     return Erasing(contraction, ordinary, found)
