@@ -107,13 +107,13 @@ def line_and_features(seed, bend=0.0, noise=0.0):
 @pytest.mark.parametrize("seed", range(3))
 def test_what_the_features_add_is_learned_and_the_error_is_that_of_tokens_that_had_no_part(seed):
     predicted, features, rows, true, lifts = line_and_features(seed, bend=0.5, noise=0.3)
-    found = calibrate(predicted, features, rows, lifts, 0.3**2)
+    values, error = calibrate(predicted, features, rows, lifts, 0.3**2)
     others = np.setdiff1d(np.arange(VOCABULARY), rows)
     line = np.polyval(np.polyfit(predicted[rows], lifts, 1), predicted)
-    off = np.sqrt(np.mean((found.values - true)[others] ** 2))
+    off = np.sqrt(np.mean((values - true)[others] ** 2))
     assert off < 0.2 * np.sqrt(np.mean((line - true)[others] ** 2))
     # The cross-validated error contains noise of its own: a tenth of the noise that it takes away.
-    assert found.error == pytest.approx(off, abs=0.1)
+    assert error == pytest.approx(off, abs=0.1)
 
 
 def test_the_fit_is_the_ridge_regression_that_leave_one_out_chooses():
@@ -128,6 +128,6 @@ def test_the_fit_is_the_ridge_regression_that_leave_one_out_chooses():
     ridge = RidgeCV(np.geomspace(1e-2, 1e3, 16) * scale, fit_intercept=False, store_cv_results=True)
     expected = line + ridge.fit(known[rows], left).predict(known)
     errors = ridge.cv_results_.mean(axis=0)
-    found = calibrate(predicted, features, rows, lifts, 0.0)
-    assert found.values == pytest.approx(expected, abs=1e-8)
-    assert found.error == pytest.approx(np.sqrt(errors.min()), abs=1e-8)
+    values, error = calibrate(predicted, features, rows, lifts, 0.0)
+    assert values == pytest.approx(expected, abs=1e-8)
+    assert error == pytest.approx(np.sqrt(errors.min()), abs=1e-8)

@@ -1,10 +1,12 @@
 """Models and settings for the profile method: a vocabulary large enough to show what is ordinary."""
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import torch
 from sentence_transformers import SentenceTransformer
@@ -82,6 +84,13 @@ def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
     changes = {name: options.pop(name) for name in list(options) if name in ProfileSettings.__slots__}
     given = {"sentences": corpus(), "settings": replace(SMALL, **changes)} | options
     return detect(encoder, out=out, **given)
+
+
+def hashed_vectors(probes: Sequence[object], dimension: int, shift: float = 0.5) -> np.ndarray:
+    """Vectors that depend on nothing but each probe, not of length 1."""
+    seeds = [hashlib.sha256(repr(probe).encode()).digest()[:8] for probe in probes]
+    drawn = [np.random.default_rng(int.from_bytes(seed, "big")).normal(size=dimension) for seed in seeds]
+    return (np.stack(drawn) + shift).astype(np.float32)
 
 
 def shard_rows(run: Run, step: str) -> dict[int, dict]:

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -555,7 +555,7 @@ def judge(
     corpus = load_sentences(sentences, column)
     model = encoder_for(encoder, opened, "judge")
     corpus = readable(corpus, model.tokenizer, model.name)
-    settings = restored_settings(opened)
+    settings: Any = restored_settings(opened)
     vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
     of_run = set(opened.tokens["token_id"].to_list())
     tokens = [token for token in vocabulary.available if token.id in of_run]
@@ -563,33 +563,21 @@ def judge(
     job = base.Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
     if not any(numbers.values()):
         return opened.method.judge(job, opened, anchors, progress)
-    return _in_views(job, opened, anchors, progress, numbers)
-
-
-def _in_views(
-    job: base.Job[Any],
-    run: Run,
-    anchors: int,
-    progress: ProgressCallback,
-    numbers: Mapping[str, Sequence[int]],
-) -> Judgement:
-    """Judge by the model as it is, and by some of the views that the run measured, from one encoding."""
-    settings = job.settings
-    views = views_of(job.encoder, settings.dimensions, settings.layers)
+    # By the model as it is, and by some of the views that the run measured, from one encoding.
+    views = views_of(model, settings.dimensions, settings.layers)
     named = product(settings.layers or (None,), settings.dimensions or (views.own.dimension,))
-    asked = [
+    chosen = [
         view
         for view, (layer, dimension) in zip(views.asked, named, strict=True)
         if dimension in (numbers["dimensions"] or (dimension,)) and layer in (numbers["layers"] or (layer,))
     ]
-    encoders = view_encoders(job.encoder, replace(views, asked=tuple(asked)))
     found = {
-        view: run.method.judge(
-            replace(job, encoder=encoder), run, anchors, progress, None if view == views.own else view
+        view: opened.method.judge(
+            replace(job, encoder=each), opened, anchors, progress, None if view == views.own else view
         )
-        for view, encoder in encoders.items()
+        for view, each in view_encoders(model, replace(views, asked=tuple(chosen))).items()
     }
-    return replace(found[views.own], others={view: found[view] for view in asked})
+    return replace(found[views.own], others={view: found[view] for view in chosen})
 
 
 class NextStep(NamedTuple):

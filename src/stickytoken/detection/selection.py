@@ -126,8 +126,18 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
         frame = read_table(path)
         if "token_id" in frame.columns:
             ids = _whole_numbers(frame["token_id"], path)
-            if "token" in frame.columns:
-                _require_agreement(vocabulary, ids, frame["token"].to_list(), path)
+            given = frame["token"].to_list() if "token" in frame.columns else [None] * len(ids)
+            places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
+            for row, (token_id, token) in enumerate(zip(ids, given, strict=True), start=1):
+                place = places.get(token_id)
+                if place is None or token is None:  # what is not in the vocabulary is refused later
+                    continue
+                name, text = vocabulary.tokens[place], vocabulary.decoded[place]
+                if str(token) not in (name, text) and str(token).strip() not in (name.strip(), text.strip()):
+                    raise InputError(
+                        f"{path}: row {row} says that token id {token_id} is {shown(token)}, and this model "
+                        f"has {name!r} there: the table is of another model, or one of the columns is wrong"
+                    )
             return ids
         if "token" not in frame.columns:
             raise InputError(
@@ -144,22 +154,6 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
         ids_by_token[name] if name in ids_by_token else find_named(vocabulary, name.rstrip("\r"))
         for name in names
     ]
-
-
-def _require_agreement(
-    vocabulary: Vocabulary, ids: Sequence[int], tokens: Sequence[object], path: Path
-) -> None:
-    places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
-    for row, (token_id, token) in enumerate(zip(ids, tokens, strict=True), start=1):
-        place = places.get(token_id)
-        if place is None or token is None:  # what is not in the vocabulary is refused later
-            continue
-        name, text = vocabulary.tokens[place], vocabulary.decoded[place]
-        if str(token) not in (name, text) and str(token).strip() not in (name.strip(), text.strip()):
-            raise InputError(
-                f"{path}: row {row} says that token id {token_id} is {shown(token)}, and this model has "
-                f"{name!r} there: the table is of another model, or one of the columns is wrong"
-            )
 
 
 def _whole_numbers(values: pl.Series, path: Path) -> list[int]:

@@ -1,6 +1,5 @@
 """One round of the profile method: which texts a token is put into, and what their vectors mean."""
 
-import hashlib
 import itertools
 import math
 from collections import Counter
@@ -8,19 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from stickytoken.insertion import (
-    Placement,
-    Token,
-    TokenizedText,
-    copies_as_ids,
-    copies_as_text,
-    insert_as_ids,
-    insert_as_text,
-)
+import profiled
+from stickytoken.insertion import Placement, Token, TokenizedText, insert_as_ids, insert_as_text
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.plan import Cell, ProfileStage
 
@@ -47,14 +39,12 @@ tokenized_texts = st.builds(
 token_texts = st.sampled_from([MARK, f" {MARK}", f" {MARK} {MARK}", "", " "])
 
 
-def vector_of(probe):
-    """A vector that depends on nothing but the probe, not of length 1."""
-    seed = int.from_bytes(hashlib.sha256(repr(probe).encode()).digest()[:8], "big")
-    return (np.random.default_rng(seed).normal(size=DIMENSION) + 0.5).astype(np.float32)
+def vectors_of(probes):
+    return profiled.hashed_vectors(probes, DIMENSION)
 
 
 def units_of(probes):
-    vectors = np.stack([vector_of(probe) for probe in probes])
+    vectors = vectors_of(probes)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -65,25 +55,6 @@ def panel_of(carriers, u=MEAN_SIMILARITY):
 
 def stage_of(carriers=TEXTS, cells=CELLS, seed=3, u=MEAN_SIMILARITY, places=PLACES):
     return ProfileStage("screen", carriers, places, cells, panel_of(carriers, u), seed)
-
-
-def vectors_of(probes):
-    return np.stack([vector_of(probe) for probe in probes])
-
-
-# copies_as_text, copies_as_ids
-
-
-@settings(max_examples=150)
-@given(st.data(), st.sampled_from(TEXTS), tokenized_texts, st.sampled_from(Placement), st.integers(1, 6))
-def test_what_has_n_copies_is_the_last_of_those_with_up_to_n(data, text, tokenized, placement, copies):
-    for carrier, words, one, all_of in (
-        (text, len(text.split()), copies_as_text, insert_as_text),
-        (tokenized, len(tokenized.words), copies_as_ids, insert_as_ids),
-    ):
-        path = tuple(data.draw(st.integers(0, words + step)) for step in range(copies))
-        found = one(TOKEN, carrier, placement, copies, path)
-        assert found == all_of(TOKEN, carrier, placement, copies, path)[-1]
 
 
 # probes

@@ -1,6 +1,5 @@
 """The two passes of the paper's method, against a slow version that spells every probe out."""
 
-import hashlib
 import itertools
 import math
 from statistics import fmean
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 import planted
+import profiled
 import tiny
 from stickytoken import detect
 from stickytoken.errors import InputError
@@ -44,14 +44,12 @@ SETTINGS = StdSettings(
 )
 
 
-def vector_of(probe):
-    """A vector that depends on nothing but the probe."""
-    seed = int.from_bytes(hashlib.sha256(repr(probe).encode()).digest()[:8], "big")
-    return np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
-
-
 def vectors_of(probes):
-    return np.stack([vector_of(probe) for probe in probes])
+    return profiled.hashed_vectors(probes, DIMENSION, shift=0.0)
+
+
+def vector_of(probe):
+    return vectors_of([probe])[0]
 
 
 def stage_of(kind):

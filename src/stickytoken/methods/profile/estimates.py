@@ -307,21 +307,16 @@ def reach(pull: NDArray[np.floating[Any]], texts: NDArray[np.float32]) -> Vector
 _PENALTIES = np.geomspace(1e-2, 1e3, 16)
 
 
-class Calibrated(NamedTuple):
-    """Lifts of all tokens on a corpus."""
-
-    values: Vector
-    error: float  # how far a value is off for tokens that had no part in it
-
-
 def calibrate(
     predicted: Vector,
     features: Sequence[NDArray[np.floating[Any]]],
     measured: NDArray[np.intp],
     lifts: Vector,
     noise: float,
-) -> Calibrated:
+) -> tuple[Vector, float]:
     """Fit the measured lifts of some tokens by a line in the predicted ones, and the residuals by features.
+
+    Return the lifts of all tokens, and how far they are off for tokens that had no part in it.
 
     Carriers of one corpus are not those of another: a question takes copies in another way than a statement
     does. What differs depends on the token, in directions that measured tokens show: a ridge regression,
@@ -352,7 +347,7 @@ def calibrate(
         of_group = weights[begin : begin + group.shape[1]] / scale
         fitted += group @ of_group.astype(group.dtype) - center @ of_group
         begin += group.shape[1]
-    return Calibrated(fitted, float(np.sqrt(max(best - noise, 0.0))))
+    return fitted, float(np.sqrt(max(best - noise, 0.0)))
 
 
 # With fewer than half of its share left, a token is hardly in the text: its lift is not made up further.

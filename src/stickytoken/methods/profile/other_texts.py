@@ -79,28 +79,28 @@ def judge_corpus(
         )
     generator = np.random.default_rng([job.settings.seed, _CALIBRATING_TOKENS])
     reference = np.sort(generator.permutation(effects.ids[unselected])[:_TOKENS])
-    found, common, calibrating = _calibrated(corpus, effects, reference, progress)
+    values, error, common, calibrating = _calibrated(corpus, effects, reference, progress)
     # Ordinary lifts: those that were computed, and their error.
-    fitted = statistics.Null.fit(found.values[unselected], 0.0)
-    null = statistics.Null(fitted.center, float(np.hypot(fitted.spread, found.error)), fitted.shape)
+    fitted = statistics.Null.fit(values[unselected], 0.0)
+    null = statistics.Null(fitted.center, float(np.hypot(fitted.spread, error)), fitted.shape)
     gate = null.center + verdict.NEGLIGIBLE_SHARE * job.settings.smallest_effect * corpus.spread
     asked = np.isin(effects.ids, tokens["token_id"].to_numpy())
     # Where vectors are made up to count the texts, as many tokens are measured as ever may be.
     counting = getattr(job.encoder, "makes_up_vectors", False)
-    may = asked & (counting | (found.values + _ERRORS * found.error >= gate))
-    order = np.lexsort((effects.ids, -found.values))
+    may = asked & (counting | (values + _ERRORS * error >= gate))
+    order = np.lexsort((effects.ids, -values))
     chosen = np.sort(effects.ids[order[may[order]][:_MEASURED]])
 
     # Computed lifts, and those of the chosen tokens, which are put into all carriers of the corpus.
-    half = scipy.stats.norm.ppf((1 + job.settings.confidence) / 2) * found.error
-    values, errors = found.values, np.full(len(effects.ids), found.error)
+    half = scipy.stats.norm.ppf((1 + job.settings.confidence) / 2) * error
+    errors = np.full(len(effects.ids), error)
     lift = Estimates(values.copy(), errors, values - half, values + half)
     texts = np.zeros(len(effects.ids), dtype=np.int64)
     effects = effects._replace(contraction=effects.contraction.copy(), pull=effects.pull.copy())
     rows = np.searchsorted(effects.ids, chosen)
     if len(chosen):
         measured = _measure(corpus, chosen, range(_CARRIERS), MemoryRunner(job.encoder, progress))
-        variance = found.error**2 / len(reference)
+        variance = error**2 / len(reference)
         lifts = measured.lifts - common
         noise = corpus.plan.call_noise**2
         close = statistics.mean_with_interval(lifts, job.settings.confidence, variance, noise)
@@ -122,7 +122,7 @@ def judge_corpus(
         left_out=corpus.left_out,
         ordinary_lift=null.center,
         similarity_spread=corpus.spread,
-        error=found.error,
+        error=error,
         measured=len(chosen),
         undecided=int(may.sum()) - len(chosen),
         narrow_limit=corpus.plan.narrow_limit,
@@ -159,7 +159,7 @@ def _encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, most: in
 
 def _calibrated(
     corpus: _Corpus, screened: TokenEffects, reference: Ids, progress: ProgressCallback
-) -> tuple[estimates.Calibrated, Vector, Pull]:
+) -> tuple[Vector, float, Vector, Pull]:
     """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers.
 
     Return also the common effect of each carrier beside their mean, and the tokens' pulls and contractions.
@@ -189,11 +189,10 @@ def _calibrated(
     features = [np.column_stack([screened.pull, screened.contraction.astype(screened.pull.dtype)])]
     if (matrix := verdict.embedding_matrix(job.encoder)) is not None:
         features.append(matrix[screened.ids])  # free of the noise of measuring
-    found = estimates.calibrate(predicted, features, rows, lifts, noise)
+    values, error = estimates.calibrate(predicted, features, rows, lifts, noise)
     # Pull and contraction carry the noise of the calls that they were measured by.
-    error = float(np.sqrt(least / planning.screening_carriers(job.settings)))
-    found = found._replace(error=max(found.error, error))
-    return found, common - level, Pull(contractions, pulls)
+    error = max(error, float(np.sqrt(least / planning.screening_carriers(job.settings))))
+    return values, error, common - level, Pull(contractions, pulls)
 
 
 def _measure(corpus: _Corpus, ids: Ids, places: Sequence[int], run: MemoryRunner) -> Measurements:
