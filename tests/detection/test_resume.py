@@ -11,7 +11,6 @@ import planted
 from interrupted import (
     assert_same_run,
     copied,
-    died,
     finished,
     killed_again_and_again,
     started,
@@ -57,21 +56,6 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterr
     found = planted.shards_of(folder)
     assert {name: found[name] for name in seen} == seen
     assert len(found) == SHARDS
-    assert_same_run(folder, whole)
-
-
-def test_a_kill_while_any_file_is_written_leaves_a_run_that_continues(bert_folder, whole, tmp_path):
-    folder = tmp_path / "run"
-    first = ("identity.json", "run.json", "plan.json", "vocabulary.parquet", "score-000000.parquet")
-    for name in (*first, "score-000040.parquet", "validate-000000.parquet", "tokens.parquet"):
-        assert died(planted.detect_small, bert_folder, folder, name) == name
-        assert not list(folder.rglob(name))
-    # The last file, with results.
-    assert died(planted.detect_small, bert_folder, folder, "run.json", b"score_threshold") == "run.json"
-    assert (folder / "tokens.parquet").is_file()
-    with pytest.raises(RunError, match="not finished"):
-        open_run(folder)
-    assert finished(planted.detect_small, bert_folder, folder) == 0
     assert_same_run(folder, whole)
 
 

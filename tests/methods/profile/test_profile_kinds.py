@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 import english
+import profiled
 from stickytoken import load_encoder
 from stickytoken.data import text_kinds_frame
 from stickytoken.data.sentences import collect_sentences
@@ -31,15 +32,6 @@ def row_of(run, token):
     return run.tokens.row(by_predicate=pl.col("token") == token, named=True)
 
 
-def shards(run, step):
-    """Lifts by carrier and group of a round, by ascending token id."""
-    return (
-        pl.read_parquet(run.path / "shards" / f"{step}-*.parquet")
-        .sort("token_id")[["token_id", "groups"]]
-        .rows()
-    )
-
-
 def test_what_lifts_every_kind_is_sticky_and_what_lifts_one_is_topical_for_it(run):
     sticky, topical = row_of(run, english.STICKY), row_of(run, english.TOPICAL)
     assert (sticky["verdict"], sticky["universality"], sticky["kind"]) == ("sticky", 1.0, None)
@@ -64,8 +56,8 @@ def test_universality_and_lift_words_equal_a_plain_version(run):
 
     def means(step, carriers):
         return {
-            token_id: np.nanmean(np.array(groups, dtype=float).reshape(shape)[carriers], axis=0)
-            for token_id, groups in shards(run, step)
+            token_id: np.nanmean(np.array(row["groups"], dtype=float).reshape(shape)[carriers], axis=0)
+            for token_id, row in profiled.shard_rows(run, step).items()
         }
 
     pilot, confirmed = means("pilot", rest), means("confirm", slice(None))
@@ -81,12 +73,14 @@ def test_universality_and_lift_words_equal_a_plain_version(run):
 
 
 def test_the_screening_carriers_are_those_that_the_pilot_speaks_for(run):
-    plan = run.plan
-    groups = np.array([groups for _, groups in shards(run, "pilot")], dtype=float)
-    lifts = groups.reshape(len(groups), len(plan.carriers), len(plan.groups))
+    plan, pilot = run.plan, profiled.shard_rows(run, "pilot").values()
+    lifts = np.array([row["groups"] for row in pilot], dtype=float)
+    lifts = lifts.reshape(len(lifts), len(plan.carriers), len(plan.groups))
+    contractions = np.array([row["contractions"] for row in pilot], dtype=float)[:, :, None]
     kinds = sum(group.kind for group in plan.groups)
-    weights = np.array([group.weight + group.kind / kinds for group in plan.groups])
-    assert run.result.screening_carriers == representative_carriers(lifts, weights, 3)
+    weights = np.array([*(group.weight + group.kind / kinds for group in plan.groups), 1.0])
+    values = np.concatenate([lifts, contractions], axis=2)
+    assert run.result.screening_carriers == representative_carriers(values, weights, 3)
     assert len(run.plan.carriers) == 3 + 48
 
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 import pytest
 
 import planted
@@ -12,11 +11,9 @@ import tiny
 from stickytoken import load_encoder
 from stickytoken.data.sentences import collect_sentences
 from stickytoken.detection import probe
-from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.methods.probes import SYMPTOM_COPIES
-from stickytoken.methods.profile._run import ProfileEvidence
 from stickytoken.methods.registry import entries
 
 STICKY, RIVER, UNAVAILABLE = 34, 55, 5  # "!", "river", "[unused0]"
@@ -33,27 +30,31 @@ def encoder(model):
 
 
 @pytest.fixture(scope="module")
-def vocabulary(encoder):
-    return analyze_vocabulary(encoder)
+def run(encoder, tmp_path_factory):
+    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("probed") / "run", tokens=[STICKY])
 
 
-def probed(encoder, vocabulary, ids, settings=profiled.SMALL, **options):
+def probed(encoder, ids, settings=profiled.SMALL, **options):
     return probe(encoder, ids, sentences=profiled.corpus(), settings=settings, **options)
 
 
-@pytest.mark.parametrize("insertion", list(Insertion))
-def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(
-    encoder, vocabulary, tmp_path, insertion
-):
+@pytest.mark.parametrize(
+    "insertion",
+    [
+        Insertion.IDS,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (Insertion.TEXT, Insertion.WORDS)),
+    ],
+)
+def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(encoder, tmp_path, insertion):
     ids = [200, RIVER, STICKY]
     settings = replace(profiled.SMALL, insertion=insertion)
     run = profiled.detect_profile(encoder, tmp_path / "run", tokens=ids, insertion=insertion)
     stored = {row["token_id"]: row for row in run.tokens.to_dicts()}
-    found = probed(encoder, vocabulary, ids, settings)
+    found = probed(encoder, ids, settings)
     assert [evidence.token_id for evidence in found] == ids
     for evidence in found:
         row = stored[evidence.token_id]
-        shared = set(row) & set(ProfileEvidence.__slots__) - {"validation_rate"}
+        shared = set(row) & set(evidence.__slots__) - {"validation_rate"}
         assert len(shared) >= 14
         for name in shared:
             value = getattr(evidence, name)
@@ -65,21 +66,18 @@ def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(
     assert [evidence.verdict for evidence in found] == ["benign", "benign", "sticky"]
 
 
-def test_the_lifts_by_placement_are_those_of_the_carriers_of_each(encoder, vocabulary, tmp_path):
-    run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[STICKY])
-    (evidence,) = probed(encoder, vocabulary, [STICKY])
-    pilot = pl.read_parquet(run.path / "shards" / "pilot-*.parquet")  # it measures this token
-    (lifts,) = pilot.filter(token_id=STICKY)["lifts"].to_list()
+def test_the_lifts_by_placement_are_those_of_the_carriers_of_each(encoder, run):
+    (evidence,) = probed(encoder, [STICKY])
+    lifts = profiled.shard_rows(run, "pilot")[STICKY]["lifts"]  # the pilot measures this token
     rest = [place for place in range(27) if place not in run.result.screening_carriers]
     for turn, placement in enumerate(("prefix", "suffix", "random")):
         own = [lifts[place] for place in rest if place % 3 == turn]
         assert evidence.by_placement[placement]["lift"] == pytest.approx(np.mean(own), abs=1e-6)
 
 
-def test_the_symptom_curve_equals_that_of_a_plain_version(model, encoder, vocabulary, tmp_path):
+def test_the_symptom_curve_equals_that_of_a_plain_version(model, encoder, run):
     """Copies behind the first twelve carriers, against the anchors that the lift is measured on."""
-    run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[STICKY])
-    (evidence,) = probed(encoder, vocabulary, [STICKY])
+    (evidence,) = probed(encoder, [STICKY])
     curve, plan = evidence.curve, run.plan
     assert curve.copies == [0, *SYMPTOM_COPIES]
     # Ordinary tokens beside it, on the same pairs.
@@ -100,15 +98,15 @@ def test_the_symptom_curve_equals_that_of_a_plain_version(model, encoder, vocabu
         assert above == pytest.approx(after[before >= plan.mean_similarity].mean(), abs=1e-5)
 
 
-def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder, vocabulary):
-    (evidence,) = probed(encoder, vocabulary, [UNAVAILABLE])  # ids are this method's default
+def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):
+    (evidence,) = probed(encoder, [UNAVAILABLE])  # ids are this method's default
     assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
     assert (evidence.verdict, evidence.texts) == ("benign", 24)
     with pytest.raises(InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): probe it with ids"):
-        probed(encoder, vocabulary, [RIVER, UNAVAILABLE], replace(profiled.SMALL, insertion="text"))
+        probed(encoder, [RIVER, UNAVAILABLE], replace(profiled.SMALL, insertion="text"))
     for token_id in (-1, 365):
         with pytest.raises(InputError, match=f"no token id {token_id}: it has 0 to 364"):
-            probed(encoder, vocabulary, [token_id])
+            probed(encoder, [token_id])
 
 
 OTHERS = [entry.name for entry in entries() if entry.name != "profile"]
@@ -123,9 +121,9 @@ OTHERS = [entry.name for entry in entries() if entry.name != "profile"]
     ],
     ids=["not adaptive", *OTHERS, "unknown"],
 )
-def test_what_cannot_be_probed_is_refused(encoder, vocabulary, options, message):
+def test_what_cannot_be_probed_is_refused(encoder, options, message):
     with pytest.raises(InputError, match=message):
-        probed(encoder, vocabulary, [RIVER], **({"settings": profiled.SMALL} | options))
+        probed(encoder, [RIVER], **({"settings": profiled.SMALL} | options))
 
 
 @pytest.mark.slow

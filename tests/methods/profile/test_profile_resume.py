@@ -45,8 +45,9 @@ def continued(model, folder):
 
 def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole, tmp_path):
     folder = tmp_path / "run"
-    moments = ("plan.json", "pilot-000005.parquet", "screen-000000.parquet", "confirm-000003.parquet")
-    for name in (*moments, "effects.parquet", "tokens.parquet"):
+    first = ("identity.json", "plan.json", "vocabulary.parquet", "pilot-000005.parquet")
+    later = ("screen-000000.parquet", "confirm-000003.parquet", "effects.parquet", "tokens.parquet")
+    for name in (*first, *later):
         assert died(profiled.detect_in_small_shards, model, folder, name) == name
         assert not list(folder.rglob(name))
     last = died(profiled.detect_in_small_shards, model, folder, "run.json", b"ordinary_lift")
