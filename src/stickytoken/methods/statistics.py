@@ -63,7 +63,7 @@ def shrunk(values: Vector, variance: float, spread: float, confidence: float) ->
     kept = spread / total if total > 0 else 1.0
     value = kept * values
     error = np.full(len(values), np.sqrt(kept * variance))
-    half = scipy.stats.norm.ppf((1 + confidence) / 2) * error
+    half = scipy.special.ndtri((1 + confidence) / 2) * error
     return Estimates(value, error, value - half, value + half)
 
 
@@ -140,15 +140,15 @@ class Shape:
             standard = np.divide(
                 distance, scale, out=np.where(distance > 0, np.inf, -np.inf), where=scale > 0
             )
-            return np.asarray(scipy.stats.norm.sf(standard), dtype=np.float64)
+            return np.asarray(scipy.special.ndtr(-standard), dtype=np.float64)
         # Without noise, the node at 0 is the answer.
-        nodes, weights = scipy.special.roots_hermitenorm(_NODES if np.any(error) else 1)
+        nodes, weights = _nodes(_NODES if np.any(error) else 1)
         standard = (distance[:, None] - error[:, None] * nodes) / spread
         return np.asarray(self._survival(standard) @ (weights / weights.sum()), dtype=np.float64)
 
     def spread(self, distance: float, level: float, noise: float) -> float:
         """Find the spread at which a quantile of effects and noise lies ``distance`` above their median."""
-        if distance <= noise * scipy.stats.norm.ppf(level):
+        if distance <= noise * scipy.special.ndtri(level):
             return 0.0
 
         def excess(spread: float) -> float:
@@ -174,7 +174,7 @@ class Shape:
             # Below the lower end of the distribution log(0) is minus infinity, which gives probability 1.
             inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _at_width()) / _at_width())
             with np.errstate(divide="ignore"):
-                return np.asarray(scipy.stats.norm.sf(np.log(inside) / self.skewness), dtype=np.float64)
+                return np.asarray(scipy.special.ndtr(-np.log(inside) / self.skewness), dtype=np.float64)
         stretch = scipy.stats.t.ppf(_WIDTH, self.freedom) / _at_width()
         return np.asarray(scipy.stats.t.sf(standard * stretch, self.freedom), dtype=np.float64)
 
@@ -219,8 +219,15 @@ class Null:
 
 
 @cache
+def _nodes(count: int) -> tuple[Vector, Vector]:
+    """Return nodes and weights of the quadrature, which are needed thousands of times in a fit."""
+    nodes, weights = scipy.special.roots_hermitenorm(count)
+    return nodes, weights
+
+
+@cache
 def _at_width() -> float:
-    return float(scipy.stats.norm.ppf(_WIDTH))
+    return float(scipy.special.ndtri(_WIDTH))
 
 
 def _freedom(body: float, tail: float, noise: float, size: int) -> float:
@@ -231,7 +238,7 @@ def _freedom(body: float, tail: float, noise: float, size: int) -> float:
         spread = shape.spread(body, _BODY, noise)
         return shape.beyond(tail, spread, noise) - (1 - _TAIL)
 
-    if body <= noise * scipy.stats.norm.ppf(_BODY):
+    if body <= noise * scipy.special.ndtri(_BODY):
         return math.inf
     if excess(math.inf) > -_CHANCE * math.sqrt(_TAIL * (1 - _TAIL) / size):
         return math.inf
