@@ -63,6 +63,16 @@ def judged_section(run: Run, corpora: list[str]) -> str:
     return markdown_table(("corpus", "texts", "sticky", "topical", "the strongest flagged"), rows)
 
 
+def sticky_section(run: Run) -> list[str]:
+    if run.sticky.is_empty():
+        return []
+    rows = [
+        [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
+        for row in run.sticky.to_dicts()
+    ]
+    return ["## Sticky tokens", markdown_table(("token", "severity", "reason"), rows)]
+
+
 def how_read(run: Run, plan: ProfilePlanRecord) -> list[str]:
     """What a page says about how the model was read, and about how much of it."""
     loading = run.record.model.loading
@@ -107,6 +117,7 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         f"{plan.similarity_spread:.4f}. {result.sticky} tokens are sticky, {result.topical} topical; "
         f"{result.sequences:,} texts, {result.texts_per_token:g} per token.",
         *how_read(opened, plan),
+        *sticky_section(opened),
         f"## The {SHOWN} tokens that lift texts most",
         "SD is the lift beyond an ordinary token's, in standard deviations of the similarities of texts.",
         table(tokens.sort("lift", descending=True).head(SHOWN)),
