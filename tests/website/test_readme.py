@@ -35,7 +35,6 @@ def test_the_figures_of_the_picture_are_those_of_the_result():
 
 def test_what_is_said_of_minilm_is_what_the_run_found():
     (headline, *_) = COMMANDS["stickytoken detect all-MiniLM-L6-v2"]["stdout"]
-    assert "has no sticky tokens" in headline
     assert headline in README
     assert "all 23,699 of 23,699 available tokens" in README
 
@@ -76,13 +75,13 @@ def _faq():
 @pytest.mark.parametrize(
     ("said", "page", "source"),
     [
-        ("8 sticky and 22 topical", "models/all-MiniLM-L6-v2.md", "| trec | 5,871 | 8 | 22 |"),
+        ("17 sticky and 22 topical", "models/all-MiniLM-L6-v2.md", "| trec | 5,871 | 17 | 22 |"),
         ("by 1.6 standard deviations", "method.md", "lifts entries by 1.6 standard deviations"),
         ("texts by only 0.2", "method.md", "texts by only 0.2"),
         ("0.24 and 0.39", "method.md", "is 0.24 and 0.39"),
         ("p = 0.31", "models/all-MiniLM-L6-v2.md", "p = 0.31"),
-        ('"whereupon" stands at 98%', "models/all-MiniLM-L6-v2.md", "'whereupon' 98%"),
-        ('"functioning" at 11%', "models/all-MiniLM-L6-v2.md", "'functioning' 11%"),
+        ('"whereupon" stands at 99%', "models/all-MiniLM-L6-v2.md", "'whereupon' 99%"),
+        ('"functioning" at 21%', "models/all-MiniLM-L6-v2.md", "'functioning' 21%"),
         ("p = 0.1)", "models/all-mpnet-base-v2.md", "p = 0.1)"),
         ("all 67 tokens", "benchmarks.md", "67 of 67"),
         ("none of twenty such documents", "documents.md", "The scan finds none of the twenty"),
