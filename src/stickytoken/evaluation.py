@@ -288,10 +288,7 @@ class _Tuner:
         return max(known, key=lambda own: own.spearman or 0.0)
 
     def tuning(self) -> Tuning:
-        best, plain = (
-            self.best,
-            [own for own in self.tried if (own.start, own.contrast_layer) == (None, None)],
-        )
+        best, plain = self.best, [own for own in self.tried if own.start is own.contrast_layer is None]
         return Tuning(tuple(self.tried), self.best_of(plain), best, plain[best.layer - 1])
 
 
