@@ -1,4 +1,4 @@
-"""Detection on a language model that is read through a prompt: both methods, both engines, cut off and on."""
+"""Detection on a language model that is read through a prompt: both engines, cut off and on."""
 
 import json
 
@@ -49,29 +49,21 @@ def detect_std(encoder, out, **options):
     return detect(encoder, out=out, **given | options)
 
 
-METHODS = {
-    "profile": (detect_profile, "confirm", {}),
-    "std": (detect_std, "score", {"sample": SAMPLE}),
-}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_that_is_cut_off_continues_to_the_same_bytes(qwen, method, tmp_path):
+def test_a_run_that_is_cut_off_continues_to_the_same_bytes(qwen, tmp_path):
     encoder = load_prompted(qwen, device="cpu", **READING)
-    run_detection, stage, options = METHODS[method]
-    whole = run_detection(encoder, tmp_path / "whole", **options)
+    whole = detect_profile(encoder, tmp_path / "whole")
     assert len(whole.tokens) == SAMPLE
     with pytest.raises(engines.InterruptionError):
-        run_detection(encoder, tmp_path / "run", progress=engines.interrupted_after(stage, done=6), **options)
+        detect_profile(encoder, tmp_path / "run", progress=engines.interrupted_after("confirm", done=6))
     before = planted.shards_of(tmp_path / "run")
     assert before
-    run_detection(load_prompted(qwen, device="cpu", **READING), tmp_path / "run", **options)
+    detect_profile(load_prompted(qwen, device="cpu", **READING), tmp_path / "run")
     after = planted.shards_of(tmp_path / "run")
     assert {name: after[name] for name in before} == before
     assert_same_run(tmp_path / "run", whole.path)
     other = load_prompted(qwen, device="cpu", **READING | {"prompt": "cot"})
     with pytest.raises(RunError, match="encoder"):
-        run_detection(other, tmp_path / "run", **options)
+        detect_profile(other, tmp_path / "run")
 
 
 def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):

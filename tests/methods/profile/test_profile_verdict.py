@@ -51,6 +51,8 @@ def test_an_effect_matters_if_it_is_not_negligible_and_is_large_or_rare(value, h
     values, tests = [0.0] * 500 + [value], [0.0] * 500 + [tested]
     found = find_lifts(tokens_of(values, half=half, tested=tests), 501, 1, 2.0, 0.05)
     assert found.found.tolist() == [False] * 500 + [matters]
+    rare = find_lifts(tokens_of(values, half=half, tested=tests), 501, 1, 2.0, 0.05, outliers_only=True)
+    assert rare.found.tolist() == [False] * 500 + [matters and tested > 0]
 
 
 def test_a_null_of_no_width_is_not_used():
