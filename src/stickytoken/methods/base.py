@@ -157,27 +157,21 @@ StageRunner: TypeAlias = Callable[[Stage, Sequence[Token]], pl.DataFrame]
 SHARD_PROBES = 8192
 
 
+@dataclass
 class FolderRunner:
     """Runs stages shard by shard into a run folder, whose lock the caller holds."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        folder: ResultFolder,
-        progress: ProgressCallback,
-        shard_probes: int = SHARD_PROBES,
-    ) -> None:
-        self._engine = engine
-        self.folder = folder
-        self.progress = progress
-        self._shard_probes = shard_probes
-        self._shards: dict[str, int] = {}
+    engine: Engine
+    folder: ResultFolder
+    progress: ProgressCallback
+    shard_probes: int = SHARD_PROBES
+    _shards: dict[str, int] = field(default_factory=dict)  # by stage
 
     def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
         """Return one row per token, in their order; committed shards are not computed again."""
-        shards = engines.cut_into_shards(tokens, stage.probes_per_token, self._shard_probes)
+        shards = engines.cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         self._shards[stage.name] = len(shards)
-        return engines.run_stage(stage, shards, self._engine, self.folder, self.progress)
+        return engines.run_stage(stage, shards, self.engine, self.folder, self.progress)
 
     @property
     def cost(self) -> ShardCost:
