@@ -54,7 +54,7 @@ def card_block(run: Run) -> str:
 def _rows(each: ComparedRun) -> Iterator[tuple[str, str]]:
     run, record = each.run, each.run.record
     level = f"{100 * each.confidence:.4g}%"
-    yield "worst token", shown_worst(each)
+    yield "token that lifts most", shown_worst(each)
     if each.worst is not None and each.worst.deviations is not None:
         what = "its lift beyond an ordinary token's, in standard deviations of similarities"
         yield f"{what} ({level} interval)", shown_deviations(each)

@@ -123,10 +123,10 @@ class ComparedRun:
 
     @cached_property
     def worst(self) -> WorstToken | None:
-        ranked, rows = self.run.method.ranked_by.key, self.run.sticky
-        if rows.is_empty():
-            rows = self.run.tokens.sort(ranked, "token_id", descending=[True, False], nulls_last=True)
-        rows = rows.filter(pl.col(ranked).is_not_null()).head(1)
+        ranked, sticky = self.run.method.ranked_by.key, self.run.sticky
+        rows = self.run.tokens if sticky.is_empty() else sticky
+        rows = rows.filter(pl.col(ranked).is_not_null())
+        rows = rows.sort(ranked, "token_id", descending=[True, False]).head(1)
         if rows.is_empty():
             return None
         row = rows.row(0, named=True)

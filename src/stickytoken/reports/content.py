@@ -244,8 +244,8 @@ def meaning(content: RunContent) -> str | None:
     if content.run is None:
         return None
     told = (
-        "A sticky token draws texts together: a text that repeats it becomes more similar to unrelated "
-        "texts, whatever it says, and turns up in searches that it has nothing to do with. "
+        "A sticky token draws texts together: a text that repeats it loses what it says, becomes more "
+        "similar to unrelated texts, and turns up in searches that it has nothing to do with. "
     )
     raised = ""
     worst = _worst_tokens(content).head(1)

@@ -222,7 +222,6 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         result = run.result
         highest = run.tokens.select("lift").max().item()
         smallest = run.settings.number("smallest_effect")
-        whose = "the worst token" if len(run.sticky) else "the token that lifts most"
         topical = entry.Fact(
             f"{result.topical:,}",
             "topical token, which lifts only texts about its own subject"
@@ -240,7 +239,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             *losses,
             entry.Fact(
                 f"{self._moved(run, highest):.1f} SD",
-                f"lift of {whose}, beyond an ordinary token's; it always matters from {smallest:g} SD",
+                f"largest lift beyond an ordinary token's; it always matters from {smallest:g} SD",
             ),
             topical,
         ]
