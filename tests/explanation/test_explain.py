@@ -72,9 +72,9 @@ def test_tables_have_all_layers_and_heads_and_no_nan(explained):
 
 
 def test_matrices_sum_to_similarities(explained, sticky_bert):
-    material = gather(sticky_bert, SMALL, None, None, CORPUS)
-    anchors = sticky_bert.encode(list(material.anchors))
-    mean = (sticky_bert.encode([each.text for each in material.carriers]) @ anchors.T).mean()
+    carriers, texts, _ = gather(sticky_bert, SMALL, None, None, CORPUS)
+    anchors = sticky_bert.encode(texts)
+    mean = (sticky_bert.encode([each.text for each in carriers]) @ anchors.T).mean()
     for pair in explained.pairs.to_dicts():
         cells = explained.attribution.filter(token_id=pair["token_id"], pair=pair["pair"])
         assert cells["value"].sum() == pytest.approx(pair["sum"], abs=1e-9)
@@ -92,11 +92,11 @@ def test_matrices_sum_to_similarities(explained, sticky_bert):
 
 
 def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
-    material = gather(sticky_bert, SMALL, None, None, CORPUS)
+    carriers, texts, _ = gather(sticky_bert, SMALL, None, None, CORPUS)
     token_id = explained.tokens[0].token_id
-    before = sticky_bert.encode([carrier.text for carrier in material.carriers])
-    after = sticky_bert.encode_ids([carrier.with_copies(token_id) for carrier in material.carriers])
-    anchors = sticky_bert.encode(list(material.anchors))
+    before = sticky_bert.encode([carrier.text for carrier in carriers])
+    after = sticky_bert.encode_ids([carrier.with_copies(token_id) for carrier in carriers])
+    anchors = sticky_bert.encode(texts)
     old, new = before @ anchors.T, after @ anchors.T
     lifts = [(new - old)[row][old[row] < old.mean()].mean() for row in range(len(before))]
     row = explained.measures.filter(measure="lift_sentences", token_id=token_id).to_dicts()[0]
@@ -108,7 +108,7 @@ def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
 
 def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained, sticky_bert):
     token_id, expected = explained.tokens[0].token_id, {"received": [], "from_others": []}
-    for carrier in gather(sticky_bert, SMALL, None, None, CORPUS).carriers:
+    for carrier in gather(sticky_bert, SMALL, None, None, CORPUS)[0]:
         content = [carrier.with_copies(token_id)]
         (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], PARTS)
         weights = np.bincount(inside.labels, minlength=PARTS + 1).astype(float)

@@ -1,6 +1,7 @@
 """The pure parts of an explanation, against scipy, simulation and plain loops."""
 
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def test_rounding_errors_are_no_difference(value, benign, bounds, outside):
 def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
     text = TokenizedText(tuple(head), tuple(tuple(word) for word in words))
     settings = ExplainSettings(copies=copies, placement=placement)
-    placed = place_copies("text", text, 3, settings)
+    (placed,) = place_copies(SimpleNamespace(tokenize=lambda _: [text]), settings, ["text"])
     content = placed.with_copies(7)
     assert placed.labels.count(Part.COPIES) == copies
     of_copies = [k for k, label in zip(content, placed.labels, strict=True) if label == Part.COPIES]

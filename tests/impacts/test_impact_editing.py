@@ -87,8 +87,9 @@ def test_copies_that_leave_no_room_are_refused(encoder):
 
 def test_copies_as_words_need_room_for_every_id(encoder):
     tokens = [Token(1, "river"), Token(2, "xyz")]
-    assert needed_room(encoder, tokens, 4, Insertion.TEXT) == 12
-    assert needed_room(encoder, tokens, 4, Insertion.IDS) == 4
+    conditions = [Condition(Kind.STICKY, (token,), 0, 0) for token in tokens]
+    assert needed_room(encoder, conditions, 4, Insertion.TEXT) == 12
+    assert needed_room(encoder, conditions, 4, Insertion.IDS) == 4
 
 
 # Conditions and tokens.

@@ -12,9 +12,9 @@ import repaired
 import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
-from stickytoken.repairs.model_folder import ModelEdit, write_model
+from stickytoken.repairs.model_folder import write_model
 from stickytoken.repairs.result import REPAIR_FILE, affected_documents, open_repair
-from stickytoken.repairs.tokenizer_edit import TokenizerEdit, read_pipeline
+from stickytoken.repairs.tokenizer_edit import ModelEdit, read_pipeline
 
 TEXTS = [*tiny.sentences(60), "a [CLS] b", "", "bird bird bird bird", "river " * 100 + "stone"]
 
@@ -29,7 +29,7 @@ def edits(vocabulary):
     stone = (vocabulary["stone"],)
     return {
         "rows": ModelEdit(row),
-        "all": ModelEdit(row, TokenizerEdit(stone, (vocabulary["[CLS]"],))),
+        "all": ModelEdit(row, stone, (vocabulary["[CLS]"],)),
         "template": ModelEdit({vocabulary["[CLS]"]: np.ones(32, dtype=np.float32)}),
         "nothing": ModelEdit(),
     }
@@ -76,7 +76,7 @@ def test_documents_of_many_batches_are_numbered_throughout(pristine, vocabulary)
 def test_a_bag_of_words_is_read_too(tmp_path):
     folder = architectures.saved(architectures.static_model(), tmp_path / "static")
     river = read_pipeline(folder).document["model"]["vocab"]["river"]
-    edit = ModelEdit(tokenizer=TokenizerEdit(unreachable=(river,)))
+    edit = ModelEdit(unreachable=(river,))
     assert affected_documents(folder, edit, ["a bird", "the river"]).rows() == [(1, [river])]
 
 

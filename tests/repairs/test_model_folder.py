@@ -16,8 +16,8 @@ import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError, RunError
 from stickytoken.repairs import model_folder as _write
-from stickytoken.repairs.model_folder import ModelEdit, rows_writable, workshop, write_model
-from stickytoken.repairs.tokenizer_edit import TokenizerEdit
+from stickytoken.repairs.model_folder import rows_writable, workshop, write_model
+from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 ROWS = {7: np.linspace(-1, 1, 32, dtype=np.float32), 60: np.full(32, 0.1, dtype=np.float32)}
 TEXTS = ["the river sings.", "a teacher mends the winter road near the garden."]
@@ -106,7 +106,7 @@ def test_weights_with_the_name_of_a_larger_model_are_found(model, tmp_path):
 
 def test_a_model_in_a_folder_of_modules_is_edited(tmp_path):
     source = architectures.saved(architectures.static_model(), tmp_path / "static")
-    write_model(source, tmp_path / "out", ModelEdit(ROWS, TokenizerEdit(unreachable=(50,))))
+    write_model(source, tmp_path / "out", ModelEdit(ROWS, unreachable=(50,)))
     loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert np.array_equal(loaded[0].embedding.weight[7].detach().numpy(), ROWS[7])
 
@@ -119,7 +119,7 @@ def test_permissions_hidden_files_and_links_are_kept_as_files(model, tmp_path):
     shutil.move(model / "tokenizer.json", blob)
     (model / "tokenizer.json").symlink_to(blob)
     content = blob.read_bytes()
-    write_model(model, tmp_path / "out", ModelEdit(ROWS, TokenizerEdit(unreachable=(50,))))
+    write_model(model, tmp_path / "out", ModelEdit(ROWS, unreachable=(50,)))
     out = tmp_path / "out"
     assert (out / ".gitattributes").is_file()
     assert stat.S_IMODE((out / "config.json").stat().st_mode) == 0o440
@@ -136,7 +136,7 @@ def test_old_weights_in_other_formats_are_left_out_only_where_weights_change(mod
     write_model(model, tmp_path / "rows", ModelEdit(rows=ROWS))
     assert not (tmp_path / "rows/onnx").exists()
     assert not (tmp_path / "rows/pytorch_model.bin").exists()
-    edit = ModelEdit(tokenizer=TokenizerEdit(unreachable=(50,)))
+    edit = ModelEdit(unreachable=(50,))
     write_model(model, tmp_path / "tokenizer", edit)
     assert (tmp_path / "tokenizer/onnx/model.onnx").is_file()
 
@@ -208,7 +208,7 @@ def test_rows_that_do_not_fit_are_refused(rows, match, model, tmp_path):
 
 
 def test_a_row_that_overflows_its_type_and_an_impossible_edit_of_the_tokenizer_write_nothing(model, tmp_path):
-    edit = ModelEdit(ROWS, TokenizerEdit(unreachable=(10**6,)))
+    edit = ModelEdit(ROWS, unreachable=(10**6,))
     refused(model, tmp_path / "out", edit, "has no token 1000000")
     converted(model, torch.float16)
     huge = {7: np.full(32, 1e6, dtype=np.float32)}

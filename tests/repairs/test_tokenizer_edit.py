@@ -13,7 +13,7 @@ import edited_tokenizers as edited
 import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
-from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer, read_pipeline, splittable
+from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer, read_pipeline, splittable
 
 TEXTS = [*tiny.sentences(200), *architectures.HOSTILE_TEXTS]
 KINDS = {
@@ -64,7 +64,7 @@ def test_entries_are_out_of_reach_and_other_texts_stay(kind, saved, tmp_path):
     ids = used_entries(folder, 3)
     assert len(ids) == 3
     for number, chosen in enumerate(((ids[0],), tuple(ids))):
-        files = edited_tokenizer(folder, TokenizerEdit(unreachable=chosen))
+        files = edited_tokenizer(folder, ModelEdit(unreachable=chosen))
         target = edited.written(folder, tmp_path / str(number), files)
         after = edited.agreed(target, tmp_path / f"{number} again", TEXTS)
         holding = [place for place, each in enumerate(before) if set(chosen) & set(each)]
@@ -82,7 +82,7 @@ def test_special_tokens_become_plain_text_one_by_one(kind, saved, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     added = sorted(added_ids(folder) - {tokenizer.unk_token_id})  # unknown characters stay unknown
     for token_id in (added[0], added[-1]):
-        files = edited_tokenizer(folder, TokenizerEdit(plain_specials=(token_id,)))
+        files = edited_tokenizer(folder, ModelEdit(plain_specials=(token_id,)))
         target = edited.written(folder, tmp_path / str(token_id), files)
         written = tokenizer.convert_ids_to_tokens(token_id)
         texts = [*TEXTS, written, f"a {written} b", f"{written}{written}", f"[unreachable {token_id}]"]
@@ -97,7 +97,7 @@ def test_special_tokens_become_plain_text_one_by_one(kind, saved, tmp_path):
 def test_a_template_still_adds_what_is_plain_in_text(kind, saved, tmp_path):
     folder = saved(kind)
     (template,) = edited.auto(folder)([""])
-    files = edited_tokenizer(folder, TokenizerEdit(plain_specials=tuple(set(template))))
+    files = edited_tokenizer(folder, ModelEdit(plain_specials=tuple(set(template))))
     target = edited.written(folder, tmp_path / "plain", files)
     assert edited.agreed(target, tmp_path / "again", [""]) == [template]
 
@@ -105,7 +105,7 @@ def test_a_template_still_adds_what_is_plain_in_text(kind, saved, tmp_path):
 def test_all_special_tokens_with_the_padding_become_plain_text(saved, tmp_path):
     folder = saved("wordpiece")
     ids = tuple(sorted(added_ids(folder)))
-    files = edited_tokenizer(folder, TokenizerEdit(plain_specials=ids))
+    files = edited_tokenizer(folder, ModelEdit(plain_specials=ids))
     target = edited.written(folder, tmp_path / "plain", files)
     tokenizer = AutoTokenizer.from_pretrained(target)
     batch = tokenizer(["the river", "[PAD] [CLS] the river"], padding=True)
@@ -122,7 +122,7 @@ def test_only_files_that_change_are_returned_and_older_ones_keep_step(tmp_path):
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
     (folder / "vocab.txt").write_text("\n".join(entries) + "\n", "utf-8")
     river = vocabulary["river"]
-    files = edited_tokenizer(folder, TokenizerEdit(unreachable=(river,)))
+    files = edited_tokenizer(folder, ModelEdit(unreachable=(river,)))
     assert set(files) == {"tokenizer.json", "vocab.txt"}
     lines = files["vocab.txt"].decode().split("\n")
     assert len(lines) == len(entries) + 1
@@ -136,7 +136,7 @@ def test_merges_beside_the_tokenizer_keep_step(tmp_path):
     lines = [" ".join(pair) for pair in model["merges"]]
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *lines, ""]), "utf-8")
     (token_id,) = used_entries(folder, 1)
-    files = edited_tokenizer(folder, TokenizerEdit(unreachable=(token_id,)))
+    files = edited_tokenizer(folder, ModelEdit(unreachable=(token_id,)))
     merges = json.loads(files["tokenizer.json"])["model"]["merges"]
     assert files["merges.txt"].decode() == "\n".join(
         ["#version: 0.2", *(" ".join(each) for each in merges), ""]
@@ -152,7 +152,7 @@ def test_a_tokenizer_without_its_file_is_converted(tmp_path):
     (folder / "vocab.txt").write_text("\n".join(entries) + "\n", "utf-8")
     (folder / "tokenizer.json").unlink()
     target = edited.written(
-        folder, tmp_path / "converted", edited_tokenizer(folder, TokenizerEdit(unreachable=(river,)))
+        folder, tmp_path / "converted", edited_tokenizer(folder, ModelEdit(unreachable=(river,)))
     )
     after = edited.agreed(target, tmp_path / "again", TEXTS)
     assert all((river in old) == (old != new) for old, new in zip(before, after, strict=True))
@@ -161,7 +161,7 @@ def test_a_tokenizer_without_its_file_is_converted(tmp_path):
 def test_a_tokenizer_of_words_alone_is_edited(tmp_path):
     folder = architectures.saved(architectures.static_model(), tmp_path / "static")
     river = read_pipeline(folder).document["model"]["vocab"]["river"]
-    ((name, content),) = edited_tokenizer(folder, TokenizerEdit(unreachable=(river,))).items()
+    ((name, content),) = edited_tokenizer(folder, ModelEdit(unreachable=(river,))).items()
     assert (folder / name).is_file()
     assert river not in Tokenizer.from_str(content.decode()).encode("the river").ids
 
@@ -185,11 +185,11 @@ def test_reasons_are_given_for_what_cannot_be_unreachable(saved):
     ("edit", "message"),
     [
         (
-            TokenizerEdit(unreachable=(2,)),
+            ModelEdit(unreachable=(2,)),
             r"token 2 \('\[CLS\]'\) cannot be made unreachable: it is an added",
         ),
-        (TokenizerEdit(plain_specials=(50,)), r"token 50 \(.*\) is an ordinary entry"),
-        (TokenizerEdit(unreachable=(10**6,)), "has no token 1000000"),
+        (ModelEdit(plain_specials=(50,)), r"token 50 \(.*\) is an ordinary entry"),
+        (ModelEdit(unreachable=(10**6,)), "has no token 1000000"),
     ],
 )
 def test_an_impossible_edit_names_the_token(edit, message, saved):
@@ -216,14 +216,14 @@ def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
 def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(RepairError, match=r"tokenizer\.json"):
-        edited_tokenizer(tmp_path, TokenizerEdit(unreachable=(0,)))
-    assert edited_tokenizer(tmp_path, TokenizerEdit()) == {}  # nothing to do reads nothing
+        edited_tokenizer(tmp_path, ModelEdit(unreachable=(0,)))
+    assert edited_tokenizer(tmp_path, ModelEdit()) == {}  # nothing to do reads nothing
 
 
 def test_a_tokenizer_in_python_is_refused(tmp_path):
     folder = architectures.byt5(tmp_path / "byt5")
     with pytest.raises(RepairError, match="a ByT5Tokenizer, written in Python: only fast"):
-        edited_tokenizer(folder, TokenizerEdit(unreachable=(5,)))
+        edited_tokenizer(folder, ModelEdit(unreachable=(5,)))
 
 
 @given(

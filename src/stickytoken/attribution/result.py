@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 class AttributionMethod(StrEnum):
     """How the vector of a text is divided among its parts."""
 
-    DELETION = "deletion"
-    """Shapley values: parts are deleted in random orders, and the text encoded again; needs no gradients."""
-    JACOBIANS = "jacobians"
-    """Integrated Jacobians, from a text of padding to the text."""
+    DELETION = "deletion"  # Shapley values: parts are deleted in random orders; needs no gradients
+    JACOBIANS = "jacobians"  # integrated Jacobians, from a text of padding to the text
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A token, word or span of a text."""
-
     text: str
     token_ids: tuple[int, ...]
     sticky: bool  # whether the run calls one of its tokens sticky; False without a run
@@ -41,19 +37,16 @@ class ReadText:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The parts as text."""
         return tuple(part.text for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """A part of each text, by index and as text, and what the two contribute to the similarity."""
-
-    first: int
+    first: int  # index of the part of the first text
     second: int
     first_text: str
     second_text: str
-    value: float
+    value: float  # what the two contribute to the similarity
     sticky: bool  # whether the run calls a token of either part sticky
 
 
@@ -172,14 +165,11 @@ def _grouped(text: ReadText, sticky: int, effect: float | None) -> tuple[ReadTex
     return replace(text, parts=tuple(parts)), starts
 
 
-# A part in this share of the strongest pairs joins the texts by itself.
-_MOST_PAIRS = 0.6
-# It does so with at least this many different parts of the other text.
-_ENOUGH_PARTNERS = 4
+# A part in this share of the strongest pairs, with so many different partners, joins the texts by itself.
+_MOST_PAIRS, _ENOUGH_PARTNERS = 0.6, 4
 
 
 def sentences(found: Why, top: int = 10) -> list[str]:
-    """Return what was found, and what to do about it."""
     pairs = found.strongest(top)
     best = pairs[0]
     strongest = f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."

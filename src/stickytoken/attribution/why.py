@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from math import comb
@@ -78,11 +78,12 @@ def why(
         raise InputError(f"method is {shown(method)}: pass one of {', '.join(AttributionMethod)}") from None
     opened = None if run is None else open_run(run)
     model = require_ids(encoder_for(encoder, opened, "why"), "why")
-    texts = [_cut(model, text, words=words) for text in (first, second)]
-    units = _unit_vectors(model, [text.ids for text in texts])
+    sticky = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
+    texts = [_cut(model, text, sticky, words=words) for text in (first, second)]
+    units = _unit_vectors(model, [_ids(text.parts) for text in texts])
     similarity = float(units[0] @ units[1])
     if chosen is AttributionMethod.DELETION:
-        attribute: Callable[[_CutText, Watch], Contributions] = partial(_shapley_contributions, model)
+        attribute: Callable[[ReadText, Watch], Contributions] = partial(_shapley_contributions, model)
     else:
         attribute = _by_jacobians(model, texts, similarity)
     found: list[Contributions] = []
@@ -91,11 +92,10 @@ def why(
         watch = partial(lambda stage, done, total: progress(Progress(stage, done, total, done)), stage)
         found.append(found[0] if equal else attribute(text, watch))
     matrix = similarity_matrix(*found)
-    sticky = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
-    left, right = (_read(model, texts[side], units[1 - side], similarity, sticky) for side in (0, 1))
-    marked = [[place for place, part in enumerate(side.parts) if part.sticky] for side in (left, right)]
-    without_sticky, rest = None, [text.without(places) for text, places in zip(texts, marked, strict=True)]
-    if any(marked) and all(rest):
+    left, right = (_without_each(model, texts[k], units[1 - k], similarity) for k in (0, 1))
+    rest = [_ids(part for part in text.parts if not part.sticky) for text in texts]
+    without_sticky = None
+    if all(rest) and any(part.sticky for text in texts for part in text.parts):
         one, other = _unit_vectors(model, rest)
         without_sticky = float(one @ other)
     return Why(
@@ -114,50 +114,31 @@ def why(
     )
 
 
+def _ids(parts: Iterable[Part]) -> tuple[int, ...]:
+    return tuple(token_id for part in parts for token_id in part.token_ids)
+
+
 def _unit_vectors(model: IdEncoder, contents: Sequence[Sequence[int]]) -> NDArray[np.float64]:
     return exact_unit_vectors(model.encode_ids(contents))
 
 
-def _read(
-    model: IdEncoder, text: _CutText, other: NDArray[np.float64], similarity: float, sticky: frozenset[int]
+def _without_each(
+    model: IdEncoder, text: ReadText, other: NDArray[np.float64], similarity: float
 ) -> ReadText:
-    """Delete every part once, and mark the sticky ones; ``other`` is the unit vector of the other text."""
-    deletions: list[float | None] = [None] * len(text.parts)
-    if len(text.parts) > 1:
-        vectors = _unit_vectors(model, [text.without([place]) for place in range(len(text.parts))])
-        deletions = (vectors @ other - similarity).tolist()
-    parts = tuple(
-        Part(name, ids, not sticky.isdisjoint(ids), deletion)
-        for name, ids, deletion in zip(text.names, text.parts, deletions, strict=True)
-    )
-    return ReadText(text.text, parts, text.left_out)
+    """Delete every part once; ``other`` is the unit vector of the other text."""
+    parts = text.parts
+    if len(parts) == 1:
+        return text
+    vectors = _unit_vectors(model, [_ids((*parts[:k], *parts[k + 1 :])) for k in range(len(parts))])
+    changes = (vectors @ other - similarity).tolist()
+    deleted = (replace(part, deletion=change) for part, change in zip(parts, changes, strict=True))
+    return replace(text, parts=tuple(deleted))
 
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-@dataclass(frozen=True, slots=True)
-class _CutText:
-    """A text as the model reads it: content ids of its parts, in order, and each part as text."""
-
-    text: str
-    parts: tuple[tuple[int, ...], ...]
-    names: tuple[str, ...]
-    left_out: int  # tokens beyond what the model reads
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return self.without(())
-
-    def only(self, places: Collection[int]) -> tuple[int, ...]:
-        kept = (part for place, part in enumerate(self.parts) if place in places)
-        return tuple(token_id for part in kept for token_id in part)
-
-    def without(self, places: Collection[int]) -> tuple[int, ...]:
-        return self.only(set(range(len(self.parts))).difference(places))
-
-
-def _cut(encoder: IdEncoder, text: str, *, words: bool) -> _CutText:
+def _cut(encoder: IdEncoder, text: str, sticky: frozenset[int], *, words: bool) -> ReadText:
     """Cut a text into tokens or words, and into longer spans if there would be too many."""
     tokenized = encoder.tokenize([text])[0]
     ids = tokenized.ids
@@ -179,16 +160,14 @@ def _cut(encoder: IdEncoder, text: str, *, words: bool) -> _CutText:
         taken += len(kept)
     if len(parts) > _MOST_PARTS:
         spans = np.array_split(np.arange(len(parts)), _MOST_PARTS)
-        parts = [tuple(token_id for place in span for token_id in parts[place]) for span in spans]
-    entries = encoder.tokenizer.entries
-    names = (
-        name
-        if (name := decoded.strip()) and _REPLACEMENT not in name
-        # A piece of a character has only its vocabulary string.
-        else "".join(entries.get(token_id, str(token_id)) for token_id in part)
-        for part, decoded in zip(parts, encoder.tokenizer.decode_many(parts), strict=True)
-    )
-    return _CutText(text, tuple(parts), tuple(names), len(ids) - read)
+        parts = [tuple(token_id for k in span for token_id in parts[k]) for span in spans]
+    entries, named = encoder.tokenizer.entries, []
+    for part, decoded in zip(parts, encoder.tokenizer.decode_many(parts), strict=True):
+        name = decoded.strip()
+        if not name or _REPLACEMENT in name:  # a piece of a character has only its vocabulary string
+            name = "".join(entries.get(token_id, str(token_id)) for token_id in part)
+        named.append(Part(name, part, not sticky.isdisjoint(part), None))
+    return ReadText(text, tuple(named), len(ids) - read)
 
 
 # Up to this many parts, all sets of parts are encoded, and the values are exact.
@@ -200,11 +179,7 @@ _BATCH = 256
 _SEED = 0
 
 
-def _shapley_contributions(model: IdEncoder, text: _CutText, watch: Watch) -> Contributions:
-    """Divide the unit vector of a text among its parts.
-
-    A set of parts has a vector of zeros if it is empty or the model has no direction for it.
-    """
+def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Contributions:
     count = len(text.parts)
     # The weight of a part behind a set of others is the share of all orders, or of those drawn, in which
     # exactly that set comes before it.
@@ -224,9 +199,9 @@ def _shapley_contributions(model: IdEncoder, text: _CutText, watch: Watch) -> Co
         steps = {step: number / len(orders) for step, number in times.items()}
     subsets = {each for part, before in steps for each in (before, before | {part}) if each}
     ordered = sorted(subsets, key=lambda each: (len(each), sorted(each)))
-    found: list[NDArray[np.float64]] = []
+    found: list[NDArray[np.float64]] = []  # zeros where the model has no direction for a set
     for begin in range(0, len(ordered), _BATCH):
-        batch = [text.only(each) for each in ordered[begin : begin + _BATCH]]
+        batch = [_ids(text.parts[k] for k in sorted(each)) for each in ordered[begin : begin + _BATCH]]
         found.extend(exact_unit_vectors(model.encode_ids(batch, allow_zero=True)))
         watch(len(found), len(ordered))
     vectors = {frozenset[int](): np.zeros_like(found[0])} | dict(zip(ordered, found, strict=True))
@@ -246,22 +221,23 @@ _ENOUGH_STEPS = 16
 
 
 def _by_jacobians(
-    model: IdEncoder, texts: Sequence[_CutText], similarity: float
-) -> Callable[[_CutText, Watch], Contributions]:
+    model: IdEncoder, texts: Sequence[ReadText], similarity: float
+) -> Callable[[ReadText, Watch], Contributions]:
     """Choose the points of the integrals; each text as one part is enough to know how many are needed."""
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
     integrator = JacobianIntegrator(inspector_of(model), most=1)
+    contents = [_ids(text.parts) for text in texts]
     allowed = max(_MISSED_SHARE * abs(similarity), _LEAST_MISSED)
     for steps in _STEPS:
-        wholes = [integrator.contributions(text.ids, [0] * len(text.ids), steps) for text in texts]
+        wholes = [integrator.contributions(ids, [0] * len(ids), steps) for ids in contents]
         missed = abs(float(similarity_matrix(*wholes).sum()) - similarity)
         close = steps >= _ENOUGH_STEPS or max(each.error for each in wholes) <= _MISSED
         if missed <= allowed and close:
             break
 
-    def attribute(text: _CutText, watch: Watch) -> Contributions:
-        labels = [place for place, part in enumerate(text.parts) for _ in part]
-        return integrator.contributions(text.ids, labels, steps, watch)
+    def attribute(text: ReadText, watch: Watch) -> Contributions:
+        labels = [number for number, part in enumerate(text.parts) for _ in part.token_ids]
+        return integrator.contributions(_ids(text.parts), labels, steps, watch)
 
     return attribute

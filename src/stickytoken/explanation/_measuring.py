@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,8 +25,6 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What texts are compared with."""
-
     direction: Vector | None  # of the mean pooled vector of vocabulary entries, shape (P,); None without any
     anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
     mean_similarity: float  # less similar pairs are unrelated
@@ -101,8 +99,6 @@ _ENTRIES = 64
 
 
 class Measured(NamedTuple):
-    """Measurements of a token and its benign tokens on all carriers."""
-
     values: dict[int, dict[str, Vector]]  # by token id and measure, shape (carriers, layers) or (carriers,)
     heads: dict[int, Vector]  # attention received, shape (carriers, layers, heads); empty if not exposed
     # By measure, shape (1 + benign, carriers, layers): from the token to its benign tokens, then from each
@@ -118,7 +114,6 @@ def measure(
     surroundings: Surroundings,
     progress: ProgressCallback,
 ) -> Measured:
-    """Measure a token and its benign tokens on every carrier, as many at a time as memory allows."""
     tokens = [token_id, *benign]
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
@@ -167,7 +162,6 @@ def measure(
 def mean_direction(
     inspector: Inspector, token_ids: Sequence[int], progress: ProgressCallback
 ) -> Vector | None:
-    """Return the direction of the mean pooled unit vector of vocabulary entries."""
     total, pooled = len(token_ids), []
     progress(Progress("mean direction", 0, total))
     for start in range(0, total, _ENTRIES):
@@ -183,9 +177,6 @@ def mean_direction(
     return unit_vectors(mean) if mean.any() else None
 
 
-_INSIDE = "inside"
-
-
 class Checkpoints:
     """Parts of the explanation of one token, each a shard of its folder that holds JSON."""
 
@@ -193,31 +184,31 @@ class Checkpoints:
         self.folder = folder
         self._started = time.perf_counter()
 
-    def read(self, stage: str, index: int, token_id: int) -> Any:
-        """Return a committed part; None if it is missing or damaged."""
+    def kept(
+        self, stage: str, index: int, token_id: int, compute: Callable[[], dict[str, Any]]
+    ) -> tuple[dict[str, Any], bool]:
+        """Return a committed part, or compute and commit it; and whether it was computed."""
         found = None if self.folder is None else self.folder.read_shard(stage, index, [token_id])
-        return None if found is None else json.loads(found["content"][0])
-
-    def commit(self, stage: str, index: int, token_id: int, content: Any) -> None:
-        """Commit a part as JSON; arrays become lists."""
+        if found is not None:
+            return json.loads(found["content"][0]), False
+        content = compute()
         if self.folder is not None:
             now = time.perf_counter()
             cost, self._started = ShardCost(now - self._started, 1), now
             row = {"token_id": token_id, "content": json.dumps(content, default=np.ndarray.tolist)}
             self.folder.write_shard(stage, index, [row], cost)
+        return content, True
 
-    def measured(self, token_id: int) -> Measured | None:
-        """Return the committed measurements on all carriers; None if there are none."""
-        found = self.read(_INSIDE, 0, token_id)
-        if found is None:
-            return None
-        values = {int(k): _as_arrays(own) for k, own in found["values"].items()}
-        heads = {int(k): own for k, own in _as_arrays(found["heads"]).items()}
-        return Measured(values, heads, _as_arrays(found["distances"].get(str(token_id), {})))
+    def measured(self, token_id: int, compute: Callable[[], Measured]) -> Measured:
+        def content() -> dict[str, Any]:
+            measured = compute()._asdict()
+            return measured | {"distances": {token_id: measured["distances"]}}
 
-    def commit_measured(self, token_id: int, measured: Measured) -> None:
-        self.commit(_INSIDE, 0, token_id, measured._asdict() | {"distances": {token_id: measured.distances}})
+        def arrays(lists: Mapping[Any, Any]) -> dict[Any, Vector]:
+            return {name: np.array(values, dtype=np.float64) for name, values in lists.items()}
 
-
-def _as_arrays(lists: Mapping[str, Any]) -> dict[str, Vector]:
-    return {name: np.array(values, dtype=np.float64) for name, values in lists.items()}
+        found, _ = self.kept("inside", 0, token_id, content)
+        values = {int(k): arrays(own) for k, own in found["values"].items()}
+        heads = {int(k): own for k, own in arrays(found["heads"]).items()}
+        (distances,) = found["distances"].values()
+        return Measured(values, heads, arrays(distances))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stickytoken.data import load_sentences
 from stickytoken.data.corpora import SentenceSource, readable
@@ -20,18 +21,9 @@ from stickytoken.detection.selection import token_ids as named_ids
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import EncoderIdentity, require_ids
 from stickytoken.errors import InputError, ModelError
-from stickytoken.explanation import files
-from stickytoken.explanation._measuring import Checkpoints, Measured, Surroundings, mean_direction, measure
+from stickytoken.explanation import _measuring, files
 from stickytoken.explanation.result import Explanation, RunVerdict, findings, verdict
-from stickytoken.explanation.settings import (
-    EmbeddingMatrix,
-    ExplainSettings,
-    Material,
-    Part,
-    PlacedCarrier,
-    Vector,
-    gather,
-)
+from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Part, PlacedCarrier, gather
 from stickytoken.machine import digest
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import identity_of, package_versions
@@ -43,6 +35,8 @@ from stickytoken.vocabulary import BenignMatch, Vocabulary, categorize, match_be
 if TYPE_CHECKING:
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
     from stickytoken.inspection.module_embedding import Inspector
+
+Vector = NDArray[np.float64]
 
 # Increase it when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 2
@@ -117,13 +111,13 @@ def explain(
     excluded = unread | (flagged_tokens(run) if run is not None else set(token_ids))
     matches = {k: match_benign(vocabulary, k, excluded, settings.benign, settings.seed) for k in token_ids}
     material = gather(encoder, settings, run, chosen, corpus)
-    job = _Job(inspector, vocabulary, settings, material, run, encoder.identity, progress)
+    job = _Job(inspector, vocabulary, settings, *material, run, encoder.identity, progress)
     contents = []
     for token_id, match in matches.items():
         parts = job.parts(token_id, match)
         compute = partial(job.explained, token_id, match, parts)
         if out is None:
-            contents.append(compute(Checkpoints()))
+            contents.append(compute(_measuring.Checkpoints()))
         else:
             contents.append(files.stored_explanation(out / str(token_id), parts, compute))
     return Explanation.of(contents)
@@ -150,12 +144,12 @@ def _worst(run: Run | None) -> list[int]:
 
 @dataclass(frozen=True)
 class _Job:
-    """What the explanations of all tokens have in common."""
-
     inspector: Inspector
     vocabulary: Vocabulary
     settings: ExplainSettings
-    material: Material
+    carriers: Sequence[PlacedCarrier]
+    anchors: Sequence[str]
+    source: str  # of the carriers
     run: Run | None
     identity: EncoderIdentity
     progress: ProgressCallback
@@ -165,27 +159,25 @@ class _Job:
         return self.inspector.encoder.tokenizer.entries
 
     @cached_property
-    def surroundings(self) -> Surroundings:
-        """Vectors of the anchors, the mean direction and the mean similarity, which the run may know."""
+    def surroundings(self) -> _measuring.Surroundings:
         encoder, settings = self.inspector.encoder, self.settings
-        anchors = exact_unit_vectors(encoder.encode(list(self.material.anchors)))
-        mean = self.material.mean_similarity
-        if mean is None:
-            before = [each.before for each in self.material.carriers]
+        anchors = exact_unit_vectors(encoder.encode(list(self.anchors)))
+        if self.run is not None:
+            mean = self.run.plan.mean_similarity
+        else:
+            before = [each.before for each in self.carriers]
             mean = float((exact_unit_vectors(encoder.encode_ids(before)) @ anchors.T).mean())
         ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
         drawn = np.random.default_rng([settings.seed, _DIRECTION_KEY]).permutation(ids)[: settings.directions]
-        direction = mean_direction(self.inspector, sorted(int(k) for k in drawn), self.progress)
-        return Surroundings(direction, anchors, mean)
+        direction = _measuring.mean_direction(self.inspector, sorted(int(k) for k in drawn), self.progress)
+        return _measuring.Surroundings(direction, anchors, mean)
 
     @cached_property
     def matrix(self) -> EmbeddingMatrix | None:
-        """The embedding matrix; None if the model does not expose it."""
         rows = self.inspector.embedding_matrix()
         return None if rows is None else EmbeddingMatrix(rows, self.names)
 
     def said(self, token_id: int) -> RunVerdict | None:
-        """Return what the run says about a token; None if there is no run or it has no verdict."""
         rows = [] if self.run is None else self.run.tokens.filter(token_id=token_id).to_dicts()
         if self.run is None or not rows or rows[0]["verdict"] is None:
             return None
@@ -199,7 +191,6 @@ class _Job:
         )
 
     def parts(self, token_id: int, match: BenignMatch) -> dict[str, Any]:
-        """Return everything that can change the explanation of a token, as JSON values."""
         said = self.said(token_id)
         return identity_of(
             _IDENTITY_VERSION,
@@ -207,22 +198,19 @@ class _Job:
             self.settings,
             token=token_id,
             benign=[token.id for token in match.tokens],
-            carriers=digest([[each.text, each.template] for each in self.material.carriers]),
-            anchors=digest(self.material.anchors),
-            mean_similarity=self.material.mean_similarity,
+            carriers=digest([[each.text, each.template] for each in self.carriers]),
+            anchors=digest(self.anchors),
+            mean_similarity=None if self.run is None else self.run.plan.mean_similarity,
             run_verdict=None if said is None else said.verdict,
             **({} if said is None else {"run": asdict(said)}),
         )
 
     def explained(
-        self, token_id: int, match: BenignMatch, parts: dict[str, Any], checkpoints: Checkpoints
+        self, token_id: int, match: BenignMatch, parts: dict[str, Any], checkpoints: _measuring.Checkpoints
     ) -> files.StoredExplanation:
-        """Measure a token and its benign tokens, and attribute their similarities."""
-        benign, carriers = [each.id for each in match.tokens], self.material.carriers
-        measured = checkpoints.measured(token_id)
-        if measured is None:
-            measured = measure(self.inspector, carriers, token_id, benign, self.surroundings, self.progress)
-            checkpoints.commit_measured(token_id, measured)
+        benign = [each.id for each in match.tokens]
+        own = partial(_measuring.measure, self.inspector, self.carriers, token_id, benign)
+        measured = checkpoints.measured(token_id, lambda: own(self.surroundings, self.progress))
         assembled = partial(self.assembled, token_id, match, parts, measured)
         notes = self.notes(measured)
         values: dict[int, dict[str, Vector]] = {}
@@ -244,7 +232,7 @@ class _Job:
         return assembled(values, pairs, notes)
 
     def attributed(
-        self, token_id: int, benign: Sequence[int], checkpoints: Checkpoints
+        self, token_id: int, benign: Sequence[int], checkpoints: _measuring.Checkpoints
     ) -> tuple[dict[int, dict[str, Vector]], list[dict[str, Any]], float]:
         """Attribute similarities to unrelated anchors to the copies and to the carrier.
 
@@ -257,9 +245,9 @@ class _Job:
         """
         from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
-        settings, anchors = self.settings, self.material.anchors
+        settings, anchors = self.settings, self.anchors
         integrator, encoder = JacobianIntegrator(self.inspector), self.inspector.encoder
-        first = self.material.carriers[: max(settings.attribution_carriers, settings.pairs)]
+        first = self.carriers[: max(settings.attribution_carriers, settings.pairs)]
         old = encoder.encode_ids([carrier.before for carrier in first]).astype(np.float64)
         chosen = []
         for carrier, vector in list(zip(first, old, strict=True))[: settings.pairs]:
@@ -277,13 +265,9 @@ class _Job:
         self.progress(Progress("attribution", 0, total))
 
         def kept(stage: str, index: int, key: int, size: int, compute: Callable[[], dict[str, Any]]) -> Any:
-            """Return what was kept of a text, or compute and keep it; ``size`` is its number of parts."""
             nonlocal done, computed
-            found = checkpoints.read(stage, index, key)
-            if found is None:
-                found = compute()
-                checkpoints.commit(stage, index, key, found)
-                computed += size
+            found, new = checkpoints.kept(stage, index, key, compute)
+            computed += size if new else 0
             done += size
             self.progress(Progress("attribution", done, total, computed))
             return found
@@ -306,8 +290,7 @@ class _Job:
                     pairs.append(found | {"values": np.array(found["values"])})
         return values, pairs, max(errors)
 
-    def notes(self, measured: Measured) -> list[str]:
-        """Say what could not be measured."""
+    def notes(self, measured: _measuring.Measured) -> list[str]:
         name, found = self.inspector.encoder.name, next(iter(measured.values.values()))
         notes = []
         if not self.inspector.has_layers:
@@ -321,7 +304,7 @@ class _Job:
                 "the copies' share of the vector was not measured: "
                 f"the pooling of {name} is not a sum over positions"
             )
-        if len(self.material.carriers) == 1:
+        if len(self.carriers) == 1:
             notes.append("values have no interval over texts, because there is only one text")
         if self.run is None:
             notes.append("the benign tokens are assumed to be benign, because no run was given")
@@ -332,12 +315,11 @@ class _Job:
         token_id: int,
         match: BenignMatch,
         parts: dict[str, Any],
-        measured: Measured,
+        measured: _measuring.Measured,
         attributed: Mapping[int, Mapping[str, Vector]],
         pairs: Sequence[Mapping[str, Any]],
         notes: Sequence[str],
     ) -> files.StoredExplanation:
-        """Compare a token with its benign tokens and build its record and tables."""
         names, matrix, confidence = self.names, self.matrix, self.settings.confidence
         token, others = names[token_id], [each.id for each in match.tokens]
         categories = {
@@ -397,8 +379,8 @@ class _Job:
             identity_parts=parts,
             model=self.inspector.encoder.name,
             pooling=self.inspector.pooling,
-            carriers=len(self.material.carriers),
-            source=self.material.source,
+            carriers=len(self.carriers),
+            source=self.source,
             settings=asdict(self.settings),
             vocabulary={} if matrix is None else matrix.geometry,
             notes=notes,
@@ -411,7 +393,7 @@ class _Job:
         self,
         token_id: int,
         others: Sequence[int],
-        measured: Measured,
+        measured: _measuring.Measured,
         attributed: Mapping[int, Mapping[str, Vector]],
     ) -> list[dict[str, Any]]:
         def rows_of(name: str, values: Vector, benign: Vector) -> list[dict[str, Any]]:
@@ -438,9 +420,12 @@ class _Job:
 
 
 def _by_part(
-    integrator: JacobianIntegrator, carrier: PlacedCarrier, token_id: int, anchors: Vector, steps: int
+    integrator: JacobianIntegrator,
+    carrier: PlacedCarrier,
+    token_id: int,
+    anchors: Vector,
+    steps: int,
 ) -> dict[str, Any]:
-    """Return the mean shares of the copies and of the carrier in the similarities, and the error."""
     # The parts of the attribution are numbered without gaps.
     present = sorted(set(carrier.labels))
     labels = [present.index(label) for label in carrier.labels]

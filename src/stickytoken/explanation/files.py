@@ -77,18 +77,14 @@ TABLE_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Finding(resume.Record):
-    """A measure in which a token differs from benign tokens."""
-
     area: str
     measure: str
-    begins: int | None = Field(
-        description="first layer outside the benign interval; null if the measure has no layers"
-    )
-    layer: int | None = Field(description="layer where the token is furthest from the benign tokens")
+    begins: int | None  # first layer outside the benign interval; null if the measure has no layers
+    layer: int | None  # layer where the token is furthest from the benign tokens
     value: float
     benign_mean: float
     deviations: float | None
-    called: str = Field(description="the measure in words")
+    called: str  # the measure in words
 
 
 class TokenExplanation(resume.Record):
@@ -98,9 +94,9 @@ class TokenExplanation(resume.Record):
     token: str
     category: str
     run_verdict: str | None
-    verdict: str = Field(description="one sentence")
+    verdict: str  # one sentence
     findings: tuple[Finding, ...]
-    same_category: bool = Field(description="whether the benign tokens have the token's category")
+    same_category: bool  # whether the benign tokens have the token's category
     measures: list[dict[str, Any]] = Field(repr=False)
     heads: list[dict[str, Any]] = Field(repr=False)
     pairs: list[dict[str, Any]] = Field(repr=False)
@@ -109,8 +105,6 @@ class TokenExplanation(resume.Record):
 
 
 class ExplanationRecord(resume.MeasurementRecord):
-    """explanation.json."""
-
     model: str
     pooling: str | None
     carriers: int
@@ -124,8 +118,6 @@ class ExplanationRecord(resume.MeasurementRecord):
 
 @dataclass(frozen=True)
 class StoredExplanation:
-    """The explanation of one token: its record, its tables by name, and its folder once it is read."""
-
     record: ExplanationRecord
     tables: dict[str, pl.DataFrame]
     path: Path | None = None
@@ -156,7 +148,6 @@ def stored_explanation(
 
 
 def require_place(folder: Path) -> None:
-    """Refuse a folder that cannot take explanations, without creating it."""
     store.require_writable(folder)
     if any((folder / name).exists() for name in (store.RUN_FILE, store.IDENTITY_FILE)):
         raise RunError(
@@ -166,13 +157,11 @@ def require_place(folder: Path) -> None:
 
 
 def write_tables(files: store.ResultFolder, content: StoredExplanation) -> None:
-    """Write the tables of one token, which count once explanation.json is there."""
     for name, table in content.tables.items():
         files.write_table(f"{name}.parquet", table)
 
 
 def explanation_folders(folder: Path) -> list[Path]:
-    """List the folders of explained tokens in a folder, in order of token id."""
     try:
         found = [path.parent for path in folder.glob(f"*/{EXPLANATION_FILE}")]
     except OSError as error:
@@ -184,7 +173,6 @@ _SOMETIMES_EMPTY = {"layer", "head", "low", "high", "deviations", "share_below",
 
 
 def read_explanation(folder: Path) -> StoredExplanation:
-    """Read the folder of one token."""
     record, files, tables = _record(folder / EXPLANATION_FILE), store.ResultFolder(folder), {}
     for name, schema in TABLE_SCHEMAS.items():
         filled = [column for column in schema if column not in _SOMETIMES_EMPTY]
@@ -231,8 +219,6 @@ _LEAST_SHARE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The range of a measure; intervals stay inside it."""
-
     low: float = -np.inf
     high: float = np.inf
 
@@ -247,7 +233,6 @@ class Bounds:
         return found
 
     def value(self, log_odds: Vector) -> Vector:
-        """Return the values that have these log-odds."""
         found: Vector = self.low + (self.high - self.low) * scipy.special.expit(log_odds)
         return found
 
@@ -290,7 +275,6 @@ def compare(
 
 
 def _interval_of_mean(values: Vector, confidence: float, bounds: Bounds) -> tuple[Vector, Vector]:
-    """Return the ends of Student's interval of the mean over the first axis; NaN for a single value."""
     n, mean = len(values), values.mean(axis=0)
     if n < 2:
         return np.full_like(mean, np.nan), np.full_like(mean, np.nan)
@@ -307,10 +291,7 @@ def _interval_of_mean(values: Vector, confidence: float, bounds: Bounds) -> tupl
 
 
 def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
-    """Return the Wasserstein distance and the KL divergence (in nats) of a sample from a reference.
-
-    The divergence compares histograms with ten common bins; half an observation more in each keeps it finite.
-    """
+    """Return the Wasserstein distance and the KL divergence (in nats) of ten common bins from a reference."""
     distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low, high = min(sample.min(), reference.min()), max(sample.max(), reference.max())
     if high - low <= _ROUNDING:
@@ -358,7 +339,6 @@ REFERENCE = "(reference)"
 
 
 def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
-    """Return the rows of one measure, one per layer."""
     layered, area = values.ndim > 1, AREA_OF[name]
     columns, others = (values, benign) if layered else (values[:, None], benign[:, :, None])
     family = columns.shape[1] if layered else len(AREAS[area])
@@ -397,7 +377,6 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 def pair_tables(
     token_id: int, pairs: Sequence[Mapping[str, Any]], names: Mapping[int, str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return rows of attributed pairs, and of the cells of their matrices."""
     summaries, cells = [], []
     for number, pair in enumerate(pairs):
         own, values = {"token_id": token_id, "pair": number}, pair["values"]
@@ -437,7 +416,6 @@ def _row(found: Mapping[str, NDArray[Any]], place: int) -> dict[str, Any]:
 
 
 def _distances(own: Vector, benign: Vector) -> dict[str, float]:
-    """Return distances between a token and the benign tokens, and between each of these and the others."""
     others = [
         distribution_distances(each, np.delete(benign, k, axis=0).ravel()) for k, each in enumerate(benign)
     ]

@@ -53,8 +53,6 @@ _ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "a
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """What a run says about a token that is explained; None if it does not say it."""
-
     verdict: str
     severity: str | None = None
     lift: float | None = None  # mean rise of the similarity of unrelated texts
@@ -88,11 +86,7 @@ def verdict(
     benign: int,
     run: RunVerdict | None = None,
 ) -> str:
-    """Sum up in words what differs, where it begins, how strongly, and from how many benign tokens.
-
-    With a run, its finding comes first: it rests on more texts, so the texts of an explanation can agree with
-    it or be too few to say, but not contradict it.
-    """
+    """Say what differs, where it begins and how strongly; a run comes first, for it rests on more texts."""
     last_layer = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
     measures = len({row["measure"] for row in rows})
     who, against = f"{token!r} ({token_id})", f"{benign} matched benign tokens"
@@ -135,7 +129,6 @@ def verdict(
 
 
 def _beside_run(run: RunVerdict, lift: Mapping[str, Any] | None) -> str:
-    """Say what the run found, then whether the lift over the texts of the explanation agrees with it."""
     said = f"the run calls it {run.verdict}" + (f" ({run.severity})" if run.severity else "")
     numbers = []
     if run.lift is not None:

@@ -17,7 +17,7 @@ from stickytoken.data.sentences import open_ended
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
+from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
 from stickytoken.methods.probes import KeyedPaths
 from stickytoken.validation import proportion, require_switch, set_choices, set_whole_numbers, shown
 from stickytoken.vocabulary import LEAST_BENIGN
@@ -88,8 +88,6 @@ PARTS = int(Part.SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class PlacedCarrier:
-    """A carrier with places for copies, and the `Part` of each content id."""
-
     text: str
     before: tuple[int, ...]  # content ids without copies, including the prompt
     before_labels: tuple[int, ...]
@@ -97,26 +95,26 @@ class PlacedCarrier:
     labels: tuple[int, ...]
 
     def with_copies(self, token_id: int) -> tuple[int, ...]:
-        """Return the content ids with copies of a token."""
         return tuple(token_id if entry == _COPY.id else entry for entry in self.template)
 
 
-def place_copies(
-    text: str, tokenized: TokenizedText, number: int, settings: ExplainSettings
-) -> PlacedCarrier:
+def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
     """Choose the places of the copies, which are the same for every token."""
-    path: tuple[int, ...] = ()
-    if settings.placement is Placement.RANDOM:
-        words = (len(tokenized.words),)
-        path = KeyedPaths(settings.seed, _KEY, words, settings.copies, Insertion.IDS).of(Token(number, ""))[0]
-    template = copies_as_ids(_COPY, tokenized, settings.placement, settings.copies, path)
-    prompt = (int(Part.PROMPT),) * len(tokenized.head)
-
-    def labels(ids: Sequence[int]) -> tuple[int, ...]:
-        rest = (Part.COPIES if entry == _COPY.id else Part.CARRIER for entry in ids[len(prompt) :])
-        return (*prompt, *map(int, rest))
-
-    return PlacedCarrier(text, tokenized.ids, labels(tokenized.ids), template, labels(template))
+    carriers = []
+    for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
+        path: tuple[int, ...] = ()
+        if settings.placement is Placement.RANDOM:
+            words = (len(tokenized.words),)
+            paths = KeyedPaths(settings.seed, _KEY, words, settings.copies, Insertion.IDS)
+            path = paths.of(Token(number, ""))[0]
+        template = copies_as_ids(_COPY, tokenized, settings.placement, settings.copies, path)
+        prompt = (int(Part.PROMPT),) * len(tokenized.head)
+        before, labels = (
+            (*prompt, *(int(Part.COPIES if k == _COPY.id else Part.CARRIER) for k in ids[len(prompt) :]))
+            for ids in (tokenized.ids, template)
+        )
+        carriers.append(PlacedCarrier(text, tokenized.ids, before, template, labels))
+    return carriers
 
 
 _ANCHORS = 64
@@ -125,26 +123,14 @@ _POOL = 2
 _SHOWN = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """Texts of an explanation: carriers, where they come from, and anchors to compare them with."""
-
-    carriers: tuple[PlacedCarrier, ...]
-    anchors: tuple[str, ...]
-    mean_similarity: float | None  # mean similarity (u) of the run; None without a run
-    source: str
-
-
 def gather(
     encoder: IdEncoder,
     settings: ExplainSettings,
     run: Run | None,
     texts: Sequence[str] | None,
     sentences: Sentences | None,
-) -> Material:
-    """Choose carriers and anchors from the user's texts, a corpus, the run, or the bundled sentences."""
-
-    own = [] if texts is None else _given(encoder, settings, texts)
+) -> tuple[list[PlacedCarrier], list[str], str]:
+    """Choose carriers, the anchors to compare them with, and the name of their source."""
     if run is not None and sentences is None:
         found = run.method.texts(run.plan)
         carriers, anchors, source = found.carriers, found.anchors, f"run {run.path.name}"
@@ -164,18 +150,15 @@ def gather(
     if not anchors:
         raise InputError(f"{source} has no sentence that fits into {encoder.name}: pass shorter sentences")
     if texts is not None:
-        source = "given texts"
-    else:
-        placed = _placed(encoder, settings, carriers)
-        fitting = [each for each in placed if each.before and encoder.fits(each.with_copies(0))]
-        own = fitting[: settings.carriers]
-        if not own:
-            raise InputError(
-                f"no sentence of {source} fits into {encoder.name} with {settings.copies} copies added: use "
-                "fewer copies or shorter sentences"
-            )
-    mean = None if run is None else run.plan.mean_similarity
-    return Material(tuple(own), tuple(anchors), mean, source)
+        return _given(encoder, settings, texts), anchors, "given texts"
+    placed = place_copies(encoder, settings, carriers)
+    fitting = [each for each in placed if each.before and encoder.fits(each.with_copies(0))]
+    if not fitting:
+        raise InputError(
+            f"no sentence of {source} fits into {encoder.name} with {settings.copies} copies added: use "
+            "fewer copies or shorter sentences"
+        )
+    return fitting[: settings.carriers], anchors, source
 
 
 def _given(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
@@ -186,7 +169,7 @@ def _given(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) 
             raise InputError(f"texts contains {shown(text)}: pass strings only")
         if not text.strip():
             raise InputError(f"the text {text!r} is blank: leave it out")
-    placed = _placed(encoder, settings, texts)
+    placed = place_copies(encoder, settings, texts)
     for carrier in placed:
         if not carrier.before:
             raise InputError(f"the text {carrier.text[:_SHOWN]!r} has no tokens: leave it out")
@@ -197,11 +180,6 @@ def _given(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) 
                 "special tokens): shorten it or use fewer copies"
             )
     return placed
-
-
-def _placed(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
-    pairs = zip(texts, encoder.tokenize(texts), strict=True)
-    return [place_copies(text, ids, number, settings) for number, (text, ids) in enumerate(pairs)]
 
 
 Vector = NDArray[np.float64]
@@ -215,11 +193,7 @@ _BRACKETED = re.compile(r"[<\[].+[>\]]")
 
 @dataclass(frozen=True)
 class EmbeddingMatrix:
-    """The rows of the token embeddings, shape (entries, D), and vocabulary strings by id.
-
-    A large vocabulary's matrix is most of a small model, so it is never copied as a whole: everything is
-    computed from a few thousand rows at a time.
-    """
+    """The rows of the token embeddings, shape (entries, D), read in parts: they are most of a small model."""
 
     rows: NDArray[np.float32]
     names: Mapping[int, str]
@@ -257,7 +231,6 @@ class EmbeddingMatrix:
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
     def neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
-        """Return the nearest vocabulary entries by cosine, nearest first."""
         norms = self.measures["embedding_norm"].astype(np.float32)
         if norms[token_id] == 0:
             return []
@@ -269,11 +242,7 @@ class EmbeddingMatrix:
 
     @cached_property
     def geometry(self) -> dict[str, float | int]:
-        """The geometry of the vocabulary.
-
-        The mean cosine over all pairs of rows is 0 if they point evenly in all directions (isotropy). The
-        share of the first component is that of the variance along the widest direction.
-        """
+        """The mean cosine over all pairs is 0 if the rows point evenly in all directions (isotropy)."""
         known = np.array(self._known)
         norms = self.measures["embedding_norm"][known]
         centre, width = self._mean(known), self.rows.shape[1]
@@ -304,6 +273,5 @@ class EmbeddingMatrix:
         return found
 
     def _parts(self, places: NDArray[np.intp], dtype: type[np.floating[Any]] = np.float64) -> Iterator[Any]:
-        """Yield some rows, a few thousand at a time, as copies of another precision."""
         for start in range(0, len(places), _ROWS):
             yield self.rows[places[start : start + _ROWS]].astype(dtype)

@@ -192,7 +192,6 @@ def _tokens(
     exclude: Iterable[int | str],
     settings: ImpactSettings,
 ) -> tuple[list[Token], list[Token], dict[int, str]]:
-    """Choose the tokens to measure, match them with benign ones, and name all by id."""
     known = categorize(encoder.tokenizer)
     if tokens is not None:
         wanted = token_ids(known, tokens)
@@ -235,7 +234,6 @@ def _run_tasks(
     *,
     alone: bool,
 ) -> tuple[list[tuple[AnyTask, _vectors.TaskOutcomes]], dict[str, str]]:
-    """Return the outcomes of tasks, and why others could not be run; ``alone`` if nothing else is."""
     found: list[tuple[AnyTask, _vectors.TaskOutcomes]] = []
     failed: dict[str, str] = {}
     for task in tasks:
@@ -243,7 +241,7 @@ def _run_tasks(
             found.append((task, _vectors.run_task(encoder, settings, conditions, runner, task)))
             continue
         reading = protocol.require_ids(encoder, "an MTEB task", "use a task from files")
-        room = _vectors.room_of(reading, conditions, settings.copies, Insertion.TEXT)
+        room = statistics.needed_room(reading, conditions, settings.copies, Insertion.TEXT)
         work = _MtebWork(_vectors.shard_stage(task.name), task, settings, room)
         make_work, columns = (lambda work=work: (work, ShardCost(0, 0))), (*task.columns, _TEXTS, _CUT)
         try:
@@ -265,7 +263,6 @@ def _rows_of_tasks(
     names: dict[int, str],
     named: Sequence[int],
 ) -> dict[str, statistics.Rows]:
-    """Return the rows of all tables, with q values over all tasks."""
     rows: dict[str, statistics.Rows] = {name.removesuffix(".parquet"): [] for name in results.TABLES}
     for task, (outcomes, _) in found:
         measured = statistics.task_rows(task, outcomes, conditions, settings, names, named)
@@ -301,7 +298,6 @@ class EditingEncoder:
         )
 
     def encode(self, inputs: DataLoader[Any], *, prompt_type: Any = None, **options: Any) -> Any:
-        """Edit and encode batches of texts; see `mteb.EncoderProtocol`."""
         side = self._settings.side
         # Tasks without sides are always edited.
         if prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value:
@@ -334,20 +330,17 @@ _TEXTS, _CUT = "texts", "cut"
 
 @dataclass(frozen=True)
 class _MtebWork(_vectors.GroupWork):
-    """The main score of a task under the conditions of each group."""
-
     name: str
     task: MtebTask
     settings: ImpactSettings
     room: int
 
     def compute(self, prepared: _vectors.Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Score every repetition; repetitions that edit texts identically are evaluated once."""
         task_data.load_data(self.task)
         reading = protocol.require_ids(encoder, "impact")
         found: dict[int | None, dict[str, Any]] = {}
         rows: list[dict[str, Any]] = []
-        for condition in prepared.conditions:
+        for condition in prepared:  # repetitions that edit texts alike are evaluated once
             placed = bool(condition.tokens) and self.settings.placement is Placement.RANDOM
             edit = condition.seed if placed or len(condition.tokens) > 1 else None
             if edit not in found:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import polars as pl
@@ -24,10 +24,12 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import statistics
 from stickytoken.impacts.results import ImpactSettings, TaskRecord
 from stickytoken.impacts.statistics import COPIES, TOP, Carrier, Condition, Rows, needed_room, prepare, probe
-from stickytoken.insertion import Insertion, Probe, Token
+from stickytoken.insertion import Probe
 from stickytoken.measurement import engine as engines
 from stickytoken.measurement.store import ResultFolder, ShardCost, write_atomically
 from stickytoken.unit_vectors import exact_unit_vectors
+
+T = TypeVar("T")
 
 # Number of inputs without copies that an engine encodes at a time.
 SHARD_PROBES = 8192
@@ -52,14 +54,11 @@ class CleanVectors:
 
 @dataclass(frozen=True)
 class EditedVectors:
-    """Encodes the inputs of all repetitions of a token, each distinct one once."""
-
     encoder: Encoder
     clean: CleanVectors
     edited: dict[Probe, NDArray[np.float32]] = field(default_factory=dict)
 
     def of(self, probes: Sequence[Probe]) -> NDArray[np.float32]:
-        """Return the vectors of inputs in order, shape (n, d)."""
         clean, edited = self.clean.places, self.edited
         if missing := [each for each in dict.fromkeys(probes) if each not in clean and each not in edited]:
             tokenized = engines.tokenized_probes(self.encoder, missing)
@@ -69,58 +68,41 @@ class EditedVectors:
 
 
 @dataclass(frozen=True)
-class _ProbeShard:
+class Shard(Generic[T]):
     index: int
-    probes: tuple[Probe, ...]
+    items: tuple[T, ...]
 
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Work that encodes inputs unchanged; one row has all vectors."""
-
     name: str
 
-    def prepare(self, shard: _ProbeShard, encoder: Encoder) -> Sequence[Probe]:
-        return engines.tokenized_probes(encoder, shard.probes)
+    def prepare(self, shard: Shard[Probe], encoder: Encoder) -> Sequence[Probe]:
+        return engines.tokenized_probes(encoder, shard.items)
 
     def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)
 
 
-@dataclass(frozen=True)
-class Group:
-    """A shard: all repetitions of a token.
-
-    Repetitions share texts. If a session could start in the middle of them, its batches would differ from
-    those of an uninterrupted session.
-    """
-
-    index: int
-    conditions: tuple[Condition, ...]
+# All repetitions of a token: a session that began between them would form other batches.
+Group: TypeAlias = tuple[Condition, ...]
 
 
 class GroupWork:
-    """Work on groups; they are prepared when they are computed, because that limits memory."""
-
-    def prepare(self, shard: Group, encoder: Encoder) -> Group:
-        del encoder
-        return shard
+    def prepare(self, shard: Shard[Condition], encoder: Encoder) -> Group:
+        del encoder  # probes are made when they are encoded, which limits memory
+        return shard.items
 
 
 @dataclass(frozen=True)
 class GroupRunner:
-    """Computes groups of conditions and commits them to a folder, skipping those committed before."""
-
     engine: engines.Engine
     folder: ResultFolder
     progress: engines.ProgressCallback
     shards: dict[str, int] = field(default_factory=dict)  # numbers of shards of what was run
 
     def clean(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
-        """Encode inputs without copies, or read the vectors that an earlier session committed.
-
-        Sharing the vectors keeps the batches of a continued measurement the same as without an interruption.
-        """
+        """Encode inputs without copies, or read their vectors from an earlier session: equal batches."""
         distinct, file = tuple(dict.fromkeys(probes)), self.folder.path / f"{VECTORS}{name}.npz"
         key = hashlib.sha256(repr(list(distinct)).encode("utf-8", "surrogatepass")).hexdigest()
         found: tuple[NDArray[np.float32], float] | None = None
@@ -134,13 +116,10 @@ class GroupRunner:
         if found is None:
             started = time.perf_counter()
             starts = range(0, len(distinct), SHARD_PROBES)
-            shards = [
-                _ProbeShard(k, distinct[begin : begin + SHARD_PROBES]) for k, begin in enumerate(starts)
-            ]
-            computed = {
-                each.shard.index: each.rows for each in self.engine.compute(_Encoding(file.stem), shards)
-            }
-            vectors = np.concatenate([computed[shard.index][0]["vectors"] for shard in shards])
+            shards = [Shard(k, distinct[begin : begin + SHARD_PROBES]) for k, begin in enumerate(starts)]
+            computed = self.engine.compute(_Encoding(file.stem), shards)
+            in_order = sorted(computed, key=lambda each: each.shard.index)
+            vectors = np.concatenate([each.rows[0]["vectors"] for each in in_order])
             found = vectors, time.perf_counter() - started
             spent, of = np.array(found[1]), np.array(key)
             write_atomically(file, lambda stream: np.savez(stream, vectors=vectors, seconds=spent, key=of))
@@ -149,16 +128,16 @@ class GroupRunner:
     def run(
         self,
         name: str,
-        make_work: Callable[[], tuple[engines.Work[Group, Any], ShardCost]],
+        make_work: Callable[[], tuple[engines.Work[Shard[Condition], Any], ShardCost]],
         units: int,
         columns: Sequence[str],
         conditions: Sequence[Condition],
         title: str,
     ) -> NDArray[np.float64]:
         """Return columns of all units under all conditions, shape (conditions, units, columns)."""
-        groups = [Group(index, each) for index, each in enumerate(statistics.by_tokens(conditions))]
-        rows: engines.Rows[Group] = engines.Rows(
-            lambda group: [*range(units)] * len(group.conditions), UNIT, lambda _: 1
+        groups = [Shard(index, each) for index, each in enumerate(statistics.by_tokens(conditions))]
+        rows: engines.Rows[Shard[Condition]] = engines.Rows(
+            lambda group: [*range(units)] * len(group.items), UNIT, lambda _: 1
         )
         found = engines.run_work(
             name, make_work, groups, rows, self.engine, self.folder, self.progress, title
@@ -169,14 +148,11 @@ class GroupRunner:
 
     @property
     def cost(self) -> ShardCost:
-        """Cost of everything that was run, over all sessions."""
         return self.folder.total_cost(self.shards)
 
 
 @dataclass(frozen=True)
 class TaskWork(GroupWork):
-    """Outcomes of a task under the conditions of each group."""
-
     name: str
     task: Task
     carriers: Mapping[str, Sequence[Carrier]]
@@ -186,7 +162,7 @@ class TaskWork(GroupWork):
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         vectors, rows = EditedVectors(encoder, self.clean), []
-        for condition in prepared.conditions:
+        for condition in prepared:
             by_role = {}
             for role, carriers in self.carriers.items():
                 copies = self.settings.copies if role in self.edited else 0
@@ -198,16 +174,9 @@ class TaskWork(GroupWork):
 
 
 def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
-    """Return outcomes as rows of a shard, one per unit."""
     return [
         {UNIT: unit, **dict(zip(columns, row, strict=True))} for unit, row in enumerate(outcomes.tolist())
     ]
-
-
-def room_of(encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion) -> int:
-    """Return how many tokens the copies of any condition may take."""
-    tokens = {token for condition in conditions for token in condition.tokens}
-    return needed_room(encoder, sorted(tokens, key=lambda token: token.id), copies, insertion)
 
 
 def run_task(
@@ -217,10 +186,8 @@ def run_task(
     runner: GroupRunner,
     task: Task,
 ) -> TaskOutcomes:
-    """Compute all conditions of a task."""
-    edited, name = task.edited(settings.side), shard_stage(task.name)
-    insertion = settings.insertion
-    room = room_of(encoder, conditions, settings.copies, insertion)
+    edited, name, insertion = task.edited(settings.side), shard_stage(task.name), settings.insertion
+    room = needed_room(encoder, conditions, settings.copies, insertion)
     carriers = {
         role: prepare(encoder, texts, room if role in edited else 0, insertion, task.name)
         for role, texts in task.texts.items()
@@ -261,18 +228,11 @@ _QUERIES = 200
 _COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
 
 
-@dataclass(frozen=True)
-class SearchCorpus:
-    """Documents and queries that search them."""
-
+class SearchCorpus(NamedTuple):
     name: str
-    queries: tuple[str, ...]
-    documents: tuple[str, ...]
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of queries and documents."""
-        return fingerprint("intrusion", self.queries, self.documents, COPIES, TOP)
+    queries: Sequence[str]
+    documents: Sequence[str]
+    fingerprint: str
 
 
 def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
@@ -286,9 +246,8 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
         chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
         queries = [pairs[int(place)][0] for place in sorted(chosen)]
         documents = [sentence for pair in pairs for sentence in pair if sentence not in set(queries)]
-        return SearchCorpus("bundled sentences", tuple(queries), tuple(documents))
-    path = Path(source).expanduser()
-    if path.is_dir():
+        name = "bundled sentences"
+    elif (path := Path(source).expanduser()).is_dir():
         texts, searched = path / tasks.CORPUS, path / tasks.QUERIES
         if not texts.is_file() or not searched.is_file():
             raise InputError(
@@ -310,13 +269,11 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
             f"{name} has {len(documents)} documents and {len(queries)} queries: "
             f"a top {TOP} needs more than {2 * TOP} documents and at least one query"
         )
-    return SearchCorpus(name, tuple(queries), tuple(documents))
+    return SearchCorpus(name, queries, documents, fingerprint("intrusion", queries, documents, COPIES, TOP))
 
 
 @dataclass(frozen=True)
 class _IntrusionWork(GroupWork):
-    """Ranks of documents with copies, token by token; ``places`` are their indices in the corpus."""
-
     name: str
     places: tuple[int, ...]
     targets: tuple[Carrier, ...]
@@ -327,7 +284,7 @@ class _IntrusionWork(GroupWork):
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[Rows, int]:
         """Count the queries with a document in their top 10, and take its median rank."""
-        (condition,) = prepared.conditions
+        (condition,) = prepared
         vectors = EditedVectors(encoder, self.clean)
         probes = [
             probe(self.settings, target, condition, copies) for target in self.targets for copies in COPIES
@@ -348,7 +305,6 @@ class _IntrusionWork(GroupWork):
 
     @cached_property
     def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Query vectors, their similarities to all documents, and the sorted similarities."""
         places = self.clean.places
         queries, documents = (
             exact_unit_vectors(self.clean.vectors[[places[each] for each in probes]])
@@ -367,13 +323,12 @@ def run_intrusion(
     named: Collection[int],
     runner: GroupRunner,
 ) -> dict[str, Rows]:
-    """Put copies of each single token into random documents; return the rows of both tables."""
     conditions = [each for each in conditions if len(each.tokens) == 1 and each.repetition == 0]
-    tokens: list[Token] = [each.tokens[0] for each in conditions]
+    tokens = [each.tokens[0] for each in conditions]
     insertion, name = settings.insertion, f"intrusion-{shard_stage(corpus.name)}"
     drawn = np.random.default_rng([settings.seed, len(corpus.documents)]).permutation(len(corpus.documents))
     places = sorted(drawn[:_TARGETS].tolist())
-    room = needed_room(encoder, tokens, COPIES[-1], insertion)
+    room = needed_room(encoder, conditions, COPIES[-1], insertion)
     chosen = [corpus.documents[place] for place in places]
     targets = prepare(encoder, chosen, room, insertion, corpus.name)
     documents, queries = (

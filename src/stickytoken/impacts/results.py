@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from pydantic import Field
 
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Insertion, Placement, Side
@@ -21,34 +20,32 @@ IMPACT_SCHEMA_VERSION = 1
 
 class TokenRecord(Record):
     token_id: int
-    token: str = Field(description="vocabulary string")
-    text: str = Field(description="decoded text")
-    kind: str = Field(description="sticky (if a run says so), named (otherwise) or benign")
-    matched_to: int | None = Field(description="id of the sticky token that a benign token is compared with")
+    token: str  # vocabulary string
+    text: str  # decoded text
+    kind: str  # sticky (if a run says so), named (otherwise) or benign
+    matched_to: int | None  # id of the sticky token that a benign token is compared with
 
 
 class TaskRecord(Record):
     name: str
     layout: str
-    unit: str = Field(description="what the intervals resample")
+    unit: str  # what the intervals resample
     units: int
     texts: int
-    edited: int = Field(description="number of texts that get copies")
-    cut: int = Field(description="number of texts truncated to make room, the same in every condition")
-    metrics: list[str] = Field(description="the main one first")
+    edited: int  # number of texts that get copies
+    cut: int  # number of texts truncated to make room, the same in every condition
+    metrics: list[str]  # the main one first
 
 
 class ImpactResultRecord(Record):
-    """Outcome and cost of a finished measurement."""
-
-    sequences: int = Field(description="number of texts encoded")
-    seconds: float = Field(description="time spent on shards")
-    failed: dict[str, str] = Field(description="tasks that could not be run, and why")
+    sequences: int  # number of texts encoded
+    seconds: float  # time spent on shards
+    failed: dict[str, str]  # tasks that could not be run, and why
     tasks: list[TaskRecord]
 
 
 class ImpactRecord(MeasurementRecord):
-    """impact.json: identity, resolved settings, versions, hardware, outcome."""
+    """impact.json."""
 
     schema_version: int = IMPACT_SCHEMA_VERSION
     model: str
@@ -62,13 +59,11 @@ class ImpactRecord(MeasurementRecord):
     result: ImpactResultRecord | None = None
 
     def measured_with(self) -> ImpactSettings:
-        """The settings; what an earlier version did not have is at its default."""
         known = {field.name for field in fields(ImpactSettings)}
         return ImpactSettings(**{name: value for name, value in self.settings.items() if name in known})
 
 
 def measured_kind(record: ImpactRecord) -> str:
-    """Return the common name of the measured tokens: sticky only if a run says so of all of them."""
     return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"
 
 
@@ -220,7 +215,6 @@ def _read_record(folder: ResultFolder) -> ImpactRecord | None:
 
 
 def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
-    """Whether nothing is left to do; tasks that could not be run are tried again."""
     finished = record.result is not None and not record.result.failed
     return finished and all((folder.path / name).is_file() for name in TABLES)
 
@@ -238,7 +232,6 @@ def open_impact(path: str | Path) -> Impact:
 
 
 def require_place(folder: Path) -> None:
-    """Refuse a folder that cannot take an impact measurement, without creating it."""
     require_writable(folder)
     files = ResultFolder(folder)
     require_vacant(files, IMPACTS)
@@ -246,8 +239,6 @@ def require_place(folder: Path) -> None:
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
-    """Open the finished measurements in a run folder whose tables are whole; see `measurements_in`."""
-
     def opened(folder: Path) -> Impact:
         impact = open_impact(folder)
         for name in TABLES:

@@ -11,6 +11,7 @@ import hashlib
 import math
 import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -57,7 +58,6 @@ class Condition:
     seed: int
 
     def label(self, named: Collection[int]) -> str:
-        """Return the name of the condition in tables: tokens that no run calls sticky are "named"."""
         nobody = self.kind is Kind.STICKY and any(token.id in named for token in self.tokens)
         kind = NAMED if nobody else self.kind.value
         return f"{kind} mixture" if len(self.tokens) > 1 else kind
@@ -66,11 +66,7 @@ class Condition:
 def make_conditions(
     sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
 ) -> list[Condition]:
-    """List all conditions, grouped by token.
-
-    A repetition has the same seed under every condition, so that a text gets its copies in the same places.
-    The mixture of benign tokens has as many tokens as that of sticky ones.
-    """
+    """List all conditions by token; a repetition puts the copies of every token into the same places."""
     groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
     groups += [(Kind.STICKY, (token,)) for token in sticky]
     groups += [(Kind.BENIGN, (token,)) for token in benign]
@@ -80,7 +76,6 @@ def make_conditions(
 
 
 def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
-    """Group the repetitions of each token."""
     return [tuple(group) for _, group in groupby(conditions, lambda each: (each.kind, each.tokens))]
 
 
@@ -108,27 +103,20 @@ def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Carrier:
-    """A text that copies may go into, with its truncated content ids.
-
-    The text itself is truncated only if copies are inserted as text.
-    """
+    """A text that copies may go into; it is cut itself only if copies are inserted as text."""
 
     text: str
     content: TokenizedText
     cut: bool
 
     def clean(self, insertion: Insertion) -> Probe:
-        """Return what the encoder reads without copies."""
         return self.content.ids if insertion is Insertion.IDS else self.text
 
 
 def prepare(
     encoder: WordEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
 ) -> list[Carrier]:
-    """Truncate texts so that the model reads them in full with ``room`` more tokens.
-
-    Ids are truncated where the model itself would truncate; text is truncated after a word.
-    """
+    """Truncate texts (ids as the model does, words whole) so that it reads them with ``room`` more tokens."""
     limit = content_limit(encoder)
     whole = [Carrier(*each, False) for each in zip(texts, encoder.tokenize(texts), strict=True)]
     if limit is None:
@@ -140,6 +128,9 @@ def prepare(
             "tokens: use fewer copies"
         )
 
+    def length(text: str) -> int:
+        return len(encoder.tokenize([text])[0].ids)
+
     def cut(carrier: Carrier) -> Carrier:
         if len(carrier.content.ids) <= longest:
             return carrier
@@ -150,25 +141,16 @@ def prepare(
                 left -= len(word)
             kept = TokenizedText(carrier.content.head, tuple(filter(None, words)))
             return Carrier(carrier.text, kept, True)
-        text = _first_words(encoder, carrier.text, longest)
+        # The number of ids grows with the number of words.
+        ends = [0, *(match.end() for match in re.finditer(r"\S+", carrier.text))]
+        count = bisect_right(ends, longest, lo=1, key=lambda end: length(carrier.text[:end])) - 1
+        text = carrier.text[: ends[count]]
         return Carrier(text, encoder.tokenize([text])[0], True)
 
     return [cut(carrier) for carrier in whole]
 
 
-def _first_words(encoder: WordEncoder, text: str, longest: int) -> str:
-    ends = [0, *(match.end() for match in re.finditer(r"\S+", text))]
-    low, high = 0, len(ends) - 1
-    # The number of ids grows with the number of words.
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = len(encoder.tokenize([text[: ends[middle]]])[0].ids) <= longest
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return text[: ends[low]]
-
-
 def probe(settings: ImpactSettings, carrier: Carrier, condition: Condition, copies: int) -> Probe:
-    """Return what the encoder reads under a condition."""
     insertion, placement = settings.insertion, settings.placement
     if not condition.tokens or not copies:
         return carrier.clean(insertion)
@@ -184,11 +166,14 @@ def probe(settings: ImpactSettings, carrier: Carrier, condition: Condition, copi
     return place_as_text(spelled, carrier.text, placement, path, Joining.WORDS)
 
 
-def needed_room(encoder: WordEncoder, tokens: Sequence[Token], copies: int, insertion: Insertion) -> int:
+def needed_room(
+    encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
+) -> int:
     """Return how many tokens the copies may take: a copy inserted as a word may take several ids."""
     if insertion is Insertion.IDS:
         return copies
-    spelled = encoder.tokenize([f"a {token.text.strip()} a" for token in tokens])
+    words = dict.fromkeys(token.text.strip() for each in conditions for token in each.tokens)
+    spelled = encoder.tokenize([f"a {word} a" for word in words])
     around = len(encoder.tokenize(["a a"])[0].ids)
     return copies * max((len(ids.ids) - around for ids in spelled), default=1)
 
@@ -201,8 +186,6 @@ _ROUNDING = 1e-12
 
 
 class Interval(NamedTuple):
-    """A value with an interval; None if undefined."""
-
     value: float | None
     low: float | None
     high: float | None
@@ -216,10 +199,7 @@ def bootstrap_samples(units: int, count: int, key: Sequence[int]) -> NDArray[np.
 def resampled(
     scores: Callable[[NDArray[np.intp] | None], NDArray[np.float64]], samples: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Compute scores on all units, then on each sample of them.
-
-    All conditions are resampled together: each sample has the same units under every condition.
-    """
+    """Compute scores on all units, then on each sample, which has the same units under every condition."""
     return np.array([scores(None), *(scores(sample) for sample in samples)])
 
 
@@ -242,7 +222,7 @@ def contrast_intervals(
 
 
 def present(value: float) -> float | None:
-    return None if np.isnan(value) else value
+    return value if math.isfinite(value) else None
 
 
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -310,11 +290,6 @@ def task_rows(
     names: Mapping[int, str],
     named: Collection[int] = (),
 ) -> dict[str, Rows]:
-    """Return the rows of a task by table; every metric is resampled once.
-
-    ``scores`` has one row per metric, condition and repetition, ``conditions`` one per metric and condition,
-    and ``effects`` one per metric, the main one first.
-    """
     key = [settings.seed, zlib.crc32(task.name.encode())]
     # A single unit has no interval.
     samples = bootstrap_samples(task.units, settings.resamples if task.units > 1 else 0, key)
@@ -379,11 +354,7 @@ def intrusion_summary(
     settings: ImpactSettings,
     name: str,
 ) -> Rows:
-    """Return one row per number of copies: sticky and benign hits, with intervals over documents.
-
-    ``ratio`` divides the mean hits of sticky copies by those of benign copies; it is null if not finite.
-    Ranks are medians over queries and documents, averaged over tokens.
-    """
+    """Return one row per number of copies; ranks are medians over queries and documents, averaged."""
     sticky, benign = (
         np.array([each.kind is kind for each in conditions]) for kind in (Kind.STICKY, Kind.BENIGN)
     )
@@ -402,9 +373,9 @@ def intrusion_summary(
                 "copies": copies,
                 "hits_sticky": float(above.mean()),
                 "hits_benign": float(below.mean()),
-                "ratio": _finite(_ratio(above, below)),
-                "ratio_low": _finite(low),
-                "ratio_high": _finite(high),
+                "ratio": present(_ratio(above, below)),
+                "ratio_low": present(low),
+                "ratio_high": present(high),
                 "rank_sticky": float(middle[sticky, place].mean()),
                 "rank_benign": float(middle[benign, place].mean()),
                 "documents": len(above),
@@ -420,15 +391,10 @@ def copies_needed(hits: NDArray[np.float64]) -> list[int | None]:
 
 
 def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
-    """Divide mean sticky by mean benign hits; infinite if only the latter are 0, NaN if both are."""
     above, below = float(sticky.mean()), float(benign.mean())
     if below > 0:
         return above / below
     return math.inf if above > 0 else math.nan
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 EFFECTS = {name: name for name in ("task", "metric", "units", "clean", "sticky", "benign")} | {
@@ -469,12 +435,7 @@ _LEAST_CHOICES = 20
 
 
 def cost_sentence(effect: Mapping[str, Any], kind: str) -> str:
-    """Put the effect on one task into words.
-
-    Only the test over tokens decides whether the tokens cost more. Intervals over queries, pairs or texts are
-    about the tokens that were measured, and say nothing about other tokens of their kind. Metrics other than
-    the main one restate its result, so their sentences have no conclusion.
-    """
+    """Put an effect into words; only the test over tokens decides, and only on the main metric."""
     name, metric = effect["task"], effect["metric"]
     if any(effect[each] is None for each in ("difference", "drop_sticky", "drop_benign", "clean")):
         return f"{name}: {metric} is not defined."
@@ -486,10 +447,7 @@ def cost_sentence(effect: Mapping[str, Any], kind: str) -> str:
 
 
 def conclusion(effect: Mapping[str, Any], kind: str) -> str:
-    """Conclude from the test over tokens, or say how many benign tokens are missing.
-
-    The test is one-sided: it never shows that tokens cost less.
-    """
+    """Conclude from the test over tokens, which is one-sided: it never shows that tokens cost less."""
     tokens, p_value, q_value = effect["tokens"], effect["p_value"], effect["q_value"]
     benign = effect["benign_tokens"] // max(1, tokens)
     missing = benign_needed(tokens) - benign
@@ -511,10 +469,7 @@ def conclusion(effect: Mapping[str, Any], kind: str) -> str:
 
 
 def benign_needed(tokens: int) -> int:
-    """Return how many benign tokens each measured token needs for a p-value of 0.05.
-
-    The smallest p-value of the test is (1 / (1 + benign)) ** tokens.
-    """
+    """Count the benign tokens that make the smallest p-value, (1 / (1 + benign)) ** tokens, 0.05 or less."""
     benign = 1
     while (1 + benign) ** max(1, tokens) < _LEAST_CHOICES:
         benign += 1
@@ -546,7 +501,6 @@ _SHOWN = {
 
 
 def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return the tables as Markdown."""
     kind = measured_kind(record)
     parts = [f"# What {kind} tokens cost {_cell(record.model)}", f"{settings_line(record.measured_with())}."]
     main = [effect for effect in rows["effects"] if effect["main"]]

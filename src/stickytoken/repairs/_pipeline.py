@@ -25,7 +25,6 @@ _ADD_NO_SPACE = {"Prepend", "Lowercase", "Strip", "StripAccents"}
 
 
 def entries_of(document: dict[str, Any]) -> dict[int, str]:
-    """Return the entries of a pipeline by id, those that were added last."""
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, dict):
         entries = {int(token_id): entry for entry, token_id in vocabulary.items()}
@@ -39,7 +38,6 @@ def shown_entry(entry: str, token_id: int) -> str:
 
 
 def _steps(part: dict[str, Any] | None, members: str) -> list[dict[str, Any]]:
-    """Return the steps of a normaliser or pre-tokenizer, sequences opened."""
     if part is None:
         return []
     if part["type"] != "Sequence":
@@ -70,7 +68,6 @@ def _keeps_spaces_out(document: dict[str, Any]) -> bool:
 
 
 def _tokenizer_of_steps(steps: dict[str, Any]) -> Tokenizer:
-    """Return a tokenizer of some steps, for which every word is unknown."""
     from tokenizers import Tokenizer
 
     model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
@@ -89,11 +86,6 @@ _LOOKED_UP = 40
 
 
 class Vocabulary:
-    """The entries of a pipeline, and what cuts text into them.
-
-    ``can_change_steps`` says whether the steps before the vocabulary are honoured if they are changed.
-    """
-
     def __init__(self, document: dict[str, Any], can_change_steps: Callable[[], bool]) -> None:
         self._document = document
         self._can_change_steps = can_change_steps
@@ -159,11 +151,7 @@ class Vocabulary:
         return f"{len(lost)} other entries are built from it, such as {shown}"
 
     def without(self, ids: Sequence[int]) -> tuple[dict[str, Any], dict[int, str]]:
-        """Make entries unreachable; return the document, and the new names of entries by id.
-
-        Raises:
-            RepairError: An entry cannot be made unreachable together with the others.
-        """
+        """Make entries unreachable; return the document, and the new names of entries by id."""
         for token_id in ids:
             reason = self.reason_against(token_id, [each for each in ids if each != token_id])
             if reason is not None:
@@ -193,11 +181,7 @@ class Vocabulary:
         return document, renamed
 
     def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
-        """Remove entries, and make the entries that are built from them in another way.
-
-        Returns:
-            The rank of each merge that is left or was added, and the entries that no merges make any longer.
-        """
+        """Return the ranks of the merges left or added, and the entries that no merges make any longer."""
         if removed in self._merges_left:
             return self._merges_left[removed]
         order = dict(self._order)
@@ -245,7 +229,6 @@ class Vocabulary:
 
     @cached_property
     def _never_merged(self) -> dict[int, str]:
-        """Entries that no merges make; looking up words would find them."""
         from tokenizers.models import BPE
 
         if self._model.get("ignore_merges"):
@@ -259,7 +242,6 @@ class Vocabulary:
 
 
 def _kind(model: dict[str, Any]) -> str:
-    """Return the kind of a vocabulary; old files do not name it."""
     if "type" in model:
         return str(model["type"])
     if "merges" in model:
@@ -270,7 +252,6 @@ def _kind(model: dict[str, Any]) -> str:
 
 
 def merge_pairs(model: dict[str, Any]) -> list[Pair] | None:
-    """Return the merges of a vocabulary; None if it has none."""
     if "merges" not in model:
         return None
     pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
@@ -278,12 +259,11 @@ def merge_pairs(model: dict[str, Any]) -> list[Pair] | None:
 
 
 def _new_name(token_id: int) -> str:
-    """Name an entry by a string that no text can produce, given that spaces never reach the vocabulary."""
+    """Name an entry by a string that no text can produce, as spaces never reach the vocabulary."""
     return f"[unreachable {token_id}]"
 
 
 def renamed_model(model: dict[str, Any], renamed: Mapping[int, str]) -> dict[str, Any]:
-    """Rename entries of a vocabulary by id; their places stay."""
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
         changed: Any = {renamed.get(token_id, entry): token_id for entry, token_id in vocabulary.items()}
@@ -300,7 +280,6 @@ def renamed_model(model: dict[str, Any], renamed: Mapping[int, str]) -> dict[str
 def with_plain_specials(
     document: dict[str, Any], ids: Sequence[int], pad_id: int | None
 ) -> tuple[dict[str, Any], dict[int, str]]:
-    """Stop looking for special or added tokens in text."""
     added = {each["id"]: each for each in document.get("added_tokens", ())}
     for token_id in ids:
         if token_id not in added:
@@ -337,7 +316,6 @@ def with_plain_specials(
 def _with_all_added(
     model: dict[str, Any], added: Mapping[int, Mapping[str, Any]], ids: Collection[int]
 ) -> dict[str, Any]:
-    """Put added tokens into the vocabulary where leaving one out would move the ids of the others."""
     vocabulary = model["vocab"]
     entries = entries_of({"model": model})
     missing = {
@@ -390,7 +368,6 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
 
 
 def _is_segmentable(text: str, entries: Collection[str]) -> bool:
-    """Check that a text is a sequence of entries."""
     reached = [True, *(False for _ in text)]
     for end in range(1, len(text) + 1):
         reached[end] = any(reached[start] and text[start:end] in entries for start in range(end))

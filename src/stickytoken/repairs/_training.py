@@ -129,14 +129,11 @@ _DRAWN = 4000
 
 @dataclass(frozen=True)
 class Context:
-    """A text with copies at one of its gaps."""
-
     text: TokenizedText
     gap: int
     copies: int
 
     def filled(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """Return the content ids with copies of an entry, or of the pieces in its place."""
         words = self.text.words
         copies = tuple(ids) * self.copies
         return replace(self.text, words=(*words[: self.gap], copies, *words[self.gap :])).ids
@@ -204,10 +201,7 @@ class Network:
     def vectors(
         self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
-        """Compute unit vectors, differentiable in the rows.
-
-        ``positions`` has the row that replaces the embedding at each position of a content, and -1 elsewhere.
-        """
+        """Compute unit vectors; ``positions`` has the row to put at each position, and -1 elsewhere."""
         template = self.encoder.template
         around = (len(template.before), len(template.after))
         whole = torch.nn.functional.pad(positions.to(self.table.device), around, value=-1)

@@ -50,8 +50,6 @@ class Neighbour(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """A repaired model beside the original."""
-
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
     folder: Path  # of the repaired model
@@ -66,7 +64,6 @@ class Verification:
     progress: ProgressCallback
 
     def run(self) -> tuple[result.VerificationRecord, list[result.RepairedTokenRecord]]:
-        """Measure, compare and judge; return the tokens with what was measured."""
         asked = self._as_measured()
         every = asked._replace(as_ids=[*asked.as_ids, *(each.token for each in self.neighbours)])
         judged = self.after.judged(every, self.flagged)
@@ -141,11 +138,7 @@ class Verification:
         return verification, [token.model_copy(update={"curve": curves[token.token_id]}) for token in tokens]
 
     def _as_measured(self) -> Tokens:
-        """Say how the copies of repaired tokens go into a text.
-
-        Where a repair changes how text is tokenized, copies must go in as text: as separate words, unless
-        only copies without spaces become the token.
-        """
+        """Choose how copies go into a text: as text where the tokenizer changes, apart if read so."""
         tokens = Tokens([], [], [])
         for each in self.tokens:
             bare = each.text.strip()
@@ -177,7 +170,6 @@ class Verification:
         return _check("other texts", same and bool(kept), finding)
 
     def _unreachable(self, texts: Sequence[str]) -> list[result.CheckRecord]:
-        """Check that text does not produce unreachable entries; none without such entries."""
         gone = {each.token_id: each for each in self.tokens if each.strategy in result.TOKENIZER}
         if not gone:
             return []
@@ -192,7 +184,6 @@ class Verification:
         return [_check("unreachable", True, said)]
 
     def _loads_anywhere(self, texts: Sequence[str]) -> list[result.CheckRecord]:
-        """Check that another process, which has no stickytoken, loads the folder and computes the same."""
         sample = [*(text for each in self.tokens for text in _spellings(each.text)), *texts[:_TEXTS]]
         read = zip(texts, self.repaired.content_ids(texts), strict=True)
         fitting = [text for text, ids in read if self.repaired.fits(ids)][:_ENCODED]
@@ -274,7 +265,6 @@ def _neighbours_unharmed(neighbours: list[result.NeighbourRecord]) -> result.Che
 
 
 def _spellings(text: str) -> list[str]:
-    """Write a token in the ways in which text may hold it."""
     bare = text.strip()
     forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
@@ -372,7 +362,6 @@ def _scored(
 def _kept_score(
     main: result.ScoreRecord, task: AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
 ) -> result.CheckRecord:
-    """Check that the main score did not fall by half a point, or two if chance alone may explain it."""
     change, chance = main.after - main.before, False
     said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"
     if not change:

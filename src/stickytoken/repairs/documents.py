@@ -36,7 +36,6 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
 
 
 def card_block(record: RepairRecord) -> str:
-    """Return a section for the model card."""
     names = [markdown(token.token) for token in record.tokens[:_SHOWN_IN_CARD]]
     more = len(record.tokens) - len(names)
     listed = ", ".join(names) + (f" and {more} more" if more else "")
@@ -154,14 +153,11 @@ _TICKS = 4
 
 
 class MeanCurves(NamedTuple):
-    """Curves averaged over the repaired tokens."""
-
     copies: Sequence[int]  # 0 first
     lines: dict[str, list[float]]  # mean similarities by name, in the order of the legend
 
 
 def mean_curves(record: RepairRecord) -> MeanCurves | None:
-    """Average the curves of the tokens; None without a curve that has values."""
     curves = [token.curve for token in record.tokens if token.curve is not None]
     usable = [curve for curve in curves if curve.before and curve.after and curve.ordinary]
     if not usable:
@@ -172,7 +168,6 @@ def mean_curves(record: RepairRecord) -> MeanCurves | None:
 
 
 def drawn(curves: MeanCurves) -> str:
-    """Draw the curves; the numbers of copies are spaced evenly."""
     values = [value for line in curves.lines.values() for value in line]
     low, high = min(0.0, *values), max(values)
     room = (high - low) * 0.08 or 1.0

@@ -10,7 +10,7 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,21 +19,13 @@ from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import RepairError, StickyTokenError
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer
+from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEdit:
-    """What changes in a model."""
-
-    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)  # by token id, each (hidden size,)
-    tokenizer: TokenizerEdit = field(default_factory=TokenizerEdit)
 
 
 # The same weights in formats that are not edited.
@@ -46,14 +38,8 @@ _NOT_COPIED = (".git", ".cache")
 
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
-    """Write an edited copy of a model folder; where vectors change, without old weights in other formats.
-
-    What an error leaves in the target is for the caller to remove.
-
-    Raises:
-        RepairError: The model cannot be edited so, or the target cannot be written.
-    """
-    tokenizer = edited_tokenizer(source, edit.tokenizer)
+    """Write an edited copy; where vectors change, without old weights in other formats."""
+    tokenizer = edited_tokenizer(source, edit)
     matrices = _embedding_matrices(source) if edit.rows else []
     _require_rows_fit(edit.rows, matrices)
 
@@ -132,7 +118,6 @@ def _require_rows_fit(rows: Mapping[int, NDArray[np.float32]], matrices: Sequenc
 
 
 def _as_stored(row: NDArray[np.float32], dtype: str, token_id: int) -> bytes:
-    """Convert a row to the type of the stored weights."""
     import torch
 
     stored = torch.from_numpy(row.copy()).to(getattr(torch, _TYPES[dtype]))
@@ -183,7 +168,6 @@ def _embedding_matrices(folder: Path) -> list[_Tensor]:
         names, size = _names_in_model(module)
 
     def is_named(stored: str) -> bool:
-        """Compare names; a file and a model may differ in the name of the part around them."""
         return any(
             stored == name or stored.endswith(f".{name}") or name.endswith(f".{stored}") for name in names
         )
@@ -271,7 +255,6 @@ _MODEL = "model"
 
 
 def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
-    """Return a model that can be repaired, and its folder."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     if not isinstance(encoder, SentenceTransformerEncoder):
@@ -292,37 +275,30 @@ def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
     return encoder, place
 
 
+@dataclass(frozen=True)
 class Workshop:
-    """Builds edited copies of a model in a folder."""
-
-    def __init__(self, folder: Path, source: Path, original: SentenceTransformerEncoder) -> None:
-        self._folder = folder
-        self._source = source
-        self._original = original
+    folder: Path
+    source: Path
+    original: SentenceTransformerEncoder
 
     def build(self, edit: ModelEdit, name: str = _MODEL) -> Path:
-        """Write an edited copy; earlier ones are removed."""
         self.clear()
-        write_model(self._source, self._folder / name, edit)
-        return self._folder / name
+        write_model(self.source, self.folder / name, edit)
+        return self.folder / name
 
     def load(self, folder: Path) -> SentenceTransformerEncoder:
-        encoder, _ = repairable(loaded_like(self._original, folder))
+        encoder, _ = repairable(loaded_like(self.original, folder))
         return encoder
 
     def clear(self) -> None:
-        """Remove the copies, but not the lock beside them."""
-        for copy in self._folder.iterdir():
-            if copy.is_dir():
+        for copy in self.folder.iterdir():
+            if copy.is_dir():  # the lock beside the copies stays
                 shutil.rmtree(copy, ignore_errors=True)
 
 
 @contextmanager
 def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> Iterator[Workshop]:
-    """Lock the hidden folder beside ``out``, clear what a killed process left there, remove it at the end.
-
-    Errors name the folder that the user passed instead of the hidden one.
-    """
+    """Lock the hidden folder beside ``out``, clear what a killed process left there, remove it at the end."""
     hidden = _hidden(out)
     try:
         with ResultFolder(hidden).locked():
@@ -340,7 +316,6 @@ def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> I
 
 
 def clear_workshop(out: Path) -> None:
-    """Remove the hidden folder, which a process leaves behind when it is killed."""
     shutil.rmtree(_hidden(out), ignore_errors=True)
 
 

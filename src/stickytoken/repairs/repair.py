@@ -158,7 +158,6 @@ class _Job:
     progress: ProgressCallback
 
     def build(self, bench: model_folder.Workshop, parts: dict[str, object], out: Path) -> result.RepairRecord:
-        """Build, verify and document the model, then move it to ``out``."""
         began, started = time.perf_counter(), now()
         asked = self.settings.strategy
         facts = token_facts(self.encoder, self.source, self.vocabulary, self.ids)
@@ -243,7 +242,6 @@ class _Job:
 
     @cached_property
     def _original(self) -> Recheck:
-        """The model of the run on texts that the run has not used."""
         job = RecheckJob(
             self.encoder,
             self.vocabulary,
@@ -336,7 +334,6 @@ def neighbours_of(
 def verification_corpus(
     run: Run, given: SentenceSource | None, encoder: SentenceTransformerEncoder
 ) -> tuple[Sentences, list[str]]:
-    """Return the corpus to verify on, and a note where it is not that of the run."""
     notes = []
     source = run.record.corpus.source
     corpus = load_sentences(given)
@@ -368,8 +365,6 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """What the choice for a token depends on."""
-
     token_id: int
     token: str  # its vocabulary string
     text: str  # its decoded text
@@ -379,15 +374,7 @@ class TokenFacts:
 
 
 def plan_token(asked: Strategy, token: TokenFacts, rows_writable: bool) -> tuple[tuple[Strategy, ...], str]:
-    """Return the strategies to try on a token, the preferred one first, and the reason for them.
-
-    A strategy that stands alone is taken without a trial. A row from entries with similar spelling comes
-    first: it stays closer to the true rows of planted words in lift and meaning, and changes a clean score
-    less (benchmarks/results/README.md).
-
-    Raises:
-        RepairError: the token cannot be repaired, or not by the strategy that was asked for.
-    """
+    """Return the strategies to try, the preferred one first, and the reason; one alone needs no trial."""
     unsplittable = token.unsplittable
     if asked is not Strategy.AUTO:
         if asked in ROWS and token.templated:
@@ -426,8 +413,6 @@ _ORDINARY_LIFT = 0.25
 
 
 class RowChoice(NamedTuple):
-    """What was chosen for a token."""
-
     strategy: Strategy  # how its row was made, or `Strategy.UNREACHABLE`
     row: Row | None  # shape (D,); None if the entry becomes unreachable instead
     # Every strategy that was tried, with the lift beyond an ordinary token's that it leaves, in standard
@@ -440,10 +425,7 @@ def choose_rows(
     compute: Callable[[Strategy, list[int]], Mapping[int, Row]],
     trial: Callable[[Mapping[int, Row]], Mapping[int, float]] | None,
 ) -> dict[int, RowChoice]:
-    """Choose a row for each token: that of the first strategy whose row is ordinary, or the least lifting.
-
-    Tokens with one candidate get that row without a trial.
-    """
+    """Choose the row of the first strategy whose row is ordinary, or the least lifting."""
     made: dict[int, list[tuple[float, Strategy, Row]]] = {token_id: [] for token_id in candidates}
     chosen: dict[int, RowChoice] = {}
 
@@ -479,7 +461,6 @@ def choose_rows(
 def _possible(
     compute: Callable[[Strategy, list[int]], Mapping[int, Row]], strategy: Strategy, ids: list[int]
 ) -> dict[int, Row]:
-    """Make the rows of the tokens that can have one by this strategy, with halves of them after an error."""
     try:
         return dict(compute(strategy, ids))
     except RepairError:

@@ -27,7 +27,8 @@ from stickytoken.errors import InputError, RepairError, RunError
 from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in
 from stickytoken.measurement.store import ResultFolder, folder_name, make_folder, require_writable
 from stickytoken.repairs import tokenizer_edit
-from stickytoken.repairs.model_folder import ModelEdit, repairable
+from stickytoken.repairs.model_folder import repairable
+from stickytoken.repairs.tokenizer_edit import ModelEdit
 from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ _Encode = Callable[[Sequence[str]], list[list[int]]]
 
 @dataclass(frozen=True)
 class Affected:
-    """The documents that must be encoded again."""
-
     file: str  # Parquet, one row per affected document
     documents: int  # that were looked at
     count: int  # of affected ones
@@ -56,7 +55,6 @@ class Affected:
 
 
 def require_documents(path: Path | None, column: str | None) -> None:
-    """Refuse a file of documents that cannot be read, before a model is loaded."""
     if path is None:
         if column is not None:
             raise InputError(f"--column {column!r} is given without --affected: pass --affected too")
@@ -68,7 +66,6 @@ def require_documents(path: Path | None, column: str | None) -> None:
 
 
 def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
-    """Find the affected documents of a file, and write them beside the repaired model."""
     texts, others = all_texts(path.expanduser(), column)
     columns = [] if others is None else [others[name] for name in _NAMES if name in others.columns]
     names = columns[0].cast(pl.String).to_list() if columns else None
@@ -82,13 +79,8 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
 def affected_documents(
     folder: Path, edit: ModelEdit, texts: Iterable[str], ids: Iterable[str] | None = None, *, prompt: str = ""
 ) -> pl.DataFrame:
-    """Find the documents whose vectors a repair changes.
-
-    A document is affected if its token ids change, or if it contains an entry with a new row, within the
-    length that the model reads.
-    """
+    """Find the documents whose ids change, or that hold an entry with a new row where the model reads."""
     before, after = _encoders(folder, edit)
-    unreached = {*edit.tokenizer.unreachable, *edit.tokenizer.plain_specials}
     rows = []
     for number, batch in enumerate(_batches(texts, ids)):
         inputs = [prompt + text for text, _ in batch]
@@ -97,7 +89,7 @@ def affected_documents(
             repaired = set(edit.rows) & set(new)
             if old != new or repaired:
                 left = Counter(old) - Counter(new)
-                tokens = sorted(repaired | (unreached & left.keys()))
+                tokens = sorted(repaired | (left.keys() & edit.tokenizer))
                 rows.append({"index": index, "id": name, "tokens": tokens})
     schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
     frame = pl.DataFrame(rows, schema=schema)
@@ -114,7 +106,6 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[t
 
 
 def _encoders(folder: Path, edit: ModelEdit) -> tuple[_Encode, _Encode]:
-    """Tokenize as the model does before and after the repair."""
     before = tokenizer_edit.read_pipeline(folder)
     longest = getattr(before.tokenizer, "model_max_length", None)
     length = tokenizer_edit.read_object(before.folder / _LENGTH_FILE).get("max_seq_length") or longest
@@ -128,7 +119,7 @@ def _encoders(folder: Path, edit: ModelEdit) -> tuple[_Encode, _Encode]:
             for file in before.folder.glob(pattern):
                 if "safetensors" not in file.name:
                     shutil.copyfile(file, copy / file.name)
-        for name, content in tokenizer_edit.edited_tokenizer(folder, edit.tokenizer).items():
+        for name, content in tokenizer_edit.edited_tokenizer(folder, edit).items():
             (copy / Path(name).name).write_bytes(content)
         after = tokenizer_edit.read_pipeline(copy)
     return old, _encoder(after, length)
@@ -151,8 +142,6 @@ PICTURE_FILE = "repair.svg"
 
 
 class Strategy(StrEnum):
-    """What is done about a token."""
-
     AUTO = "auto"
     """Chosen for each token."""
     UNREACHABLE = "unreachable"
@@ -175,18 +164,12 @@ class MeasuredRecord(Record):
     """A token on texts that the run has not used."""
 
     lift: float
-    deviations: float = Field(
-        description="lift beyond an ordinary token's, in standard deviations of the model's similarities"
-    )
-    contraction: float | None = Field(
-        default=None, description="share of a text's meaning that 8 copies take"
-    )
-    verdict: str | None = Field(default=None, description="null where the token was measured but not judged")
+    deviations: float  # lift beyond an ordinary token's, in standard deviations of the model's similarities
+    contraction: float | None = None  # share of a text's meaning that 8 copies take
+    verdict: str | None = None  # null where the token was measured but not judged
 
 
 class CurveRecord(Record):
-    """Mean similarity of unrelated texts by number of copies."""
-
     copies: list[int]
     before: list[float]
     after: list[float]
@@ -194,21 +177,17 @@ class CurveRecord(Record):
 
 
 class TriedRecord(Record):
-    """A strategy that was tried on a token."""
-
     strategy: str
     deviations: float
 
 
 class RepairedTokenRecord(Record):
-    """One repaired token."""
-
     token_id: int
     token: str
     text: str
     strategy: str
     reason: str
-    pieces: list[str] = Field(description="what its text is tokenized to now; empty if it is unchanged")
+    pieces: list[str]  # what its text is tokenized to now; empty if it is unchanged
     tried: list[TriedRecord] = Field(default_factory=list)
     before: MeasuredRecord | None = None
     after: MeasuredRecord | None = None
@@ -220,15 +199,13 @@ class NeighbourRecord(Record):
 
     token_id: int
     token: str
-    near: str = Field(description="the repaired token")
-    in_run: str | None = Field(description="verdict of the run")
+    near: str  # the repaired token
+    in_run: str | None  # verdict of the run
     before: MeasuredRecord
     after: MeasuredRecord
 
 
 class ScoreRecord(Record):
-    """Score of an unedited task."""
-
     task: str
     metric: str
     texts: int
@@ -237,22 +214,18 @@ class ScoreRecord(Record):
 
 
 class CheckRecord(Record):
-    """Something that a repair must satisfy."""
-
     name: str
     passed: bool
-    finding: str = Field(description="one sentence")
+    finding: str  # one sentence
 
 
 class VerificationRecord(Record):
-    """What was measured on the repaired model."""
-
     ordinary_lift: float
     similarity_spread: float
     ordinary_contraction: float
     carriers: int
     anchors: int
-    source: str = Field(description="where the texts come from; none of them was used by the run")
+    source: str  # where the texts come from; none of them was used by the run
     neighbours: list[NeighbourRecord]
     scores: list[ScoreRecord]
     checks: list[CheckRecord]
@@ -266,12 +239,12 @@ class RepairRecord(MeasurementRecord):
     """repair.json, written last."""
 
     schema_version: int = REPAIR_SCHEMA_VERSION
-    model: str = Field(description="last part of the name of the model")
-    run: str = Field(description="identity of the run")
-    strategy: str = Field(description="as asked for")
+    model: str  # last part of the name of the model
+    run: str  # identity of the run
+    strategy: str  # as asked for
     settings: dict[str, Any]
     tokens: list[RepairedTokenRecord]
-    verification: VerificationRecord | None = Field(description="null if it was switched off")
+    verification: VerificationRecord | None  # null if it was switched off
     notes: list[str]
     versions: dict[str, str]
     hardware: dict[str, str]
@@ -280,7 +253,6 @@ class RepairRecord(MeasurementRecord):
 
     @property
     def verified(self) -> bool | None:
-        """Whether the repair was verified; None if it was not checked."""
         return None if self.verification is None else self.verification.passed
 
     @property
@@ -390,7 +362,7 @@ def edit_of(tokens: Sequence[RepairedTokenRecord], rows: Mapping[int, NDArray[np
         tuple(sorted(token.token_id for token in tokens if token.strategy == strategy))
         for strategy in TOKENIZER
     )
-    return ModelEdit(dict(rows), tokenizer_edit.TokenizerEdit(unreachable, plain_specials))
+    return ModelEdit(rows, unreachable, plain_specials)
 
 
 def open_repair(path: str | Path) -> Repair:
@@ -403,7 +375,6 @@ def open_repair(path: str | Path) -> Repair:
 
 
 def require_place(out: Path) -> None:
-    """Refuse a folder that cannot take a repaired model, before anything is loaded."""
     require_writable(out)
     try:
         taken = out.is_dir() and any(out.iterdir()) and not (out / REPAIR_FILE).is_file()
@@ -414,7 +385,6 @@ def require_place(out: Path) -> None:
 
 
 def finished_repair(folder: Path) -> RepairRecord | None:
-    """Read the record of a repair; None if the folder holds none."""
     return ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord, REPAIR_SCHEMA_VERSION)
 
 
@@ -431,7 +401,6 @@ def last_verified(records: Sequence[RepairRecord]) -> str | None:
 
 
 def repairs_in(run: Path) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
-    """Read the records of repairs in a run folder; see `measurements_in`."""
     return measurements_in(
         run,
         f"{REPAIR}-*/{REPAIR_FILE}",

@@ -37,16 +37,7 @@ def new_rows(
     progress: ProgressCallback = ignore_progress,
     avoided: Collection[int] = (),
 ) -> dict[int, Row]:
-    """Make new rows for entries of a model by one of `ROWS`; the model is not changed.
-
-    They are in single precision, shape (D,) each, in the order of ``ids``. The same seed, texts and entries
-    give the same rows. Entries are trained together, but each as if alone; none of them serves as a piece or
-    a relative of another, nor do those in ``avoided``, which may be sticky.
-
-    Raises:
-        RepairError: an entry cannot have a row by this strategy, and the message names it; or the model does
-            not let rows be trained.
-    """
+    """Make float32 rows, shape (D,), as if for each entry alone; entries in ``avoided`` may be sticky."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
     from stickytoken.repairs._training import Network, kept_rows
 
@@ -74,8 +65,6 @@ def new_rows(
 
 @dataclass(frozen=True)
 class EmbeddingTable:
-    """Rows, names and pieces of entries."""
-
     rows: NDArray[np.float32]  # the embedding matrix in single precision, shape (entries, D)
     backend: Tokenizer
     pieces: dict[int, tuple[int, ...]]  # of the entries that are repaired; empty where there are none
@@ -119,7 +108,6 @@ _BEGINS, _ENDS = "<", ">"
 
 
 def related_rows(table: EmbeddingTable, seed: int) -> dict[int, Row]:
-    """Estimate the rows of repaired entries from their relatives and pieces."""
     from scipy.optimize import nnls
 
     asked = list(table.pieces)
@@ -174,10 +162,7 @@ def _guesses(
     pieces: Mapping[int, Sequence[int]],
     mean: Row,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Estimate rows from the entries of the pool with similar spelling, and from pieces.
-
-    Both are deviations from the mean row, shape (ids, D), and zero where there is nothing to go by.
-    """
+    """Estimate deviations from the mean row by similar spelling and by pieces, shape (ids, D) each."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     reader = TfidfVectorizer(analyzer="char", ngram_range=_GRAMS, lowercase=False, dtype=np.float32)
@@ -207,11 +192,7 @@ _REMOVED = "\U0010fffd\U0010fffd"
 
 
 def pieces_of(backend: Tokenizer, ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Tokenize the text of entries without any of them; return the ids of the pieces.
-
-    There are none for an added token, which is matched before text is cut, and for an entry whose text cannot
-    be written with other entries.
-    """
+    """Tokenize the text of entries without any of them; there are no pieces of added tokens."""
     from tokenizers import Tokenizer
 
     names = {token_id: name for token_id in ids if (name := backend.id_to_token(token_id)) is not None}

@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from stickytoken.repairs import _pipeline
 from stickytoken.repairs._pipeline import entries_of, shown_entry
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
 _TOKENIZER_FILE, _CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
@@ -24,21 +26,20 @@ _SHOWN_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizerEdit:
-    """What text may no longer reach; the ids of all entries are kept."""
-
-    unreachable: tuple[int, ...] = ()  # entries whose text becomes other entries
+class ModelEdit:
+    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)  # by token id, each (hidden size,)
+    unreachable: tuple[int, ...] = ()  # entries whose text becomes other entries; their ids stay
     # Special or added tokens whose text becomes plain text; the tokenizer still puts them around a text.
     plain_specials: tuple[int, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.unreachable or self.plain_specials)
+    @property
+    def tokenizer(self) -> tuple[int, ...]:
+        """Entries that text no longer reaches."""
+        return (*self.unreachable, *self.plain_specials)
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A tokenizer as files and as transformers reads them."""
-
     folder: Path
     stored: dict[str, Any] | None  # tokenizer.json, if there is one
     loaded: dict[str, Any]  # the pipeline of the loaded tokenizer, in the form of tokenizer.json
@@ -46,19 +47,14 @@ class Pipeline:
 
     @property
     def entries(self) -> dict[int, str]:
-        """All entries by id."""
         return entries_of(self.loaded)
 
     @property
     def document(self) -> dict[str, Any]:
-        """The pipeline as stored, or as loaded if it is not stored."""
         return self.loaded if self.stored is None else self.stored
 
     def can_change_steps(self) -> bool:
-        """Ask transformers whether it honours the steps of tokenizer.json, and not only its vocabulary.
-
-        It does for `PreTrainedTokenizerFast`, except for some kinds of models whose class it insists on.
-        """
+        """Ask transformers whether it honours the steps of tokenizer.json, and not only its vocabulary."""
         if self.tokenizer is None:
             return True
         step = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
@@ -74,11 +70,6 @@ class Pipeline:
 
 
 def read_pipeline(model: Path) -> Pipeline:
-    """Read the tokenizer of a model folder.
-
-    Raises:
-        RepairError: There is none, more than one, or none that `tokenizers` can run.
-    """
     from tokenizers import Tokenizer
 
     try:
@@ -116,7 +107,6 @@ def _transformers_tokenizer(folder: Path) -> Any:
 
 
 def _loaded_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
-    """Load a tokenizer from the contents of its files, beside the configuration of a model."""
     with tempfile.TemporaryDirectory() as folder:
         if (config := model / "config.json").is_file():
             shutil.copyfile(config, Path(folder) / config.name)
@@ -126,7 +116,6 @@ def _loaded_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an empty one if there is no file."""
     if not path.is_file():
         return {}
     try:
@@ -146,11 +135,7 @@ def _short(error: BaseException) -> str:
 
 
 def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
-    """Say for each entry why it cannot be made unreachable together with those before it; None if it can.
-
-    Raises:
-        RepairError: The folder has no tokenizer that can be edited.
-    """
+    """Say of each entry why it cannot become unreachable together with those before it; None if it can."""
     pipeline = read_pipeline(folder)
     vocabulary = _pipeline.Vocabulary(pipeline.document, pipeline.can_change_steps)
     reasons: dict[int, str | None] = {}
@@ -160,13 +145,9 @@ def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
     return reasons
 
 
-def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
-    """Compute the files that an edit changes: new content by file name, relative to the model folder.
-
-    Raises:
-        RepairError: An entry cannot be edited so; the message names it and says why.
-    """
-    if not edit:
+def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
+    """Compute the files that an edit changes, relative to the model folder."""
+    if not edit.tokenizer:
         return {}
     pipeline = read_pipeline(folder)
     entries = pipeline.entries
@@ -222,7 +203,6 @@ def _require_out_of_reach(
     ids: Sequence[int],
     renamed: Mapping[int, str],
 ) -> list[str]:
-    """Check that no text with an edited entry reaches it, and return these texts."""
     entries, before = pipeline.entries, _tokenizer(pipeline.document)
     texts = {}
     for token_id in ids:
@@ -248,7 +228,6 @@ def _require_out_of_reach(
 def _require_honoured(
     pipeline: Pipeline, files: Mapping[str, bytes], after: Tokenizer, texts: Iterable[str]
 ) -> None:
-    """Load the edited tokenizer with transformers, which may rebuild it from its vocabulary."""
     tokenizer = _loaded_by_transformers(files, pipeline.folder)
     loaded = _whole(tokenizer.backend_tokenizer)
     for text in ("one one one one two", *texts):
@@ -267,7 +246,6 @@ def _tokenizer(document: dict[str, Any]) -> Tokenizer:
 
 
 def _whole(tokenizer: Tokenizer) -> Tokenizer:
-    """Switch off truncation and padding."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -287,12 +265,7 @@ _SETTINGS = ("model_max_length", "padding_side", "truncation_side", "clean_up_to
 def _config_of_pipeline(
     pipeline: Pipeline, document: Mapping[str, Any], plain: Collection[int], pad_name: str | None
 ) -> dict[str, Any]:
-    """Write the configuration that makes transformers follow tokenizer.json.
-
-    A class such as BertTokenizer rebuilds its pipeline from the vocabulary. `PreTrainedTokenizerFast` does
-    not, but it looks for every token that has a role (``cls_token``) in text, so tokens that are plain text
-    have none.
-    """
+    """Make transformers follow tokenizer.json: `PreTrainedTokenizerFast` does, but for tokens with a role."""
     tokenizer, stored = pipeline.tokenizer, read_object(pipeline.folder / _CONFIG_FILE)
 
     def is_plain(token: str) -> bool:
@@ -341,9 +314,8 @@ _UNUSED = 5  # type of a SentencePiece entry that no text is cut into
 
 
 def _vocabulary_files(
-    pipeline: Pipeline, document: dict[str, Any], renamed: Mapping[int, str], edit: TokenizerEdit
+    pipeline: Pipeline, document: dict[str, Any], renamed: Mapping[int, str], edit: ModelEdit
 ) -> dict[str, bytes]:
-    """Compute the older files of a tokenizer folder that an edit changes."""
     folder, before = pipeline.folder, entries_of(pipeline.document)
     names = {before[token_id]: name for token_id, name in renamed.items()}
     gone = {before[token_id] for token_id in edit.plain_specials}
