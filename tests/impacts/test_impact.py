@@ -165,7 +165,6 @@ def test_what_is_no_whole_impact_is_refused(tmp_path, whole):
     record = json.loads((folder / "impact.json").read_text())
     for content, said in (
         (record | {"schema_version": 99}, "schema version 99"),
-        (record | {"settings": {"confidence": "high"}}, "confidence is 'high'"),
         (record | {"result": None}, "not finished"),
     ):
         (folder / "impact.json").write_text(json.dumps(content))

@@ -164,7 +164,6 @@ def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, cont
             "not finite in column 'benign_mean'",
         ),
         ("neighbours", pl.lit(None, pl.Float64).alias("cosine"), "has an empty value in column 'cosine'"),
-        ("attribution", pl.lit(0, pl.Int64).alias("row"), "has cells twice or not at all"),
     ],
 )
 def test_tables_that_somebody_changed_are_refused(run_copy, name, change, said):

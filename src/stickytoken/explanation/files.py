@@ -176,15 +176,7 @@ def read_explanation(folder: Path) -> StoredExplanation:
     record, files, tables = _record(folder / EXPLANATION_FILE), store.ResultFolder(folder), {}
     for name, schema in TABLE_SCHEMAS.items():
         filled = [column for column in schema if column not in _SOMETIMES_EMPTY]
-        table = tables[name] = files.read_table(f"{name}.parquet", schema, filled)
-        if name == "attribution" and any(
-            len(cells) != len(cells.unique(("row", "column")))
-            or len(cells) != cells["row"].n_unique() * cells["column"].n_unique()
-            for cells in table.partition_by("pair")
-        ):
-            raise RunError(
-                f"{folder / name}.parquet has cells twice or not at all: delete it and run explain again"
-            )
+        tables[name] = files.read_table(f"{name}.parquet", schema, filled)
     return StoredExplanation(record, tables, folder)
 
 
@@ -196,10 +188,7 @@ def _record(path: Path) -> ExplanationRecord:
             f"{path} has schema version {json.dumps(version)[:40]}, but this stickytoken reads version "
             f"{EXPLANATION_SCHEMA_VERSION}: run explain again in another folder"
         )
-    record = store.validated(ExplanationRecord, raw, path)
-    if len(record.tokens) != 1:
-        raise RunError(f"{path} has {len(record.tokens)} tokens instead of one: {store.repair_advice(path)}")
-    return record
+    return store.validated(ExplanationRecord, raw, path)
 
 
 _KIND: resume.MeasurementKind[resume.MeasurementRecord] = resume.MeasurementKind(

@@ -10,14 +10,8 @@ from typing import Any
 import polars as pl
 
 from stickytoken.errors import InputError
-from stickytoken.explanation.files import (
-    AREAS,
-    TABLE_SCHEMAS,
-    Finding,
-    StoredExplanation,
-    TokenExplanation,
-    stored_explanation,
-)
+from stickytoken.explanation import files
+from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.methods.entry import Verdict
 
@@ -65,7 +59,7 @@ class RunVerdict:
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
     """List the measures with a value outside the benign interval, by area, the furthest first."""
     found = []
-    for area, measures in AREAS.items():
+    for area, measures in files.AREAS.items():
         of_area = []
         for name in measures:
             outside = [row for row in rows if row["measure"] == name and row["outside"]]
@@ -174,7 +168,7 @@ def _said(finding: Finding, last_layer: int | None) -> str:
     return f"{finding.called} {finding.value:.3f} ({', '.join(notes)})"
 
 
-TABLES = tuple(TABLE_SCHEMAS)
+TABLES = tuple(files.TABLE_SCHEMAS)
 
 
 @dataclass(frozen=True)
@@ -201,7 +195,7 @@ class Explanation:
     """
 
     model: str
-    tokens: tuple[TokenExplanation, ...]
+    tokens: tuple[files.TokenExplanation, ...]
     measures: pl.DataFrame
     heads: pl.DataFrame
     pairs: pl.DataFrame
@@ -262,7 +256,7 @@ class Explanation:
         written = []
         for token_id, content in self.contents.items():
             place = Path(folder).expanduser() / str(token_id)
-            stored_explanation(place, content.record.identity_parts, content)
+            files.stored_explanation(place, content.record.identity_parts, content)
             written.append(place)
         return written
 

@@ -290,8 +290,9 @@ class EditingEncoder:
         self._settings = replace(settings, insertion=Insertion.TEXT)
         self._room = room
         self._inner: Any = SentenceTransformerEncoderWrapper(task_data.require_module(encoder))
-        self.encoded = 0
-        self.cut = 0
+        self.similarity = self._inner.similarity
+        self.similarity_pairwise = self._inner.similarity_pairwise
+        self.encoded = self.cut = 0
         identity = [asdict(encoder.identity), asdict(condition), asdict(self._settings), room]
         self.mteb_model_meta = self._inner.mteb_model_meta.model_copy(
             update={"name": f"stickytoken/{condition.kind.value}", "revision": digest(identity)}
@@ -308,12 +309,6 @@ class EditingEncoder:
             inputs = Loader(Dataset.from_dict({"text": texts}), batch_size=inputs.batch_size or 32)
         self.encoded += len(inputs.dataset)  # type: ignore[arg-type]
         return self._inner.encode(inputs, prompt_type=prompt_type, **options)
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        return self._inner.similarity(embeddings1, embeddings2)
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        return self._inner.similarity_pairwise(embeddings1, embeddings2)
 
     def edit(self, texts: Sequence[str]) -> list[str]:
         if not self._condition.tokens and not self._room:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.measurement.resume import MeasurementKind as Kind
 from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in, require_vacant
@@ -142,12 +142,6 @@ class Impact:
             raise RunError(
                 f"the impact measurement in {path} is not finished: run the same command again to continue it"
             )
-        try:
-            record.measured_with()
-        except InputError as error:
-            raise RunError(
-                f"{path / IMPACT_FILE}: {error}: delete it and run the same command again"
-            ) from None
         self.path = path
         self.record = record
         self.result = record.result

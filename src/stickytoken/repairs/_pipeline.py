@@ -104,11 +104,7 @@ class Vocabulary:
 
     def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:
         """Say why an entry cannot be made unreachable together with others; None if it can."""
-        entry, model = self._entries.get(token_id), self._model
-        if token_id in self._added:
-            return "it is an added token; make its text plain instead"
-        if entry is None:
-            return "the vocabulary has no such token"
+        entry, model = self._entries[token_id], self._model
         if token_id == model.get("unk_id") or entry == model.get("unk_token"):
             return "unknown text becomes this token"
         removed = frozenset(self._entries[each] for each in (*accepted, token_id) if each in self._entries)
@@ -152,11 +148,6 @@ class Vocabulary:
 
     def without(self, ids: Sequence[int]) -> tuple[dict[str, Any], dict[int, str]]:
         """Make entries unreachable; return the document, and the new names of entries by id."""
-        for token_id in ids:
-            reason = self.reason_against(token_id, [each for each in ids if each != token_id])
-            if reason is not None:
-                entry = entries_of(self._document).get(token_id, "")
-                raise RepairError(f"{shown_entry(entry, token_id)} cannot be made unreachable: {reason}")
         renamed = {token_id: _new_name(token_id) for token_id in ids}
         if self._kind != "BPE":
             return self._document | {"model": renamed_model(self._model, renamed)}, renamed
@@ -281,12 +272,6 @@ def with_plain_specials(
     document: dict[str, Any], ids: Sequence[int], pad_id: int | None
 ) -> tuple[dict[str, Any], dict[int, str]]:
     added = {each["id"]: each for each in document.get("added_tokens", ())}
-    for token_id in ids:
-        if token_id not in added:
-            entry = entries_of(document).get(token_id, "")
-            raise RepairError(
-                f"{shown_entry(entry, token_id)} is an ordinary entry: make it unreachable, not plain text"
-            )
     model = _with_all_added(document["model"], added, ids)
     vocabulary = entries_of({"model": model})
     renamed = {

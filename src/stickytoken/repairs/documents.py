@@ -125,19 +125,18 @@ def _tokens(record: RepairRecord) -> str:
     def meaning_lost(measured: result.MeasuredRecord | None) -> str:
         return "–" if measured is None or measured.contraction is None else _number(measured.contraction)
 
-    columns = {
-        "token": [markdown(token.token) for token in record.tokens],
-        "strategy": [token.strategy for token in record.tokens],
-        "why": [markdown(token.reason) for token in record.tokens],
-        "lift before": [lift(token.before) for token in record.tokens],
-        "lift after": [lift(token.after) for token in record.tokens],
-        "meaning lost before": [meaning_lost(token.before) for token in record.tokens],
-        "meaning lost after": [meaning_lost(token.after) for token in record.tokens],
-    }
+    headings = ["token", "strategy", "why", "lift before", "lift after"]
+    headings += ["meaning lost before", "meaning lost after"]
+    rows = []
+    for token in record.tokens:
+        sides = token.before, token.after
+        cells = [markdown(token.token), token.strategy, markdown(token.reason)]
+        rows.append([*cells, *map(lift, sides), *map(meaning_lost, sides)])
     if any(token.pieces for token in record.tokens):
-        pieces = (" ".join(map(markdown, token.pieces)) for token in record.tokens)
-        columns["read as"] = [each or "the same token" for each in pieces]
-    return markdown_table(list(columns), zip(*columns.values(), strict=True))
+        headings.append("read as")
+        for row, token in zip(rows, record.tokens, strict=True):
+            row.append(" ".join(map(markdown, token.pieces)) or "the same token")
+    return markdown_table(headings, rows)
 
 
 def _number(value: float) -> str:

@@ -41,7 +41,6 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """Write an edited copy; where vectors change, without old weights in other formats."""
     tokenizer = edited_tokenizer(source, edit)
     matrices = _embedding_matrices(source) if edit.rows else []
-    _require_rows_fit(edit.rows, matrices)
 
     def skipped(folder: str, names: list[str]) -> set[str]:
         stale = set()
@@ -70,7 +69,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
 def rows_writable(folder: Path) -> bool:
     try:
-        _require_rows_fit({}, _embedding_matrices(folder))
+        _embedding_matrices(folder)
     except RepairError:
         return False
     return True
@@ -100,37 +99,16 @@ class _Tensor(NamedTuple):
     start: int  # the byte at which it begins
 
 
-def _require_rows_fit(rows: Mapping[int, NDArray[np.float32]], matrices: Sequence[_Tensor]) -> None:
-    for matrix in matrices:
-        if matrix.dtype not in _TYPES:
-            raise RepairError(
-                f"the embeddings in {matrix.file} are stored as {matrix.dtype}: rows can be written into "
-                f"{', '.join(_TYPES)}; repair the model before it is quantized"
-            )
-        count, width = matrix.shape
-        for token_id, row in rows.items():
-            if not 0 <= token_id < count:
-                raise RepairError(f"{matrix.file} has {count} rows, and none for token {token_id}")
-            if row.shape != (width,):
-                said = f"the row of token {token_id} has the shape {row.shape}, and not ({width},)"
-                raise RepairError(said)
-            _as_stored(row, matrix.dtype, token_id)
-
-
-def _as_stored(row: NDArray[np.float32], dtype: str, token_id: int) -> bytes:
+def write_rows(rows: Mapping[int, NDArray[np.float32]], matrices: Sequence[_Tensor]) -> None:
     import torch
 
-    stored = torch.from_numpy(row.copy()).to(getattr(torch, _TYPES[dtype]))
-    if not bool(stored.isfinite().all()):
-        raise RepairError(f"the row of token {token_id} is not finite in {_TYPES[dtype]}")
-    return stored.view(torch.uint8).numpy().tobytes()
-
-
-def write_rows(rows: Mapping[int, NDArray[np.float32]], matrices: Sequence[_Tensor]) -> None:
     for matrix in matrices:
         with matrix.file.open("r+b") as stream:
             for token_id, row in rows.items():
-                content = _as_stored(row, matrix.dtype, token_id)
+                stored = torch.from_numpy(row.copy()).to(getattr(torch, _TYPES[matrix.dtype]))
+                if not bool(stored.isfinite().all()):
+                    raise RepairError(f"the row of token {token_id} is not finite in {_TYPES[matrix.dtype]}")
+                content = stored.view(torch.uint8).numpy().tobytes()
                 stream.seek(matrix.start + token_id * len(content))
                 stream.write(content)
 
@@ -180,7 +158,14 @@ def _embedding_matrices(folder: Path) -> list[_Tensor]:
             f"the input embeddings of {module} were not found: of the shape that its configuration "
             f"gives, it stores {shown}"
         )
-    return matrices or fitting
+    matrices = matrices or fitting
+    for matrix in matrices:
+        if matrix.dtype not in _TYPES:
+            raise RepairError(
+                f"the embeddings in {matrix.file} are stored as {matrix.dtype}: rows can be written into "
+                f"{', '.join(_TYPES)}; repair the model before it is quantized"
+            )
+    return matrices
 
 
 def _names_in_model(module: Path) -> tuple[list[str], tuple[int, ...]]:

@@ -222,8 +222,8 @@ class _Job:
         names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
 
         def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-            options: Any = {"seed": self.settings.seed, "progress": self.progress, "avoided": avoided}
-            return new_rows(strategy, ids, self.encoder.model, texts, **options)
+            model, seed = self.encoder.model, self.settings.seed
+            return new_rows(strategy, ids, model, texts, seed, self.progress, avoided)
 
         def trial(rows: Mapping[int, Row]) -> dict[int, float]:
             repaired = bench.load(bench.build(result.edit_of([], rows), "candidate"))
@@ -260,15 +260,13 @@ class _Job:
 def _decided(
     token: TokenFacts, candidates: Sequence[Strategy], reason: str, choice: RowChoice | None
 ) -> result.RepairedTokenRecord:
-    strategy = candidates[0]
-    tried: tuple[tuple[Strategy, float], ...] = ()
-    if choice is not None:
-        strategy, tried = choice.strategy, choice.tried
-        if strategy is Strategy.UNREACHABLE:
-            reason = "text falls into its pieces, because no new row is ordinary"
-        rejected = [f"{each} {lift:.2f} SD" for each, lift in tried if each is not strategy]
-        if rejected:
-            reason += f"; rejected, with the lift that they leave: {', '.join(rejected)}"
+    strategy, _, tried = choice or RowChoice(candidates[0], None, [])
+    if choice is not None and strategy is Strategy.UNREACHABLE:
+        reason = "text falls into its pieces, because no new row is ordinary"
+    if rejected := [
+        f"{each.strategy} {each.deviations:.2f} SD" for each in tried if each.strategy != strategy
+    ]:
+        reason += f"; rejected, with the lift that they leave: {', '.join(rejected)}"
     return result.RepairedTokenRecord(
         token_id=token.token_id,
         token=token.token,
@@ -276,7 +274,7 @@ def _decided(
         strategy=strategy.value,
         reason=reason,
         pieces=[],
-        tried=[result.TriedRecord(strategy=each.value, deviations=lift) for each, lift in tried],
+        tried=tried,
     )
 
 
@@ -415,9 +413,7 @@ _ORDINARY_LIFT = 0.25
 class RowChoice(NamedTuple):
     strategy: Strategy  # how its row was made, or `Strategy.UNREACHABLE`
     row: Row | None  # shape (D,); None if the entry becomes unreachable instead
-    # Every strategy that was tried, with the lift beyond an ordinary token's that it leaves, in standard
-    # deviations.
-    tried: tuple[tuple[Strategy, float], ...] = ()
+    tried: list[result.TriedRecord]  # with the lifts beyond an ordinary token's that they leave
 
 
 def choose_rows(
@@ -430,7 +426,11 @@ def choose_rows(
     chosen: dict[int, RowChoice] = {}
 
     def choose(token_id: int, strategy: Strategy, row: Row | None) -> None:
-        tried = tuple((each, lift) for lift, each, _ in made[token_id] if np.isfinite(lift))
+        tried = [
+            result.TriedRecord(strategy=each.value, deviations=lift)
+            for lift, each, _ in made[token_id]
+            if np.isfinite(lift)
+        ]
         chosen[token_id] = RowChoice(strategy, row, tried)
 
     for turn in range(max(map(len, candidates.values()), default=0)):

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice, repeat
@@ -49,9 +49,6 @@ class Affected:
     file: str  # Parquet, one row per affected document
     documents: int  # that were looked at
     count: int  # of affected ones
-
-    def summary(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def require_documents(path: Path | None, column: str | None) -> None:
@@ -142,22 +139,17 @@ PICTURE_FILE = "repair.svg"
 
 
 class Strategy(StrEnum):
-    AUTO = "auto"
-    """Chosen for each token."""
-    UNREACHABLE = "unreachable"
-    """Text no longer produces the entry: it falls into its pieces."""
-    PLAIN_SPECIALS = "plain-specials"
-    """A special token that a user writes is plain text; the model's own stay."""
-    RELATIVES = "relatives"
-    """The row is made from the rows of entries with similar spelling and of its pieces."""
-    KEEP_MEANING = "keep-meaning"
-    """The row keeps what one copy does; many copies act as those of an ordinary token."""
+    AUTO = "auto"  # chosen for each token
+    UNREACHABLE = "unreachable"  # text no longer produces the entry: it falls into its pieces
+    PLAIN_SPECIALS = "plain-specials"  # as a user writes it, it is plain text; the model's own stay
+    RELATIVES = "relatives"  # a row made from those of its pieces and of entries with similar spelling
+    KEEP_MEANING = "keep-meaning"  # one copy does what it did; many act as those of an ordinary token
 
 
+# Strategies that write new rows, the best first; benchmarks/results/README.md compares them.
 ROWS = (Strategy.RELATIVES, Strategy.KEEP_MEANING)
-"""Strategies that write new rows, the best first; benchmarks/results/README.md compares them."""
+# Strategies that change how text is tokenized.
 TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
-"""Strategies that change how text is tokenized."""
 
 
 class MeasuredRecord(Record):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
-from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.repairs._pipeline import merge_pairs, renamed_model, word_pieces
 from stickytoken.repairs.result import Strategy
 from stickytoken.validation import visible
@@ -32,32 +32,20 @@ def new_rows(
     ids: Sequence[int],
     model: SentenceTransformer,
     texts: Sequence[str],
-    *,
-    seed: int = 42,
-    progress: ProgressCallback = ignore_progress,
+    seed: int,
+    progress: ProgressCallback,
     avoided: Collection[int] = (),
 ) -> dict[int, Row]:
     """Make float32 rows, shape (D,), as if for each entry alone; entries in ``avoided`` may be sticky."""
-    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
     from stickytoken.repairs._training import Network, kept_rows
 
-    distinct = list(dict.fromkeys(ids))
-    if not distinct:
-        return {}
-    table = _embedding_table(model, distinct, avoided)
-    template = SentenceTransformerEncoder(model, "the model", packed_layers=False).template
-    for token_id in distinct:
-        if token_id in (*template.before, *template.after):
-            raise RepairError(
-                f"{table.shown(token_id)} is put around every text by the model itself: a new row would "
-                "change every vector; make it plain text instead"
-            )
+    table = _embedding_table(model, ids, avoided)
     if strategy is Strategy.RELATIVES:
         return related_rows(table, seed)
     network = Network(model)
     rows: dict[int, Row] = {}
-    for begin in range(0, len(distinct), _TRAINED):
-        some = distinct[begin : begin + _TRAINED]
+    for begin in range(0, len(ids), _TRAINED):
+        some = list(ids[begin : begin + _TRAINED])
         made = kept_rows(network, table.rows[some], some, texts, seed, progress)
         rows |= dict(zip(some, made, strict=True))
     return rows

@@ -94,7 +94,7 @@ def repair(
         )
         listed = None if affected is None else affected_in(affected, column, found, encoder)
     if output_format is opt.Format.JSON:
-        console.print_json(found.summary() | {"affected": None if listed is None else listed.summary()})
+        console.print_json(found.summary() | {"affected": None if listed is None else vars(listed)})
     else:
         record, verification = found.record, found.record.verification
         console.print_columns(f"Repaired tokens of {record.model}", _TOKENS, found.tokens)
