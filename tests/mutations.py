@@ -143,7 +143,6 @@ def outcome(copy, path, before, after, fatal, stamp):
 
 
 def main():
-    """Print every break and what becomes of it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=60, help="number of breaks")
     parser.add_argument("--seed", type=int, default=1, help="seed that they are drawn by")

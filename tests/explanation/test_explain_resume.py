@@ -26,7 +26,6 @@ def corpus():
 
 
 def explain_small(model, out):
-    """Explain all tokens, in a process of its own."""
     encoder = load_encoder(model, device="cpu")
     explain(encoder, TOKENS, sentences=corpus(), settings=SETTINGS, out=out)
 
@@ -56,7 +55,6 @@ def again(encoder, out, tokens=TOKENS, **options):
 
 
 def assert_same(folder, whole):
-    """The same bytes in every file."""
     names = sorted(path.relative_to(whole) for path in whole.rglob("*.*") if path.suffix != ".lock")
     assert len(names) == len(TOKENS) * (len(TABLES) + 2 + 1)
     assert sorted(path.relative_to(folder) for path in folder.rglob("*.*")) == names

@@ -38,7 +38,6 @@ def tasks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def options(planted_encoder, sticky):
-    """The planted token and an ordinary one, with small settings."""
     return {"tokens": [sticky, files.token_id(planted_encoder, "?")], "settings": files.FEW}
 
 

@@ -46,8 +46,6 @@ def plain(model, task):
 
 
 class Similarity(mocks.MockSTSTask):
-    """An MTEB STS task with sixty local pairs."""
-
     columns = ("sentence1", "sentence2")
 
     def load_data(self, **_):
@@ -58,8 +56,6 @@ class Similarity(mocks.MockSTSTask):
 
 
 class Grouping(mocks.MockClusteringTask):
-    """An MTEB clustering task with sixty local texts."""
-
     columns = ("sentences",)
 
     def load_data(self, **_):

@@ -31,7 +31,6 @@ def whole(bert_folder, tmp_path_factory):
 
 @pytest.fixture
 def beside_tasks(tmp_path):
-    """A new folder next to the same tasks."""
     files.mixed_tasks(tmp_path / "tasks")
     return tmp_path / "impact"
 
@@ -75,7 +74,6 @@ def bert(bert_folder):
 
 @pytest.fixture(scope="module")
 def options(bert, tmp_path_factory):
-    """Tasks, tokens, settings."""
     tasks = files.mixed_tasks(tmp_path_factory.mktemp("tasks"))
     tokens = [files.token_id(bert, each) for each in ("river", "song")]
     return {"tasks": tasks, "tokens": tokens, "intrusion": tasks[-1], "settings": files.FEW}

@@ -25,7 +25,6 @@ TEXTS = ["the river sings.", "a teacher mends the winter road near the garden."]
 
 @pytest.fixture
 def model(pristine, tmp_path):
-    """A saved model that a test may change."""
     shutil.copytree(pristine, tmp_path / "model")
     return tmp_path / "model"
 

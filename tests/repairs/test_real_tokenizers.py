@@ -19,7 +19,6 @@ WRITTEN = ("a [CLS] b", "[CLS]", "[CLS][CLS] [SEP]", "x[CLS]y", "[MASK] [UNK] [P
 
 @pytest.fixture(scope="module")
 def texts(shared):
-    """Sentences, questions and passages."""
     lines = [
         line
         for name in ("stsb/test.jsonl", "stsb/dev.jsonl", "trec/train.jsonl", "cranfield/corpus.jsonl")

@@ -30,7 +30,6 @@ NAMES = (repaired.WORD, repaired.OTHER)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run with two sticky tokens: words that fall into syllables."""
     found = repaired.saved_run(tmp_path_factory.mktemp("repairing"), *NAMES)
     assert set(found.sticky["token"]) == set(NAMES)
     return found

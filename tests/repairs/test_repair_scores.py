@@ -11,7 +11,6 @@ from stickytoken.repairs.result import ScoreRecord
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    """Twelve pairs of sentences."""
     return load_task(repaired.task_file(tmp_path_factory.mktemp("task")))[0]
 
 

@@ -19,14 +19,7 @@ def _axe():
 
 
 def violations(page, impacts=GRAVE):
-    """One line for each element of an open page that breaks a rule of these impacts.
-
-    The script goes in as an evaluated expression, which a page's own policy does not forbid.
-
-    Args:
-        page: of Playwright.
-        impacts: of the rules to report, by the names of axe-core.
-    """
+    """One line for each element of an open page that breaks a rule of these impacts."""
     page.evaluate(_axe())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [

@@ -12,14 +12,7 @@ _IN_STYLE = re.compile(r"""(?:url\(\s*|@import\s*)["']?((?:https?:)?//[^"')]+)""
 
 
 class BuiltPage(HTMLParser):
-    """One page of the site.
-
-    Attributes:
-        path: the file.
-        anchors: names that a link may point to.
-        links: targets of its links.
-        fetched: targets that a browser loads by itself.
-    """
+    """One page of the site."""
 
     def __init__(self, path):
         super().__init__(convert_charrefs=True)
@@ -38,7 +31,6 @@ class BuiltPage(HTMLParser):
 
 
 def pages_of(site):
-    """All pages of a built site, by their paths."""
     return {path: BuiltPage(path) for path in sorted(Path(site).rglob("*.html"))}
 
 

@@ -7,13 +7,7 @@ from stickytoken.inspection.module_embedding import backbone_of
 
 
 def captum_attributions(encoder, ids, direction):
-    """What the content tokens add to the product of a text's vector with a direction.
-
-    Args:
-        encoder: a SentenceTransformer encoder with one special token in front.
-        ids: content ids of the text.
-        direction: shape (d,).
-    """
+    """What the content tokens add to the product of a text's vector with a direction."""
     model, features = encoder.model, encoder.features([tuple(ids)])
     content = slice(1, 1 + len(ids))
 

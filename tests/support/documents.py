@@ -13,7 +13,6 @@ _PASSING = re.compile(r"\b\d+ s\b|\b[0-9a-f]{12}\b")
 
 
 def blocks_of(text):
-    """Kind and content of every block that is executed."""
     return [(found[1], found[2]) for found in _BLOCK.finditer(text)]
 
 
@@ -31,12 +30,7 @@ def _value(text):
 
 
 def missing(shown, printed):
-    """The first line of a document that was not printed in its place; None if all were.
-
-    Args:
-        shown: lines of the document; `...` stands for any number of lines, also none.
-        printed: lines of the program.
-    """
+    """The first line of a document that was not printed in its place; None if all were."""
     place, gap = 0, False
     for line in shown:
         if line == "...":

@@ -11,7 +11,6 @@ Read = Callable[[Sequence[str]], list[list[int]]]
 
 
 def written(source: Path, target: Path, files: Mapping[str, bytes]) -> Path:
-    """Copy what a tokenizer is read from, with changed files."""
     target.mkdir(parents=True)
     for file in source.iterdir():
         if file.is_file() and file.suffix != ".safetensors":
@@ -30,19 +29,16 @@ def raw(folder: Path) -> Read:
 
 
 def auto(folder: Path) -> Read:
-    """As transformers reads it."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     return lambda texts: tokenizer(list(texts))["input_ids"]
 
 
 def fast(folder: Path) -> Read:
-    """As the bare class of transformers reads it."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     return lambda texts: tokenizer(list(texts))["input_ids"]
 
 
 def saved_again(folder: Path, target: Path) -> Path:
-    """Load it with transformers and save it."""
     AutoTokenizer.from_pretrained(folder).save_pretrained(target)
     shutil.copyfile(folder / "config.json", target / "config.json")
     return target

@@ -22,13 +22,11 @@ import numpy as np
 
 STATUSES = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
 BROKEN_DATA = ("short", "long", "empty", "empty vector", "nan", "null", "twice", "other dimension", "garbage")
-BROKEN_TRANSPORT = ("drop", "cut", "slow", "bad gzip")
 ODD_BODIES = {
     "error body": b'{"error": {"message": "the model is overloaded", "code": 529}}',
     "web page": b"<!doctype html><p>Back soon",
     "no json": b"upstream connect error",
 }
-HARMLESS = ("gzip", "no usage", "redirect")
 _PASSING = (*STATUSES, *BROKEN_DATA, "drop", "cut", "bad gzip", "error body", "gzip", "no usage")
 FAULTS = tuple(each for each in _PASSING if each != "other dimension")
 """What a server that goes on may do to a request, however often."""
@@ -36,55 +34,30 @@ FAULTS = tuple(each for each in _PASSING if each != "other dimension")
 
 @dataclass
 class Behaviour:
-    """What the server does.
-
-    Attributes:
-        name: of the model.
-        key: that requests must carry; None asks for none.
-        batch_limit: texts in a request.
-        max_tokens: content tokens of a text; longer ones are cut, or refused.
-        long: ``truncate``, ``refuse`` or ``fail`` (HTTP 500).
-        base64: ``answer``, ``refuse`` or ``ignore``, which sends numbers.
-        noise: standard deviation added to every component, differently in every call.
-        batch_noise: the same, but equal for equal requests.
-        scale: factor of all vectors; 1 leaves them normalised.
-        empty: ``vector``, ``refuse`` or ``zero``, for an empty text.
-        shuffle: send the vectors in another order, with their places.
-        without_places: leave the places out.
-        usage: ``tokens``, ``characters``, ``words`` or None.
-        said_usage: what answers say of their usage instead.
-        seconds: to wait before every answer.
-        seconds_per_text: to wait for each text of a request.
-        retry_after: what refusals say; ``date+3`` is the date in three seconds, None says nothing.
-        refused_text: a text that is refused wherever it occurs.
-        said: what refusals say.
-        elsewhere: URL that redirected requests are sent to.
-        faults: what happens to the next requests: one of the names above, or None for an answer.
-        wrong: vectors of another model, from now on.
-    """
+    """What the server does."""
 
     name: str = "mini"
     key: str | None = None
     batch_limit: int | None = None
     max_tokens: int | None = None
-    long: str = "truncate"
-    base64: str = "answer"
-    noise: float = 0.0
-    batch_noise: float = 0.0
+    long: str = "truncate"  # or refuse, or fail (HTTP 500)
+    base64: str = "answer"  # or refuse, or ignore, which sends numbers
+    noise: float = 0.0  # standard deviation added to every component, differently in every call
+    batch_noise: float = 0.0  # the same, but equal for equal requests
     scale: float = 1.0
-    empty: str = "vector"
+    empty: str = "vector"  # or refuse, or zero, for an empty text
     shuffle: bool = False
-    without_places: bool = False
-    usage: str | None = "tokens"
-    said_usage: Any = None
+    without_places: bool = False  # leave out which vector is whose
+    usage: str | None = "tokens"  # or characters, or words
+    said_usage: Any = None  # instead of that
     seconds: float = 0.0
     seconds_per_text: float = 0.0
-    retry_after: str | None = "0.05"
+    retry_after: str | None = "0.05"  # date+3 is the date in three seconds
     refused_text: str | None = None
     said: str = "told to"
-    elsewhere: str = ""
-    faults: deque[str | None] = field(default_factory=deque)
-    wrong: bool = False
+    elsewhere: str = ""  # URL that redirected requests are sent to
+    faults: deque[str | None] = field(default_factory=deque)  # of the next requests; None answers
+    wrong: bool = False  # vectors of another model, from now on
 
 
 class QuietHandler(BaseHTTPRequestHandler):
@@ -111,14 +84,7 @@ class RefusalError(Exception):
 
 
 class EmbeddingServer:
-    """Serves one model.
-
-    Args:
-        encode: vectors of texts, shape (n, d); a text has the same vector in every call.
-        tokenize: content ids of texts.
-        detokenize: a text with these content ids.
-        behaviour: what it does.
-    """
+    """Serves one model."""
 
     def __init__(
         self,
@@ -143,8 +109,6 @@ class EmbeddingServer:
 
     @classmethod
     def of(cls, encoder: Any, behaviour: Behaviour | None = None) -> "EmbeddingServer":
-        """Serve an encoder of this project."""
-
         def detokenize(ids: Sequence[int]) -> str:
             return str(encoder.tokenizer.decode_many([list(ids)])[0])
 
@@ -159,7 +123,6 @@ class EmbeddingServer:
 
     @property
     def texts(self) -> list[str]:
-        """All texts that were answered, in order."""
         return [text for texts in self.answered for text in texts]
 
     @contextmanager
@@ -198,7 +161,7 @@ class EmbeddingServer:
         counted = self._counted(texts)
         with self._lock:
             self.tokens += counted
-            if fault is None or fault in HARMLESS:
+            if fault in (None, "gzip", "no usage", "redirect"):
                 self.answered.append(body["input"])
                 self.delivered_tokens += counted
         silent = told.usage is None or fault == "no usage"
@@ -373,7 +336,6 @@ def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
 
 
 def main() -> None:
-    """Serve a model until the process ends."""
     from stickytoken import load_encoder
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -48,8 +48,6 @@ class InterruptionError(Exception):
 
 
 def interrupted_after(stage: str, done: int):
-    """A progress callback that ends a run in a stage."""
-
     def callback(step):
         if step.stage == stage and step.computed >= done:
             raise InterruptionError
@@ -58,6 +56,5 @@ def interrupted_after(stage: str, done: int):
 
 
 def detect_std(encoder: Encoder, out: Path, **options: object) -> Run:
-    """Detect among sixty tokens with the small settings of the method std."""
     given = {"sentences": planted.small_corpus(), "settings": planted.SMALL, "tokens": range(30, 90)}
     return detect(encoder, out=out, **given | options)

@@ -18,16 +18,7 @@ _WORD = re.compile(r"\w+|[^\w\s]+")
 
 
 def model(sticky: float = 0.0, topical: float = 0.0, dimension: int = 96) -> SentenceTransformer:
-    """Mean-pooled static embeddings of all words of the bundled texts; frequent words are short vectors.
-
-    All entries have a little of a first direction in common. Words that occur in law texts alone have much
-    of a second one.
-
-    Args:
-        sticky: length of the row of the sticky token, which points to the first direction.
-        topical: length of the row of the topical token, which points to the second one.
-        dimension: of the vectors.
-    """
+    """Mean-pooled static embeddings of all words of the bundled texts; frequent words are short vectors."""
     texts = dict.fromkeys(bundled_sentences().texts, "everyday") | _kinds()
     kinds: dict[str, Counter[str]] = {}
     for text, kind in texts.items():

@@ -12,14 +12,7 @@ from embedding_server import QuietHandler
 
 
 class Hub:
-    """One repository.
-
-    Attributes:
-        files: by path.
-        commits: the lines of every commit that arrived.
-        url: of the hub.
-        refusing: status that commits are answered with; 200 accepts them.
-    """
+    """One repository."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = dict(files)
@@ -29,13 +22,11 @@ class Hub:
 
     @property
     def sha(self) -> str:
-        """Hash of the latest commit."""
         return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
 
 
 @contextmanager
 def serving(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
-    """Serve a repository while the context is open."""
     hub = Hub(files)
 
     class Handler(QuietHandler, BaseHTTPRequestHandler):

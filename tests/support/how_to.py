@@ -47,16 +47,11 @@ def how_to_pages() -> list[str]:
 
 
 def text_of(page: str) -> str:
-    """The Markdown of a page."""
     return (ROOT / "docs" / page).read_text("utf-8")
 
 
 def steps_of(text: str) -> list[Step]:
-    """Every command line and every block of Python of a page, in order.
-
-    Raises:
-        ValueError: a block is neither commands nor marked as something else.
-    """
+    """Every command line and every block of Python of a page, in order."""
     steps: list[Step] = []
     for kind, block in _BLOCK.findall(text):
         if kind == "python":
@@ -69,11 +64,7 @@ def steps_of(text: str) -> list[Step]:
 
 
 def command_lines(block: str) -> list[str]:
-    """The command lines of a block; a text that follows `<<END` belongs to its line.
-
-    Raises:
-        ValueError: a line is no command.
-    """
+    """The command lines of a block; a text that follows `<<END` belongs to its line."""
     found: list[str] = []
     ending = None
     for line in block.splitlines():
@@ -90,16 +81,7 @@ def command_lines(block: str) -> list[str]:
 
 
 def run_python(block: str, names: dict[str, object], left_out: Callable[[str], bool]) -> list[str]:
-    """Execute a block, statement by statement.
-
-    Args:
-        block: the code.
-        names: names of earlier blocks; those of this one are added.
-        left_out: whether a statement is not executed.
-
-    Returns:
-        What is wrong with the comments that show the value of an expression.
-    """
+    """Execute a block, statement by statement."""
     wrong = []
     lines = block.splitlines()
     for statement in ast.parse(block).body:
@@ -157,17 +139,13 @@ def interrupt_when(said: str, line: str) -> None:
 
 
 def described() -> list[str]:
-    """Every description of a document on a how-to page, on one line."""
     return [
         " ".join(found.split()) for page in how_to_pages() for found in _DESCRIPTION.findall(text_of(page))
     ]
 
 
 def shape_of(text: str) -> Any:
-    """Read a description: an object with its keys, a list with the shape of its entries, None for anything.
-
-    A word without quotation marks stands for any value, ``...`` among keys for any further keys.
-    """
+    """Read a description: an object with its keys, a list with the shape of its entries; None is anything."""
     text = _ANYTHING.sub("null", text).replace("...", '"..."')
     return json.loads(_KEY_ALONE.sub(r"\g<0>: null", text))
 

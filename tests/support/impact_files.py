@@ -41,7 +41,6 @@ def topical_texts(count: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def sts(folder: Path, count: int = 60) -> Path:
-    """Pairs whose score is the share of common words, with noise."""
     generator = np.random.default_rng(1)
     rows: list[dict[str, object]] = []
     for first in tiny.sentences(count):
@@ -66,7 +65,6 @@ def classification(folder: Path) -> Path:
 
 
 def pair_classification(folder: Path) -> Path:
-    """Pairs of one topic or of two."""
     texts = topical_texts(61)
     chosen = [(texts[place], texts[place + 20 + place % 2]) for place in range(40)]
     rows = [{"sentence1": a, "sentence2": b, "label": int(x == y)} for (a, x), (b, y) in chosen]
@@ -74,7 +72,6 @@ def pair_classification(folder: Path) -> Path:
 
 
 def reranking(folder: Path) -> Path:
-    """Candidates of the query's topic and of others."""
     texts = topical_texts(80)
     rows = [
         {
@@ -118,8 +115,6 @@ def measure_small(model: Path, out: Path) -> None:
 
 
 class Counting:
-    """An encoder that remembers what it was given."""
-
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self.seen: list[object] = []

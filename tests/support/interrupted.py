@@ -15,14 +15,12 @@ from stickytoken import open_run
 
 
 def started(target: Callable[..., None], *arguments: object) -> BaseProcess:
-    """A process that is running."""
     process = planted.processes().Process(target=target, args=arguments)
     process.start()
     return process
 
 
 def finished(target: Callable[..., None], *arguments: object) -> int | None:
-    """Exit status of a process that was left to its end."""
     process = started(target, *arguments)
     process.join()
     return process.exitcode
@@ -44,20 +42,7 @@ def killed_again_and_again(
     committed: Callable[[Path], dict[str, Any]] = planted.shards_of,
     most: int = 7,
 ) -> dict[str, Any]:
-    """Kill a measurement at random moments; no kill may lose or change a committed shard.
-
-    Args:
-        detection: the function that measures.
-        model: the model's folder.
-        folder: the folder of the results.
-        kills: kills at least.
-        in_shards: of them, those after which there are more shards than before.
-        committed: what was committed in a folder, by name.
-        most: shards to wait for before a kill.
-
-    Returns:
-        The committed shards, by name.
-    """
+    """Kill a measurement at random moments; no kill may lose or change a committed shard."""
     moments = random.Random(0)
     seen: dict[str, Any] = {}
     done = fruitful = 0

@@ -14,8 +14,6 @@ from stickytoken.methods.entry import SEED, Column, MethodEntry, Option, inserti
 
 @dataclass(frozen=True, slots=True)
 class NormSettings:
-    """Settings of the method."""
-
     cut: float = 4.0
     insertion: Insertion = Insertion.IDS
     seed: int = 42

@@ -26,10 +26,7 @@ VALIDATION_WEIGHTS = {"prefix": 4 / 11, "suffix": 4 / 11, "random": 3 / 11}
 
 
 class PlainMethod:
-    """The published method with plain loops, scikit-learn's distances and the model's own code.
-
-    Nothing of the library is used, but for the keys of the generators of validation.
-    """
+    """The published method with plain loops, scikit-learn's distances and the model's own code."""
 
     def __init__(self, model: SentenceTransformer, insertion: str, copies: int, seed: int):
         self.model = model

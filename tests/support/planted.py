@@ -49,18 +49,11 @@ SHARD_PROBES = 19
 
 
 def small_corpus() -> Sentences:
-    """The 60 sentences that the small settings draw from."""
     return collect_sentences(tiny.sentences(60), "test")
 
 
 def planted_model(strength: float, dimension: int = 64) -> SentenceTransformer:
-    """Mean-pooled static embeddings in which one token pulls every sentence to one point.
-
-    Words are independent; all other entries share a direction that no sentence has, which
-    puts the mean similarity above that of most sentence pairs. The planted row points to
-    the mean of the sentences, ``strength`` times as long as an ordinary row; 0 leaves the
-    token ordinary.
-    """
+    """Mean-pooled static embeddings in which one token pulls every sentence to one point."""
     tokenizer = tiny.wordpiece_tokenizer()
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(len(tokenizer), dimension, generator=generator)
@@ -103,10 +96,7 @@ def _preloaded() -> list[str]:
 
 
 def processes() -> multiprocessing.context.BaseContext:
-    """Start real processes that need not import torch again each.
-
-    They are forked from a server process that has imported the libraries and computed nothing.
-    """
+    """Start real processes that need not import torch again each."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_preloaded())
     return context
@@ -114,10 +104,7 @@ def processes() -> multiprocessing.context.BaseContext:
 
 @contextmanager
 def sharded(probes: int = SHARD_PROBES) -> Iterator[None]:
-    """Cut runs into shards of so many texts, also those that the command line starts.
-
-    Commands look the function up when they run, where a caller of the package would find it.
-    """
+    """Cut runs into shards of so many texts, also those that the command line starts."""
     package = importlib.import_module("stickytoken.detection")
     whole = package.detect
     package.detect = functools.partial(whole, shard_probes=probes)
@@ -128,7 +115,6 @@ def sharded(probes: int = SHARD_PROBES) -> Iterator[None]:
 
 
 def detect_thirty(encoder: Encoder, out: Path, shard_probes: int = 8192, **changes: object) -> Run:
-    """Detect among thirty tokens with the small settings, some of them changed."""
     return detect(
         encoder,
         sentences=small_corpus(),
@@ -148,15 +134,7 @@ def detect_small(model: Path, out: Path) -> None:
 def detect_and_die(
     detection: Callable[[Path, Path], None], model: Path, out: Path, moment: int | str, marker: bytes = b""
 ) -> None:
-    """Detect, but kill the process when a file is written and not yet in place.
-
-    Args:
-        detection: the function that detects.
-        model: the model's folder.
-        out: the run folder.
-        moment: which file: so many were written before it, or its name.
-        marker: bytes that its content must have.
-    """
+    """Detect, but kill the process when a file is written and not yet in place."""
     store = importlib.import_module("stickytoken.measurement.store")
     write_atomically = store.write_atomically
     written = 0
@@ -178,10 +156,7 @@ def detect_and_die(
 
 
 def command_line(arguments: list[str], output: Path) -> None:
-    """The stickytoken command, its streams in files; runs in a process of its own.
-
-    It commits a shard for every token and pauses after each, so that a signal meets it running.
-    """
+    """The stickytoken command, its streams in files; runs in a process of its own."""
     _write_streams(output)
     sys.argv = ["stickytoken", *arguments]
     engine = importlib.import_module("stickytoken.measurement.engine")
@@ -209,10 +184,7 @@ COMMAND_LINE = "from stickytoken.cli.main import main; main()"
 def program(
     code: str, *arguments: object, folder: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -c CODE ARGUMENTS` in a process that need not import the libraries again.
-
-    Not for code that is about imports, and `atexit` calls nothing there.
-    """
+    """Run `python -c CODE ARGUMENTS` in a process that need not import the libraries again."""
     given = [str(argument) for argument in arguments]
     with tempfile.TemporaryDirectory() as place:
         output = Path(place)
@@ -256,7 +228,6 @@ def command(*arguments: object, **environment: str) -> Result:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines that are left on a screen; a progress bar ends its states with carriage returns."""
     return [line for line in text.replace("\r", "\n").split("\n") if line.strip()]
 
 
@@ -286,7 +257,6 @@ def refused(*arguments: object, status: int = 1, saying: str = "") -> None:
 
 
 def edit_record(folder: Path, **changes: object) -> None:
-    """Change entries of the run.json of a run folder."""
     path = folder / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
 

@@ -31,7 +31,6 @@ SHARD_PROBES = 96
 
 
 def sentences(count: int, words: Sequence[str] = WORDS, seed: int = 0) -> list[str]:
-    """Distinct sentences of 3 to 9 of the words."""
     return tiny.sentences(count, seed, words)
 
 
@@ -60,12 +59,7 @@ def planted_model(
     dimension: int = 32,
     token: str = planted.PLANTED,
 ) -> SentenceTransformer:
-    """Mean-pooled static embeddings with a token that pulls every text to what all have in common.
-
-    All entries have the same length and share one direction, ``common`` strong; the rest of them is
-    random with a mean of zero. The planted row points along the shared direction, ``strength``
-    long; 0 leaves the token ordinary.
-    """
+    """Mean-pooled static embeddings with a token that pulls every text to what all have in common."""
     tokenizer = tiny.wordpiece_tokenizer(words=words)
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(len(tokenizer), dimension, generator=generator)
@@ -80,7 +74,6 @@ def planted_model(
 
 
 def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
-    """Detect with the small settings, some of them or of the call changed."""
     changes = {name: options.pop(name) for name in list(options) if name in ProfileSettings.__slots__}
     given = {"sentences": corpus(), "settings": replace(SMALL, **changes)} | options
     return detect(encoder, out=out, **given)

@@ -17,10 +17,8 @@ def load_prompted(model, **options):
 
 
 def read(prompt="prompteol", span=None, layer=-1, contrast=None):
-    """A reading; the span is where token prepending starts and exits."""
     return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer, contrast)
 
 
 def encoder_of(reading, kind="qwen2", **options):
-    """An encoder of a tiny decoder."""
     return CausalPromptEncoder(*tiny_decoders.decoder(kind), "tiny", reading, **options)

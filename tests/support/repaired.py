@@ -41,18 +41,15 @@ def planted_words(*names: str, dimension: int = 32) -> SentenceTransformer:
 
 
 def saved_run(root: Path, *names: str) -> Run:
-    """Save the model into a folder, and detect in it."""
     planted_words(*names).save(str(root / "model"))
     return profiled.detect_profile(load_encoder(root / "model", device="cpu"), root / "run")
 
 
 def unused_corpus() -> Sentences:
-    """Sentences that the run has not used."""
     return collect_sentences(profiled.sentences(260, seed=5), "other texts")
 
 
 def task_file(folder: Path) -> Path:
-    """A small task: pairs of sentences with scores."""
     words = [word for word in profiled.WORDS if word not in (WORD, OTHER)]
     texts = tiny.sentences(24, seed=3, words=words)
     rows = "\n".join(f"{a},{b},{k % 5}" for k, (a, b) in enumerate(zip(texts[::2], texts[1::2], strict=True)))
@@ -62,12 +59,7 @@ def task_file(folder: Path) -> Path:
 
 
 def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
-    """A record with tokens of these names.
-
-    Args:
-        names: vocabulary strings.
-        passed: whether the checks passed; None was not verified.
-    """
+    """A record with tokens of these names."""
     measured = {
         side: MeasuredRecord(lift=lift, deviations=10 * lift, contraction=lift, verdict=verdict)
         for side, lift, verdict in (("before", 0.1, "sticky"), ("after", 0.01, "benign"))

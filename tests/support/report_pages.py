@@ -14,15 +14,7 @@ _VOID = {"meta", "link", "input", "br", "line", "rect"}
 
 
 class Page(HTMLParser):
-    """A report read by a parser that is not ours.
-
-    Attributes:
-        tags: names of all elements.
-        attributes: (element, attribute, value) of all of them.
-        tokens: texts of the elements that show a token.
-        text: all that a reader reads.
-        data: what the scripts of the page are given.
-    """
+    """A report read by a parser that is not ours."""
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)
@@ -77,12 +69,7 @@ def chromium():
 
 @contextmanager
 def opened(path, **options):
-    """The page of a file in a headless browser, with whatever it complains about or asks for.
-
-    Args:
-        path: the HTML file.
-        options: of the browser's context.
-    """
+    """The page of a file in a headless browser, with whatever it complains about or asks for."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = chromium()
     with playwright.sync_playwright() as started:

@@ -29,5 +29,4 @@ def documents(count: int, planted: range = range(0), seed: int = 3) -> list[str]
 
 
 def copies(count: int = COPIES) -> str:
-    """Copies of the sticky word."""
     return " ".join([STICKY] * count)

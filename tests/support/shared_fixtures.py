@@ -43,7 +43,6 @@ def bert_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def encoder(bert_folder) -> Encoder:
-    """The tiny BERT as an encoder."""
     return load_encoder(bert_folder, device="cpu")
 
 
@@ -72,7 +71,6 @@ def write(tmp_path):
 
 @pytest.fixture(scope="session")
 def small_run(encoder, tmp_path_factory) -> Run:
-    """All tokens of the tiny BERT under the small settings."""
     return detect(
         encoder,
         sentences=planted.small_corpus(),
@@ -83,7 +81,6 @@ def small_run(encoder, tmp_path_factory) -> Run:
 
 @pytest.fixture(scope="session")
 def finished_run(encoder, tmp_path_factory) -> Run:
-    """Thirty tokens of the tiny BERT under the small settings."""
     return planted.detect_thirty(encoder, tmp_path_factory.mktemp("finished") / "run")
 
 
@@ -118,7 +115,6 @@ def planted_options(sentence_file) -> list[object]:
 
 @pytest.fixture(scope="session")
 def planted_run(planted_folder, planted_options, tmp_path_factory) -> Path:
-    """The folder of a run with sticky tokens."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     result = planted.command("detect", planted_folder, *planted_options, "--out", folder)
     assert result.exit_code == 0, result.stderr
@@ -160,7 +156,6 @@ def hostile(tmp_path_factory) -> tuple[Path, Path, Path]:
 
 @pytest.fixture(scope="module")
 def browser():
-    """A headless Chromium."""
     with web_app.started_browser() as started:
         yield started
 
@@ -189,7 +184,6 @@ def opened(browser, app):
 
 @pytest.fixture(scope="module")
 def opened_bert(browser, bert_app):
-    """The same of the other app."""
     with web_app.browsing(browser, bert_app, **web_app.WIDE) as visit:
         yield visit
 
@@ -202,5 +196,4 @@ def page(opened):
 
 @pytest.fixture
 def bert_page(opened_bert):
-    """The same of the other app."""
     yield from web_app.quiet(opened_bert)

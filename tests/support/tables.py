@@ -8,7 +8,6 @@ TABLES = ("csv", "tsv", "jsonl", "ndjson", "parquet")
 
 
 def table(ending, columns):
-    """The bytes of a table in the format of an ending."""
     frame = pl.DataFrame(columns)
     if ending == "parquet":
         stream = io.BytesIO()

@@ -37,13 +37,7 @@ def wordpiece_tokenizer(max_length: int = 64, words: Sequence[str] = ()) -> PreT
 
 
 def with_bert_specials(tokenizer: Tokenizer, max_length: int, *inputs: str) -> PreTrainedTokenizerFast:
-    """A tokenizer for transformers, [CLS] and [SEP] around the text.
-
-    Args:
-        tokenizer: its vocabulary has the special tokens of BERT.
-        max_length: longest input.
-        inputs: what the model is given beside ids and mask.
-    """
+    """A tokenizer for transformers, [CLS] and [SEP] around the text."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -62,14 +56,12 @@ def with_bert_specials(tokenizer: Tokenizer, max_length: int, *inputs: str) -> P
 
 
 def save_backbone(folder: Path, model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast) -> Path:
-    """Save a transformers model and its tokenizer into a folder."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def bert_backbone(folder: Path, *, max_length: int = 64, seed: int = 0, words: Sequence[str] = ()) -> Path:
-    """Save a random two-layer BERT of 32 dimensions."""
     tokenizer = wordpiece_tokenizer(max_length, words)
     torch.manual_seed(seed)
     config = BertConfig(
@@ -87,7 +79,6 @@ def bert_backbone(folder: Path, *, max_length: int = 64, seed: int = 0, words: S
 def sentence_transformer(
     backbone: Path, *, pooling: str = "mean", normalize: bool = False, **options
 ) -> SentenceTransformer:
-    """Stack pooling, and normalisation if asked, on a saved backbone."""
     transformer = Transformer(str(backbone))
     modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)]
     if normalize:
@@ -96,7 +87,6 @@ def sentence_transformer(
 
 
 def sentences(count: int, seed: int = 0, words: Sequence[str] = WORDS) -> list[str]:
-    """Distinct sentences of 3 to 9 of the words."""
     generator = torch.Generator().manual_seed(seed)
     found: dict[str, None] = {}
     while len(found) < count:

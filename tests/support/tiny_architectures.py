@@ -59,17 +59,7 @@ HOSTILE_TEXTS = (
 
 @dataclass(frozen=True)
 class Architecture:
-    """One kind of model.
-
-    Attributes:
-        name: what tests call it.
-        save: saves a tiny random backbone with its tokenizer into a folder.
-        absolute_positions: padding on the left moves the positions of the text, so that the
-            library's own padded batches differ from its single texts.
-        poolings: the pooling modes that make sense on it; a causal model's first token has
-            seen nothing of the text.
-        empty: whether nothing at all is left of the empty text.
-    """
+    """One kind of model."""
 
     name: str
     save: Callable[[Path], Path]
@@ -222,13 +212,11 @@ def byt5_tokenizer() -> transformers.ByT5Tokenizer:
 
 
 def bert(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    """BERT: learned absolute positions, token types."""
     settings = {"max_position_embeddings": MAX_LENGTH, **_SIZES}
     return _save(folder, "Bert", tokenizer or bert_tokenizer(), seed=1, roles=("pad",), **settings)
 
 
 def distilbert(folder: Path) -> Path:
-    """DistilBERT: learned absolute positions, no token types."""
     sizes = {"dim": DIMENSION, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "initializer_range": 0.2}
     settings = {"max_position_embeddings": MAX_LENGTH, **sizes}
     return _save(folder, "DistilBert", bert_tokenizer(), seed=2, roles=("pad",), **settings)
@@ -239,22 +227,18 @@ _SHIFTED = {"max_position_embeddings": MAX_LENGTH + 2, **_SIZES}
 
 
 def mpnet(folder: Path) -> Path:
-    """MPNet: shifted positions and relative attention bias."""
     return _save(folder, "MPNet", mpnet_tokenizer(), seed=3, **_SHIFTED)
 
 
 def roberta(folder: Path) -> Path:
-    """RoBERTa: shifted positions."""
     return _save(folder, "Roberta", roberta_tokenizer(), seed=4, type_vocab_size=1, **_SHIFTED)
 
 
 def xlm_roberta(folder: Path) -> Path:
-    """XLM-R: shifted positions."""
     return _save(folder, "XLMRoberta", xlm_roberta_tokenizer(), seed=5, type_vocab_size=1, **_SHIFTED)
 
 
 def modernbert(folder: Path) -> Path:
-    """ModernBERT: rotary positions, a sliding window in the second layer."""
     settings = {
         "max_position_embeddings": MAX_LENGTH,
         "local_attention": 8,
@@ -269,7 +253,6 @@ def modernbert(folder: Path) -> Path:
 
 
 def t5(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    """T5: the encoder half, relative attention bias."""
     sizes = {"d_model": DIMENSION, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
     settings = {"relative_attention_num_buckets": 8, "initializer_factor": 0.5, "decoder_start_token_id": 0}
     kind = {"kind": "T5", "model": "EncoderModel", "tokenizer": tokenizer or t5_tokenizer()}
@@ -277,7 +260,6 @@ def t5(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
 
 
 def byt5(folder: Path) -> Path:
-    """ByT5: T5 on bytes."""
     return t5(folder, byt5_tokenizer())
 
 
@@ -285,12 +267,10 @@ _DECODER = {"num_key_value_heads": 2, "max_position_embeddings": MAX_LENGTH, **_
 
 
 def llama(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    """Llama: causal attention, one special token before the text."""
     return _save(folder, "Llama", tokenizer or gemma_tokenizer(), seed=12, **_DECODER)
 
 
 def qwen2(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None, **settings) -> Path:
-    """Qwen2: causal attention, no special tokens."""
     settings = {**_DECODER, **settings}
     return _save(folder, "Qwen2", tokenizer or qwen_tokenizer(closing=False), seed=8, **settings)
 
@@ -308,17 +288,14 @@ def qwen2_chat(folder: Path) -> Path:
 
 
 def qwen3(folder: Path) -> Path:
-    """Qwen3: causal attention, one special token behind the text."""
     return _save(folder, "Qwen3", qwen_tokenizer(closing=True), seed=9, head_dim=8, **_DECODER)
 
 
 def mistral(folder: Path) -> Path:
-    """Mistral: causal attention in a sliding window."""
     return _save(folder, "Mistral", mistral_tokenizer(), seed=10, sliding_window=16, **_DECODER)
 
 
 def gemma2(folder: Path) -> Path:
-    """Gemma 2: causal attention, sliding windows, soft capping."""
     settings = {"head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8, **_DECODER}
     return _save(folder, "Gemma2", gemma_tokenizer(), seed=11, **settings)
 
@@ -350,7 +327,6 @@ def stacked(
     normalize: bool = False,
     **options,
 ) -> SentenceTransformer:
-    """Pooling, and a dense layer or normalisation if asked, on a saved backbone."""
     transformer = Transformer(
         str(backbone), processor_kwargs={} if padding_side is None else {"padding_side": padding_side}
     )
@@ -375,6 +351,5 @@ def static_model(dimension: int = DIMENSION, **options) -> SentenceTransformer:
 
 
 def saved(model: SentenceTransformer, folder: Path) -> Path:
-    """Save a model without its card."""
     model.save(str(folder), create_model_card=False)
     return folder

@@ -48,7 +48,6 @@ DECODERS = {
 
 
 def decoder(name: str, *, seed: int = 0, **changes: object):
-    """A model of a kind, without a head, and its tokenizer; some settings changed."""
     kind, make_tokenizer, settings = DECODERS[name]
     settings = settings | changes
     tokenizer = make_tokenizer()
@@ -62,5 +61,4 @@ def decoder(name: str, *, seed: int = 0, **changes: object):
 
 
 def saved_decoder(folder: Path, name: str = "qwen2") -> Path:
-    """A folder with a model and its tokenizer, as a hub would have it."""
     return tiny.save_backbone(folder, *decoder(name))

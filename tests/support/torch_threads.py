@@ -8,7 +8,6 @@ import torch
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use this many threads inside, in this thread and in those that start inside."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

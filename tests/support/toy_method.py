@@ -37,8 +37,6 @@ NAME = "toy"
 
 @dataclass(frozen=True, slots=True)
 class ToySettings:
-    """Settings of the toy method."""
-
     texts: int = 6
     repeats: int = 4
     cut: float = 3.0
@@ -47,23 +45,17 @@ class ToySettings:
 
 
 class ToyPlan(PlanRecord):
-    """Carriers, and the sentences that they are compared with."""
-
     carriers: list[str]
     anchors: list[str]
 
 
 class ToyResult(ResultRecord):
-    """How many tokens were measured, and what is ordinary."""
-
     measured: int
     typical: float
 
 
 @dataclass(frozen=True, slots=True)
 class ToyEvidence:
-    """What a probe says of one token."""
-
     token_id: int
     token: str
     lift: float
@@ -71,8 +63,6 @@ class ToyEvidence:
 
 @dataclass(frozen=True)
 class ToyStage:
-    """Copies behind each carrier; the mean rise of the similarities to the anchors."""
-
     carriers: tuple
     anchors: np.ndarray
     before: np.ndarray
@@ -82,16 +72,13 @@ class ToyStage:
 
     @property
     def probes_per_token(self):
-        """One a carrier."""
         return len(self.carriers)
 
     def probes(self, token):
-        """Copies behind each carrier."""
         insert = copies_as_text if isinstance(self.carriers[0], str) else copies_as_ids
         return [insert(token, carrier, Placement.SUFFIX, self.repeats) for carrier in self.carriers]
 
     def measure(self, token, vectors):
-        """The mean rise."""
         return {"lift": float((unit_vectors(vectors) @ self.anchors.T - self.before).mean())}
 
 
@@ -220,7 +207,6 @@ ENTRY = MethodEntry(
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """Have the toy among the methods."""
     register(ENTRY)
     try:
         yield

@@ -65,10 +65,7 @@ def hostile_model() -> SentenceTransformer:
 
 
 def hostile_runs(root):
-    """A saved model whose tokens are hostile, its run, and a folder of more runs.
-
-    Beside that run and another one, the folder has one that is not finished and one of a newer schema.
-    """
+    """A saved model whose tokens are hostile, its run, and a folder of more runs."""
     hostile_model().save(str(root / "model"))
     runs = root / "runs"
     run = profiled.detect_profile(load_encoder(root / "model"), runs / "run <img src=x onerror=alert(0)>")
@@ -83,7 +80,6 @@ def hostile_runs(root):
 
 
 def saved_bert(root):
-    """A saved model that has layers and attention."""
     backbone = tiny.bert_backbone(root / "backbone", max_length=128)
     tiny.sentence_transformer(backbone).save(str(root / "model"))
     return root / "model"
@@ -121,13 +117,11 @@ def event_of(startup, trigger, *labels):
 
 
 def plots(answer):
-    """The pictures among the values that an event returns."""
     return [value for value in answer if hasattr(value, "to_plotly_json")]
 
 
 @contextmanager
 def serving(context):
-    """The app of a context on a free port: its address."""
     with serving_startup(started(context)) as url:
         yield url
 
@@ -159,13 +153,7 @@ def started_browser():
 
 @contextmanager
 def browsing(browser, url, **options):
-    """A page of the app, with everything that a visitor should not hear of.
-
-    Args:
-        browser: that it is opened in.
-        url: of the app.
-        options: of the browser's context.
-    """
+    """A page of the app, with everything that a visitor should not hear of."""
     with opened_early(browser, url, **options) as (page, heard):
         page.wait_for_selector("#try-answer .headline")
         yield page, heard
@@ -211,7 +199,6 @@ def quiet(visit):
 
 
 def open_tab(page, name):
-    """Choose a tab, and return its panel."""
     button = page.get_by_role("tab", name=name, exact=True)
     if button.is_visible():
         button.click()
@@ -222,12 +209,10 @@ def open_tab(page, name):
 
 
 def error(page):
-    """The error that stands where the answer of the open tab would."""
     return page.locator(".message.error").filter(visible=True)
 
 
 def drawn(page, count):
-    """Wait until so many pictures are drawn, and named."""
     page.wait_for_function(
         "count => [...document.querySelectorAll('.js-plotly-plot[role=img]')]"
         ".filter(each => each.querySelector('.main-svg')).length >= count",
@@ -236,22 +221,18 @@ def drawn(page, count):
 
 
 def named(page):
-    """The token that the answer is about."""
     return page.locator("#try-answer .lead .token").first
 
 
 def first_cells(page):
-    """First cells of the rows of the table that are drawn."""
     return page.locator("#explore-table [role=gridcell].first-column")
 
 
 def rows(page):
-    """Tokens of the rows of the table that are drawn."""
     return [text.strip() for text in first_cells(page).all_inner_texts() if text.strip()]
 
 
 def request(url, method="GET", path="/", body=None, headers=None):
-    """Status and text of an answer; a host of the headers replaces the usual one."""
     home = urlsplit(url)
     connection = http.client.HTTPConnection(home.hostname, home.port, timeout=60)
     content = None if body is None else json.dumps(body).encode()
@@ -263,11 +244,7 @@ def request(url, method="GET", path="/", body=None, headers=None):
 
 
 class Events:
-    """The events of a served page, sent as its script sends them.
-
-    Args:
-        url: of the app.
-    """
+    """The events of a served page, sent as its script sends them."""
 
     def __init__(self, url):
         self._url = url

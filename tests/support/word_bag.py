@@ -20,12 +20,10 @@ class WordBag:
             self.tokenizer = tokenizer
 
     def encode(self, texts):
-        """Return one vector per text."""
         self.calls.append(list(texts))
         return [self.scale * self.vector(text) for text in texts]
 
     def vector(self, text):
-        """Return the vector of one text."""
         words = text.lower().replace(".", " .").split() or ["nothing"]
         return np.mean([self._word(word) for word in words], axis=0)
 

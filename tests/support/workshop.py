@@ -37,7 +37,6 @@ _NAMED = "able river trajectory token text bicycle repairs old man girl brushes 
 
 
 def texts() -> list[str]:
-    """The sentences of the bundled corpus."""
     return load_sentences().texts
 
 
@@ -69,7 +68,6 @@ def _published() -> dict[str, int]:
 
 
 def save_planted(folder: Path) -> Path:
-    """Save a two-layer BERT with a sticky word."""
     tokenizer = english_tokenizer()
     torch.manual_seed(0)
     config = BertConfig(
@@ -91,10 +89,7 @@ def save_planted(folder: Path) -> Path:
 
 
 def _spread(pooled: SentenceTransformer) -> Dense:
-    """A layer after which texts point everywhere alike, but for a little that they share.
-
-    A random BERT puts all texts close together, and then every third word is sticky.
-    """
+    """A layer after which texts point everywhere alike, but for a little that they share."""
     found = torch.tensor(pooled.encode([*_kinds(), *texts()[:80]]), dtype=torch.float64)
     values, axes = torch.linalg.eigh(torch.cov(found.T))
     # A normalised layer leaves one axis without variance.
@@ -108,7 +103,6 @@ def _spread(pooled: SentenceTransformer) -> Dense:
 
 
 def _kinds() -> list[str]:
-    """Texts of the kinds that lifts are measured on."""
     return text_kinds_frame()["text"].to_list()
 
 
@@ -141,7 +135,6 @@ def save_deep(folder: Path) -> Path:
 
 
 def save_language_model(folder: Path) -> Path:
-    """Save a causal language model of a few layers."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -203,7 +196,6 @@ def write_texts(folder: Path) -> None:
 
 
 def build(folder: Path) -> None:
-    """Make the models, the files and the run."""
     for name, save in (
         ("all-MiniLM-L6-v2", save_planted),
         ("deep", save_deep),
@@ -214,13 +206,7 @@ def build(folder: Path) -> None:
 
 
 def copied(made: Path, folder: Path, names: dict[str, str]) -> None:
-    """Copy a folder that was built, and what is in it under further names; models are linked, not copied.
-
-    Args:
-        made: the folder.
-        folder: the copy; it does not exist yet.
-        names: further names, and what has them.
-    """
+    """Copy a folder that was built, and what is in it under further names; models are linked, not copied."""
 
     def link_weights(source: str, target: str) -> None:
         (os.link if source.endswith(".safetensors") else shutil.copy2)(source, target)
