@@ -19,8 +19,8 @@ from stickytoken import load_encoder, open_run
 from stickytoken.data.sentences import collect_sentences
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.explanation import ExplainSettings, explain
+from stickytoken.explanation.measuring import PARTS, Part, gather
 from stickytoken.explanation.result import TABLES
-from stickytoken.explanation.settings import PARTS, Part, gather
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
 
@@ -136,7 +136,7 @@ def test_copies_are_as_far_from_benign_ones_as_their_plain_embeddings():
 
 
 def test_carriers_are_measured_alike_however_many_at_a_time(explained, sticky_bert, monkeypatch):
-    monkeypatch.setattr("stickytoken.explanation._measuring.HELD_BYTES", 1)
+    monkeypatch.setattr("stickytoken.explanation.measuring.HELD_BYTES", 1)
     settings = replace(SMALL, attribution=False)
     single = explain(sticky_bert, ["garden", "window"], sentences=CORPUS, settings=settings)
     whole = explained.measures.filter(pl.col("area") != "attribution")

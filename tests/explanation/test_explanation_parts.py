@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
-from stickytoken.explanation import settings as _embeddings
+from stickytoken.explanation import measuring as _embeddings
 from stickytoken.explanation.files import BOUNDS, Bounds, compare, head_rows
-from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Part, place_copies
+from stickytoken.explanation.measuring import EmbeddingMatrix, ExplainSettings, Part, place_copies
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 
 UNBOUNDED, SHARE = Bounds(), Bounds(0, 1)

@@ -49,7 +49,7 @@ OUTSIDE = [*(ROOT / "benchmarks").glob("*.py"), ROOT / "tests" / "support" / "to
 OPEN_MODULES = {
     "stickytoken.cli.app",
     "stickytoken.explanation.result",
-    "stickytoken.explanation.settings",
+    "stickytoken.explanation.measuring",
 } | {f"stickytoken.repairs.{name}" for name in ("model_folder", "rows", "tokenizer_edit")}
 METHODS = {entry.name for entry in entries()}
 

@@ -21,9 +21,9 @@ from stickytoken.detection.selection import token_ids as named_ids
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import EncoderIdentity, require_ids
 from stickytoken.errors import InputError, ModelError
-from stickytoken.explanation import _measuring, files
+from stickytoken.explanation import files, measuring
+from stickytoken.explanation.measuring import EmbeddingMatrix, ExplainSettings, Part, PlacedCarrier, gather
 from stickytoken.explanation.result import Explanation, RunVerdict, findings, verdict
-from stickytoken.explanation.settings import EmbeddingMatrix, ExplainSettings, Part, PlacedCarrier, gather
 from stickytoken.machine import digest
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import identity_of, package_versions
@@ -117,7 +117,7 @@ def explain(
         parts = job.parts(token_id, match)
         compute = partial(job.explained, token_id, match, parts)
         if out is None:
-            contents.append(compute(_measuring.Checkpoints()))
+            contents.append(compute(measuring.Checkpoints()))
         else:
             contents.append(files.stored_explanation(out / str(token_id), parts, compute))
     return Explanation.of(contents)
@@ -159,7 +159,7 @@ class _Job:
         return self.inspector.encoder.tokenizer.entries
 
     @cached_property
-    def surroundings(self) -> _measuring.Surroundings:
+    def surroundings(self) -> measuring.Surroundings:
         encoder, settings = self.inspector.encoder, self.settings
         anchors = exact_unit_vectors(encoder.encode(list(self.anchors)))
         if self.run is not None:
@@ -169,8 +169,8 @@ class _Job:
             mean = float((exact_unit_vectors(encoder.encode_ids(before)) @ anchors.T).mean())
         ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
         drawn = np.random.default_rng([settings.seed, _DIRECTION_KEY]).permutation(ids)[: settings.directions]
-        direction = _measuring.mean_direction(self.inspector, sorted(int(k) for k in drawn), self.progress)
-        return _measuring.Surroundings(direction, anchors, mean)
+        direction = measuring.mean_direction(self.inspector, sorted(int(k) for k in drawn), self.progress)
+        return measuring.Surroundings(direction, anchors, mean)
 
     @cached_property
     def matrix(self) -> EmbeddingMatrix | None:
@@ -206,10 +206,10 @@ class _Job:
         )
 
     def explained(
-        self, token_id: int, match: BenignMatch, parts: dict[str, Any], checkpoints: _measuring.Checkpoints
+        self, token_id: int, match: BenignMatch, parts: dict[str, Any], checkpoints: measuring.Checkpoints
     ) -> files.StoredExplanation:
         benign = [each.id for each in match.tokens]
-        own = partial(_measuring.measure, self.inspector, self.carriers, token_id, benign)
+        own = partial(measuring.measure, self.inspector, self.carriers, token_id, benign)
         measured = checkpoints.measured(token_id, lambda: own(self.surroundings, self.progress))
         assembled = partial(self.assembled, token_id, match, parts, measured)
         notes = self.notes(measured)
@@ -232,7 +232,7 @@ class _Job:
         return assembled(values, pairs, notes)
 
     def attributed(
-        self, token_id: int, benign: Sequence[int], checkpoints: _measuring.Checkpoints
+        self, token_id: int, benign: Sequence[int], checkpoints: measuring.Checkpoints
     ) -> tuple[dict[int, dict[str, Vector]], list[dict[str, Any]], float]:
         """Attribute similarities to unrelated anchors to the copies and to the carrier.
 
@@ -290,7 +290,7 @@ class _Job:
                     pairs.append(found | {"values": np.array(found["values"])})
         return values, pairs, max(errors)
 
-    def notes(self, measured: _measuring.Measured) -> list[str]:
+    def notes(self, measured: measuring.Measured) -> list[str]:
         name, found = self.inspector.encoder.name, next(iter(measured.values.values()))
         notes = []
         if not self.inspector.has_layers:
@@ -315,7 +315,7 @@ class _Job:
         token_id: int,
         match: BenignMatch,
         parts: dict[str, Any],
-        measured: _measuring.Measured,
+        measured: measuring.Measured,
         attributed: Mapping[int, Mapping[str, Vector]],
         pairs: Sequence[Mapping[str, Any]],
         notes: Sequence[str],
@@ -393,7 +393,7 @@ class _Job:
         self,
         token_id: int,
         others: Sequence[int],
-        measured: _measuring.Measured,
+        measured: measuring.Measured,
         attributed: Mapping[int, Mapping[str, Vector]],
     ) -> list[dict[str, Any]]:
         def rows_of(name: str, values: Vector, benign: Vector) -> list[dict[str, Any]]:

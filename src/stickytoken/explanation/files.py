@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from stickytoken.errors import RunError
-from stickytoken.explanation._measuring import Checkpoints
-from stickytoken.explanation.settings import Part
+from stickytoken.explanation.measuring import Checkpoints, Part
 from stickytoken.machine import digest
 from stickytoken.measurement import resume, store
 

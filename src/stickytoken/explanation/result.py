@@ -12,7 +12,7 @@ import polars as pl
 from stickytoken.errors import InputError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import Finding, StoredExplanation
-from stickytoken.explanation.settings import ExplainSettings
+from stickytoken.explanation.measuring import ExplainSettings
 from stickytoken.methods.entry import Verdict
 
 _LIFT = "lift_sentences"

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stickytoken.data import tasks as task_data
 from stickytoken.data.metrics import Task
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
+# A task, its outcomes under all conditions, shape (conditions, units, columns), and its record.
+_Found: TypeAlias = tuple[AnyTask, NDArray[np.float64], results.TaskRecord]
 
 # Increase it when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 2
@@ -105,12 +109,16 @@ def impact(
     if not chosen and intrusion is None:
         raise InputError("there is nothing to measure: pass a task, or documents for an intrusion")
     loaded, notes = _loaded(chosen)
-    sticky, benign, names = _tokens(reading, run, tokens, exclude, settings)
+    listed = _tokens(reading, run, tokens, exclude, settings)
+    sticky, benign = (
+        [Token(each.token_id, each.text) for each in listed if (each.kind == "benign") is benign]
+        for benign in (False, True)
+    )
+    names = {each.token_id: each.token for each in listed}
+    named = [each.token_id for each in listed if each.kind == statistics.NAMED]
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
     corpus = None if intrusion is None else _vectors.load_search_corpus(intrusion, settings.seed)
-    verdicts = set() if run is None else set(run.sticky["token_id"])
-    named = [token.id for token in sticky if token.id not in verdicts]
     parts = resume.identity_of(
         _IDENTITY_VERSION,
         reading.identity,
@@ -127,7 +135,7 @@ def impact(
         model=reading.name,
         device=reading.device,
         settings=asdict(settings),
-        tokens=_token_records(sticky, benign, names, named),
+        tokens=listed,
         notes=notes,
         versions=resume.package_versions(),
         hardware=resume.hardware(reading.device),
@@ -143,20 +151,28 @@ def impact(
             return results.open_impact(out)
         held.begin(held.record.model_copy(update={"result": None}))
         with chosen_engine(engine, reading) as opened:
-            runner = _vectors.GroupRunner(opened, folder, progress)
-            found, failed = _run_tasks(loaded, reading, settings, conditions, runner, alone=corpus is None)
-            rows = _rows_of_tasks(found, conditions, settings, names, named)
+            runner = _vectors.Runner(reading, settings, conditions, opened, folder, progress)
+            found, failed = _run_tasks(loaded, runner, alone=corpus is None)
+            rows: dict[str, statistics.Rows] = {Path(name).stem: [] for name in results.TABLES}
+            for task, outcomes, _ in found:
+                measured = statistics.task_rows(task, outcomes, conditions, settings, names, named)
+                for table, own in measured.items():
+                    rows[table] += own
+            # Only the main metrics count as tests.
+            p_values = [row["p_value"] if row["main"] else None for row in rows["effects"]]
+            for row, q_value in zip(rows["effects"], statistics.corrected(p_values), strict=True):
+                row["q_value"] = q_value
             if corpus is not None:
-                rows |= _vectors.run_intrusion(reading, settings, corpus, conditions, names, named, runner)
+                rows |= _vectors.run_intrusion(runner, corpus, names, named)
             result = results.ImpactResultRecord(
                 sequences=runner.cost.sequences,
                 seconds=round(runner.cost.seconds, 1),
                 failed=failed,
-                tasks=[about for _, (_, about) in found],
+                tasks=[about for _, _, about in found],
             )
             finished = held.record.model_copy(update={"result": result})
             for name, columns in results.TABLES.items():
-                folder.write_table(name, pl.DataFrame(rows[name.removesuffix(".parquet")], columns))
+                folder.write_table(name, pl.DataFrame(rows[Path(name).stem], columns))
             folder.write_text("impact.md", statistics.impact_markdown(finished, rows))
             held.finish(finished)
             for path in out.glob(f"{_vectors.VECTORS}*.npz"):  # the shards contain all outcomes
@@ -191,7 +207,7 @@ def _tokens(
     tokens: TokenSource | None,
     exclude: Iterable[int | str],
     settings: ImpactSettings,
-) -> tuple[list[Token], list[Token], dict[int, str]]:
+) -> list[TokenRecord]:
     known = categorize(encoder.tokenizer)
     if tokens is not None:
         wanted = token_ids(known, tokens)
@@ -207,18 +223,12 @@ def _tokens(
         barred.update(token_ids(known, excluded))
     barred |= {token.id for token in known.available if not encoder.fits((token.id,))}
     benign = match_apart(known, [token.id for token in sticky], barred, settings.benign, settings.seed)
-    return sticky, benign, dict(zip(known.ids, known.tokens, strict=True))
-
-
-def _token_records(
-    sticky: Sequence[Token], benign: Sequence[Token], names: dict[int, str], named: Sequence[int]
-) -> list[TokenRecord]:
-    listed: list[tuple[Token, str, int | None]] = [
-        (token, statistics.NAMED if token.id in named else "sticky", None) for token in sticky
-    ]
+    verdicts = set() if run is None else set(run.sticky["token_id"])
+    kinds = ["sticky" if token.id in verdicts else statistics.NAMED for token in sticky]
     # The first match of every measured token comes first, then the second.
-    matches = [sticky[place % len(sticky)].id for place in range(len(benign))]
-    listed += [(token, "benign", match) for token, match in zip(benign, matches, strict=True)]
+    matches = [None] * len(sticky) + [sticky[place % len(sticky)].id for place in range(len(benign))]
+    listed = zip([*sticky, *benign], kinds + ["benign"] * len(benign), matches, strict=True)
+    names = dict(zip(known.ids, known.tokens, strict=True))
     return [
         TokenRecord(token_id=token.id, token=names[token.id], text=token.text, kind=kind, matched_to=match)
         for token, kind, match in listed
@@ -226,21 +236,17 @@ def _token_records(
 
 
 def _run_tasks(
-    tasks: Sequence[AnyTask],
-    encoder: protocol.WordEncoder,
-    settings: ImpactSettings,
-    conditions: Sequence[Condition],
-    runner: _vectors.GroupRunner,
-    *,
-    alone: bool,
-) -> tuple[list[tuple[AnyTask, _vectors.TaskOutcomes]], dict[str, str]]:
-    found: list[tuple[AnyTask, _vectors.TaskOutcomes]] = []
+    tasks: Sequence[AnyTask], runner: _vectors.Runner, *, alone: bool
+) -> tuple[list[_Found], dict[str, str]]:
+    """Return what tasks have found, and why others could not be run; ``alone`` if nothing else is."""
+    found: list[_Found] = []
     failed: dict[str, str] = {}
     for task in tasks:
         if not isinstance(task, MtebTask):
-            found.append((task, _vectors.run_task(encoder, settings, conditions, runner, task)))
+            found.append((task, *_vectors.run_task(runner, task)))
             continue
-        reading = protocol.require_ids(encoder, "an MTEB task", "use a task from files")
+        reading = protocol.require_ids(runner.encoder, "an MTEB task", "use a task from files")
+        settings, conditions = runner.settings, runner.conditions
         room = statistics.needed_room(reading, conditions, settings.copies, Insertion.TEXT)
         work = _MtebWork(_vectors.shard_stage(task.name), task, settings, room)
         make_work, columns = (lambda work=work: (work, ShardCost(0, 0))), (*task.columns, _TEXTS, _CUT)
@@ -250,29 +256,10 @@ def _run_tasks(
             failed[task.name] = str(error)
             continue
         texts, cut = rows[-1, -1, -2:].astype(int).tolist()
-        found.append((task, (rows[:, :, :-2], _vectors.task_record(task, texts, texts, cut))))
+        found.append((task, rows[:, :, :-2], _vectors.task_record(task, texts, texts, cut)))
     if failed and not found and alone:
         raise InputError(f"no task could be run ({', '.join(failed)}): {next(iter(failed.values()))}")
     return found, failed
-
-
-def _rows_of_tasks(
-    found: Sequence[tuple[AnyTask, _vectors.TaskOutcomes]],
-    conditions: Sequence[Condition],
-    settings: ImpactSettings,
-    names: dict[int, str],
-    named: Sequence[int],
-) -> dict[str, statistics.Rows]:
-    rows: dict[str, statistics.Rows] = {name.removesuffix(".parquet"): [] for name in results.TABLES}
-    for task, (outcomes, _) in found:
-        measured = statistics.task_rows(task, outcomes, conditions, settings, names, named)
-        for name, own in measured.items():
-            rows[name] += own
-    # Only the main metrics count as tests.
-    p_values = [row["p_value"] if row["main"] else None for row in rows["effects"]]
-    for row, q_value in zip(rows["effects"], statistics.corrected(p_values), strict=True):
-        row["q_value"] = q_value
-    return rows
 
 
 class EditingEncoder:

@@ -36,9 +36,6 @@ SHARD_PROBES = 8192
 UNIT = "unit"
 VECTORS = "vectors-"  # begins the names of files with vectors of a measurement that is not finished
 
-# Outcomes of a task under all conditions, shape (conditions, units, columns), and its record.
-TaskOutcomes: TypeAlias = tuple[NDArray[np.float64], TaskRecord]
-
 
 @dataclass(frozen=True)
 class CleanVectors:
@@ -95,7 +92,10 @@ class GroupWork:
 
 
 @dataclass(frozen=True)
-class GroupRunner:
+class Runner:
+    encoder: WordEncoder
+    settings: ImpactSettings
+    conditions: Sequence[Condition]
     engine: engines.Engine
     folder: ResultFolder
     progress: engines.ProgressCallback
@@ -179,17 +179,13 @@ def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
     ]
 
 
-def run_task(
-    encoder: WordEncoder,
-    settings: ImpactSettings,
-    conditions: Sequence[Condition],
-    runner: GroupRunner,
-    task: Task,
-) -> TaskOutcomes:
+def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecord]:
+    """Return the outcomes under all conditions, shape (conditions, units, columns), and the record."""
+    settings, conditions = runner.settings, runner.conditions
     edited, name, insertion = task.edited(settings.side), shard_stage(task.name), settings.insertion
-    room = needed_room(encoder, conditions, settings.copies, insertion)
+    room = needed_room(runner.encoder, conditions, settings.copies, insertion)
     carriers = {
-        role: prepare(encoder, texts, room if role in edited else 0, insertion, task.name)
+        role: prepare(runner.encoder, texts, room if role in edited else 0, insertion, task.name)
         for role, texts in task.texts.items()
     }
     everything = [carrier for each in carriers.values() for carrier in each]
@@ -204,16 +200,8 @@ def run_task(
 
 
 def task_record(task: Scored, texts: int, edited: int, cut: int) -> TaskRecord:
-    return TaskRecord(
-        name=task.name,
-        layout=task.layout,
-        unit=task.unit,
-        units=task.units,
-        texts=texts,
-        edited=edited,
-        cut=cut,
-        metrics=list(task.metrics),
-    )
+    about: dict[str, Any] = {name: getattr(task, name) for name in ("name", "layout", "unit", "units")}
+    return TaskRecord(texts=texts, edited=edited, cut=cut, metrics=list(task.metrics), **about)
 
 
 def shard_stage(name: str) -> str:
@@ -315,15 +303,11 @@ class _IntrusionWork(GroupWork):
 
 
 def run_intrusion(
-    encoder: WordEncoder,
-    settings: ImpactSettings,
-    corpus: SearchCorpus,
-    conditions: Sequence[Condition],
-    names: Mapping[int, str],
-    named: Collection[int],
-    runner: GroupRunner,
+    runner: Runner, corpus: SearchCorpus, names: Mapping[int, str], named: Collection[int]
 ) -> dict[str, Rows]:
-    conditions = [each for each in conditions if len(each.tokens) == 1 and each.repetition == 0]
+    """Put copies of each single token into random documents; return the rows of both tables."""
+    encoder, settings = runner.encoder, runner.settings
+    conditions = [each for each in runner.conditions if len(each.tokens) == 1 and each.repetition == 0]
     tokens = [each.tokens[0] for each in conditions]
     insertion, name = settings.insertion, f"intrusion-{shard_stage(corpus.name)}"
     drawn = np.random.default_rng([settings.seed, len(corpus.documents)]).permutation(len(corpus.documents))
