@@ -191,14 +191,6 @@ def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
     }
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"model": 3}', '{"model": {}}'])
-def test_a_damaged_file_is_named(content, tmp_path):
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(RepairError, match=r"tokenizer\.json"):
-        edited_tokenizer(tmp_path, ModelEdit(unreachable=(0,)))
-    assert edited_tokenizer(tmp_path, ModelEdit()) == {}  # nothing to do reads nothing
-
-
 def test_a_tokenizer_in_python_is_refused(tmp_path):
     folder = architectures.byt5(tmp_path / "byt5")
     with pytest.raises(RepairError, match="a ByT5Tokenizer, written in Python: only fast"):

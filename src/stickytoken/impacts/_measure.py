@@ -153,15 +153,7 @@ def impact(
         with chosen_engine(engine, reading) as opened:
             runner = _vectors.Runner(reading, settings, conditions, opened, folder, progress)
             found, failed = _run_tasks(loaded, runner, alone=corpus is None)
-            rows: dict[str, statistics.Rows] = {Path(name).stem: [] for name in results.TABLES}
-            for task, outcomes, _ in found:
-                measured = statistics.task_rows(task, outcomes, conditions, settings, names, named)
-                for table, own in measured.items():
-                    rows[table] += own
-            # Only the main metrics count as tests.
-            p_values = [row["p_value"] if row["main"] else None for row in rows["effects"]]
-            for row, q_value in zip(rows["effects"], statistics.corrected(p_values), strict=True):
-                row["q_value"] = q_value
+            rows = _rows(found, runner, names, named)
             if corpus is not None:
                 rows |= _vectors.run_intrusion(runner, corpus, names, named)
             result = results.ImpactResultRecord(
@@ -260,6 +252,21 @@ def _run_tasks(
     if failed and not found and alone:
         raise InputError(f"no task could be run ({', '.join(failed)}): {next(iter(failed.values()))}")
     return found, failed
+
+
+def _rows(
+    found: Sequence[_Found], runner: _vectors.Runner, names: dict[int, str], named: Sequence[int]
+) -> dict[str, statistics.Rows]:
+    rows: dict[str, statistics.Rows] = {Path(name).stem: [] for name in results.TABLES}
+    for task, outcomes, _ in found:
+        measured = statistics.task_rows(task, outcomes, runner.conditions, runner.settings, names, named)
+        for table, own in measured.items():
+            rows[table] += own
+    # Only the main metrics count as tests.
+    p_values = [row["p_value"] if row["main"] else None for row in rows["effects"]]
+    for row, q_value in zip(rows["effects"], statistics.corrected(p_values), strict=True):
+        row["q_value"] = q_value
+    return rows
 
 
 class EditingEncoder:

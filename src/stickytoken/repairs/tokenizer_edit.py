@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.encoders.loading.resolution import tokenizer_folder
-from stickytoken.errors import ModelError, RepairError
+from stickytoken.errors import RepairError
 from stickytoken.repairs import _pipeline
 from stickytoken.repairs._pipeline import entries_of, shown_entry
 
@@ -72,20 +72,11 @@ class Pipeline:
 def read_pipeline(model: Path) -> Pipeline:
     from tokenizers import Tokenizer
 
-    try:
-        folder = tokenizer_folder(model, str(model))
-    except (ModelError, OSError) as error:
-        raise RepairError(f"{model} cannot be repaired: {error}") from error
+    folder = tokenizer_folder(model, str(model))
     path = folder / _TOKENIZER_FILE
-    stored = read_object(path) if path.is_file() else None
-    if stored is not None and not isinstance(stored.get("model"), dict):
-        raise RepairError(f"{path} is not the file of a tokenizer")
-    if stored is not None and not any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json")):
-        try:
-            loaded = json.loads(Tokenizer.from_file(str(path)).to_str())
-        except Exception as error:  # tokenizers raises nothing narrower
-            raise RepairError(f"{path} is not a tokenizer: {_short(error)}") from error
-        return Pipeline(folder, stored, loaded, None)
+    stored = read_object(path) or None
+    if stored and not any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json")):
+        return Pipeline(folder, stored, json.loads(Tokenizer.from_file(str(path)).to_str()), None)
     tokenizer = _transformers_tokenizer(folder)
     return Pipeline(folder, stored, json.loads(tokenizer.backend_tokenizer.to_str()), tokenizer)
 
@@ -97,7 +88,8 @@ def _transformers_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # anything may be wrong with the files, and each class says it in its own way
-        raise RepairError(f"the tokenizer in {folder} cannot be loaded: {_short(error)}") from error
+        reason = " ".join(str(error).split())[:_SHOWN_REASON] or type(error).__name__
+        raise RepairError(f"the tokenizer in {folder} cannot be loaded: {reason}") from error
     if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         raise RepairError(
             f"the tokenizer in {folder} is a {type(tokenizer).__name__}, written in Python: only fast "
@@ -116,19 +108,8 @@ def _loaded_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise RepairError(f"{path} cannot be read: {_short(error)}") from error
-    if not isinstance(value, dict):
-        raise RepairError(f"{path} is not a JSON object")
-    return value
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:_SHOWN_REASON] or type(error).__name__
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found
 
 
 # The edit.
@@ -353,7 +334,4 @@ def _renamed_pieces(content: bytes, names: Mapping[str, str]) -> bytes | None:
 
 
 def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes() if path.is_file() else None
-    except OSError as error:
-        raise RepairError(f"{path} cannot be read: {error.strerror or error}") from error
+    return path.read_bytes() if path.is_file() else None
