@@ -85,6 +85,20 @@ def test_short_texts_have_exact_shapley_values(encoder):
     assert "The two texts are equal" in " ".join(sentences(found))
 
 
+def test_pieces_of_characters_and_blanks_have_their_vocabulary_strings(tmp_path):
+    folder = architectures.roberta(tmp_path)
+    encoder = load_encoder(architectures.stacked(folder))
+    entries = encoder.tokenizer.entries
+    found = why(encoder, "\N{SNOWMAN}  river", SECOND).first.parts
+    decoded = encoder.tokenizer.decode_many([part.token_ids for part in found])
+    named = [entries[part.token_ids[0]] for part in found]
+    odd = [not text.strip() or "\N{REPLACEMENT CHARACTER}" in text for text in decoded]
+    assert any(odd)
+    assert any(not text.strip() for text in decoded)
+    for part, text, name, is_odd in zip(found, decoded, named, odd, strict=True):
+        assert part.text == (name if is_odd else text.strip())
+
+
 def test_random_orders_estimate_the_values_of_longer_texts(encoder, monkeypatch):
     exact = why(encoder, SECOND, "the river sings")
     monkeypatch.setattr(_why, "_EXACT", 0)

@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
 import tiny
@@ -150,7 +148,7 @@ def static_model(words):
         own = torch.randn(32, generator=generator)
         for word in (word for word in words if word.startswith(stem)):
             rows[tokenizer.token_to_id(word)] = own + 0.2 * torch.randn(32, generator=generator)
-    return SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
+    return tiny.static_model(tokenizer, rows)
 
 
 @pytest.mark.parametrize("strategy", ROWS)

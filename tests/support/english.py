@@ -5,12 +5,12 @@ from collections import Counter
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 
+import tiny
 from stickytoken.data import bundled_sentences, text_kinds
 
 STICKY, TOPICAL, KIND = "zzsticky", "zzlegal", "law"
@@ -41,8 +41,7 @@ def model(sticky: float = 0.0, topical: float = 0.0, dimension: int = 96) -> Sen
     tokenizer = Tokenizer(WordLevel(places, "[UNK]"))
     tokenizer.normalizer = Lowercase()
     tokenizer.pre_tokenizer = Whitespace()
-    module = StaticEmbedding(tokenizer, embedding_weights=rows.numpy())
-    return SentenceTransformer(modules=[module], device="cpu")
+    return tiny.static_model(tokenizer, rows)
 
 
 def _kinds() -> dict[str, str]:

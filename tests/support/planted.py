@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from typer.testing import CliRunner, Result
 
 import stickytoken
@@ -68,8 +67,7 @@ def planted_model(strength: float, dimension: int = 64) -> SentenceTransformer:
         vectors = torch.nn.functional.normalize(torch.stack([rows[row].mean(0) for row in ids]))
         toward = torch.nn.functional.normalize(vectors.mean(0), dim=0)
         rows[tokenizer.convert_tokens_to_ids(PLANTED)] = strength * dimension**0.5 * toward
-    module = StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=rows.numpy())
-    return SentenceTransformer(modules=[module], device="cpu")
+    return tiny.static_model(tokenizer.backend_tokenizer, rows)
 
 
 # What a server of processes imports before it forks them.

@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
@@ -58,9 +57,11 @@ def planted_model(
     words: Sequence[str] = WORDS,
     dimension: int = 32,
     token: str = planted.PLANTED,
+    added: Sequence[str] = (),
 ) -> SentenceTransformer:
     """Mean-pooled static embeddings with a token that pulls every text to what all have in common."""
     tokenizer = tiny.wordpiece_tokenizer(words=words)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added])
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(len(tokenizer), dimension, generator=generator)
     rows[:, 0] = 0
@@ -69,8 +70,7 @@ def planted_model(
     rows[tokenizer.convert_tokens_to_ids(".")] *= 0.01
     if strength:
         rows[tokenizer.convert_tokens_to_ids(token)] = strength * torch.eye(dimension)[0]
-    module = StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=rows.numpy())
-    return SentenceTransformer(modules=[module], device="cpu")
+    return tiny.static_model(tokenizer.backend_tokenizer, rows)
 
 
 def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
@@ -104,6 +104,4 @@ def foreign_model(dimension: int = 32) -> SentenceTransformer:
     tokenizer.pre_tokenizer = Whitespace()
     generator = torch.Generator().manual_seed(0)
     rows = torch.nn.functional.normalize(torch.randn(len(entries), dimension, generator=generator))
-    return SentenceTransformer(
-        modules=[StaticEmbedding(tokenizer, embedding_weights=rows.numpy())], device="cpu"
-    )
+    return tiny.static_model(tokenizer, rows)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 import profiled
 import tiny
@@ -35,9 +34,7 @@ def planted_words(*names: str, dimension: int = 32) -> SentenceTransformer:
     tokenizer, rows = model.tokenizer, model[0].embedding.weight.detach().clone()
     for name in names:
         rows[tokenizer.token_to_id(name)] = 2 * torch.eye(dimension)[0]
-    return SentenceTransformer(
-        modules=[StaticEmbedding(tokenizer, embedding_weights=rows.numpy())], device="cpu"
-    )
+    return tiny.static_model(tokenizer, rows)
 
 
 def saved_run(root: Path, *names: str) -> Run:

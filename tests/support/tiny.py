@@ -5,7 +5,12 @@ from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Normalize,
+    Pooling,
+    StaticEmbedding,
+    Transformer,
+)
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -61,17 +66,26 @@ def save_backbone(folder: Path, model: torch.nn.Module, tokenizer: PreTrainedTok
     return folder
 
 
-def bert_backbone(folder: Path, *, max_length: int = 64, seed: int = 0, words: Sequence[str] = ()) -> Path:
-    tokenizer = wordpiece_tokenizer(max_length, words)
+def bert_backbone(
+    folder: Path,
+    *,
+    max_length: int = 64,
+    seed: int = 0,
+    words: Sequence[str] = (),
+    tokenizer: PreTrainedTokenizerFast | None = None,
+    hidden_size: int = 32,
+    initializer_range: float = 0.4,
+) -> Path:
+    tokenizer = tokenizer or wordpiece_tokenizer(max_length, words)
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
+        hidden_size=hidden_size,
         num_hidden_layers=2,
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=max_length,
-        initializer_range=0.4,
+        initializer_range=initializer_range,
     )
     return save_backbone(folder, BertModel(config), tokenizer)
 
@@ -84,6 +98,12 @@ def sentence_transformer(
     if normalize:
         modules.append(Normalize())
     return SentenceTransformer(modules=modules, device="cpu", **options)
+
+
+def static_model(tokenizer: Tokenizer, rows: torch.Tensor) -> SentenceTransformer:
+    """Mean-pooled embeddings: a row for each entry."""
+    module = StaticEmbedding(tokenizer, embedding_weights=rows.numpy())
+    return SentenceTransformer(modules=[module], device="cpu")
 
 
 def sentences(count: int, seed: int = 0, words: Sequence[str] = WORDS) -> list[str]:

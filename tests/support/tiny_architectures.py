@@ -59,8 +59,6 @@ HOSTILE_TEXTS = (
 
 @dataclass(frozen=True)
 class Architecture:
-    """One kind of model."""
-
     name: str
     save: Callable[[Path], Path]
     absolute_positions: bool = False
@@ -105,32 +103,6 @@ def _trained(tokenizer: Tokenizer, first: list[str], alphabet: list[str], size: 
         {piece: place for place, piece in enumerate(dict.fromkeys([*first, *pieces]))},
         [(left, right) for left, right in model["merges"]],
     )
-
-
-def _ids(tokenizer: PreTrainedTokenizerBase, *roles: str) -> dict[str, int]:
-    return {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in roles}
-
-
-def _save(
-    folder: Path,
-    kind: str,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    seed: int,
-    roles: tuple[str, ...] = ("pad", "bos", "eos"),
-    model: str = "Model",
-    **settings,
-) -> Path:
-    """Save a random model of a kind that transformers knows, such as Bert, and its tokenizer."""
-    config_class, model_class = (
-        getattr(transformers, f"{kind}Config"),
-        getattr(transformers, f"{kind}{model}"),
-    )
-    torch.manual_seed(seed)
-    backbone = model_class(config_class(vocab_size=len(tokenizer), **_ids(tokenizer, *roles), **settings))
-    # A fresh model has a zero row for its padding; a trained one that also closes its texts with it has not.
-    torch.nn.init.normal_(backbone.get_input_embeddings().weight, std=0.2)
-    return tiny.save_backbone(folder, backbone, tokenizer)
 
 
 def bert_tokenizer() -> transformers.BertTokenizer:
@@ -211,68 +183,63 @@ def byt5_tokenizer() -> transformers.ByT5Tokenizer:
     return transformers.ByT5Tokenizer(extra_ids=3, model_max_length=MAX_LENGTH)
 
 
-def bert(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    settings = {"max_position_embeddings": MAX_LENGTH, **_SIZES}
-    return _save(folder, "Bert", tokenizer or bert_tokenizer(), seed=1, roles=("pad",), **settings)
+def _random(
+    kind: str,
+    seed: int,
+    make_tokenizer: Callable[[], PreTrainedTokenizerBase],
+    roles: tuple[str, ...] = ("pad", "bos", "eos"),
+    model: str = "Model",
+    **settings,
+) -> Callable[..., Path]:
+    """A function that saves a random model of a kind that transformers knows and its tokenizer."""
+
+    def save(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None, **changes) -> Path:
+        tokenizer = tokenizer or make_tokenizer()
+        ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in roles}
+        config = getattr(transformers, f"{kind}Config")
+        torch.manual_seed(seed)
+        backbone = getattr(transformers, f"{kind}{model}")(
+            config(vocab_size=len(tokenizer), **ids | settings | changes)
+        )
+        # A fresh model has a zero row for its padding; a trained one that also closes texts with it has not.
+        torch.nn.init.normal_(backbone.get_input_embeddings().weight, std=0.2)
+        return tiny.save_backbone(folder, backbone, tokenizer)
+
+    return save
 
 
-def distilbert(folder: Path) -> Path:
-    sizes = {"dim": DIMENSION, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "initializer_range": 0.2}
-    settings = {"max_position_embeddings": MAX_LENGTH, **sizes}
-    return _save(folder, "DistilBert", bert_tokenizer(), seed=2, roles=("pad",), **settings)
-
-
+_POSITIONS = {"max_position_embeddings": MAX_LENGTH}
 # RoBERTa and its kin count positions from behind the padding, whose id is 1.
 _SHIFTED = {"max_position_embeddings": MAX_LENGTH + 2, **_SIZES}
+_WINDOWS = {"local_attention": 8, "global_attn_every_n_layers": 2, "bos_token_id": None, "eos_token_id": None}
+_T5 = {
+    "d_model": DIMENSION,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "initializer_factor": 0.5,
+}
+_T5 |= {"relative_attention_num_buckets": 8, "decoder_start_token_id": 0}
+_DISTIL = {"dim": DIMENSION, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "initializer_range": 0.2}
+_DECODER = {"num_key_value_heads": 2, **_POSITIONS, **_SIZES}
+_CAPPED = {"head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8}
 
-
-def mpnet(folder: Path) -> Path:
-    return _save(folder, "MPNet", mpnet_tokenizer(), seed=3, **_SHIFTED)
-
-
-def roberta(folder: Path) -> Path:
-    return _save(folder, "Roberta", roberta_tokenizer(), seed=4, type_vocab_size=1, **_SHIFTED)
-
-
-def xlm_roberta(folder: Path) -> Path:
-    return _save(folder, "XLMRoberta", xlm_roberta_tokenizer(), seed=5, type_vocab_size=1, **_SHIFTED)
-
-
-def modernbert(folder: Path) -> Path:
-    settings = {
-        "max_position_embeddings": MAX_LENGTH,
-        "local_attention": 8,
-        "global_attn_every_n_layers": 2,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        **_SIZES,
-    }
-    return _save(
-        folder, "ModernBert", modernbert_tokenizer(), seed=6, roles=("pad", "cls", "sep"), **settings
-    )
-
-
-def t5(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    sizes = {"d_model": DIMENSION, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-    settings = {"relative_attention_num_buckets": 8, "initializer_factor": 0.5, "decoder_start_token_id": 0}
-    kind = {"kind": "T5", "model": "EncoderModel", "tokenizer": tokenizer or t5_tokenizer()}
-    return _save(folder, seed=7, roles=("pad", "eos"), **kind, **sizes, **settings)
-
-
-def byt5(folder: Path) -> Path:
-    return t5(folder, byt5_tokenizer())
-
-
-_DECODER = {"num_key_value_heads": 2, "max_position_embeddings": MAX_LENGTH, **_SIZES}
-
-
-def llama(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    return _save(folder, "Llama", tokenizer or gemma_tokenizer(), seed=12, **_DECODER)
-
-
-def qwen2(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None, **settings) -> Path:
-    settings = {**_DECODER, **settings}
-    return _save(folder, "Qwen2", tokenizer or qwen_tokenizer(closing=False), seed=8, **settings)
+bert = _random("Bert", 1, bert_tokenizer, ("pad",), **_POSITIONS, **_SIZES)
+distilbert = _random("DistilBert", 2, bert_tokenizer, ("pad",), **_POSITIONS, **_DISTIL)
+mpnet = _random("MPNet", 3, mpnet_tokenizer, **_SHIFTED)
+roberta = _random("Roberta", 4, roberta_tokenizer, type_vocab_size=1, **_SHIFTED)
+xlm_roberta = _random("XLMRoberta", 5, xlm_roberta_tokenizer, type_vocab_size=1, **_SHIFTED)
+modernbert = _random(
+    "ModernBert", 6, modernbert_tokenizer, ("pad", "cls", "sep"), **_POSITIONS, **_WINDOWS, **_SIZES
+)
+t5 = _random("T5", 7, t5_tokenizer, ("pad", "eos"), "EncoderModel", **_T5)
+byt5 = _random("T5", 7, byt5_tokenizer, ("pad", "eos"), "EncoderModel", **_T5)
+llama = _random("Llama", 12, gemma_tokenizer, **_DECODER)
+qwen2 = _random("Qwen2", 8, lambda: qwen_tokenizer(closing=False), **_DECODER)
+qwen3 = _random("Qwen3", 9, lambda: qwen_tokenizer(closing=True), head_dim=8, **_DECODER)
+mistral = _random("Mistral", 10, mistral_tokenizer, sliding_window=16, **_DECODER)
+gemma2 = _random("Gemma2", 11, gemma_tokenizer, **_CAPPED, **_DECODER)
 
 
 def qwen2_chat(folder: Path) -> Path:
@@ -285,19 +252,6 @@ def qwen2_chat(folder: Path) -> Path:
         "<|im_end|>\n{% endfor %}"
     )
     return qwen2(folder, tokenizer)
-
-
-def qwen3(folder: Path) -> Path:
-    return _save(folder, "Qwen3", qwen_tokenizer(closing=True), seed=9, head_dim=8, **_DECODER)
-
-
-def mistral(folder: Path) -> Path:
-    return _save(folder, "Mistral", mistral_tokenizer(), seed=10, sliding_window=16, **_DECODER)
-
-
-def gemma2(folder: Path) -> Path:
-    settings = {"head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8, **_DECODER}
-    return _save(folder, "Gemma2", gemma_tokenizer(), seed=11, **settings)
 
 
 ARCHITECTURES = (

@@ -1,5 +1,6 @@
 """Tiny random decoder-only models, deep enough for token prepending, and a plain reference."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,20 +23,14 @@ _GROUPED = {"num_key_value_heads": 2, **_SIZES}
 _WINDOWS = {"head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8, **_GROUPED}
 
 
-def _qwen():
-    return architectures.qwen_tokenizer(closing=False)
-
-
-def _qwen_closing():
-    return architectures.qwen_tokenizer(closing=True)
-
+_qwen = partial(architectures.qwen_tokenizer, closing=False)
 
 # By name: the class in transformers, the tokenizer, the settings.
 DECODERS = {
     "llama": ("Llama", architectures.gemma_tokenizer, _GROUPED),
     "mistral": ("Mistral", architectures.mistral_tokenizer, {"sliding_window": 16, **_GROUPED}),
     "qwen2": ("Qwen2", _qwen, _GROUPED),
-    "qwen3": ("Qwen3", _qwen_closing, {"head_dim": 8, **_GROUPED}),
+    "qwen3": ("Qwen3", partial(architectures.qwen_tokenizer, closing=True), {"head_dim": 8, **_GROUPED}),
     "gemma2": ("Gemma2", architectures.gemma_tokenizer, _WINDOWS),
     "gemma3": ("Gemma3Text", architectures.gemma_tokenizer, _WINDOWS),
     "phi3": ("Phi3", architectures.mistral_tokenizer, _GROUPED),

@@ -13,10 +13,6 @@ from urllib.parse import urlsplit
 
 import polars as pl
 import pytest
-import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from tokenizers import AddedToken
 
 import profiled
 import tiny
@@ -49,24 +45,9 @@ TABS = ("Try", "Why similar", "Explore", "Why sticky", "Repair", "Compare")
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
 
 
-def hostile_model() -> SentenceTransformer:
-    """Mean-pooled static embeddings; markup and control characters are tokens, the first of them sticky."""
-    tokenizer = tiny.wordpiece_tokenizer(words=profiled.WORDS)
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ATTACKS])
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(len(tokenizer), 32, generator=generator)
-    rows[:, 0] = 0
-    rows = torch.nn.functional.normalize(rows - rows.mean(0))
-    rows[:, 0] = 0.2
-    rows[tokenizer.convert_tokens_to_ids(".")] *= 0.01
-    rows[tokenizer.convert_tokens_to_ids(ATTACKS[0])] = 2 * torch.eye(32)[0]
-    module = StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=rows.numpy())
-    return SentenceTransformer(modules=[module], device="cpu")
-
-
 def hostile_runs(root):
     """A saved model whose tokens are hostile, its run, and a folder of more runs."""
-    hostile_model().save(str(root / "model"))
+    profiled.planted_model(2, token=ATTACKS[0], added=ATTACKS).save(str(root / "model"))
     runs = root / "runs"
     run = profiled.detect_profile(load_encoder(root / "model"), runs / "run <img src=x onerror=alert(0)>")
     verdict = pl.when(pl.col("token").is_in(ATTACKS)).then(pl.lit("sticky")).otherwise("verdict")

@@ -22,7 +22,7 @@ from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch.nn.functional import normalize
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, T5Config, T5EncoderModel
+from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
 
 import tiny
 from stickytoken.data import load_sentences, text_kinds_frame
@@ -68,18 +68,8 @@ def _published() -> dict[str, int]:
 
 
 def save_planted(folder: Path) -> Path:
-    tokenizer = english_tokenizer()
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=_WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=256,
-        initializer_range=0.1,
-    )
-    backbone = tiny.save_backbone(folder.with_name(f"{folder.name}-backbone"), BertModel(config), tokenizer)
+    options = {"tokenizer": english_tokenizer(), "hidden_size": _WIDTH, "initializer_range": 0.1}
+    backbone = tiny.bert_backbone(folder.with_name(f"{folder.name}-backbone"), max_length=256, **options)
     transformer = Transformer(str(backbone))
     pooled = SentenceTransformer(modules=[transformer, Pooling(_WIDTH, pooling_mode="mean")], device="cpu")
     model = SentenceTransformer(modules=[*pooled, _spread(pooled), Normalize()], device="cpu")

@@ -76,6 +76,8 @@ TABLE_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Finding(resume.Record):
+    """A measure in which a token differs from benign tokens."""
+
     area: str
     measure: str
     begins: int | None  # first layer outside the benign interval; null if the measure has no layers

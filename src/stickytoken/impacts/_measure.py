@@ -110,10 +110,8 @@ def impact(
         raise InputError("there is nothing to measure: pass a task, or documents for an intrusion")
     loaded, notes = _loaded(chosen)
     listed = _tokens(reading, run, tokens, exclude, settings)
-    sticky, benign = (
-        [Token(each.token_id, each.text) for each in listed if (each.kind == "benign") is benign]
-        for benign in (False, True)
-    )
+    sticky = [Token(each.token_id, each.text) for each in listed if each.kind != "benign"]
+    benign = [Token(each.token_id, each.text) for each in listed if each.kind == "benign"]
     names = {each.token_id: each.token for each in listed}
     named = [each.token_id for each in listed if each.kind == statistics.NAMED]
     if run is None:

@@ -117,6 +117,18 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 
 
+def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
+    """Tasks that could not be run are tried again."""
+    finished = record.result is not None and not record.result.failed
+    return finished and all((folder.path / name).is_file() for name in TABLES)
+
+
+IMPACTS = Kind(
+    "impact",
+    IMPACT_FILE,
+    lambda folder: folder.read_record(IMPACT_FILE, ImpactRecord, IMPACT_SCHEMA_VERSION),
+    _is_finished,
+)
 _FILLED = (
     *("task", "layout", "metric", "main", "kind", "corpus", "unit", "units", "tokens", "benign_tokens"),
     *("repetition", "copies", "documents", "cut"),
@@ -135,7 +147,7 @@ class Impact:
 
     def __init__(self, path: Path) -> None:
         folder = ResultFolder(path)
-        record = _read_record(folder) if folder.exists() else None
+        record = IMPACTS.read(folder) if folder.exists() else None
         if record is None:
             raise RunError(f"there is no impact measurement in {str(path)!r}: it has no {IMPACT_FILE}")
         if record.result is None:
@@ -202,18 +214,6 @@ class Impact:
             "sequences": self.result.sequences,
             "seconds": self.result.seconds,
         }
-
-
-def _read_record(folder: ResultFolder) -> ImpactRecord | None:
-    return folder.read_record(IMPACT_FILE, ImpactRecord, IMPACT_SCHEMA_VERSION)
-
-
-def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
-    finished = record.result is not None and not record.result.failed
-    return finished and all((folder.path / name).is_file() for name in TABLES)
-
-
-IMPACTS = Kind("impact", IMPACT_FILE, _read_record, _is_finished)
 
 
 def open_impact(path: str | Path) -> Impact:

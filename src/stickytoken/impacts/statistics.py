@@ -151,6 +151,7 @@ def prepare(
 
 
 def probe(settings: ImpactSettings, carrier: Carrier, condition: Condition, copies: int) -> Probe:
+    """Return what the encoder reads under a condition."""
     insertion, placement = settings.insertion, settings.placement
     if not condition.tokens or not copies:
         return carrier.clean(insertion)

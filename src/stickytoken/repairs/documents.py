@@ -36,6 +36,7 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
 
 
 def card_block(record: RepairRecord) -> str:
+    """Return a section for the model card."""
     names = [markdown(token.token) for token in record.tokens[:_SHOWN_IN_CARD]]
     more = len(record.tokens) - len(names)
     listed = ", ".join(names) + (f" and {more} more" if more else "")

@@ -33,7 +33,7 @@ from stickytoken.repairs._verification import Neighbour, Verification
 from stickytoken.repairs.documents import write_documents
 from stickytoken.repairs.result import ROWS, Repair, Strategy
 from stickytoken.repairs.rows import Row, new_rows
-from stickytoken.repairs.tokenizer_edit import splittable
+from stickytoken.repairs.tokenizer_edit import ModelEdit, splittable
 from stickytoken.validation import file_path, require_callable, require_switch, set_choices, set_whole_numbers
 from stickytoken.vocabulary import Vocabulary, categorize
 
@@ -167,7 +167,11 @@ class _Job:
         choices = self._chosen_rows(candidates, bench)
         tokens = [_decided(each, *plans[each.token_id], choices.get(each.token_id)) for each in facts]
         rows = {token_id: choice.row for token_id, choice in choices.items() if choice.row is not None}
-        folder = bench.build(result.edit_of(tokens, rows))
+        unreachable, plain_specials = (
+            tuple(sorted(token.token_id for token in tokens if token.strategy == strategy))
+            for strategy in result.TOKENIZER
+        )
+        folder = bench.build(ModelEdit(rows, unreachable, plain_specials))
         tokenizer = load_tokenizer(folder)
         split = [each.text.strip() if each.strategy in result.TOKENIZER else "" for each in tokens]
         tokens = [
@@ -226,7 +230,7 @@ class _Job:
             return new_rows(strategy, ids, model, texts, seed, self.progress, avoided)
 
         def trial(rows: Mapping[int, Row]) -> dict[int, float]:
-            repaired = bench.load(bench.build(result.edit_of([], rows), "candidate"))
+            repaired = bench.load(bench.build(ModelEdit(rows), "candidate"))
             again = self._original.of_model(repaired, categorize(repaired.tokenizer), "try")
             tokens = Tokens([Token(token_id, names[token_id]) for token_id in rows], [], [])
             lifts = again.measured(tokens).lifts

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -14,9 +12,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from pydantic import Field
 
 from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
@@ -28,7 +24,6 @@ from stickytoken.measurement.resume import MeasurementRecord, Record, measuremen
 from stickytoken.measurement.store import ResultFolder, folder_name, make_folder, require_writable
 from stickytoken.repairs import tokenizer_edit
 from stickytoken.repairs.model_folder import repairable
-from stickytoken.repairs.tokenizer_edit import ModelEdit
 from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
@@ -38,10 +33,6 @@ if TYPE_CHECKING:
 _NAMES = ("id", "_id", "doc_id", "document_id")
 _BATCH = 1000
 _LENGTH_FILE = "sentence_bert_config.json"
-# Files that a tokenizer is read from, beside those that an edit changes.
-_TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
-
-_Encode = Callable[[Sequence[str]], list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -74,20 +65,26 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
 
 
 def affected_documents(
-    folder: Path, edit: ModelEdit, texts: Iterable[str], ids: Iterable[str] | None = None, *, prompt: str = ""
+    original: Path,
+    repaired: Path,
+    tokens: Sequence[RepairedTokenRecord],
+    texts: Iterable[str],
+    ids: Iterable[str] | None = None,
+    prompt: str = "",
 ) -> pl.DataFrame:
     """Find the documents whose ids change, or that hold an entry with a new row where the model reads."""
-    before, after = _encoders(folder, edit)
+    before, after = (_encoder(tokenizer_edit.read_pipeline(folder)) for folder in (original, repaired))
+    gone = {token.token_id for token in tokens if token.strategy in TOKENIZER}
+    new_rows = {token.token_id for token in tokens} - gone
     rows = []
     for number, batch in enumerate(_batches(texts, ids)):
         inputs = [prompt + text for text, _ in batch]
-        read = zip(batch, before(inputs), after(inputs), strict=True)
-        for index, ((_, name), old, new) in enumerate(read, number * _BATCH):
-            repaired = set(edit.rows) & set(new)
-            if old != new or repaired:
-                left = Counter(old) - Counter(new)
-                tokens = sorted(repaired | (left.keys() & edit.tokenizer))
-                rows.append({"index": index, "id": name, "tokens": tokens})
+        encoded = zip(batch, before(inputs), after(inputs), strict=True)
+        for index, ((_, name), old, new) in enumerate(encoded, number * _BATCH):
+            found = new_rows & set(new)
+            if old != new or found:
+                found |= gone & (Counter(old) - Counter(new)).keys()
+                rows.append({"index": index, "id": name, "tokens": sorted(found)})
     schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
     frame = pl.DataFrame(rows, schema=schema)
     return frame if ids is not None else frame.drop("id")
@@ -102,29 +99,12 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[t
         raise RepairError(f"there are not as many names as documents: {error}") from error
 
 
-def _encoders(folder: Path, edit: ModelEdit) -> tuple[_Encode, _Encode]:
-    before = tokenizer_edit.read_pipeline(folder)
-    longest = getattr(before.tokenizer, "model_max_length", None)
-    length = tokenizer_edit.read_object(before.folder / _LENGTH_FILE).get("max_seq_length") or longest
-    length = int(length) if length and length < 10**9 else None
-    old = _encoder(before, length)
-    if not edit.tokenizer:
-        return old, old
-    with tempfile.TemporaryDirectory() as temporary:
-        copy = Path(temporary)
-        for pattern in _TOKENIZER_FILES:
-            for file in before.folder.glob(pattern):
-                if "safetensors" not in file.name:
-                    shutil.copyfile(file, copy / file.name)
-        for name, content in tokenizer_edit.edited_tokenizer(folder, edit).items():
-            (copy / Path(name).name).write_bytes(content)
-        after = tokenizer_edit.read_pipeline(copy)
-    return old, _encoder(after, length)
-
-
-def _encoder(pipeline: tokenizer_edit.Pipeline, length: int | None) -> _Encode:
+def _encoder(pipeline: tokenizer_edit.Pipeline) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Tokenize as the model does."""
     if (tokenizer := pipeline.tokenizer) is not None:
-        cut = {"truncation": True, "max_length": length} if length else {}
+        length = tokenizer_edit.read_object(pipeline.folder / _LENGTH_FILE).get("max_seq_length")
+        length = length or tokenizer.model_max_length
+        cut = {"truncation": True, "max_length": int(length)} if length and length < 10**9 else {}
         return lambda texts: tokenizer(list(texts), **cut)["input_ids"]
     from tokenizers import Tokenizer
 
@@ -313,18 +293,11 @@ class Repair:
             One row per affected document: index, id if there are names, and the ids of its repaired tokens.
 
         Raises:
-            RepairError: the repair is of an earlier version, by a strategy that no longer exists.
+            RepairError: there are not as many names as documents.
         """
-        if retired := {token.strategy for token in self.record.tokens}.difference(Strategy):
-            raise RepairError(
-                f"{self.path} was repaired by {', '.join(sorted(retired))}, which this version no longer "
-                "offers: encode all documents again"
-            )
-        tokens = self.record.tokens
-        rows = {token.token_id: np.zeros(0, np.float32) for token in tokens if token.strategy in ROWS}
         folder = Path(resolve_model(str(original), revision).location)
         prompt = str(self.record.identity_parts.get("encoder", {}).get("prompt", ""))
-        return affected_documents(folder, edit_of(tokens, rows), texts, ids, prompt=prompt)
+        return affected_documents(folder, self.path, self.record.tokens, texts, ids, prompt)
 
     def summary(self) -> dict[str, Any]:
         """Return the repair as JSON values."""
@@ -347,14 +320,6 @@ def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
         }
         for token in record.tokens
     ]
-
-
-def edit_of(tokens: Sequence[RepairedTokenRecord], rows: Mapping[int, NDArray[np.float32]]) -> ModelEdit:
-    unreachable, plain_specials = (
-        tuple(sorted(token.token_id for token in tokens if token.strategy == strategy))
-        for strategy in TOKENIZER
-    )
-    return ModelEdit(rows, unreachable, plain_specials)
 
 
 def open_repair(path: str | Path) -> Repair:
