@@ -15,6 +15,8 @@ import planted
 import profiled
 import tiny
 import tiny_architectures as architectures
+import tiny_decoders
+from prompted_loading import encoder_of, load_prompted, read
 from stickytoken import load_encoder, open_run
 from stickytoken.data.sentences import collect_sentences
 from stickytoken.errors import InputError, ModelError, RunError
@@ -27,6 +29,7 @@ from stickytoken.inspection import inspector_of
 SMALL = ExplainSettings(
     copies=4, carriers=6, benign=5, attribution_carriers=2, attribution_benign=3, steps=6, directions=20
 )
+TINY = replace(SMALL, carriers=4, benign=4, attribution_carriers=1, steps=4, directions=10)
 CORPUS = collect_sentences(tiny.sentences(40), "test")
 AREAS = {"attention", "hidden states", "pooling", "attribution", "embedding", "similarity"}
 
@@ -156,12 +159,37 @@ def test_other_architectures(name, placement, tmp_path):
     pooling = architecture.poolings[-1]
     model = architectures.stacked(architecture.save(tmp_path), pooling=pooling, dense=12, normalize=True)
     encoder = load_encoder(model, prompt="a bird: ")
-    settings = ExplainSettings(
-        copies=3, placement=placement, carriers=3, benign=3, attribution_carriers=1, steps=4, directions=8
-    )
-    found = explain(encoder, [encoder.tokenize(["river"])[0].ids[-1]], sentences=CORPUS, settings=settings)
+    token_id = encoder.tokenize(["river"])[0].ids[-1]
+    found = explain(encoder, [token_id], sentences=CORPUS, settings=replace(TINY, placement=placement))
     assert set(found.measures["area"]) == AREAS
     assert "prompt" in set(found.attribution["row_part"])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "span", "layer", "pooling"),
+    [
+        ("prompteol", (1, 3), 4, "lasttoken"),
+        ("echo", None, 4, "mean"),
+        pytest.param("metaeol", None, 1, "lasttoken of several prompts", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_planted_token_is_told_from_ordinary_ones(prompt, span, layer, pooling):
+    """The embedding of one word is long and lies along one dimension."""
+    encoder = encoder_of(read(prompt, span, layer), "llama")
+    token_id = encoder.tokenize(["a garden"])[0].ids[-1]
+    with torch.no_grad():
+        row = 50 * torch.eye(tiny_decoders.DIMENSION)[0]
+        encoder.prompted.decoder.embedding.weight[token_id] = row
+    found = explain(encoder, [token_id], sentences=CORPUS, settings=TINY)
+    assert set(found.measures["area"]) == AREAS
+    assert "embedding_norm" in {each.measure for each in found.tokens[0].findings}
+    assert found.pooling == pooling
+    layers = dict(found.measures.group_by("measure").agg("layer").iter_rows())
+    assert list(layers["attention_received"]) == list(range(1, layer + 1))
+    for pair in found.pairs.to_dicts():
+        carrier, anchor = encoder.encode([pair["carrier"], pair["anchor"]]).astype(float)
+        before = carrier @ anchor / np.linalg.norm(carrier) / np.linalg.norm(anchor)
+        assert pair["similarity_before"] == pytest.approx(before, abs=1e-5)
 
 
 def test_a_static_model_is_explained_without_attention():
@@ -311,3 +339,16 @@ def test_the_command_refuses_bad_input(bert_folder, small_run, tmp_path):
     folder = shutil.copytree(small_run.path, tmp_path / "run")
     planted.edit_record(folder, model=small_run.record.model.model_dump() | {"name": "./nowhere"})
     planted.refused("explain", folder, "river", *OPTIONS, saying="if it has moved, pass --model")
+
+
+@pytest.mark.slow
+def test_the_command_explains_tokens_of_a_prompted_run(tmp_path):
+    reading = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
+    encoder = load_prompted(tiny_decoders.saved_decoder(tmp_path / "model"), device="cpu", **reading)
+    corpus = collect_sentences(tiny.sentences(200), "test")
+    run = profiled.detect_profile(encoder, tmp_path / "run", sentences=corpus, sample=40)
+    asked = ["explain", run.path, run.tokens["token_id"][0], "--ids", "--device", "cpu", "--copies", 3]
+    small = ["--set", "carriers=3", "--set", "benign=3", "--set", "steps=3", "--format", "json"]
+    document = planted.document(planted.command(*asked, *small))
+    assert [each["token_id"] for each in document["tokens"]] == run.tokens["token_id"].to_list()[:1]
+    assert document["pooling"] == "lasttoken"

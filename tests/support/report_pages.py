@@ -68,12 +68,21 @@ def chromium():
 
 
 @contextmanager
-def opened(path, **options):
-    """The page of a file in a headless browser, with whatever it complains about or asks for."""
+def started_browser():
+    """A headless Chromium; the test is skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = chromium()
+    playwright.expect.set_options(timeout=60_000)  # a busy machine is no defect
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(path, **options):
+    """The page of a file in a headless browser, with whatever it complains about or asks for."""
+    with started_browser() as browser:
         page = browser.new_context(**options).new_page()
         heard = []
         page.on("console", lambda message: heard.append(f"console: {message.text}"))
@@ -83,7 +92,6 @@ def opened(path, **options):
         page.goto(Path(path).resolve().as_uri())
         assert heard.pop(0) == f"request: {Path(path).resolve().as_uri()}"
         yield page, heard
-        browser.close()
 
 
 def wait_for_plots(page):

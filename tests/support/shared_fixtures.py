@@ -9,6 +9,7 @@ import pytest
 
 import planted
 import profiled
+import report_pages
 import tiny
 import tiny_architectures as architectures
 import web_app
@@ -156,7 +157,7 @@ def hostile(tmp_path_factory) -> tuple[Path, Path, Path]:
 
 @pytest.fixture(scope="module")
 def browser():
-    with web_app.started_browser() as started:
+    with report_pages.started_browser() as started:
         yield started
 
 

@@ -16,7 +16,6 @@ import pytest
 
 import profiled
 import tiny
-from report_pages import chromium
 from stickytoken import load_encoder, load_sentences
 from stickytoken.validation import visible
 
@@ -118,18 +117,6 @@ def serving_startup(startup):
         yield served.url
     finally:
         served.close()
-
-
-@contextmanager
-def started_browser():
-    """A headless Chromium; the test is skipped where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = chromium()
-    playwright.expect.set_options(timeout=60_000)  # a busy machine is no defect
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @contextmanager

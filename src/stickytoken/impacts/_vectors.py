@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
 import time
 import zipfile
@@ -104,13 +102,10 @@ class Runner:
     def clean(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
         """Encode inputs without copies, or read their vectors from an earlier session: equal batches."""
         distinct, file = tuple(dict.fromkeys(probes)), self.folder.path / f"{VECTORS}{name}.npz"
-        key = hashlib.sha256(repr(list(distinct)).encode("utf-8", "surrogatepass")).hexdigest()
         found: tuple[NDArray[np.float32], float] | None = None
         try:
-            with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as content:
-                vectors = content["vectors"]  # reading to the end verifies the checksum
-                if str(content["key"]) == key:
-                    found = vectors, float(content["seconds"])
+            with np.load(file, allow_pickle=False) as content:
+                found = content["vectors"], float(content["seconds"])
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
             pass  # missing or damaged
         if found is None:
@@ -121,8 +116,8 @@ class Runner:
             in_order = sorted(computed, key=lambda each: each.shard.index)
             vectors = np.concatenate([each.rows[0]["vectors"] for each in in_order])
             found = vectors, time.perf_counter() - started
-            spent, of = np.array(found[1]), np.array(key)
-            write_atomically(file, lambda stream: np.savez(stream, vectors=vectors, seconds=spent, key=of))
+            spent = np.array(found[1])
+            write_atomically(file, lambda stream: np.savez(stream, vectors=vectors, seconds=spent))
         return CleanVectors(distinct, found[0]), ShardCost(found[1], len(distinct))
 
     def run(

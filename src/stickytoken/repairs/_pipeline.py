@@ -87,10 +87,14 @@ _LOOKED_UP = 40
 
 class Vocabulary:
     def __init__(self, document: dict[str, Any], can_change_steps: Callable[[], bool]) -> None:
+        from tokenizers import Tokenizer
+
         self._document = document
         self._can_change_steps = can_change_steps
         self._model: dict[str, Any] = document["model"]
-        self._kind = _kind(self._model)
+        if (kind := self._model.get("type")) is None:  # old files do not name it
+            kind = json.loads(Tokenizer.from_str(json.dumps(document)).to_str())["model"]["type"]
+        self._kind = str(kind)
         self._entries = entries_of({"model": self._model})
         self._added = {added["id"] for added in document.get("added_tokens", ())}
         self._name_is_safe = _keeps_spaces_out(document)
@@ -230,16 +234,6 @@ class Vocabulary:
             for token_id, entry in self._entries.items()
             if len(entry) > 1 and token_id not in self._added and len(merging.tokenize(entry)) > 1
         }
-
-
-def _kind(model: dict[str, Any]) -> str:
-    if "type" in model:
-        return str(model["type"])
-    if "merges" in model:
-        return "BPE"
-    if isinstance(model["vocab"], list):
-        return "Unigram"
-    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
 
 
 def merge_pairs(model: dict[str, Any]) -> list[Pair] | None:

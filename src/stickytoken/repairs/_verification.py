@@ -271,12 +271,12 @@ def _spellings(text: str) -> list[str]:
     return [frame.replace("{}", form) for form in forms for frame in frames]
 
 
-# Reads {folder, tokenizer, prompt, texts, encoded} and writes {version, vectors, unequal}. Everything that is
-# not asked for, such as remote code, stays off.
+# Reads {folder, tokenizer, prompt, texts, encoded}, and prints {version, vectors, unequal, loaders} last.
+# Everything that is not asked for, such as remote code, stays off.
 _SCRIPT = """
 import json, sys
 sys.modules["stickytoken"] = None
-given = json.load(open(sys.argv[1], encoding="utf-8"))
+given = json.loads(sys.stdin.buffer.read())
 import sentence_transformers
 from pathlib import Path
 from sentence_transformers import SentenceTransformer
@@ -312,28 +312,27 @@ answer = {
     "unequal": unequal,
     "loaders": sorted(found),
 }
-json.dump(answer, open(sys.argv[2], "w", encoding="utf-8"))
+print()
+print(json.dumps(answer))
 """
 
 
 def _loaded_fresh(**given: Any) -> dict[str, Any] | str:
     """Load a model folder in a process that cannot import this package; a text says why it cannot be."""
     with tempfile.TemporaryDirectory(prefix="stickytoken-") as folder:
-        asked, answer = Path(folder) / "given.json", Path(folder) / "answer.json"
-        asked.write_text(json.dumps(given), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-c", _SCRIPT, str(asked), str(answer)],
+            [sys.executable, "-c", _SCRIPT],
             cwd=folder,
             env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-            stdin=subprocess.DEVNULL,
+            input=json.dumps(given).encode(),
             capture_output=True,
             check=False,
         )
-        if done.returncode or not answer.is_file():
-            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            return lines[-1][:_SHOWN] if lines else f"the process ended with {done.returncode}"
-        found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
-        return found
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:_SHOWN] if lines else f"the process ended with {done.returncode}"
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 # Scores.

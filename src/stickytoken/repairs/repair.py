@@ -437,36 +437,32 @@ def choose_rows(
         ]
         chosen[token_id] = RowChoice(strategy, row, tried)
 
-    for turn in range(max(map(len, candidates.values()), default=0)):
-        waiting: dict[Strategy, list[int]] = {}
-        for token_id, own in candidates.items():
-            if token_id not in chosen and turn < len(own):
-                waiting.setdefault(own[turn], []).append(token_id)
-        for strategy, ids in waiting.items():
-            if strategy is Strategy.UNREACHABLE:
-                for token_id in ids:
-                    choose(token_id, strategy, None)
-                continue
-            alone = all(len(candidates[token_id]) == 1 for token_id in ids)
-            rows = compute(strategy, ids) if alone else _possible(compute, strategy, ids)
-            lifts = dict.fromkeys(rows, -np.inf) if alone or not rows or trial is None else trial(rows)
-            for token_id, row in rows.items():
-                made[token_id].append((lifts[token_id], strategy, row))
-                if lifts[token_id] <= _ORDINARY_LIFT:
-                    choose(token_id, strategy, row)
+    for strategy in ROWS:
+        ids = [each for each, own in candidates.items() if strategy in own and each not in chosen]
+        alone = all(len(candidates[token_id]) == 1 for token_id in ids)
+        rows = compute(strategy, ids) if alone and ids else _possible(compute, strategy, ids)
+        lifts = dict.fromkeys(rows, -np.inf) if alone or not rows or trial is None else trial(rows)
+        for token_id, row in rows.items():
+            made[token_id].append((lifts[token_id], strategy, row))
+            if lifts[token_id] <= _ORDINARY_LIFT:
+                choose(token_id, strategy, row)
     for token_id in [each for each in candidates if each not in chosen]:
+        if Strategy.UNREACHABLE in candidates[token_id]:
+            choose(token_id, Strategy.UNREACHABLE, None)
+            continue
         if not made[token_id]:
             compute(candidates[token_id][-1], [token_id])  # raises, with the reason
-        _, strategy, row = min(made[token_id], key=lambda each: each[0])
-        choose(token_id, strategy, row)
+        _, best, made_row = min(made[token_id], key=lambda each: each[0])
+        choose(token_id, best, made_row)
     return chosen
 
 
 def _possible(
     compute: Callable[[Strategy, list[int]], Mapping[int, Row]], strategy: Strategy, ids: list[int]
 ) -> dict[int, Row]:
+    """Make the rows that can be made: those of halves after an error."""
     try:
-        return dict(compute(strategy, ids))
+        return dict(compute(strategy, ids)) if ids else {}
     except RepairError:
         if len(ids) == 1:
             return {}
