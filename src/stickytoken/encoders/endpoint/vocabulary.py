@@ -37,7 +37,10 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
     if candidates is not None:
         if isinstance(candidates, (str, Path)):
             candidates = read_candidates(Path(candidates).expanduser())
-        return CandidateVocabulary(list_of("strings", "candidates", candidates))
+        vocabulary = CandidateVocabulary(list_of("strings", "candidates", candidates))
+        if not vocabulary.candidate_ids:
+            raise InputError("the list of candidates is empty: name at least one string to examine")
+        return vocabulary
     if tokenizer is None:
         return None
     return load_vocabulary(tokenizer) if isinstance(tokenizer, (str, Path)) else adapted(tokenizer)
@@ -64,9 +67,9 @@ class CandidateVocabulary:
 
     def __init__(self, candidates: Sequence[str]) -> None:
         chosen = dict.fromkeys(text for text in candidates if text.strip())
-        if not chosen:
-            raise InputError("the list of candidates is empty: name at least one string to examine")
-        words = dict.fromkeys(word for text in load_sentences().texts for word in _WORD.findall(text))
+        # Without candidates, there is nothing to compare: no command needs the vocabulary.
+        texts = load_sentences().texts if chosen else ()
+        words = dict.fromkeys(word for text in texts for word in _WORD.findall(text))
         ordinary = [word for word in words if word not in chosen][:_ORDINARY_WORDS]
         self.entries: Mapping[int, str] = dict(enumerate([*chosen, *ordinary]))
         self.special_ids: frozenset[int] = frozenset()
