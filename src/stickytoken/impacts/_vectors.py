@@ -104,7 +104,8 @@ class Runner:
         distinct, file = tuple(dict.fromkeys(probes)), self.folder.path / f"{VECTORS}{name}.npz"
         found: tuple[NDArray[np.float32], float] | None = None
         try:
-            with np.load(file, allow_pickle=False) as content:
+            # NumPy leaves a damaged file open if it opened it itself.
+            with file.open("rb") as stored, np.load(stored, allow_pickle=False) as content:
                 found = content["vectors"], float(content["seconds"])
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
             pass  # missing or damaged
