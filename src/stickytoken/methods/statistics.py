@@ -70,6 +70,8 @@ def shrunk(values: Vector, variance: float, spread: float, confidence: float) ->
 def combined(first: Vector, second: Vector, ordinary: NDArray[np.bool_]) -> Vector:
     """Combine two p values of each test into one (Fisher 1932), widened by their dependence (Brown 1975).
 
+    The second counts at most as much as the first: where it is smaller, the first stands in its place.
+
     X = -2 (ln p1 + ln p2) has mean 4 and, for independent tests, variance 8. The covariance of the two parts,
     estimated on ordinary tests, adds to it; X / c is then chi-squared with 4 / c degrees of freedom,
     c = variance / 8. A negative covariance is not used.
@@ -78,7 +80,8 @@ def combined(first: Vector, second: Vector, ordinary: NDArray[np.bool_]) -> Vect
     parts = [-2 * np.log(np.maximum(each, smallest)) for each in (first, second)]
     covariance = float(np.cov(parts[0][ordinary], parts[1][ordinary])[0, 1]) if ordinary.sum() > 1 else 0.0
     scale = 1 + max(0.0, covariance) / 4
-    return np.asarray(scipy.stats.chi2.sf((parts[0] + parts[1]) / scale, 4 / scale), dtype=np.float64)
+    together = parts[0] + np.minimum(*parts)
+    return np.asarray(scipy.stats.chi2.sf(together / scale, 4 / scale), dtype=np.float64)
 
 
 def q_values(p_values: Vector, tests: int) -> Vector:

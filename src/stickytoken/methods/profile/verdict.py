@@ -208,7 +208,8 @@ class Erasing(NamedTuple):
 def find_erasing(measured: Measured, available: int, lifts: TokenEstimates) -> Erasing:
     """Find tokens whose copies erase a text and draw it toward others, as those of ordinary tokens do not.
 
-    A token that lifts the texts of the run as well need erase less: ordinary tokens hardly do both.
+    A token that lifts the texts of the run as well need erase less: ordinary tokens hardly do both. But a
+    word that lifts texts about its subject, however far, does not thereby erase others.
     """
     lost = measured.estimate(measured.contractions())
     value, error, low, high = lost.lift
@@ -218,7 +219,7 @@ def find_erasing(measured: Measured, available: int, lifts: TokenEstimates) -> E
     if len(measured.unselected) < LEAST_NULL_TOKENS or lost.null.spread == 0:
         return Erasing(contraction, ordinary, least > _ERASED_WITHOUT_NULL)
     tested = erasures(measured)
-    alone = chances = tested.exceedance()
+    chances = tested.exceedance()
     if lifts.null.spread > 0:
         unselected = np.isin(tested.ids, measured.unselected)
         chances = combined(chances, lifts.null.exceedance(lifts.tested), unselected)
@@ -226,8 +227,7 @@ def find_erasing(measured: Measured, available: int, lifts: TokenEstimates) -> E
     mild = SEVERITY_BOUNDS[Severity.MILD]
     lifted = (lifts.lift.value - lifts.null.center) / measured.plan.similarity_spread
     matters = np.maximum(share_erased(contraction.value, ordinary), lifted) >= mild
-    # A word that lifts texts about its subject, however far, does not thereby erase others.
-    matters &= (least > NEGLIGIBLE_SHARE * mild) & (alone <= measured.job.settings.fdr)
+    matters &= least > NEGLIGIBLE_SHARE * mild
     found = ((chances <= 1 / RARE) | (q <= measured.job.settings.fdr)) & matters
     if Round.CONFIRM in measured.rounds:  # the few texts of the first round are not enough
         found &= np.isin(tested.ids, measured.rounds[Round.CONFIRM].ids)
