@@ -340,7 +340,9 @@ def _gaps(run: Run, whose: str = "the run") -> list[str]:
             f"{run.result.sticky:,} in run.json: delete the folder and detect again"
         )
     needed = [*(["lift"] if run.method.measures_lift else []), "verdict"]
-    if run.method.judges_every_token and (lacking := max(tokens[name].is_null().sum() for name in needed)):
+    # An entry that texts do not spell has a reason in place of a verdict.
+    meant = tokens.filter(pl.col("reason").is_null()) if "reason" in tokens.columns else tokens
+    if run.method.judges_every_token and (lacking := max(meant[name].is_null().sum() for name in needed)):
         found.append(
             f"{whose} in {run.path} has no verdict on {lacking:,} of {len(tokens):,} tokens: too few texts "
             f"of {record.corpus.source} are unrelated; use more sentences, on more varied subjects"

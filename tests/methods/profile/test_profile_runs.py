@@ -11,7 +11,9 @@ import profiled
 from stickytoken import load_encoder
 from stickytoken.data.corpora import SentencePair
 from stickytoken.data.sentences import Sentences
+from stickytoken.detection import judge
 from stickytoken.errors import InputError, RunError
+from stickytoken.gate import check
 from stickytoken.insertion import Insertion
 from stickytoken.measurement.resume import differences
 from stickytoken.methods.profile.estimates import read_effects
@@ -43,6 +45,20 @@ def run(encoder, tmp_path_factory):
 def test_a_planted_token_is_sticky_and_no_other_with_copies_as_text(encoder, tmp_path, insertion):
     run = detect_profile(encoder, tmp_path / "run", insertion=insertion)
     assert run.sticky["token"].to_list() == [planted.PLANTED]
+
+
+def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
+    entries = ("qq", "qq qq", "qqqq")
+    encoder = load_encoder(profiled.planted_model(2, token="qq qq", added=entries))
+    run = detect_profile(encoder, tmp_path / "run", insertion=Insertion.WORDS)
+    judgement = judge(run, profiled.corpus(160), encoder=encoder)
+    for found in (run, judgement):
+        assert found.sticky["token"].to_list() == ["qq qq"]
+        (row,) = found.tokens.filter(token="qq").to_dicts()
+        assert [row[name] for name in ("verdict", "lift", "severity", "erases")] == [None] * 4
+        assert f"{row['copies_seen']:.0%} of the copies" in row["reason"]
+    assert any("1 token has no verdict" in note for note in run.method.notes(run))
+    assert check(run).incomplete == ()
 
 
 def test_a_planted_token_is_sticky_and_erases_texts_and_no_other_does(run, tmp_path):

@@ -195,6 +195,12 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             )
         if (said := self._erasing_characters(run)) is not None:
             found.append(said)
+        if unseen := len(run.tokens) - run.tokens["verdict"].count():
+            tokens = "token has" if unseen == 1 else "tokens have"
+            found.append(
+                f"{unseen:,} {tokens} no verdict: in texts, their copies are read as other entries (column "
+                "copies_seen of tokens.parquet)"
+            )
         if run.plan.left_out:
             found.append(f"{run.plan.left_out} sentences were left out: the model cannot read them in full")
         return found
@@ -204,7 +210,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         if run.result.ordinary_contraction is None:
             return None
         single = is_character(run.tokens)
-        known = run.tokens["contraction"].to_numpy()
+        known = run.tokens["contraction"].fill_null(0.0).to_numpy()
         if min(single.sum(), (~single).sum()) < _LEAST_COMPARED:
             return None
         bound = float(np.quantile(known[~single], _NEARLY_ALL))

@@ -19,12 +19,20 @@ from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import base, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.entry import severity_counts
+from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile import anchors, estimates
 from stickytoken.methods.profile import plan as planning
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import Ids, Measurements
 from stickytoken.methods.profile.plan import Round, cells, round_stage
-from stickytoken.methods.profile.verdict import Findings, Measured, decide, erasures
+from stickytoken.methods.profile.verdict import (
+    LEAST_SEEN,
+    Findings,
+    Measured,
+    decide,
+    erasures,
+    without_unseen,
+)
 
 # Every further view adds at least this share of the number of tokens that whole vectors choose.
 _OF_A_VIEW = 0.15
@@ -96,7 +104,7 @@ def _write_views(
                 similarity_spread=plan.similarity_spread,
                 ordinary_lift=judged.ordinary_lift,
                 ordinary_sd=judged.ordinary_spread / plan.similarity_spread,
-                largest_sd=float(np.max(lifts)) if len(lifts) else None,
+                largest_sd=float(np.nanmax(lifts)) if np.isfinite(lifts).any() else None,
                 mean_similarity=plan.mean_similarity,
                 ordinary_contraction=judged.ordinary_contraction,
             )
@@ -115,20 +123,25 @@ def _judged(measured: Measured) -> Findings:
     last = rounds[Round.CONFIRM].ids.tolist() if Round.CONFIRM in rounds else []
     precision = pl.when(pl.col("token_id").is_in(last)).then(pl.lit(own)).otherwise(pl.lit(early))
     tokens = found.tokens.with_columns(precision.alias("precision"))
-    # How many of the planned copies the tokenizer saw, in the last round of each token.
-    first = rounds[Round.SCREEN]
-    if first.seen is not None:
-        planned = cells(job.settings, len(measured.plan.carriers))
-        copies = np.array([cell.copies for cell in planned], dtype=np.float64)
-        few, shares = np.array(measured.carriers), np.full(len(first.ids), np.nan)
-        for each, places in zip(
-            rounds.values(), (few, np.setdiff1d(np.arange(len(copies)), few)), strict=False
-        ):
-            if each.seen is not None:
-                seen = np.minimum(each.seen, copies[places]).sum(axis=1)
-                shares[first.rows(each.ids)] = seen / copies[places].sum()
-        tokens = tokens.with_columns(pl.Series("copies_seen", shares))
+    if (seen := _copies_seen(measured)) is not None:
+        tokens = without_unseen(tokens.with_columns(pl.Series("copies_seen", seen)))
     return found._replace(tokens=tokens)
+
+
+def _copies_seen(measured: Measured) -> Vector | None:
+    """Compute the share of copies that the tokenizer sees, in the last round of each token, if counted."""
+    first, shares = measured.rounds[Round.SCREEN], None
+    planned = cells(measured.job.settings, len(measured.plan.carriers))
+    copies = np.array([cell.copies for cell in planned], dtype=np.float64)
+    for step, each in measured.rounds.items():
+        if each.seen is not None:
+            own = np.array(measured.carriers)
+            places = own if step is Round.SCREEN else np.setdiff1d(np.arange(len(copies)), own)
+            shares = np.full(len(first.ids), np.nan) if shares is None else shares
+            shares[first.rows(each.ids)] = (
+                np.minimum(each.seen, copies[places]).sum(axis=1) / copies[places].sum()
+            )
+    return shares
 
 
 def _measure(
@@ -231,6 +244,8 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> Ids:
     erased = erasures(measured).standard()
     values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])
+    if (seen := _copies_seen(measured)) is not None:
+        asked &= seen >= LEAST_SEEN
     if of_a_view:
         smallest = job.settings.smallest_effect * plan.similarity_spread
         reaching = asked & (found.lift.high >= found.null.center + smallest)

@@ -280,7 +280,7 @@ def _table(
     columns["reason"] = pl.Series(["; ".join(each) or None for each in said], dtype=pl.String)
     given = verdict.verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows], erases)
     grades = verdict.severities(deviations, verdict.share_erased(lost, ordinary), erases, given)
-    return (
+    judged = (
         tokens.select("token_id", "token", "decoded", "category")
         .with_columns(**columns)
         .with_columns(
@@ -289,6 +289,9 @@ def _table(
         )
         .with_columns(pl.col(pl.Float64).fill_nan(None))
     )
+    if "copies_seen" not in tokens.columns:
+        return judged
+    return verdict.without_unseen(judged.with_columns(tokens["copies_seen"]))
 
 
 def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:
