@@ -15,6 +15,7 @@ import tiny_architectures as architectures
 import tiny_decoders
 from stickytoken.encoders import Encoder, IdEncoder, Prompting, load_encoder
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layers import find_decoder
 from stickytoken.encoders.prompted.module import CausalPrompt, reading_for
 from stickytoken.encoders.prompted.prompts import find_prompt
 from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
@@ -85,7 +86,7 @@ def _decoder_weights(model):
 def _prompted(*_):
     model, tokenizer = tiny_decoders.decoder("qwen2")
     options = Prompting(token_prepending=True, start=1, exit=3, layer=-1)
-    reading, _ = reading_for(model, "tiny", find_prompt("prompteol"), options)
+    reading, _ = reading_for(find_decoder(model, "tiny"), find_prompt("prompteol"), options)
 
     return Subject(
         lambda: CausalPromptEncoder(model, tokenizer, "tiny", reading), tokenizer, *_decoder_weights(model)

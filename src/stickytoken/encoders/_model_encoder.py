@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Content = tuple[int, ...]
 _LOG = logging.getLogger(__name__)
+_SAMPLED, _IN_A_ROW, _COPIES = 512, 8, 8
 
 
 class ModelEncoder(ABC):
@@ -41,24 +42,19 @@ class ModelEncoder(ABC):
     own_tokenizer: HuggingFaceTokenizer  # a copy of the user's
     entries_tokenizer: HuggingFaceTokenizer  # the same, or one that encodes entries as in a prompt
     max_length: int | None  # in tokens, including special tokens
+    dimension: Any
 
     normalizes = False  # whether vectors are scaled to length 1
     _from_weights: ClassVar[tuple[str, ...]] = ("dimension", "_samples")
 
     def __init__(
-        self,
-        network: torch.nn.Module,
-        name: str,
-        precision: Precision | None,
-        packed_layers: bool | None,
+        self, network: torch.nn.Module, name: str, precision: Precision | None, packed_layers: bool | None
     ) -> None:
         if precision is not None:
             batches.require_precision(network, precision, name)
         self.name = name
         self.spec: EncoderSpec | None = None  # of a model that was loaded by name
-        self._network = network
-        self._precision = precision
-        self._packed_layers = packed_layers
+        self._network, self._precision, self._packed_layers = network, precision, packed_layers
         self._lower: dict[Precision, Self] = {}
         self._weights_hash: str | None = None
         self._weights_marks = self._marks_of_weights()
@@ -73,15 +69,9 @@ class ModelEncoder(ABC):
 
     # What subclasses provide, beside the parts of `IdEncoder`.
 
-    @property
-    @abstractmethod
-    def device(self) -> str: ...
-
+    device: Any
+    dtype: Any  # of the weights
     user_tokenizer: Any
-
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype: ...
 
     @abstractmethod
     def _read(self) -> None:
@@ -92,7 +82,8 @@ class ModelEncoder(ABC):
         """List settings of the user's model that `_read` depends on; cheap."""
 
     @abstractmethod
-    def _identity(self, weights: str) -> EncoderIdentity: ...
+    def _modules_and_prompt(self) -> tuple[str, str]:
+        """Return the hash of the modules and the prompt, for the identity."""
 
     @abstractmethod
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
@@ -123,10 +114,6 @@ class ModelEncoder(ABC):
         return self.entries_tokenizer
 
     @property
-    def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self._network.parameters())
-
-    @property
     def identity(self) -> EncoderIdentity:
         with exclusive(self._network):
             weights = weights_fingerprint(self._network)
@@ -136,7 +123,16 @@ class ModelEncoder(ABC):
             if HuggingFaceTokenizer(self.user_tokenizer).fingerprint != self.own_tokenizer.fingerprint:
                 self._read_again()
             self._follow()
-            return self._identity(weights)
+            modules, prompt = self._modules_and_prompt()
+            return EncoderIdentity(
+                weights=weights,
+                tokenizer=self.own_tokenizer.fingerprint,
+                modules=modules,
+                prompt=prompt,
+                dtype=self._precision or str(self.dtype).removeprefix("torch."),
+                max_length=self.max_length,
+                dimension=self.dimension,
+            )
 
     def at(self, precision: Precision | None) -> Self:
         if precision is None or precision is self._precision:
@@ -205,8 +201,13 @@ class ModelEncoder(ABC):
             return packed
         # Linear layers are packed if that is faster here.
         plain = batches.arithmetic(self._network, None, packed=False)
-        ways = {"plain": partial(self._try, contents, plain), "packed": partial(self._try, contents, packed)}
-        found = linear.measured(self._network, ways, batches.worker_count(self._network))
+
+        def trial(arithmetic: batches.Arithmetic) -> None:
+            with computing(self._network), arithmetic():
+                self._run(contents)
+
+        trials = {"plain": partial(trial, plain), "packed": partial(trial, packed)}
+        found = linear.measured(self._network, trials, batches.worker_count(self._network))
         pays = found["packed"] <= found["plain"]
         _LOG.info(
             "%s: linear layers %s, measured on this machine (%.3f s, otherwise %.3f s)",
@@ -217,25 +218,20 @@ class ModelEncoder(ABC):
         )
         return packed if pays else plain
 
-    def _try(self, contents: Sequence[Content], way: batches.Arithmetic) -> None:
-        with self._computing(), way():
-            self._run(contents)
-
     @cached_property
     def _samples(self) -> list[Content]:
-        inputs = linear.sample_inputs(self.usable_entries(), sorted(self.own_tokenizer.special_ids))
-        return [content for content in inputs if self.fits(content)]
+        """Entries spread over the vocabulary in rows, alone and with copies of one, or of a special one."""
+        entries = self.usable_entries()
+        special = sorted(self.own_tokenizer.special_ids.intersection(entries))
+        spread = entries[:: max(1, len(entries) // _SAMPLED)]
+        rows = [tuple(spread[start : start + _IN_A_ROW]) for start in range(0, len(spread), _IN_A_ROW)]
+        copied = [*(row[0] for row in rows), *special]
+        copies = [(*rows[k % len(rows)], *(entry,) * _COPIES) for k, entry in enumerate(copied)]
+        return [content for content in (*rows, *copies) if self.fits(content)]
 
     @property
     def _rounding(self) -> float:
         return torch.finfo(self.dtype).eps if self._precision is None else batches.ROUNDING[self._precision]
-
-    @property
-    def _dtype_name(self) -> str:
-        return self._precision or str(self.dtype).removeprefix("torch.")
-
-    def _computing(self) -> Any:
-        return computing(self._network)
 
     # Changes of the user's model.
 

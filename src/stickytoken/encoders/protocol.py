@@ -239,8 +239,8 @@ def require_usable(
         )
 
 
-def shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")
+def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
+    return repr(text if len(text) <= characters else text[: characters - 1] + "…")
 
 
 # Kernels are fastest with multiples of this, and with few distinct numbers of tokens.

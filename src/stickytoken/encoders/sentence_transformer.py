@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.compute import batches, prefixes
-from stickytoken.encoders.compute.batches import BatchRunner, LayerReader, first_token_only
-from stickytoken.encoders.compute.model_state import modules_fingerprint
-from stickytoken.encoders.protocol import EncoderIdentity
+from stickytoken.encoders.compute.model_state import computing, modules_fingerprint
 from stickytoken.encoders.text_encoder import maximum_length, read_template, set_maximum_length
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
@@ -31,12 +29,7 @@ if TYPE_CHECKING:
 class SentenceTransformerEncoder(ModelEncoder):
     """Encode with a loaded SentenceTransformer, which is not changed except for ``max_length``."""
 
-    _from_weights: ClassVar[tuple[str, ...]] = (
-        *ModelEncoder._from_weights,
-        "_reuse",
-        "_wholes",
-        "_first_token",
-    )
+    _from_weights: ClassVar = (*ModelEncoder._from_weights, "_reuse", "_wholes", "_first_token")
 
     def __init__(
         self,
@@ -52,12 +45,10 @@ class SentenceTransformerEncoder(ModelEncoder):
     ) -> None:
         if len(model) == 0 or getattr(model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
-        self._model = model
-        self._asked_prompt = prompt
-        self._token_budget = token_budget
-        self._reuse_limits = reuse
+        self._model, self._asked_prompt = model, prompt
+        self._token_budget, self._reuse_limits = token_budget, reuse
         self._layers: tuple[int, ...] = ()
-        self._reader: LayerReader | None = None
+        self._reader: batches.LayerReader | None = None
         super().__init__(model, name, precision, packed_layers)
         if max_length is not None:
             taken = self.template.overhead + len(self.own_tokenizer.encode_many([self.prompt])[0])
@@ -72,7 +63,9 @@ class SentenceTransformerEncoder(ModelEncoder):
         self.template = read_template(self._model, self.own_tokenizer, self.prompt, self.name)
         self.max_length = maximum_length(self._model)
         self._rows = self._embedding_rows()
-        self._runner = BatchRunner(self._model, self.template, self.name, self._token_budget, self._reader)
+        self._runner = batches.BatchRunner(
+            self._model, self.template, self.name, self._token_budget, self._reader
+        )
 
     def _settings(self) -> tuple[object, ...]:
         model = self._model
@@ -114,20 +107,12 @@ class SentenceTransformerEncoder(ModelEncoder):
     def layer_count(self) -> int | None:
         return None if self._reader is None else self._reader.count
 
-    def _identity(self, weights: str) -> EncoderIdentity:
-        return EncoderIdentity(
-            weights=weights,
-            tokenizer=self.own_tokenizer.fingerprint,
-            modules=modules_fingerprint(self._model),
-            prompt=self.prompt,
-            dtype=self._dtype_name,
-            max_length=self.max_length,
-            dimension=self.dimension,
-        )
+    def _modules_and_prompt(self) -> tuple[str, str]:
+        return modules_fingerprint(self._model), self.prompt
 
     @cached_property
     def dimension(self) -> int:
-        with self._computing():
+        with computing(self._network):
             return int(self._runner.vectors([(self.usable_entries()[0],)]).shape[1])
 
     def whole(self, layers: tuple[int, ...] = ()) -> SentenceTransformerEncoder:
@@ -140,7 +125,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             settings: dict[str, Any] = {"_model": untruncated, "_network": untruncated, "_layers": layers}
             if layers:  # trees give vectors of the last layer alone
                 settings["_reuse_limits"] = None
-                settings["_reader"] = LayerReader(untruncated, layers, self.name)
+                settings["_reader"] = batches.LayerReader(untruncated, layers, self.name)
             self._wholes[layers] = self._changed(**settings)
         return self._wholes[layers]
 
@@ -172,11 +157,34 @@ class SentenceTransformerEncoder(ModelEncoder):
             return None
         *carrier, other, token = itertools.islice(self.usable_entries(), 5)
         samples = prefixes.samples_of(tuple(carrier), (other, token))
-        if not all(map(self.fits, samples)):
+        first, pooling, *_ = modules = list[Any](self._model)
+        backbone, text, template = first.model, first.modality_config.get("text", {}), self.template
+        if not (
+            all(map(self.fits, samples))
+            and prefixes.known_kind(backbone)
+            and text.get("method") == "forward"
+            and text.get("method_output_name") in ("last_hidden_state", ["last_hidden_state"])
+            and template.token_types is None
+            and not template.flat
+            and (pooling.include_prompt or "prompt_length" not in template.features)
+        ):
             return None
-        return prefixes.last_token_reuse(
-            self._model,
-            self.template,
+
+        def finish(picked: torch.Tensor) -> torch.Tensor:
+            features = dict(template.features)
+            features["token_embeddings"] = picked
+            features["attention_mask"] = torch.ones(picked.shape[:2], dtype=torch.long, device=picked.device)
+            for module in modules[1:]:
+                features = module(features)
+            vectors: torch.Tensor = features["sentence_embedding"]
+            return vectors[:, : self._model.truncate_dim]
+
+        return prefixes.PrefixReuse(
+            backbone,
+            template.before,
+            template.after,
+            states=lambda inputs: backbone(**inputs).last_hidden_state,
+            finish=finish,
             engine=self._runner,
             limits=self._reuse_limits,
             samples=samples,
@@ -186,23 +194,23 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @cached_property
     def _first_token(self) -> torch.nn.Module | None:
-        """The last layer's attention, if the rest of the layer is needed for the first token only."""
+        """The last layer's attention, if what follows it is needed for the first token only."""
         attention = batches.last_attention(self._model)
         samples = self._samples[:: max(1, len(self._samples) // 4)]
         if attention is None or not samples:
             return None
         plain = self._forward_batches(samples)
         try:
-            with first_token_only(attention):
+            with batches.first_token_only(attention):
                 found = self._forward_batches(samples)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return None  # another version of transformers, or a module that reads more
         return attention if prefixes.agree(found, plain, self._rounding) else None
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        with self._computing(), self._arithmetic():
+        with computing(self._network), self._arithmetic():
             if self._first_token is not None:
-                with first_token_only(self._first_token):
+                with batches.first_token_only(self._first_token):
                     return self._forward_batches(contents)
             shared = None if self._reuse is None else self._reuse.shared(contents)
             return self._forward_batches(contents) if shared is None else shared

@@ -359,7 +359,7 @@ _ROOM = 8
 class InputTemplate:
     before: tuple[int, ...]  # special ids
     after: tuple[int, ...]
-    features: tuple[tuple[str, Any], ...]  # further inputs of the modules, such as ``prompt_length``
+    features: dict[str, Any]  # further inputs of the modules, such as ``prompt_length``
     # Types of the ids before, of every content id, and of the ids after; None if the model has none.
     token_types: tuple[tuple[int, ...], int, tuple[int, ...]] | None
     flat: bool  # one flat id list with offsets (static embeddings) instead of a matrix
@@ -395,7 +395,7 @@ def read_template(
         return InputTemplate(
             before=whole[:start],
             after=whole[start + size :],
-            features=tuple((key, features[key]) for key in ("modality", "prompt_length") if key in features),
+            features={key: features[key] for key in ("modality", "prompt_length") if key in features},
             token_types=token_types,
             flat=flat,
         )

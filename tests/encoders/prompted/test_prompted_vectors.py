@@ -43,10 +43,10 @@ def test_the_published_embeddings_states_and_ids(shared):
         reused += vars(encoder._runner).get("_beginnings_agree", False)
         prompted = encoder.prompted
         layout = prompted.layout(prompted.rows([text.ids for text in encoder.tokenize(sentences)]))
-        assert layout.ids.tolist() == case["input_ids"]
-        assert layout.mask.tolist() == case["attention_mask"]
+        assert layout["input_ids"].tolist() == case["input_ids"]
+        assert layout["attention_mask"].tolist() == case["attention_mask"]
         if case["pst_index"] is not None:
-            assert layout.slots[2].tolist() == case["pst_index"]
+            assert layout["prompt_slots"][:, 2].tolist() == case["pst_index"]
         if "last_token_hidden_states" in case:
             found = encoder.encode_layers(sentences, range(1, encoder.layers + 1))
             states = np.array(case["last_token_hidden_states"], np.float32)[1:].swapaxes(0, 1)

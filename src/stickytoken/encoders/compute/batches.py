@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -40,9 +39,6 @@ _MEMORY_SHARE = 0.4
 _TRIAL_TEXTS, _TRIAL_LENGTH = 64, 32
 _AHEAD = 2
 
-
-T = TypeVar("T")
-
 # For every call under way, the number of torch's threads before the first began.
 _BEFORE: list[int] = []
 _GUARD = threading.Lock()
@@ -63,42 +59,21 @@ def worker_count(model: torch.nn.Module) -> int:
     return max(1, min(_threads_allowed(), available_cores()))
 
 
-def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) -> None:
+def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: int) -> list[Any]:
     if workers <= 1 or len(items) <= 1:
-        for item in items:
-            compute(item)
-        return
-    waiting = deque(items)
+        return [compute(item) for item in items]
 
-    def work() -> None:
+    def work(item: Any) -> Any:
         with torch.inference_mode():
-            while waiting:
-                try:
-                    item = waiting.popleft()
-                except IndexError:  # another thread took the last one
-                    return
-                compute(item)
+            return compute(item)
 
-    with (
-        _one_thread_each(),
-        ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="encode") as threads,
-    ):
-        try:
-            for done in as_completed([threads.submit(work) for _ in range(min(workers, len(items)))]):
-                done.result()
-        except BaseException:  # Ctrl-C too: threads stop after the batches that they have begun
-            waiting.clear()
-            raise
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
     with _GUARD:
         before = _threads_allowed()
         _BEFORE.append(before)
         torch.set_num_threads(1)
     try:
-        yield
+        with ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="encode") as threads:
+            return list(threads.map(work, items))  # an error, Ctrl-C too, cancels what has not begun
     finally:
         with _GUARD:
             _BEFORE.pop()
@@ -109,7 +84,7 @@ def _threads_allowed() -> int:
     return _BEFORE[0] if _BEFORE else torch.get_num_threads()
 
 
-class BatchEngine(ABC):
+class BatchEngine:
     """Runs inputs in batches of equal length, and in smaller ones after a device has run out of memory.
 
     On a CPU, several workers compute batches of their own. On an accelerator, the next batch is prepared and
@@ -118,12 +93,13 @@ class BatchEngine(ABC):
 
     unit = "text"  # what an input is called in messages
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, model: Any) -> None:
+        self.name, self._model = name, model
 
     @property
-    @abstractmethod
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        device: torch.device = self._model.device
+        return device
 
     @cached_property
     def token_budget(self) -> int:
@@ -133,31 +109,24 @@ class BatchEngine(ABC):
         self, lengths: Sequence[int], compute: Callable[[NDArray[np.intp]], torch.Tensor], workers: int = 1
     ) -> NDArray[np.float32]:
         """Compute inputs, at least one, given their lengths and how places of equal ones are computed."""
-        found: list[tuple[NDArray[np.intp], NDArray[np.float32]]] = []
+        batches: list[NDArray[np.intp]] = []
+        parts: list[NDArray[np.float32]] = []
+        waiting: deque[NDArray[np.intp]] = deque()
+        computing: deque[torch.Tensor] = deque()
         if workers == 1:
-            found.extend(self._in_turn(lengths, compute))
+            waiting.extend(equal_length_batches(lengths, self.token_budget))
         else:
             share = max(_LEAST_TOKENS, sum(lengths) // (workers * _BATCHES_PER_WORKER))
             batches = equal_length_batches(lengths, min(self.token_budget, share))
-            compute_all(lambda batch: found.append((batch, compute(batch).numpy())), batches, workers)
-        places, parts = zip(*found, strict=True)
-        results = np.empty((len(lengths), *parts[0].shape[1:]), dtype=np.float32)
-        results[np.concatenate(places)] = np.concatenate(parts)
-        return results
-
-    def _in_turn(
-        self, lengths: Sequence[int], compute: Callable[[NDArray[np.intp]], torch.Tensor]
-    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        waiting = deque(equal_length_batches(lengths, self.token_budget))
-        computing: deque[tuple[NDArray[np.intp], torch.Tensor]] = deque()
+            parts = compute_all(lambda batch: compute(batch).numpy(), batches, workers)
         while waiting or computing:
             if not waiting or len(computing) == _AHEAD:
-                batch, found = computing.popleft()
-                yield batch, found.cpu().numpy()
+                parts.append(computing.popleft().cpu().numpy())
                 continue
             batch = waiting.popleft()
             try:
-                computing.append((batch, compute(batch)))
+                computing.append(compute(batch))
+                batches.append(batch)
             except torch.OutOfMemoryError as error:
                 length = lengths[batch[0]]
                 if len(batch) == 1:
@@ -174,6 +143,9 @@ class BatchEngine(ABC):
                     self.token_budget,
                 )
                 waiting.extendleft(reversed(np.array_split(batch, 2)))
+        results = np.empty((len(lengths), *parts[0].shape[1:]), dtype=np.float32)
+        results[np.concatenate(batches)] = np.concatenate(parts)
+        return results
 
 
 class BatchRunner(BatchEngine):
@@ -185,15 +157,8 @@ class BatchRunner(BatchEngine):
         token_budget: int | None,
         reader: LayerReader | None = None,
     ) -> None:
-        super().__init__(name)
-        self._model = model
-        self._template = template
-        self._given_budget = token_budget
-        self._reader = reader
-
-    @property
-    def device(self) -> torch.device:
-        return self._model.device
+        super().__init__(name, model)
+        self._template, self._given_budget, self._reader = template, token_budget, reader
 
     @cached_property
     def token_budget(self) -> int:
@@ -219,9 +184,8 @@ class BatchRunner(BatchEngine):
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         lengths = [len(content) + self._template.overhead for content in contents]
-        with ExitStack() as stack:
-            if self._reader is not None:  # several threads may compute meanwhile
-                stack.enter_context(switched_on(self._reader.config, "output_hidden_states"))
+        reader = self._reader  # its states are switched on once for all threads
+        with nullcontext() if reader is None else switched_on(reader.config, "output_hidden_states"):
             return self.run(
                 lengths,
                 lambda batch: self.launch([contents[row] for row in batch]),
@@ -229,7 +193,7 @@ class BatchRunner(BatchEngine):
             )
 
     def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        """Start computing contents of equal length; shape (n, d), on the model's device."""
+        """Start computing contents of equal length, shape (n, d)."""
         if self._reader is not None:
             return self._reader.vectors(self.features(contents))
         found: torch.Tensor = self._model(self.features(contents))["sentence_embedding"].float()
@@ -242,7 +206,7 @@ class BatchRunner(BatchEngine):
         if device.type == "cuda":
             ids = ids.pin_memory()
         ids = ids.to(device, non_blocking=True)
-        features: dict[str, Any] = dict(template.features)
+        features = dict(template.features)
         if template.flat:
             features["input_ids"] = ids.reshape(-1)
             features["offsets"] = torch.arange(0, ids.numel(), ids.shape[1], device=device)
@@ -265,10 +229,11 @@ ROUNDING = {Precision.TF32: 2**-10, Precision.BFLOAT16: 2**-7, Precision.FLOAT16
 
 def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
     parameter = next(model.parameters())
-    there = {
-        "cpu": (Precision.BFLOAT16,),
-        "cuda": (Precision.TF32, Precision.BFLOAT16, Precision.FLOAT16),
-    }.get(parameter.device.type, (Precision.BFLOAT16, Precision.FLOAT16))
+    there = [Precision.BFLOAT16]
+    if parameter.device.type != "cpu":
+        there.append(Precision.FLOAT16)
+    if parameter.device.type == "cuda":
+        there.insert(0, Precision.TF32)
     if precision not in there:
         raise InputError(
             f"precision {precision} is not available on {parameter.device}: use {' or '.join(there)}, "
@@ -308,7 +273,7 @@ _PARTS = {"attention", "intermediate", "output"}
 
 
 def pools_by(model: SentenceTransformer, mode: str) -> bool:
-    """Check that the model is a transformer, then a pooling of this mode alone, then whatever follows."""
+    """Whether the model is a transformer, then a pooling of this mode alone, then whatever follows."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
@@ -386,7 +351,7 @@ class LayerReader:
         self._norm = next((norm for norm in norms if isinstance(norm, torch.nn.Module)), torch.nn.Identity())
 
     def vectors(self, features: dict[str, Any]) -> torch.Tensor:
-        """The vectors of the model and of the layers side by side, (n, (1 + layers) x d)."""
+        """Compute the vectors of the model and of the layers side by side, (n, (1 + layers) x d)."""
         first, *later = self._model
         found = first(features)
         states, last = found.pop(_STATES, ()), found["token_embeddings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 import warnings
@@ -72,8 +73,7 @@ class PackedLinear:
     """
 
     def __init__(self, place: LinearPlace, dtype: torch.dtype, *, packed: bool = True) -> None:
-        self._place, self._layer = place, place.layer
-        self._dtype, self._packed = dtype, packed
+        self._place, self._layer, self._dtype, self._packed = place, place.layer, dtype, packed
         self._weight = self._checksum = torch.empty(0)
         self._mark: tuple[int, int] | None = None
         generator = torch.Generator().manual_seed(0)
@@ -82,7 +82,7 @@ class PackedLinear:
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         flat, rows = _flattened(hidden_states)
         found = self.multiply(flat, "gelu" if self._place.gelu else "none")
-        return found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
+        return found[:rows].reshape(*hidden_states.shape[:-1], found.shape[-1])
 
     def refresh(self) -> None:
         """Pack changed weights again. A product with a fixed direction shows changes through ``.data``."""
@@ -110,9 +110,8 @@ class PackedLinear:
         return found if self._place.feeds_layer else found.float()
 
     def times(self, flat: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
-            flat, other, self._weight, self._bias, "mul"
-        )
+        multiply: Any = torch.ops.mkldnn._linear_pointwise.binary
+        found: torch.Tensor = multiply(flat, other, self._weight, self._bias, "mul")
         return found
 
     @property
@@ -125,7 +124,6 @@ class _GatedBlock:
     """The forward pass of a gated SiLU block, as in Llama."""
 
     def __init__(self, gate: LinearPlace, up: LinearPlace, down: LinearPlace) -> None:
-        self.layers = (gate.layer, up.layer, down.layer)
         self._packed = [PackedLinear(place, torch.float32) for place in (gate, up, down)]
 
     def refresh(self) -> None:
@@ -136,10 +134,7 @@ class _GatedBlock:
         flat, rows = _flattened(hidden_states)
         gate, up, down = self._packed
         found = down.multiply(up.times(flat, gate.multiply(flat, "swish")))
-        return found[:rows].reshape(*hidden_states.shape[:-1], self.layers[2].out_features)
-
-
-Forwards = dict[torch.nn.Module, PackedLinear | _GatedBlock]
+        return found[:rows].reshape(*hidden_states.shape[:-1], found.shape[-1])
 
 
 def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -158,22 +153,16 @@ class PackedLinears:
     ) -> None:
         self._model, self._dtype, self._packed = model, dtype, packed
         self._layout: list[object] | None = None
-        self._forwards: Forwards = {}
+        self.forwards: dict[torch.nn.Module, PackedLinear | _GatedBlock] = {}
         self._renew()
-
-    @property
-    def modules(self) -> frozenset[torch.nn.Module]:
-        return frozenset(self._forwards)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         self._renew()
-        replaced = {
-            module: forward for module, forward in self._forwards.items() if "forward" not in vars(module)
-        }
-        for module, forward in replaced.items():
-            forward.refresh()
-            vars(module)["forward"] = forward
+        replaced = [module for module in self.forwards if "forward" not in vars(module)]
+        for module in replaced:
+            self.forwards[module].refresh()
+            vars(module)["forward"] = self.forwards[module]
         try:
             yield
         finally:
@@ -185,68 +174,60 @@ class PackedLinears:
         places = linear_places(self._model)
         layout = [*places, *(getattr(module, "act_fn", None) for module in self._model.modules())]
         if layout != self._layout:
-            self._forwards = self._make(places)
+            self.forwards = self._make(places)
             self._layout = layout
 
-    def _make(self, places: list[LinearPlace]) -> Forwards:
+    def _make(self, places: list[LinearPlace]) -> dict[torch.nn.Module, PackedLinear | _GatedBlock]:
+        from transformers.activations import SiLUActivation
+
         exact = self._dtype is torch.float32
         if exact and not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             return {}
-
-        def of_layers(*, packed: bool) -> Forwards:
-            return {place.module: PackedLinear(place, self._dtype, packed=packed) for place in places}
-
-        forwards = of_layers(packed=self._packed)
+        forwards: dict[torch.nn.Module, PackedLinear | _GatedBlock] = {
+            place.module: PackedLinear(place, self._dtype, packed=self._packed) for place in places
+        }
+        # One layer of each shape is compared with torch's own, on its own weights.
         tolerance = _TOLERANCE if exact else _BFLOAT16_TOLERANCE
-        if self._packed and (reason := _distrust(places, forwards, tolerance)):
+        samples: dict[object, tuple[torch.nn.Module, torch.nn.Linear]] = {}
+        for module, layer, gelu, _ in places:
+            if "forward" not in vars(module):
+                samples.setdefault((*layer.weight.shape, layer.bias is None, gelu), (module, layer))
+        reasons = (
+            _failure(module, layer.in_features, forwards[module], tolerance)
+            for module, layer in samples.values()
+        )
+        if self._packed and (reason := next(filter(None, reasons), None)):
             warnings.warn(
                 f"packed layers are off, and {'encoding' if exact else 'bfloat16'} on this CPU is slower: "
                 f"{reason}. Another version of torch may help; {SWITCH}=0 turns this warning off",
                 StickyTokenWarning,
                 stacklevel=2,
             )
-            return {} if exact else of_layers(packed=False)
+            unpacked = {place.module: PackedLinear(place, self._dtype, packed=False) for place in places}
+            return {} if exact else dict(unpacked)
         if not exact:
             return forwards
         by_layer = {place.layer: place for place in places}
         works: dict[type, bool] = {}
         for module in self._model.modules():
-            block = _gated_block(module, by_layer)
-            if block is None or "forward" in vars(module):
+            parts: Any = dict(module.named_children())
+            kind, layers = type(module), [parts.get(name) for name in ("gate_proj", "up_proj", "down_proj")]
+            if (
+                set(parts) != _GATED_PARTS
+                or not kind.__module__.startswith("transformers.models.")
+                or type(parts["act_fn"]) not in (torch.nn.SiLU, SiLUActivation)
+                or not by_layer.keys() >= set(layers)
+                or "forward" in vars(module)
+            ):
                 continue
-            kind = type(module)
+            block = _GatedBlock(*(by_layer[layer] for layer in layers))
             if kind not in works:  # otherwise its layers are packed one by one
-                works[kind] = _failure(module, block.layers[0].in_features, block, _TOLERANCE) is None
+                works[kind] = _failure(module, layers[0].in_features, block, _TOLERANCE) is None
             if works[kind]:
                 forwards[module] = block
-                for layer in block.layers:
+                for layer in layers:
                     forwards.pop(layer, None)
         return forwards
-
-
-def _gated_block(module: torch.nn.Module, places: dict[torch.nn.Linear, LinearPlace]) -> _GatedBlock | None:
-    from transformers.activations import SiLUActivation
-
-    parts: Any = dict(module.named_children())
-    if set(parts) != _GATED_PARTS or not type(module).__module__.startswith("transformers.models."):
-        return None
-    layers = [parts[name] for name in ("gate_proj", "up_proj", "down_proj")]
-    if type(parts["act_fn"]) not in (torch.nn.SiLU, SiLUActivation) or not places.keys() >= set(layers):
-        return None
-    return _GatedBlock(*(places[layer] for layer in layers))
-
-
-def _distrust(places: list[LinearPlace], forwards: Forwards, tolerance: float) -> str | None:
-    """Compare one layer of each shape with torch's own, on its own weights; return what is wrong."""
-    tried = set()
-    for module, layer, gelu, _ in places:
-        shape = (*layer.weight.shape, layer.bias is None, gelu)
-        if shape in tried or "forward" in vars(module):
-            continue
-        tried.add(shape)
-        if reason := _failure(module, layer.in_features, forwards[module], tolerance):
-            return reason
-    return None
 
 
 def _failure(
@@ -291,42 +272,31 @@ def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) 
 
 
 def measured(
-    network: torch.nn.Module, ways: Mapping[str, Callable[[], object]], threads: int
+    network: torch.nn.Module, trials: Mapping[str, Callable[[], object]], threads: int
 ) -> dict[str, float]:
-    """Return the seconds of each way, measured once per machine, build of torch and sizes of layers."""
+    """Return the seconds of each trial, measured once per machine, build of torch and sizes of layers."""
     machine = [platform.node(), torch.backends.cpu.get_cpu_capability()]
     facts = {"version": _VERSION, "model": repr(network), "machine": machine}
     key = f"packing-{digest({**facts, 'torch': torch.__version__, 'threads': threads})}"
     known = recalled(key) or {}
-    if not all(isinstance(known.get(name), float) for name in ways):
-        for way in ways.values():
-            way()  # packs weights, and builds kernels
+    if not all(isinstance(known.get(name), float) for name in trials):
+        for run in trials.values():
+            run()  # packs weights, and builds kernels
         # Take turns, and keep the shortest times: other work only makes them longer.
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        ends = time.perf_counter() + _SECONDS
-        while min(map(len, times.values())) < _LEAST_TURNS or time.perf_counter() < ends:
-            for name, way in ways.items():
+        known = dict.fromkeys(trials, math.inf)
+        ends, turns = time.perf_counter() + _SECONDS, 0
+        while turns < _LEAST_TURNS or time.perf_counter() < ends:
+            for name, run in trials.items():
                 started = time.perf_counter()
-                way()
-                times[name].append(time.perf_counter() - started)
-        known = {name: min(each) for name, each in times.items()}
+                run()
+                known[name] = min(known[name], time.perf_counter() - started)
+            turns += 1
         keep(key, known)
-    return {name: known[name] for name in ways}
+    return {name: known[name] for name in trials}
 
 
-_ENTRIES, _IN_A_ROW, _COPIES = 512, 8, 8
 # Mean cosine between the vectors of a lower precision and the model's own, below which it is of no use.
 _LEAST_AGREEMENT = 0.95
-
-
-def sample_inputs(entries: Sequence[int], special: Sequence[int]) -> list[tuple[int, ...]]:
-    """Entries spread over the vocabulary in rows, alone and with copies of one, or of a special one."""
-    known = set(entries)
-    spread = entries[:: max(1, len(entries) // _ENTRIES)]
-    rows = [tuple(spread[start : start + _IN_A_ROW]) for start in range(0, len(spread), _IN_A_ROW)]
-    repeated = [*(row[0] for row in rows), *(entry for entry in special if entry in known)]
-    copies = [(*rows[place % len(rows)], *(entry,) * _COPIES) for place, entry in enumerate(repeated)]
-    return [*rows, *copies]
 
 
 def require_agreement(

@@ -6,17 +6,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.compute.batches import BatchEngine
-from stickytoken.encoders.text_encoder import InputTemplate
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 _LOG = logging.getLogger(__name__)
 
@@ -71,10 +67,6 @@ def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
         level = [child for branch in level for child in branch.children]
 
 
-def new_tokens(roots: Sequence[Branch]) -> int:
-    return sum(len(branch.tokens) for level in levels(roots) for branch in level)
-
-
 # A model takes one mask, one with a sliding window, or one for each kind of layer.
 _ONE, _WINDOW, _BY_KIND = "one", "window", "by kind"
 _MASKS = {
@@ -92,15 +84,6 @@ _TOLERANCE = 1e-4
 KeysAndValues = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-class _Batch(NamedTuple):
-    """Branches of one shape: equal numbers of tokens before and in them, and the same ends."""
-
-    branches: list[Branch]
-    shared: int
-    size: int
-    ends: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class ReuseLimits:
     """Limits below which sharing work does not pay for its overhead."""
@@ -114,7 +97,7 @@ REUSE = ReuseLimits()
 
 
 def known_kind(backbone: Any) -> bool:
-    """Check that the masks of a model are known, and that it attends only to earlier tokens."""
+    """Whether the masks of a model are known, and it attends only to earlier tokens."""
     config = backbone.config
     return (
         config.model_type in _MASKS
@@ -151,7 +134,7 @@ class PrefixReuse:
     memory_left: bool = True
 
     def shared(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> NDArray[np.float32] | None:
-        """Return the vectors of contents; None if they have too little in common, or trees do not work."""
+        """Return vectors, shape (n, d); None if contents have too little in common, or trees do not work."""
         roots = self.trees(contents, known) if self.memory_left else None
         if not roots or not self._agrees:
             return None
@@ -160,8 +143,8 @@ class PrefixReuse:
         except torch.OutOfMemoryError:
             # Keys and values take extra memory, which the plain path does not need.
             self.memory_left = False
-            engine = self.engine
-            _LOG.warning("%s: out of memory on %s, continuing without reuse", engine.name, engine.device)
+            name, device = self.engine.name, self.engine.device
+            _LOG.warning("%s: out of memory on %s, continuing without reuse", name, device)
             return None
 
     @cached_property
@@ -178,7 +161,8 @@ class PrefixReuse:
             return None
         roots = grow(inputs)
         plain = sum(map(len, inputs)) + (len(after) - known) * len(inputs)
-        computed = new_tokens(roots) + len(after) * len(inputs)
+        new = sum(len(branch.tokens) for level in levels(roots) for branch in level)
+        computed = new + len(after) * len(inputs)
         return roots if computed <= self.limits.tree_share * plain else None
 
     def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
@@ -187,63 +171,68 @@ class PrefixReuse:
         for group in _groups(roots, self.engine.token_budget):
             kept: dict[int, KeysAndValues] = {}
             for level in levels(group):
-                for batch in _batches(level, len(self.after), self.engine.token_budget):
-                    rows, vectors = self._run(batch, kept)
+                for ends, branches in _batches(level, len(self.after), self.engine.token_budget):
+                    rows, vectors = self._run(ends, branches, kept)
                     if found is None:
                         found = np.empty((count, vectors.shape[1]), dtype=np.float32)
                     found[rows] = vectors
         return np.empty((0, 0), np.float32) if found is None else found
 
-    def _run(self, batch: _Batch, kept: dict[int, KeysAndValues]) -> tuple[list[int], NDArray[np.float32]]:
+    def _run(
+        self, ends: tuple[int, ...], branches: Sequence[Branch], kept: dict[int, KeysAndValues]
+    ) -> tuple[list[int], NDArray[np.float32]]:
         """Run branches of one shape, and return the inputs that end on them with their vectors."""
         from transformers import DynamicCache
 
-        after = self.after
+        after, shared, size = self.after, branches[0].shared, len(branches[0].tokens)
         device = self.backbone.get_input_embeddings().weight.device
-        fans = len(batch.ends) if after else 0
-        rows = [[*branch.tokens, *after * fans] for branch in batch.branches]
+        rows = [[*branch.tokens, *after * len(ends)] for branch in branches]
         cache = DynamicCache()
-        if batch.shared:
-            for layer, (keys, values) in enumerate(_gather(batch, kept)):
+        if shared:  # its keys and values by layer, shape (branches, heads, shared, d)
+            parents = [kept[id(branch.parent)] for branch in branches]
+            one = all(parent is parents[0] for parent in parents)
+            for layer, pairs in enumerate(zip(*parents, strict=True)):
+                keys, values = (
+                    own[0][None, :, :shared].expand(len(own), -1, -1, -1)
+                    if one
+                    else torch.stack([state[:, :shared] for state in own])
+                    for own in zip(*pairs, strict=True)
+                )
                 cache.update(keys, values, layer)
-        places, mask = _places(batch, len(after))
+        places, mask = _places(shared, size, ends, len(after))
         states = self.states(
             {
                 "input_ids": torch.tensor(rows, dtype=torch.long, device=device),
                 "attention_mask": self._masks(places.to(device), mask.to(device)),
-                "position_ids": places[None, batch.shared :].to(device),
+                "position_ids": places[None, shared:].to(device),
                 "past_key_values": cache,
                 "use_cache": True,
             }
         )
         layers: Any = cache.layers
-        for row, branch in enumerate(batch.branches):
+        for row, branch in enumerate(branches):
             if branch.children:
                 kept[id(branch)] = [
                     (layer.keys[row, :, : branch.length], layer.values[row, :, : branch.length])
                     for layer in layers
                 ]
         last = [
-            batch.size + (fan + 1) * len(after) - 1 if after else end - batch.shared - 1
-            for fan, end in enumerate(batch.ends)
+            size + (fan + 1) * len(after) - 1 if after else end - shared - 1 for fan, end in enumerate(ends)
         ]
         vectors = self.finish(states[:, last].flatten(0, 1)[:, None]).float()
-        # Inputs are distinct, so each end belongs to one; all branches of a batch have the same ends.
-        inputs = [row for branch in batch.branches for _, row in sorted(branch.ends)]
+        # Inputs are distinct, so each end belongs to one; all branches have the same ends.
+        inputs = [row for branch in branches for _, row in sorted(branch.ends)]
         return inputs, vectors.cpu().numpy()
 
     def _masks(self, places: torch.Tensor, seen: torch.Tensor) -> Any:
         """Build additive attention masks: 0 where a token attends to another, else the lowest number."""
         config, dtype = self.backbone.config, self.backbone.dtype
-        window = getattr(config, "sliding_window", None)
-        near = seen
+        kind, window, near = _MASKS[config.model_type], getattr(config, "sliding_window", None), seen
         if window is not None:
-            queries = places[places.shape[0] - seen.shape[0] :]
-            near = seen & (queries[:, None] - places[None, :] < window)
+            near = seen & (places[-len(seen) :, None] - places[None, :] < window)
         full, sliding = (
             torch.where(own, 0.0, torch.finfo(dtype).min).to(dtype)[None, None] for own in (seen, near)
         )
-        kind = _MASKS[config.model_type]
         if kind == _BY_KIND:
             return {"full_attention": full, "sliding_attention": sliding}
         return sliding if kind == _WINDOW else full
@@ -264,81 +253,29 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
         yield group
 
 
-def _batches(level: Sequence[Branch], after: int, token_budget: int) -> list[_Batch]:
+def _batches(
+    level: Sequence[Branch], after: int, token_budget: int
+) -> Iterator[tuple[tuple[int, ...], list[Branch]]]:
+    """Yield branches of one shape: equal numbers of tokens before and in them, and the same ends."""
     shapes: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
         ends = tuple(sorted(length for length, _ in branch.ends))
         shapes.setdefault((branch.shared, len(branch.tokens), ends), []).append(branch)
-    found = []
     for (shared, size, ends), branches in shapes.items():
         rows = max(1, token_budget // (shared + size + after * len(ends)))
-        found += [
-            _Batch(branches[start : start + rows], shared, size, ends)
-            for start in range(0, len(branches), rows)
-        ]
-    return found
+        for start in range(0, len(branches), rows):
+            yield ends, branches[start : start + rows]
 
 
-def _gather(batch: _Batch, kept: dict[int, KeysAndValues]) -> KeysAndValues:
-    """Collect the keys and values of the shared tokens by layer, shape (branches, heads, shared, d)."""
-    parents = [kept[id(branch.parent)] for branch in batch.branches]
-    one = all(parent is parents[0] for parent in parents)
-
-    def together(states: list[torch.Tensor]) -> torch.Tensor:
-        if one:
-            return states[0][None, :, : batch.shared].expand(len(parents), -1, -1, -1)
-        return torch.stack([state[:, : batch.shared] for state in states])
-
-    return [
-        (together([keys for keys, _ in layer]), together([values for _, values in layer]))
-        for layer in zip(*parents, strict=True)
-    ]
-
-
-def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _places(shared: int, size: int, ends: tuple[int, ...], after: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the positions of all tokens, shared ones first, and which of them each new token attends to."""
-    whole = batch.shared + batch.size
-    positions = list(range(whole))
-    owner = [-1] * whole
-    for fan, end in enumerate(batch.ends if after else ()):
-        positions += range(end, end + after)
-        owner += [fan] * after
-    place, own = torch.tensor(positions), torch.tensor(owner)
+    whole = shared + size
+    closings = [(fan, end + k) for fan, end in enumerate(ends) for k in range(after)]
+    place = torch.tensor([*range(whole), *(position for _, position in closings)])
+    own = torch.tensor([*[-1] * whole, *(fan for fan, _ in closings)])
     # Each token attends to this many tokens of the branch, shared ones included.
-    limit = torch.tensor([*range(1, whole + 1), *(end for end in batch.ends for _ in range(after))])
-    earlier = torch.arange(len(positions))[None, :]
+    limit = torch.tensor([*range(1, whole + 1), *(ends[fan] for fan, _ in closings)])
+    earlier = torch.arange(len(place))[None, :]
     on_branch = (own[None, :] < 0) & (earlier < limit[:, None])
     closing = (own[None, :] >= 0) & (own[None, :] == own[:, None]) & (place[None, :] <= place[:, None])
-    return place, (on_branch | closing)[batch.shared :]
-
-
-def last_token_reuse(
-    model: SentenceTransformer, template: InputTemplate, **options: Any
-) -> PrefixReuse | None:
-    """Return the reuse of a model that pools its last token; None if its kind is not known."""
-    first, pooling, *_ = modules = list[Any](model)
-    backbone, text = first.model, first.modality_config.get("text", {})
-    if not (
-        known_kind(backbone)
-        and text.get("method") == "forward"
-        and text.get("method_output_name") in ("last_hidden_state", ["last_hidden_state"])
-        and template.token_types is None
-        and not template.flat
-        and (pooling.include_prompt or "prompt_length" not in dict(template.features))
-    ):
-        return None
-
-    def finish(picked: torch.Tensor) -> torch.Tensor:
-        features: dict[str, Any] = dict(template.features)
-        features["token_embeddings"] = picked
-        features["attention_mask"] = torch.ones(picked.shape[:2], dtype=torch.long, device=picked.device)
-        for module in modules[1:]:
-            features = module(features)
-        vectors: torch.Tensor = features["sentence_embedding"]
-        return vectors[:, : model.truncate_dim]
-
-    def states(inputs: dict[str, Any]) -> torch.Tensor:
-        found: torch.Tensor = backbone(**inputs).last_hidden_state
-        return found
-
-    return PrefixReuse(backbone, template.before, template.after, states, finish, **options)
+    return place, (on_branch | closing)[shared:]

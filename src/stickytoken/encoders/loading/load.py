@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,8 +16,8 @@ from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoin
 from stickytoken.encoders.endpoint.vocabulary import vocabulary_of
 from stickytoken.encoders.loading import resolution
 from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin
-from stickytoken.encoders.prompted import loading as prompted
-from stickytoken.encoders.protocol import Encoder, IdEncoder, Prompting, is_encoder, reads_ids
+from stickytoken.encoders.prompted import prompts
+from stickytoken.encoders.protocol import Encoder, IdEncoder, LayerChoice, Prompting, is_encoder, reads_ids
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.machine import Precision
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _SHOWN_REASON = 300
+# The first module of a model that was saved with its prompt.
+_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
@@ -198,17 +201,25 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
     if spec.device is not None:
         resolution.require_device(spec.device)
     source, prompting = resolution.resolve_model(spec.model, spec.revision), spec.prompting
+    folder, given = Path(source.location), prompting.prompt
     if source.origin is Origin.FOLDER:
-        spec = replace(spec, model=str(Path(spec.model).expanduser().resolve()))
-    if not prompted.loads_as_causal(source, prompting):
-        prompted.refuse_prompt_options(prompting, source.name)
+        spec = replace(spec, model=str(folder.resolve()))
+    saved: list[str] = []  # the types of the modules of a model that was saved with its prompt
+    causal = given is not None and (prompts.is_template(given) or bool(prompting.given))
+    if source.origin is not Origin.HUB and (folder / "modules.json").is_file():
+        with suppress(ValueError, KeyError, TypeError):  # reported when the model is loaded
+            modules = json.loads((folder / "modules.json").read_text("utf-8"))
+            saved = [str(entry["type"]) for entry in modules]
+        causal = saved[:1] == [_MODULE]
+    if not causal:
+        _refuse_prompt_options(prompting, source.name)
         return _load_plain(source, spec)
     if prompting.prompt_name is not None:
         raise InputError(
             f"{source.name!r} is a prompted language model, which has no named prompts: leave out the prompt "
             f"name {prompting.prompt_name!r}"
         )
-    return prompted.load_causal(source, prompting, spec)
+    return _load_causal(source, spec, [kind.rpartition(".")[2] for kind in saved])
 
 
 def reads_texts_only(model: AnyModel) -> bool:
@@ -229,7 +240,7 @@ def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     config = getattr(getattr(model[0], "config", None), "_name_or_path", None) if len(model) else None
-    name = Path(config).name if config else "model"
+    name, options = Path(config).name if config else "model", spec.prompting
     if hasattr(type(model), "unguarded"):  # token ids would bypass the guard
         raise InputError(
             f"{name} is guarded, so that copies of a token would not reach it: pass its attribute unguarded"
@@ -244,17 +255,120 @@ def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
             f"revision {spec.revision!r} cannot be used, since {name} is already loaded: leave out the "
             "revision"
         )
-    causal = prompted.encoder_of_module(model, name, spec.prompting, spec.token_budget, spec.packed_layers)
-    if causal is not None:
-        return causal
-    prompted.refuse_prompt_options(spec.prompting, name)
-    return SentenceTransformerEncoder(
-        model,
+    kinds = [type(module) for module in model]
+    if [f"{kind.__module__}.{kind.__name__}" for kind in kinds[:1]] != [_MODULE]:
+        _refuse_prompt_options(options, name)
+        return SentenceTransformerEncoder(
+            model,
+            name,
+            prompt=_prompt_of(model, options, name),
+            token_budget=spec.token_budget,
+            packed_layers=spec.packed_layers,
+        )
+    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+
+    if model.truncate_dim is not None:
+        raise InputError(
+            f"{name} truncates its vectors to {model.truncate_dim}, and a model with a prompt is read whole: "
+            "set its truncate_dim to None"
+        )
+    normalize = _normalizes([kind.__name__ for kind in kinds], name)
+    if options.given or options.prompt is not None or options.prompt_name is not None:
+        raise InputError(f"{name} is already loaded with its prompt and layers: leave out the prompt options")
+    module: Any = model[0]
+    return CausalPromptEncoder(
+        module.model,
+        module.tokenizer,
         name,
-        prompt=_prompt_of(model, spec.prompting, name),
+        module.reading,
         token_budget=spec.token_budget,
+        max_length=module.max_seq_length,
+        normalize=normalize,
         packed_layers=spec.packed_layers,
     )
+
+
+def _normalizes(kinds: list[str], name: str) -> bool:
+    if kinds not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
+        raise InputError(f"{name} has {', '.join(kinds)}: only Normalize is supported after a prompt")
+    return len(kinds) > 1
+
+
+def _refuse_prompt_options(options: Prompting, name: str) -> None:
+    if options.given:
+        asked = ", ".join(options.given)
+        raise InputError(
+            f"{asked} applies only to prompted language models, and {name!r} is not loaded as one: pass a "
+            f"plain language model and a prompt ({', '.join(prompts.PROMPTS)}, or a text with {{sentence}})"
+        )
+    if options.prompt is not None and options.prompt.lower() in prompts.PROMPTS:
+        warnings.warn(
+            f"{name!r} is a SentenceTransformer: {options.prompt!r} is put before every text literally, "
+            "and is not the name of a prompt",
+            StickyTokenWarning,
+            stacklevel=3,
+        )
+
+
+def _load_causal(source: ModelSource, spec: EncoderSpec, saved: list[str]) -> IdEncoder:
+    """Load a language model with a prompt; ``saved`` are the kinds of modules if it was saved with one."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+    from stickytoken.encoders.prompted.layers import find_decoder
+    from stickytoken.encoders.prompted.module import CausalPrompt, reading_for
+
+    options, folder, local = spec.prompting, Path(source.location), source.origin is not Origin.HUB
+    path = folder / CausalPrompt.config_file_name
+    kept = bool(saved) and path.is_file()
+    normalize = kept and _normalizes(saved, repr(source.name))
+    if kept:
+        if options.given or options.prompt is not None:
+            raise InputError(
+                f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"
+            )
+        try:
+            options = Prompting(**json.loads(path.read_text("utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ModelError(f"{path} is damaged: {error}") from error
+    if options.prompt is None:
+        known = ", ".join(prompts.PROMPTS)
+        raise InputError(f"{source.name!r} is a language model and needs a prompt: {known}")
+    prompt = prompts.find_prompt(options.prompt)
+    prompts.require_contrast_options(options)
+    if local and not resolution.has_weights(folder):
+        raise ModelError(f"{source.name!r} has no weights (*.safetensors or *.bin)")
+    place: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
+    place["local_files_only"] = local
+    precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
+    dtype = torch.float32 if precision else getattr(torch, spec.dtype)
+    with resolution.explained(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
+    with resolution.loading_weights(source):
+        model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
+    model = model.to(spec.device or resolution.available_devices()[:2][-1]).eval()
+    if precision:
+        resolution.require_cuda(model.device.type, source.name)
+    reading, choice = reading_for(find_decoder(model, source.name), prompt, options)
+    encoder = CausalPromptEncoder(
+        model,
+        tokenizer,
+        source.name,
+        reading,
+        token_budget=spec.token_budget,
+        max_length=spec.max_length,
+        normalize=normalize,
+        precision=precision,
+        packed_layers=spec.packed_layers,
+    )
+    encoder.spec = replace(
+        spec,
+        device=encoder.device,
+        prompting=spec.prompting if kept else Prompting(**reading.options),
+        layer_choice=LayerChoice.SAVED if kept else choice,
+    )
+    return encoder
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
@@ -364,10 +478,10 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
 def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:
     if prompting.prompt_name is None:
         return prompting.prompt
-    prompts: dict[str, Any] = model.prompts
-    if prompting.prompt_name not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
+    named: dict[str, Any] = model.prompts
+    if prompting.prompt_name not in named:
+        known = ", ".join(sorted(named)) or "none"
         raise InputError(
             f"{name} has no prompt named {prompting.prompt_name!r}: use one of its own ({known})"
         )
-    return str(prompts[prompting.prompt_name] or "")
+    return str(named[prompting.prompt_name] or "")

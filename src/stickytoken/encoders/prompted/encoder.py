@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders.compute import prefixes
 from stickytoken.encoders.compute.batches import BatchEngine
-from stickytoken.encoders.compute.model_state import config_of, weight_mark
+from stickytoken.encoders.compute.model_state import computing, config_of, weight_mark
 from stickytoken.encoders.prompted.layers import find_decoder, pooled_states, states_after
 from stickytoken.encoders.prompted.model import FixedBeginnings, PromptedModel, PromptRow, Reading
-from stickytoken.encoders.prompted.prompts import AUXILIARY, Ids, PromptTokenizers, PromptVocabulary
-from stickytoken.encoders.protocol import EncoderIdentity, shown
+from stickytoken.encoders.prompted.prompts import AUXILIARY, Ids, PromptVocabulary, own_tokenizer
+from stickytoken.encoders.protocol import shown
 from stickytoken.encoders.text_encoder import context_length
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
@@ -46,30 +46,21 @@ class PromptRunner(BatchEngine):
     def __init__(
         self,
         model: PromptedModel,
-        name: str,
         token_budget: int | None,
         *,
         reuse: prefixes.ReuseLimits | None,
         rounding: float,
     ) -> None:
-        super().__init__(name)
-        self._prompted = model
+        super().__init__(model.decoder.name, model.decoder)
+        self._prompted, self.reuse, self._rounding = model, reuse, rounding
         if token_budget:
             self.token_budget = token_budget
-        self.reuse = reuse
-        self._rounding = rounding
         self._trees: dict[tuple[int, int], prefixes.PrefixReuse] = {}  # by template and number of layers
         self._made: tuple[list[tuple[int, ...]], FixedBeginnings] | None = None
         # With contrast, the auxiliary prompts of all sentences run first, up to the layer of contrast.
         self._auxiliary: PromptRunner | None = None
         if model.auxiliary is not None:
-            self._auxiliary = PromptRunner(
-                model.auxiliary, name, token_budget, reuse=reuse, rounding=rounding
-            )
-
-    @property
-    def device(self) -> torch.device:
-        return self._prompted.decoder.device
+            self._auxiliary = PromptRunner(model.auxiliary, token_budget, reuse=reuse, rounding=rounding)
 
     def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
         """Return vectors of sentences after the given numbers of layers, shape (n, numbers, d)."""
@@ -136,7 +127,7 @@ class PromptRunner(BatchEngine):
 
     @cached_property
     def _beginnings_agree(self) -> bool:
-        """Whether reuse gives the vectors of the plain path; a model may cache more than keys and values."""
+        """Whether reuse gives the vectors of the plain path: a model may cache more than keys and values."""
         rows = self._prompted.rows([text.ids for text in self._prompted.tokenize(["a", "one two three"])])
         numbers = [self._prompted.number]
         plain = self._by_batches(rows, None, numbers)
@@ -151,44 +142,39 @@ class PromptRunner(BatchEngine):
 
     def _by_trees(self, contents: Sequence[Ids], number: int, *, known: bool) -> NDArray[np.float32] | None:
         """Return vectors of sentences with common beginnings, shape (n, 1, d); None if that saves little."""
-        model, reading, prompts = self._prompted, self._prompted.reading, self._prompted.prompts
+        model, reading, decoder = self._prompted, self._prompted.reading, self._prompted.decoder
         # A state must depend on the tokens before it alone, and the last token be read.
         steered = reading.prepending is not None or reading.contrast is not None
-        if steered or model.attends or reading.prompt.echoes or not prefixes.known_kind(model.decoder.model):
+        if steered or model.attends or reading.prompt.echoes or not prefixes.known_kind(decoder.model):
             return None
         if self.reuse is None:
             return None
+
+        def plain(place: int, contents: Sequence[Ids]) -> NDArray[np.float32]:
+            return self._by_batches([PromptRow(place, content) for content in contents], None, [number])[:, 0]
+
         vectors = []
-        for place, prompt in enumerate(prompts):
-            trees = self._trees.get((place, number)) or self._tree_of(place, number)
-            found = trees.shared(contents, prompt.fixed if known else 0)
+        for place, prompt in enumerate(model.prompts):
+            if (place, number) not in self._trees:
+                carrier, other = (text.ids for text in model.tokenize(["one two three", "a"]))
+                self._trees[place, number] = prefixes.PrefixReuse(
+                    decoder.model,
+                    prompt.before,
+                    prompt.after,
+                    states=lambda inputs: states_after(decoder, [number], inputs)[number],
+                    finish=lambda picked: picked[:, 0],
+                    engine=self,
+                    limits=self.reuse,
+                    samples=prefixes.samples_of(carrier, other[:1]),
+                    plain=partial(plain, place),
+                    rounding=self._rounding,
+                )
+            found = self._trees[place, number].shared(contents, prompt.fixed if known else 0)
             if found is None:
                 return None
             vectors.append(found)
-        means: NDArray[np.float32] = np.add.reduce(vectors) / np.float32(len(prompts))
+        means: NDArray[np.float32] = np.add.reduce(vectors) / np.float32(len(vectors))
         return means[:, None]
-
-    def _tree_of(self, place: int, number: int) -> prefixes.PrefixReuse:
-        decoder, prompt = self._prompted.decoder, self._prompted.prompts[place]
-
-        def plain(contents: Sequence[Ids]) -> NDArray[np.float32]:
-            return self._by_batches([PromptRow(place, content) for content in contents], None, [number])[:, 0]
-
-        carrier, other = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
-        samples, limits = prefixes.samples_of(carrier, other[:1]), self.reuse or prefixes.REUSE
-        self._trees[place, number] = prefixes.PrefixReuse(
-            decoder.model,
-            prompt.before,
-            prompt.after,
-            states=lambda inputs: states_after(decoder, [number], inputs)[number],
-            finish=lambda picked: picked[:, 0],
-            engine=self,
-            limits=limits,
-            samples=samples,
-            plain=plain,
-            rounding=self._rounding,
-        )
-        return self._trees[place, number]
 
 
 class CausalPromptEncoder(ModelEncoder):
@@ -206,24 +192,17 @@ class CausalPromptEncoder(ModelEncoder):
         precision: Precision | None = None,
         packed_layers: bool | None = None,
     ) -> None:
-        self.normalizes = normalize
-        self.reading = reading
-        self._model = model
-        self.user_tokenizer = tokenizer
-        self._token_budget = token_budget
-        self._asked_length = max_length
-        self._reuse_limits = reuse
+        self.normalizes, self.reading = normalize, reading
+        self._model, self.user_tokenizer = model, tokenizer
+        self._token_budget, self._asked_length, self._reuse_limits = token_budget, max_length, reuse
         self._decoder = find_decoder(model, name)
-        self._tokenizers: PromptTokenizers | None = None
+        self._tokenizers = cache(partial(own_tokenizer, tokenizer, name))  # copying one takes seconds
         super().__init__(self._decoder.model, name, precision, packed_layers)
 
     def _read(self) -> None:
-        if self._tokenizers is None:
-            self._tokenizers = PromptTokenizers(self.user_tokenizer, self.name)
-        self.prompted = PromptedModel(
-            self._decoder, self.user_tokenizer, self.name, self.reading, self._tokenizers
-        )
-        self.own_tokenizer = self._tokenizers.plain.tokenizer
+        prepending = self.reading.prepending is not None
+        self.prompted = PromptedModel(self._decoder, self.reading, self._tokenizers(prepending))
+        self.own_tokenizer = self._tokenizers(False).tokenizer
         # Encodes a token as part of a sentence in the prompt.
         self.entries_tokenizer = PromptVocabulary(self.own_tokenizer, quoted=self.reading.prompt.quoted)
         taken = self.prompted.length(0)
@@ -235,7 +214,6 @@ class CausalPromptEncoder(ModelEncoder):
     def _new_runner(self, *, whole: bool = False) -> PromptRunner:
         return PromptRunner(
             self.prompted,
-            self.name,
             self._token_budget,
             reuse=None if whole else self._reuse_limits,
             rounding=torch.finfo(self.dtype).eps if whole else self._rounding,
@@ -245,7 +223,8 @@ class CausalPromptEncoder(ModelEncoder):
         return (getattr(self.user_tokenizer, "model_max_length", None), self._decoder.rows)
 
     def _read_again(self) -> None:
-        self._tokenizers = None  # the user's tokenizer may have changed
+        # The user's tokenizer may have changed.
+        self._tokenizers = cache(partial(own_tokenizer, self.user_tokenizer, self.name))
         super()._read_again()
 
     def _forget(self) -> None:
@@ -268,10 +247,10 @@ class CausalPromptEncoder(ModelEncoder):
 
     @cached_property
     def dimension(self) -> int:
-        with self._computing():
+        with computing(self._network):
             return int(self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.number]).shape[-1])
 
-    def _identity(self, weights: str) -> EncoderIdentity:
+    def _modules_and_prompt(self) -> tuple[str, str]:
         reading, placeholder = self.reading, self.prompted.placeholder
         span, contrast, drawn = reading.prepending, reading.contrast, None
         if placeholder is not None:
@@ -289,15 +268,8 @@ class CausalPromptEncoder(ModelEncoder):
             description["contrast"] = [AUXILIARY.templates, contrast.layer, strength, contrast.rule]
         prompt = reading.prompt
         templates = [prompt.pieces(each, prepending=span is not None) for each in prompt.templates]
-        return EncoderIdentity(
-            weights=weights,
-            tokenizer=self.own_tokenizer.fingerprint,
-            modules=hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest(),
-            prompt=json.dumps(templates),
-            dtype=self._dtype_name,
-            max_length=self.max_length,
-            dimension=self.dimension,
-        )
+        text = json.dumps(description, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest(), json.dumps(templates)
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
         self._follow()
@@ -315,7 +287,6 @@ class CausalPromptEncoder(ModelEncoder):
         return SentenceTransformer(modules=[module, *later], device=str(module.model.device))
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return content ids, with nothing of the template but quotation marks merged with the sentence."""
         self._follow()
         return self.prompted.tokenize(texts)
 
@@ -340,7 +311,7 @@ class CausalPromptEncoder(ModelEncoder):
     def _forward_all(self, contents: Sequence[Content], numbers: Sequence[int]) -> NDArray[np.float32]:
         if not contents:
             return np.empty((0, len(numbers), self.dimension), np.float32)
-        with self._computing(), self._arithmetic():
+        with computing(self._network), self._arithmetic():
             return self._runner.vectors(contents, numbers)
 
     def usable_entries(self) -> list[int]:

@@ -38,14 +38,12 @@ class Decoder:
         return int(self.embedding.weight.shape[0])
 
     @property
-    def device(self) -> torch.device:
-        """Device of the token embedding, where inputs go."""
+    def device(self) -> torch.device:  # of the token embedding, where inputs go
         device: torch.device = self.embedding.weight.device
         return device
 
     @cached_property
-    def takes_positions(self) -> bool:
-        """Whether the model accepts position ids; models with linear biases have none."""
+    def takes_positions(self) -> bool:  # models with linear biases do not
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
     def beside(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -145,9 +143,6 @@ def _layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     return _states(args[0] if args else kwargs["hidden_states"])
 
 
-# Token prepending.
-
-
 @dataclass(frozen=True, slots=True)
 class TokenPrepending:
     start: int  # from 0
@@ -162,32 +157,6 @@ class TokenPrepending:
                 "larger exit"
             )
 
-
-def prepended(
-    layers: Sequence[torch.nn.Module], settings: TokenPrepending, places: torch.Tensor, last: torch.Tensor
-) -> AbstractContextManager[None]:
-    """Overwrite states before the layers from start to exit, during calls from this thread."""
-
-    def overwrite(
-        _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        states = _layer_input(args, kwargs)
-        # A model may be spread over devices, so states are on the device of their layer.
-        rows = torch.arange(states.shape[0], device=states.device)
-        # Copy, so that states recorded elsewhere do not change.
-        changed = states.clone()
-        changed[rows, places.to(states.device)] = states[rows, last.to(states.device)]
-        if args:
-            return (changed, *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": changed}
-
-    return _hooked(
-        (partial(layer.register_forward_pre_hook, with_kwargs=True), overwrite)
-        for layer in layers[settings.start : settings.exit]
-    )
-
-
-# Contrast.
 
 # Names of the projection in transformers: o_proj (Llama and most others), out_proj (OPT, GPT-J), c_proj
 # (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some of them too, so the
@@ -239,8 +208,7 @@ def layers_with_projection(decoder: Decoder) -> list[int]:
 
 
 def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
-    found = _projection_of(decoder.layers[layer])
-    if found is not None:
+    if (found := _projection_of(decoder.layers[layer])) is not None:
         return found
     others = layers_with_projection(decoder)
     where = f"layers {', '.join(map(str, others))} have one" if others else "no other layer has one either"
@@ -273,10 +241,9 @@ def _projecting(
 
 
 def _subtracting(
-    decoder: Decoder, last: torch.Tensor, subtraction: Subtraction
+    decoder: Decoder, last: torch.Tensor, settings: Contrast, auxiliary: torch.Tensor
 ) -> AbstractContextManager[None]:
     """Replace what the last tokens have attended to in the layer of contrast; other tokens keep theirs."""
-    settings, auxiliary = subtraction
     heads: Any = 1
     width = auxiliary.shape[-1]
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
@@ -294,9 +261,6 @@ def _subtracting(
         return changed
 
     return _projecting(decoder, settings.layer, last, replace)
-
-
-# Prompts as input.
 
 
 @dataclass(frozen=True)
@@ -352,11 +316,26 @@ def prompt_states(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
+    def overwrite(
+        _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        states, places = _layer_input(args, kwargs), batch.places
+        # A model may be spread over devices, so states are on the device of their layer.
+        rows, device = torch.arange(states.shape[0], device=states.device), states.device
+        # Copy, so that states recorded elsewhere do not change.
+        changed = states.clone()
+        changed[rows, places.to(device)] = states[rows, batch.last.to(device)]  # type: ignore[union-attr]
+        if args:
+            return (changed, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": changed}
+
+    overwritten = decoder.layers[prepending.start : prepending.exit] if prepending is not None else ()
     with ExitStack() as changes:
-        if prepending is not None and batch.places is not None:
-            changes.enter_context(prepended(decoder.layers, prepending, batch.places, batch.last))
+        if batch.places is not None:
+            registers = (partial(layer.register_forward_pre_hook, with_kwargs=True) for layer in overwritten)
+            changes.enter_context(_hooked((register, overwrite) for register in registers))
         if batch.subtraction is not None:
-            changes.enter_context(_subtracting(decoder, batch.last, batch.subtraction))
+            changes.enter_context(_subtracting(decoder, batch.last, *batch.subtraction))
         return states_after(decoder, numbers, batch.inputs(decoder, cache), keep)
 
 
@@ -384,9 +363,9 @@ def states_after(
     inputs: dict[str, Any],
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
 ) -> dict[int, torch.Tensor]:
-    """Return the states after the given numbers of layers; later layers do not run.
+    """Return the states after the given numbers of layers, from the input on (0); later layers do not run.
 
-    Those after all layers include the final norm; others are the raw residual stream, from the input on (0).
+    Those after all layers include the final norm; others are the raw residual stream.
     """
     found: dict[int, torch.Tensor] = {}
     top, whole = max(numbers), len(decoder.layers)
@@ -396,7 +375,7 @@ def states_after(
         if number == top:
             raise _ReachedError
 
-    def record_first(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record_input(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         found[0] = keep(_layer_input(args, kwargs))
 
     hooks: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
@@ -406,7 +385,7 @@ def states_after(
     ]
     if 0 in numbers:
         first = partial(decoder.layers[0].register_forward_pre_hook, with_kwargs=True)
-        hooks.append((first, record_first))
+        hooks.append((first, record_input))
     with _hooked(hooks), suppress(_ReachedError):
         found[whole] = keep(decoder.model(**inputs).last_hidden_state)
     return found

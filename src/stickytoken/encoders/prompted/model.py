@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from stickytoken.encoders.prompted import layers, prompts
-from stickytoken.encoders.prompted.prompts import Ids, OwnTokenizer, PromptTokenizer, PromptTokenizers
+from stickytoken.encoders.prompted.prompts import Ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import TokenizedText
 
@@ -73,33 +73,26 @@ class Reading:
         }
 
 
+Features = dict[str, Any]
+# Index tensors of filled prompts, by their names in sentence-transformers.
+_LAYOUT = ("input_ids", "attention_mask", "position_ids", "prompt_slots")
+
+
 class PromptedModel:
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        name: str,
-        reading: Reading,
-        tokenizers: PromptTokenizers | None = None,
-        own: OwnTokenizer | None = None,
+        self, decoder: layers.Decoder, reading: Reading, own: prompts.OwnTokenizer, *, attends: bool = False
     ) -> None:
         # An auxiliary model is read where the last layer that runs projects its attention.
-        self.attends = own is not None
-        self.decoder = model if isinstance(model, layers.Decoder) else layers.find_decoder(model, name)
-        self.reading = reading
-        self.number = self.decoder.layer_number(reading.layer)  # how many layers run
-        prepending, contrast = reading.prepending, reading.contrast
-        count = len(self.decoder.layers)
+        self.attends = attends
+        self.decoder, self.reading, name = decoder, reading, decoder.name
+        self.number = decoder.layer_number(reading.layer)  # how many layers run
+        prepending, contrast, count = reading.prepending, reading.contrast, len(decoder.layers)
         if prepending is not None and prepending.start >= count:
             raise InputError(
                 f"start is {prepending.start}, but {name} has {count} layers: pass 0 to {count - 1}"
             )
-        if own is None:
-            tokenizers = tokenizers or PromptTokenizers(tokenizer, name)
-            own = tokenizers.plain if prepending is None else tokenizers.prepending
-        self.padding_id = own.padding_id
-        self.placeholder_id = own.placeholder_id
-        self._texts = PromptTokenizer(
+        self.padding_id, self.placeholder_id = own.padding_id, own.placeholder_id
+        self._texts = prompts.PromptTokenizer(
             own.tokenizer, own.special, reading.prompt, prepending=prepending is not None
         )
         self.prompts = self._texts.prompts
@@ -114,18 +107,19 @@ class PromptedModel:
                 f"{wanted}, counted from 0, but vectors of {name} are read after {self.number} layers, so "
                 f"nothing would change: pass 0 to {self.number - 1}, or read a later layer"
             )
-        layers.output_projection(self.decoder, contrast.layer)
+        layers.output_projection(decoder, contrast.layer)
         auxiliary = Reading(prompts.AUXILIARY, None, contrast.layer + 1)
-        self.auxiliary = PromptedModel(self.decoder, tokenizer, name, auxiliary, own=own)
-        for mine, other in zip(self.tokenize(_ALIKE), self.auxiliary.tokenize(_ALIKE), strict=True):
-            if mine.ids != other.ids:
-                raise InputError(
-                    f"the tokenizer of {name} splits a sentence in this prompt in another way than in the "
-                    f'auxiliary prompt of contrast: write "{prompts.SENTENCE}" with a space on both sides'
-                )
+        self.auxiliary = PromptedModel(decoder, auxiliary, own, attends=True)
+        if [text.ids for text in self.tokenize(_ALIKE)] != [
+            text.ids for text in self.auxiliary.tokenize(_ALIKE)
+        ]:
+            raise InputError(
+                f"the tokenizer of {name} splits a sentence in this prompt in another way than in the "
+                f'auxiliary prompt of contrast: write "{prompts.SENTENCE}" with a space on both sides'
+            )
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        sentences = [prompts.join_words(text) for text in texts]
+        sentences = [" ".join(text.split()) for text in texts]
         if self.reading.prompt.quoted:
             sentences = [prompts.clean_sentence(sentence) for sentence in sentences]
         return self._texts.tokenize(sentences)
@@ -142,10 +136,7 @@ class PromptedModel:
 
     @cached_property
     def placeholder(self) -> torch.Tensor | None:
-        """The placeholder's vector if the embedding has no row for it.
-
-        Drawn with a fixed seed and the mean norm of embedded tokens; any other will do (Fu et al., table 4).
-        """
+        """The placeholder's vector if the embedding has no row for it."""
         rows, device = self.decoder.rows, self.decoder.device
         if self.placeholder_id is None or self.placeholder_id < rows:
             return None  # a row that the matrix has is its vector, as in the published code
@@ -153,6 +144,7 @@ class PromptedModel:
         with torch.inference_mode():
             scale = self.decoder.embedding(sampled).float().square().mean().sqrt().item()
             size = self.decoder.embedding(sampled[:1]).shape[-1]
+        # Of the mean norm of embedded tokens; any other will do (Fu et al., table 4).
         drawn = np.random.default_rng(_PLACEHOLDER_SEED).standard_normal(size, dtype=np.float32)
         return torch.from_numpy(drawn * np.float32(scale))
 
@@ -170,8 +162,11 @@ class PromptedModel:
         embedded = self.decoder.embedding(ids.masked_fill(placed, 0))
         return torch.where(placed[..., None], vector.to(embedded), embedded)
 
-    def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> PromptLayout:
-        """Fill prompts and return them as index tensors on the CPU, padded on the left."""
+    def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> Features:
+        """Fill prompts, padded on the left; the mask of 0 and positions do not count padding.
+
+        Slots are the indices of the first pooled token, the last one and the placeholder, shape (rows, 3).
+        """
         filled, past, slots = [], [], []
         for number, content in rows:
             prompt = self.prompts[number]
@@ -184,13 +179,11 @@ class PromptedModel:
         return _padded(filled, past, slots)
 
     def batch(
-        self,
-        layout: PromptLayout,
-        past: torch.Tensor | None = None,
-        auxiliary: torch.Tensor | None = None,
+        self, layout: Features, past: torch.Tensor | None = None, auxiliary: torch.Tensor | None = None
     ) -> layers.PromptBatch:
         device = self.decoder.device
-        ids, mask, positions, (first, last, places) = (part.to(device) for part in layout)
+        ids, mask, positions, slots = (layout[key].to(device) for key in _LAYOUT)
+        first, last, places = slots.unbind(dim=1)
         return layers.PromptBatch(
             embeddings=self.embed(ids),
             mask=mask if past is None else torch.cat([past.to(device), mask], dim=1),
@@ -211,25 +204,13 @@ class PromptedModel:
         return None if self.reading.contrast is None else (self.reading.contrast, auxiliary)
 
 
-class PromptLayout(NamedTuple):
-    """Index tensors of filled prompts, shape (rows, tokens); a mask of 0 and positions do not count padding.
-
-    Slots are the indices of the first pooled token, the last one and the placeholder, shape (3, rows).
-    """
-
-    ids: torch.Tensor
-    mask: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-
-
-def _padded(filled: Sequence[Ids], past: Sequence[int], slots: Sequence[Sequence[int]]) -> PromptLayout:
+def _padded(filled: Sequence[Ids], past: Sequence[int], slots: Sequence[Sequence[int]]) -> Features:
     """Pad on the left, given the tokens before each row and its slots counted from the end."""
     width = max(map(len, filled))
     ids = torch.tensor([(0,) * (width - len(row)) + tuple(row) for row in filled], dtype=torch.long)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in filled], dtype=torch.long)
     positions = (mask.cumsum(1) - 1).clamp(min=0) + torch.tensor(past)[:, None]
-    return PromptLayout(ids, mask, positions, torch.tensor(slots).T + width)
+    return dict(zip(_LAYOUT, (ids, mask, positions, torch.tensor(slots) + width), strict=True))
 
 
 class FixedBeginnings:

@@ -9,15 +9,12 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from stickytoken.encoders.prompted import layers, prompts
-from stickytoken.encoders.prompted.model import PromptedModel, PromptLayout, Reading
+from stickytoken.encoders.prompted.model import Features, PromptedModel, Reading
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.encoders.text_encoder import context_length
 from stickytoken.errors import EncodingError, InputError
 
-Features = dict[str, torch.Tensor | Any]
-# Features of a prompt; the rows come first. Those of an auxiliary prompt have its name before theirs.
-_LAYOUT = ("input_ids", "attention_mask", "position_ids", "prompt_slots")
-_AUXILIARY = "auxiliary_"
+_AUXILIARY = "auxiliary_"  # before the names of the features of an auxiliary prompt
 
 
 class CausalPrompt(InputModule):
@@ -82,11 +79,12 @@ class CausalPrompt(InputModule):
             contrast_strength=contrast_strength,
             contrast_rule=contrast_rule,
         )
-        reading, _ = reading_for(self.model, name, prompts.find_prompt(prompt), options)
-        self._prompted = PromptedModel(self.model, tokenizer, name, reading)
-        self.max_seq_length = context_length(
-            self._prompted.decoder.model, tokenizer, None, name, taken=self._prompted.length(0)
-        )
+        decoder = layers.find_decoder(self.model, name)
+        reading, _ = reading_for(decoder, prompts.find_prompt(prompt), options)
+        own = prompts.own_tokenizer(tokenizer, name, token_prepending)
+        self._prompted = PromptedModel(decoder, reading, own)
+        taken = self._prompted.length(0)
+        self.max_seq_length = context_length(decoder.model, tokenizer, None, name, taken=taken)
 
     @property
     def reading(self) -> Reading:
@@ -112,9 +110,10 @@ class CausalPrompt(InputModule):
                     f"the text {text[:80]!r} makes a prompt of {length} tokens, but the model reads "
                     f"{self.max_seq_length}: use a shorter text"
                 )
-        features = _features(self._prompted, contents)
-        if self._prompted.auxiliary is not None:
-            features |= _features(self._prompted.auxiliary, contents, _AUXILIARY)
+        features = self._prompted.layout(self._prompted.rows(contents))
+        if (auxiliary := self._prompted.auxiliary) is not None:
+            others = auxiliary.layout(auxiliary.rows(contents))
+            features |= {f"{_AUXILIARY}{name}": value for name, value in others.items()}
         return features
 
     def forward(self, features: Features, **kwargs: Any) -> Features:
@@ -123,10 +122,11 @@ class CausalPrompt(InputModule):
         prompted = self._prompted
         prompted.forget()  # the weights may have changed since the last call
         values = None
-        if prompted.auxiliary is not None:
-            other = prompted.auxiliary.batch(_layout(features, _AUXILIARY))
-            values = prompted.auxiliary.attended(other).repeat_interleave(len(prompted.prompts), dim=0)
-        batch = prompted.batch(_layout(features), auxiliary=values)
+        if (auxiliary := prompted.auxiliary) is not None:
+            names = [name for name in features if name.startswith(_AUXILIARY)]
+            others = auxiliary.batch({name.removeprefix(_AUXILIARY): features[name] for name in names})
+            values = auxiliary.attended(others).repeat_interleave(len(prompted.prompts), dim=0)
+        batch = prompted.batch(features, auxiliary=values)
         states = layers.pooled_states(prompted.decoder, batch, [prompted.number], prompted.reading.prepending)
         means = states[:, 0].reshape(-1, len(prompted.prompts), states.shape[-1]).mean(1)
         return {**features, "sentence_embedding": means}
@@ -173,19 +173,8 @@ class CausalPrompt(InputModule):
         return cls(model, tokenizer, **config)
 
 
-def _features(prompted: PromptedModel, contents: Sequence[prompts.Ids], name: str = "") -> Features:
-    ids, mask, positions, slots = prompted.layout(prompted.rows(contents))
-    parts = zip(_LAYOUT, (ids, mask, positions, slots.T), strict=True)
-    return {f"{name}{key}": value for key, value in parts}
-
-
-def _layout(features: Features, name: str = "") -> PromptLayout:
-    ids, mask, positions, slots = (features[f"{name}{key}"] for key in _LAYOUT)
-    return PromptLayout(ids, mask, positions, slots.T)
-
-
 def reading_for(
-    model: Any, name: str, prompt: prompts.Prompt, options: Prompting
+    decoder: layers.Decoder, prompt: prompts.Prompt, options: Prompting
 ) -> tuple[Reading, LayerChoice]:
     """Resolve a reading: the given options, and the preset of the model family for the others."""
     start, end, rule = options.start, options.exit, prompts.require_contrast_options(options)
@@ -194,7 +183,6 @@ def reading_for(
             "start and exit are the layers of token prepending, which is off: turn on token prepending, or "
             "leave them out"
         )
-    decoder = layers.find_decoder(model, name)
     preset = prompts.preset_for(decoder.model.config, len(decoder.layers), prompt)
     steered = options.token_prepending or options.contrast
     layer, choice = prompts.layer_for(preset, prompt, options.layer, steered=steered)

@@ -15,12 +15,11 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.protocol import LayerChoice, Prompting
+from stickytoken.encoders.protocol import LayerChoice, Prompting, shown
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 
@@ -29,7 +28,7 @@ SENTENCE = "{sentence}"
 # The published code's mark for the sentence.
 _PUBLISHED_SENTENCE = "*sent 0*"
 _QUOTED = f'"{SENTENCE}"'
-_SHOWN = 60
+_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,11 @@ class Prompt:
     templates: tuple[str, ...]  # with one `SENTENCE`, or two for an echo, and at most one `PLACEHOLDER`
 
     @property
-    def echoes(self) -> bool:
-        """Whether the prompt repeats the sentence, so that the vector is the mean over the second copy."""
+    def echoes(self) -> bool:  # then the vector is the mean over the second copy of the sentence
         return self.templates[0].count(SENTENCE) > 1
 
     @property
-    def quoted(self) -> bool:
-        """Whether the prompt quotes the sentence, which must then be cleaned."""
+    def quoted(self) -> bool:  # then the sentence must be cleaned
         return all(_QUOTED in _without_placeholder(template) for template in self.templates)
 
     def pieces(self, template: str, *, prepending: bool) -> tuple[str, ...]:
@@ -68,19 +65,16 @@ def find_prompt(prompt: str | Prompt) -> Prompt:
     if prompt.lower() in PROMPTS:
         return PROMPTS[prompt.lower()]
     template = prompt.replace(_PUBLISHED_SENTENCE, SENTENCE)
-    shown = repr(prompt if len(prompt) <= _SHOWN else prompt[: _SHOWN - 1] + "…")
-    places = template.count(SENTENCE)
+    named, places = f"the prompt {shown(prompt, _SHOWN_CHARACTERS)}", template.count(SENTENCE)
     if places == 0:
         raise InputError(
-            f"the prompt {shown} is not one of {', '.join(PROMPTS)} and has no place for the sentence: "
+            f"{named} is not one of {', '.join(PROMPTS)} and has no place for the sentence: "
             f"write {SENTENCE} where the sentence goes"
         )
     if places > 2:
-        raise InputError(
-            f"the prompt {shown} has {places} places for the sentence: use one, or two to echo it"
-        )
+        raise InputError(f"{named} has {places} places for the sentence: use one, or two to echo it")
     if template.count(PLACEHOLDER) > 1:
-        raise InputError(f"the prompt {shown} has more than one {PLACEHOLDER}: use only one")
+        raise InputError(f"{named} has more than one {PLACEHOLDER}: use only one")
     return Prompt("own", (template,))
 
 
@@ -171,9 +165,19 @@ class Contrast:
     rule: ContrastRule = ContrastRule.SCALED
 
     def __post_init__(self) -> None:
-        _require_values(self.layer, self.strength, self.rule)
-        if self.rule.scales and self.strength is None:
-            raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number from 0")
+        layer, strength, rule = self.layer, self.strength, self.rule
+        if layer < 0:
+            raise InputError(f"the contrast layer is {layer}: layers are counted from 0")
+        if strength is None:
+            if rule.scales:
+                raise InputError(f"the contrast rule {rule} needs a strength: pass a number from 0")
+        elif not rule.scales:
+            raise InputError(
+                f"the contrast rule {rule} has no strength, got {strength}: leave the strength out, or use "
+                f"{ContrastRule.SCALED} or {ContrastRule.SCALED_NORM}"
+            )
+        elif not (math.isfinite(strength) and strength >= 0):
+            raise InputError(f"the contrast strength is {strength}: pass a finite number from 0")
 
 
 def require_contrast_options(options: Prompting) -> ContrastRule:
@@ -186,20 +190,10 @@ def require_contrast_options(options: Prompting) -> ContrastRule:
         raise InputError(
             f"the contrast rule {options.contrast_rule!r} is unknown: use one of {', '.join(ContrastRule)}"
         ) from error
-    _require_values(options.contrast_layer, options.contrast_strength, rule)
+    strength = options.contrast_strength
+    default = DEFAULT_STRENGTH if rule.scales else None
+    Contrast(options.contrast_layer or 0, default if strength is None else strength, rule)  # refuses others
     return rule
-
-
-def _require_values(layer: int | None, strength: float | None, rule: ContrastRule) -> None:
-    if layer is not None and layer < 0:
-        raise InputError(f"the contrast layer is {layer}: layers are counted from 0")
-    if strength is not None and not rule.scales:
-        raise InputError(
-            f"the contrast rule {rule} has no strength, got {strength}: leave the strength out, or use "
-            f"{ContrastRule.SCALED} or {ContrastRule.SCALED_NORM}"
-        )
-    if strength is not None and not (math.isfinite(strength) and strength >= 0):
-        raise InputError(f"the contrast strength is {strength}: pass a finite number from 0")
 
 
 # Templates that the settings were published for.
@@ -255,17 +249,8 @@ def contrast_layer_for(preset: Preset, layers: int, number: int, possible: Seque
 _OTHER_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 
-def join_words(text: str) -> str:
-    return " ".join(text.split())
-
-
 def clean_sentence(text: str) -> str:
-    """End a sentence with a full stop and replace its double quotation marks.
-
-    Follows the published code, in its order: append a full stop unless the text ends with ``.``, ``?``,
-    ``"`` or ``'``; replace every ``"`` with ``'``; replace a final question mark with a full stop. An empty
-    sentence stays empty.
-    """
+    """End a sentence with a full stop and replace double quotation marks, in the published code's order."""
     if text and not text.endswith((".", "?", '"', "'")):
         text += "."
     text = text.replace('"', "'")
@@ -273,12 +258,10 @@ def clean_sentence(text: str) -> str:
 
 
 def reachable_text(text: str, *, quoted: bool) -> str:
-    """Return what remains of a piece of text anywhere inside a cleaned sentence, so with punctuation."""
+    """Return what remains of a piece of text anywhere inside a cleaned sentence."""
     text = _OTHER_SPACE.sub(" ", text)
     return text.replace('"', "'") if quoted else text
 
-
-# Prompts as token ids.
 
 Ids = tuple[int, ...]
 Span = tuple[int, int]
@@ -321,8 +304,7 @@ class PromptIds:
         return end - content, end - 1
 
     @property
-    def fixed(self) -> int:
-        """Number of tokens at the beginning whose states do not depend on the sentence or on overwriting."""
+    def fixed(self) -> int:  # tokens at the beginning whose states depend on neither sentence nor overwriting
         return len(self.before) if self.place is None or self.place < 0 else self.place
 
 
@@ -330,8 +312,7 @@ class PromptTokenizer:
     def __init__(
         self, tokenizer: HuggingFaceTokenizer, special: Ids, prompt: Prompt, *, prepending: bool
     ) -> None:
-        self._tokenizer = tokenizer
-        self._special = special
+        self._tokenizer, self._special = tokenizer, special
         self._samples = _SAMPLES if prompt.quoted else _UNQUOTED_SAMPLES
         pieces = [prompt.pieces(template, prepending=prepending) for template in prompt.templates]
         self._pieces = pieces[0]
@@ -340,8 +321,7 @@ class PromptTokenizer:
             self._read_echo(each) if prompt.echoes else self._read(each, placeholder) for each in pieces
         )
         # Ids at both ends of the content that belong to the quotation marks, if there are no offsets.
-        self._head: Ids = ()
-        self._tail: Ids = ()
+        self._head, self._tail = Ids(), Ids()
         if not prompt.echoes:
             texts = [sample.join(self._pieces) for sample in ("a.", "The b.")]
             rows = [special + tuple(row) for row in tokenizer.encode_many(texts)]
@@ -442,13 +422,12 @@ class PromptTokenizer:
         return found.pop()
 
 
-def _without_blanks(text: str, stop: int) -> int:
-    """Return the end of the text before ``stop`` without its spaces, which belong to the next word."""
+def _without_blanks(text: str, stop: int) -> int:  # they belong to the next word
     return len(text[:stop].rstrip())
 
 
 def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
-    """The ids of the tokens that end after ``start`` and begin before ``stop``."""
+    """Return the ids of the tokens that end after ``start`` and begin before ``stop``."""
     return tuple(
         each
         for each, (first, end) in zip(ids, spans, strict=True)
@@ -493,34 +472,22 @@ class OwnTokenizer(NamedTuple):
     placeholder_id: int | None
 
 
-class PromptTokenizers:
-    """The tokenizers of a prompted model. All readings share them: copying a vocabulary takes seconds."""
-
-    def __init__(self, tokenizer: Any, name: str) -> None:
-        if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
-            raise ModelError(
-                f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers tokenizer"
-            )
-        self._user = tokenizer
-
-    @cached_property
-    def plain(self) -> OwnTokenizer:
-        return self._adapted(copy.deepcopy(self._user))
-
-    @cached_property
-    def prepending(self) -> OwnTokenizer:
-        own = copy.deepcopy(self._user)
+def own_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
+    if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
+        raise ModelError(
+            f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers tokenizer"
+        )
+    own, placeholder = copy.deepcopy(tokenizer), None
+    if prepending:
         own.add_tokens([PLACEHOLDER])
-        return self._adapted(own)._replace(placeholder_id=own.convert_tokens_to_ids(PLACEHOLDER))
-
-    def _adapted(self, own: Any) -> OwnTokenizer:
-        adapted = HuggingFaceTokenizer(own)
-        bare, whole = adapted.encode_many(["a b"])[0], list(own("a b")["input_ids"])
-        starts = (at for at in range(len(whole) + 1) if whole[at : at + len(bare)] == bare)
-        if (start := next(starts, None)) is None:
-            raise ModelError(f"the special tokens of a {type(own).__name__} change the text between them")
-        special = tuple(whole[:start])  # those after the text are left out
-        return OwnTokenizer(adapted, special, getattr(own, "pad_token_id", None), None)
+        placeholder = own.convert_tokens_to_ids(PLACEHOLDER)
+    adapted = HuggingFaceTokenizer(own)
+    bare, whole = adapted.encode_many(["a b"])[0], list(own("a b")["input_ids"])
+    starts = (at for at in range(len(whole) + 1) if whole[at : at + len(bare)] == bare)
+    if (start := next(starts, None)) is None:
+        raise ModelError(f"the special tokens of a {type(own).__name__} change the text between them")
+    special = tuple(whole[:start])  # those after the text are left out
+    return OwnTokenizer(adapted, special, getattr(own, "pad_token_id", None), placeholder)
 
 
 class PromptVocabulary(HuggingFaceTokenizer):
