@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import polars as pl
@@ -53,11 +53,12 @@ class Results:
     def finish(self, *, strict: bool = True) -> None:
         """Print the checks; if strict, end with exit status 1 if a bar was missed."""
         write_json(self.name, self.device, **self.about, checks=self.checks)
-        rows = [
-            (each["name"], each["bar"], each["ours"], "ok" if each["passed"] else "MISSED")
-            for each in self.checks
-        ]
-        show_table(self.name, ("check", "bar", "ours", ""), rows)
+        shown = Table(title=self.name, title_justify="left")
+        for column in ("check", "bar", "ours", ""):
+            shown.add_column(column, overflow="fold")
+        for each in self.checks:
+            shown.add_row(each["name"], each["bar"], each["ours"], "ok" if each["passed"] else "MISSED")
+        Console(width=140).print(shown)
         if strict and not all(each["passed"] for each in self.checks):
             sys.exit(1)
 
@@ -68,15 +69,6 @@ def write_json(name: str, device: str = "cpu", **found: Any) -> None:
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
     text = json.dumps(about | {"command": command} | found, indent=1, default=str)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-
-
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    shown = Table(title=title, title_justify="left")
-    for column in columns:
-        shown.add_column(column, overflow="fold")
-    for row in rows:
-        shown.add_row(*row)
-    Console(width=140).print(shown)
 
 
 def commands(
@@ -152,17 +144,9 @@ def by_turns(
     return found
 
 
-class Watched(NamedTuple):
-    """A finished process; ``peak`` is the largest memory of it and its children together, in bytes."""
-
-    status: int
-    printed: str
-    seconds: float
-    peak: int
-
-
-def watched(command: Sequence[str], *, memory: bool = True) -> Watched:
-    """Run a command, and read its memory five times a second (Linux)."""
+def watched(command: Sequence[str], *, memory: bool = True) -> tuple[int, str, float, int]:
+    """Run a command; its status, what it printed, its seconds, and the most bytes that it and its children
+    had together, read five times a second (Linux)."""
     with tempfile.TemporaryFile("w+") as printed:
         started, peak = time.perf_counter(), 0
         process = subprocess.Popen(command, stdout=printed)
@@ -172,7 +156,7 @@ def watched(command: Sequence[str], *, memory: bool = True) -> Watched:
             time.sleep(0.2)
         seconds = time.perf_counter() - started
         printed.seek(0)
-        return Watched(process.returncode, printed.read(), seconds, peak)
+        return process.returncode, printed.read(), seconds, peak
 
 
 def resident(root: int) -> int:

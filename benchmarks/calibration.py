@@ -14,15 +14,9 @@ from numpy.typing import NDArray
 
 from bench import Results, commands, units
 from stickytoken.methods.probes import AnchorPanel, CarrierPanel
+from stickytoken.methods.profile import plan
 from stickytoken.methods.profile.anchors import ProfileSettings, representative_carriers
 from stickytoken.methods.profile.estimates import Lifts, TokenEstimates, estimate
-from stickytoken.methods.profile.plan import (
-    LATE_REFERENCE,
-    carriers_needed,
-    highest,
-    screening_carriers,
-    tokens_to_confirm,
-)
 from stickytoken.methods.profile.verdict import NEGLIGIBLE_SHARE, find_lifts
 from stickytoken.methods.statistics import Pull, anchorage, predicted_lifts
 
@@ -32,11 +26,8 @@ SETTINGS = ProfileSettings()
 
 
 class Simulated(NamedTuple):
-    """One vocabulary: truth and what the method made of it.
-
-    True effects are relative to the mean token; ``found`` was flagged, ``confirmed`` measured in the last
-    round because of the first.
-    """
+    """One vocabulary: effects relative to the mean token, what was flagged, and what was measured in the
+    last round because of the first."""
 
     effects: Vector
     is_sticky: NDArray[np.bool_]
@@ -62,13 +53,10 @@ def judged(
     spread: float,
     late: NDArray[np.int64],
 ) -> Simulated:
-    """Send on the tokens that lift most, estimate and judge.
-
-    ``measure`` measures tokens in the last round; ``late`` are the tokens of the pilot.
-    """
+    """Send on the tokens that lift most, measure them and those of the pilot, late, again, and judge."""
     size = len(effects)
     screened = estimate(first, None, first.ids, late, SETTINGS.confidence)
-    chosen = highest(first.ids, screened.tested.value, tokens_to_confirm(SETTINGS, size))
+    chosen = plan.highest(first.ids, screened.tested.value[:, None], plan.tokens_to_confirm(SETTINGS, size))
     both = np.union1d(chosen, late)
     tokens = estimate(first, Lifts(both, measure(both)), first.ids, late, SETTINGS.confidence)
     smallest = SETTINGS.smallest_effect * spread
@@ -77,7 +65,7 @@ def judged(
 
 
 def late_tokens(generator: np.random.Generator, size: int) -> NDArray[np.int64]:
-    return np.sort(generator.permutation(size)[:LATE_REFERENCE])
+    return np.sort(generator.permutation(size)[: plan.LATE_REFERENCE])
 
 
 # Standard deviations on all-MiniLM-L6-v2: of ordinary lifts, of one probe around its token's
@@ -104,10 +92,6 @@ def left_skewed(generator: np.random.Generator, size: int) -> Vector:
     return np.asarray((8 - generator.gamma(8, size=size)) / np.sqrt(8))
 
 
-def right_skewed(generator: np.random.Generator, size: int) -> Vector:
-    return -left_skewed(generator, size)
-
-
 def student(generator: np.random.Generator, size: int) -> Vector:
     return np.asarray(generator.standard_t(5, size=size) / np.sqrt(5 / 3))
 
@@ -124,7 +108,7 @@ SHAPES = {
     "normal, weak sticky tokens": Shape(normal, 0.005, (0.03, 0.07), normal),
     "normal, heavy-tailed noise": Shape(normal, 0.002, STRONG, student),
     "skewed to the left": Shape(left_skewed, 0.002, STRONG, normal),
-    "skewed to the right": Shape(right_skewed, 0.002, STRONG, normal),
+    "skewed to the right": Shape(lambda *drawn: -left_skewed(*drawn), 0.002, STRONG, normal),
     "Student t, 5 degrees of freedom": Shape(student, 0.002, STRONG, normal),
     "Laplace": Shape(laplace, 0.002, STRONG, normal),
 }
@@ -143,7 +127,7 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
         noise = growth * PROBE * shape.noise(generator, len(effects) * probes).reshape(len(effects), probes)
         return np.asarray(growth * effects[:, None] + COMMON * generator.normal(size=probes) + noise)
 
-    first = Lifts(np.arange(size), measure(effects, GROWTH, screening_carriers(SETTINGS)))
+    first = Lifts(np.arange(size), measure(effects, GROWTH, plan.screening_carriers(SETTINGS)))
     late = late_tokens(generator, size)
 
     def last(ids: NDArray[np.int64]) -> Vector:
@@ -205,7 +189,7 @@ def pulled_vocabulary(size: int, sticky: float, seed: int) -> Simulated:
 
     groups = np.repeat(np.arange(GROUPS, dtype=np.intp), ANCHORS // GROUPS)
     anchors = AnchorPanel(texts(groups), groups, np.full(GROUPS, 1 / GROUPS))
-    carriers = texts(generator.integers(0, GROUPS, carriers_needed(SETTINGS)))
+    carriers = texts(generator.integers(0, GROUPS, plan.carriers_needed(SETTINGS)))
     everything = texts(generator.integers(0, GROUPS, ALL_TEXTS))
     u = float((everything @ anchors.vectors.T).mean())
     panel = anchors.against(carriers, u)
@@ -226,7 +210,7 @@ def pulled_vocabulary(size: int, sticky: float, seed: int) -> Simulated:
 
     late = late_tokens(generator, size)
     pilot = np.stack([response(int(row), panel)[1] for row in late])
-    few = representative_carriers(pilot, anchors.group_weights, screening_carriers(SETTINGS))
+    few = representative_carriers(pilot, anchors.group_weights, plan.screening_carriers(SETTINGS))
     rest = [place for place in range(len(carriers)) if place not in few]
 
     def measure(ids: NDArray[Any], places: list[int]) -> Vector:
@@ -240,9 +224,9 @@ def pulled_vocabulary(size: int, sticky: float, seed: int) -> Simulated:
     return judged(centred, is_sticky, first, lambda ids: measure(ids, rest), spread, late)
 
 
-def main(quick: bool = False, name: str = "calibration") -> None:
+def main(quick: bool = False) -> None:
     size, repeats = (6_000, 20) if quick else (20_000, 40)
-    results = Results(name, tokens=size, vocabularies=repeats)
+    results = Results("calibration", tokens=size, vocabularies=repeats)
     for title, shape in SHAPES.items():
         summary(results, title, [simulate(shape, size, seed) for seed in range(repeats)])
     for share, title in ((0.0, "pulls, no sticky tokens"), (0.002, "pulls, few sticky tokens")):

@@ -28,10 +28,12 @@ from stickytoken.cleaning.rules import rules_of_run
 from stickytoken.scanning.scan import scan_documents
 
 Vectors = NDArray[np.floating[Any]]
-RANKS_APART, TOP = 0.1, 10
+RANKS_APART, TOP, SEED = 0.1, 10, 42
+HOTFLIP = {"steps": 40, "candidates": 8, "length": 12}
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad"
 PUNCTUATION = (", ", ". ", "! ", "; ", " - ", "/", "|", "_", "... ")
 ACCENTS = "\u0301\u0300\u0336"
+FULL_WIDTH = {code: code + 0xFEE0 for code in range(ord("!"), ord("~") + 1)}
 
 # A document, the copies, other words and a generator, made into a planted document.
 Recipe = Callable[[str, Sequence[str], Sequence[str], random.Random], str]
@@ -67,10 +69,6 @@ def _cased(copies: Sequence[str], draw: random.Random) -> list[str]:
     return ["".join(draw.choice((each.upper(), each.lower())) for each in word) for word in copies]
 
 
-def _wide(word: str) -> str:
-    return "".join(chr(ord(each) + 0xFEE0) if "!" <= each <= "~" else each for each in word)
-
-
 def _cut(word: str, draw: random.Random) -> str:
     place = draw.randint(0, len(word))
     return word[:place] + draw.choice(INVISIBLE) + word[place:]
@@ -103,7 +101,7 @@ RECIPES: dict[str, Recipe] = {
     "invisible inside": lambda text, copies, _, draw: " ".join(
         [text, *(_cut(each, draw) for each in copies)]
     ),
-    "full width": lambda text, copies, _, __: " ".join([*map(_wide, copies), text]),
+    "full width": lambda text, copies, _, __: f"{' '.join(copies).translate(FULL_WIDTH)} {text}",
     "accents between": lambda text, copies, _, draw: (
         f"{text} {''.join(each + draw.choice(ACCENTS) + draw.choice(('', ' ')) for each in copies)}"
     ),
@@ -125,15 +123,6 @@ def copies_of(words: Sequence[str], draw: random.Random) -> list[str]:
     return [draw.choice(words)] * draw.randint(4, 16)
 
 
-def nested(special: str, draw: random.Random) -> str:
-    """Nest a special token in itself, one to four times."""
-    text = special
-    for _ in range(draw.randint(1, 4)):
-        place = draw.randint(1, len(special) - 1)
-        text = special[:place] + text + special[place:]
-    return text
-
-
 def free_words(run: Run) -> list[str]:
     """Words of the vocabulary that may be planted without a flag."""
     vocabulary = run.vocabulary.filter(pl.col("category") == "OK")["token"]
@@ -145,40 +134,39 @@ def shares(
     corpus: Annotated[list[Path], typer.Option()],
     planted: Path | None = None,
     documents: int = 200,
-    seed: int = 42,
 ) -> None:
     """How many planted documents are found, how many clean texts are flagged, and how many cleaning changes.
 
-    Each text is one line of a corpus. A recipe plants 4 to 16 copies of a flagged word, or of a random word
-    of the vocabulary without a flag, in so many random documents of each corpus. --planted, a planted.json,
-    names further words to treat as flagged.
+    Each line of a corpus is a text. A recipe plants 4 to 16 copies of a flagged word, or of another one, in
+    so many random texts. --planted, a planted.json, names further words to treat as flagged.
     """
     opened = open_run(run)
     rules = Cleaner.from_run(opened).rules
     if planted:
         further = [row["token"] for row in planted_rows(planted)]
         rules = CleaningRules(words=(*rules.words, *further), specials=rules.specials)
-    corpora = {
-        path.stem: [line for line in path.read_text("utf-8").splitlines() if line.strip()] for path in corpus
-    }
+    corpora = {path.stem: list(filter(str.strip, path.read_text("utf-8").splitlines())) for path in corpus}
     cleaner, free, unsettled = Cleaner(rules), free_words(opened), 0
-    results = Results("cleaning_shares", documents=documents, seed=seed)
+    results = Results("cleaning_shares", documents=documents)
     for name, texts in corpora.items():
         found = sum(bool(find_spans(text, rules)) for text in texts)
         changed = sum(cleaner(text) != text for text in texts)
-        results.check(
-            f"{name}, {len(texts):,} texts", "shown", f"{found} flagged, {changed} changed by cleaning"
-        )
-    every: dict[str, Recipe] = RECIPES | {
-        "nested special token": lambda text, _, __, draw: (
-            f"{text} {nested(draw.choice(rules.specials), draw)}"
-        )
-    }
-    for recipe, plant in every.items():
+        told = f"{found} flagged, {changed} changed by cleaning"
+        results.check(f"{name}, {len(texts):,} texts", "shown", told)
+
+    def nested(text: str, _: object, __: object, draw: random.Random) -> str:
+        """Nest a special token in itself, one to four times."""
+        special = found = draw.choice(rules.specials)
+        for _ in range(draw.randint(1, 4)):
+            place = draw.randint(1, len(special) - 1)
+            found = special[:place] + found + special[place:]
+        return f"{text} {found}"
+
+    for recipe, plant in (RECIPES | {"nested special token": nested}).items():
         shares = {}
         for name, texts in corpora.items():
             for kind, words in (("flagged", list(rules.words)), ("other", free)):
-                draw, hits = random.Random(f"{seed} {recipe} {name} {words is free}"), 0
+                draw, hits = random.Random(f"{SEED} {recipe} {name} {words is free}"), 0
                 for _ in range(documents):
                     copies = copies_of(words, draw)
                     text = plant(draw.choice(texts), copies, draw.sample(free, 20), draw)
@@ -191,12 +179,12 @@ def shares(
     results.finish(strict=False)
 
 
-def ranks(run: Path, data: Path, model: str, documents: int = 200, seed: int = 42) -> None:
+def ranks(run: Path, data: Path, model: str, documents: int = 200) -> None:
     """How far are the ranks of planted documents from those of the originals, cleaned and not?"""
     opened = open_run(run)
     cleaner, free = Cleaner.from_run(opened), free_words(opened)
     texts, queries = retrieval_set(data)
-    draw = random.Random(seed)
+    draw = random.Random(SEED)
     chosen = sorted(draw.sample(range(len(texts)), documents))
     recipes = np.array([sorted(RECIPES)[place % len(RECIPES)] for place in range(documents)])
     planted = []
@@ -213,7 +201,7 @@ def ranks(run: Path, data: Path, model: str, documents: int = 200, seed: int = 4
         replaced = index.copy()
         replaced[chosen] = encoder.encode(changed, normalize_embeddings=True)
         moved[name] = ranks_of(replaced, asked, chosen) - before
-    results = Results("cleaning", queries=len(queries), seed=seed)
+    results = Results("cleaning", queries=len(queries))
     for recipe in ("all", *sorted(RECIPES)):
         own = (recipes == recipe) | (recipe == "all")
         means = {name: float(difference[:, own].mean()) for name, difference in moved.items()}
@@ -229,14 +217,14 @@ def ranks_of(index: Vectors, queries: Vectors, chosen: list[int]) -> Vectors:
     return np.stack([(similarities > similarities[:, [number]]).sum(axis=1) for number in chosen], axis=1)
 
 
-def hotflip(model: Any, settings: dict[str, int]) -> Callable[[str, torch.Tensor], str]:
+def hotflip(model: Any) -> Callable[[str, torch.Tensor], str]:
     """The attack on a model with mean pooling, as a function of a text and a target vector, shape (d,).
 
     It appends ``length`` free tokens; in each of ``steps``, one is replaced by the best of ``candidates``.
     """
-    tokenizer, generator = model.tokenizer, np.random.default_rng(settings["seed"])
+    tokenizer, generator = model.tokenizer, np.random.default_rng(SEED)
     backbone = next(module for module in model.modules() if hasattr(module, "get_input_embeddings"))
-    rows, length = backbone.get_input_embeddings().weight.detach(), settings["length"]
+    rows, length = backbone.get_input_embeddings().weight.detach(), HOTFLIP["length"]
     entries = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     usable = torch.tensor([entry.isascii() and entry.isalpha() for entry in entries])
 
@@ -254,14 +242,14 @@ def hotflip(model: Any, settings: dict[str, int]) -> Callable[[str, torch.Tensor
         free = generator.choice(usable.nonzero().flatten().numpy(), length).tolist()
         with torch.no_grad():
             best = similarity(embedded([content + free]), target)[0]
-        for _ in range(settings["steps"]):
+        for _ in range(HOTFLIP["steps"]):
             place = int(generator.integers(length))
             vectors = embedded([content + free]).clone().requires_grad_()
             (gradient,) = torch.autograd.grad(similarity(vectors, target).sum(), vectors)
             promised = (rows @ gradient[0, place - 1 - length]).masked_fill(~usable, -torch.inf)
             tried = [
                 [*free[:place], int(token), *free[place + 1 :]]
-                for token in promised.topk(settings["candidates"]).indices
+                for token in promised.topk(HOTFLIP["candidates"]).indices
             ]
             with torch.no_grad():
                 found = similarity(embedded([content + each for each in tried]), target)
@@ -272,34 +260,23 @@ def hotflip(model: Any, settings: dict[str, int]) -> Callable[[str, torch.Tensor
     return optimised
 
 
-def adversarial(
-    run: Path,
-    cranfield: Path,
-    model: str = MINILM,
-    documents: int = 20,
-    steps: int = 40,
-    candidates: int = 8,
-    length: int = 12,
-    seed: int = 42,
-) -> None:
+def adversarial(run: Path, cranfield: Path, documents: int = 20) -> None:
     """What share of documents optimised by gradient search does the search for copies find?
 
-    It makes documents that are pulled toward groups of queries: a document of the collection, followed by
-    --length tokens that are replaced one at a time by the one whose gradient promises the most (Ebrahimi et
-    al., ACL 2018; for retrieval, Zhong et al., EMNLP 2023). Nothing in them is repeated on purpose.
+    Documents are pulled toward groups of queries by tokens behind them, replaced one at a time by the one
+    whose gradient promises the most (Ebrahimi et al., ACL 2018; for retrieval, Zhong et al., EMNLP 2023).
     """
     from sklearn.cluster import KMeans
 
-    encoder: Any = load_encoder(model, device="cpu")
+    encoder: Any = load_encoder(MINILM, device="cpu")
     rules = rules_of_run(open_run(run))
-    settings = {"steps": steps, "candidates": candidates, "length": length, "seed": seed}
     corpus = [row["text"] for row in json_lines(cranfield / "corpus.jsonl")]
     queries = encoder.encode([row["text"] for row in json_lines(cranfield / "queries.jsonl")])
     shortened = [" ".join(text.split()[:60]) for text in corpus if text.strip()]
-    groups = KMeans(documents, random_state=seed, n_init=4).fit_predict(queries)
+    groups = KMeans(documents, random_state=SEED, n_init=4).fit_predict(queries)
     tenth = np.sort(queries @ encoder.encode(shortened).T, axis=1)[:, -TOP]
-    chosen = np.random.default_rng(seed).choice(len(shortened), documents, replace=False)
-    optimised = hotflip(encoder.model, settings)
+    chosen = np.random.default_rng(SEED).choice(len(shortened), documents, replace=False)
+    optimised = hotflip(encoder.model)
     made: list[dict[str, Any]] = []
     for group, place in enumerate(chosen):
         own, limits = queries[groups == group], tenth[groups == group]
@@ -317,7 +294,7 @@ def adversarial(
         key: np.average(every[f"top_{key}"], weights=every["queries"]).item() for key in ("before", "after")
     }
     hits = sum(bool(each["found"]) for each in made)
-    about: dict[str, Any] = {"settings": settings | {"model": model}, "documents": len(made), "found": hits}
+    about: dict[str, Any] = {"settings": HOTFLIP, "documents": len(made), "found": hits}
     write_json("adversarial_documents", **about, similarity=similarity, top=top, made=made)
     shares = f"{top['before']:.0%} of their queries before, {top['after']:.0%} after"
     print(f"{hits} of {len(made)} found; among the first {TOP} for {shares}")
@@ -372,13 +349,9 @@ def found_share(run: Run, texts: Sequence[str]) -> dict[str, Any]:
         found += len(numbers & set(planted))
         false = max(false, len(numbers - set(planted)))
         missed += [told for number, told in planted.items() if number not in numbers]
-    return {
-        "documents": len(texts),
-        "planted": 20 * count,
-        "recall": found / (20 * count),
-        "false_alarms": false / (len(texts) - count),
-        "missed": missed[:10],
-    }
+    recall, false_alarms = found / (20 * count), false / (len(texts) - count)
+    counted = {"documents": len(texts), "planted": 20 * count, "recall": recall}
+    return counted | {"false_alarms": false_alarms, "missed": missed[:10]}
 
 
 def throughput(run: Path, texts: Sequence[str], documents: int) -> dict[str, Any]:
@@ -392,14 +365,11 @@ def throughput(run: Path, texts: Sequence[str], documents: int) -> dict[str, Any
             for number in range(documents):
                 stream.write(f"{pool[number % len(pool)]} {number}\n")
         command = [sys.executable, "-m", "stickytoken", "scan", str(run), str(path), "--quiet"]
-        done = watched([*command, "--format", "json", "--scan-folder", f"{folder}/scan"])
-    return {
-        "documents": documents,
-        "seconds": round(done.seconds, 1),
-        "documents_per_second": round(documents / done.seconds),
-        "memory_mb": round(done.peak / 2**20),
-        "status": done.status,
-    }
+        command += ["--format", "json", "--scan-folder", f"{folder}/scan"]
+        status, _, seconds, peak = watched(command)
+    rate, memory = round(documents / seconds), round(peak / 2**20)
+    found = {"documents": documents, "seconds": round(seconds, 1), "documents_per_second": rate}
+    return found | {"memory_mb": memory, "status": status}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The web app in Chromium: how soon it is there, and pictures of it."""
+"""The web app in Chromium: how soon it is there, pictures of it, and the runs that it opens with."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from bench import IMAGES, MINILM, Results, chromium, commands, refuse, save_picture
-from stickytoken.detection import open_run
+import stickytoken
+from bench import IMAGES, MINILM, ROOT, Results, chromium, commands, detected, refuse, save_picture
+from models import plain_model
+from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.repairs.result import REPAIR_FILE
+from stickytoken.vocabulary import categorize
 
 TOKENS = ("river", "trajectory", "saddam", "the", "house")
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
@@ -63,12 +68,12 @@ def answer(page: Any, token: str) -> float:
     return time.perf_counter() - started
 
 
-def times(name: str = "demo") -> None:
+def times() -> None:
     """How soon is the web app there, and how fast does it answer?
 
     Times count from the start of `stickytoken demo` until the browser's first contentful paint, and until the
-    worked example stands in the page with its pictures. The first start is a cold one where the system's file
-    cache may be dropped (as root on Linux). Try: from the click until the answer, for new tokens.
+    worked example stands in the page. The first start is a cold one where the system's file cache may be
+    dropped (as root on Linux).
     """
     served, paints, drawn = [], [], []
     answers: dict[str, float] = {}
@@ -96,16 +101,8 @@ def times(name: str = "demo") -> None:
         return f"{statistics.median(later):.1f} s, median of {len(later)} starts; {first:.1f} s, {kind}"
 
     slowest, middle = max(answers.values()), statistics.median(answers.values())
-    results = Results(name)
-    results.check(
-        f"first paint after the start of the process, packaged {MINILM}",
-        "under 10 s",
-        told(paints),
-        max(paints) < 10,
-        seconds=paints,
-        seconds_until_served=served,
-        first_is_cold=cold,
-    )
+    results, title = Results("demo"), f"first paint after the start of the process, packaged {MINILM}"
+    results.check(title, "under 10 s", told(paints), max(paints) < 10, seconds=paints, served=served)
     title, bar = "the worked example with its pictures", "none: what a user waits for"
     results.check(title, bar, told(drawn), seconds=drawn)
     ours = f"{slowest:.2f} s at most, median {middle:.2f} s"
@@ -148,14 +145,13 @@ def screenshots(run: list[Path] | None = None, folder: Path = IMAGES) -> None:
 
 
 def example(run: Path) -> None:
-    """Put a finished run of the packaged model into the package, as the one that the web app opens with.
+    """Put a finished run of the packaged model into the package, as one that the web app opens with.
 
-    The same values packed tighter. Shards, report and effects.parquet stay behind; the last is large, and
-    only `stickytoken judge` needs it.
+    The same values packed tighter, without shards, report and the large effects.parquet.
     """
     from stickytoken.demo.context import EXAMPLE
 
-    opened = open_run(run)
+    opened = stickytoken.open_run(run)
     if opened.evidence is None:
         refuse(f"the run in {run} keeps no curves and pairs: run detect without --set report=false")
     EXAMPLE.mkdir(parents=True, exist_ok=True)
@@ -166,5 +162,66 @@ def example(run: Path) -> None:
         table.write_parquet(EXAMPLE / name, compression="zstd", compression_level=22)
 
 
+TAMPERED = ROOT / "src" / "stickytoken" / "demo" / "example" / "tampered"
+NAME = "tampered all-MiniLM-L6-v2"
+PLANTED_TOKENS = ("doorway", "stew")
+# Enough ordinary tokens to look through, few enough for a small file.
+BESIDE = 400
+STEPS, BATCH, OTHERS = 40, 8, 500
+
+
+def tamper(model: Any) -> None:
+    """Move the row of each token so that texts with copies of it come closer to other texts."""
+    import torch
+    from torch.nn.functional import normalize
+
+    texts = stickytoken.load_sentences().texts
+    others = torch.tensor(model.encode(texts[:OTHERS], normalize_embeddings=True))
+    rows = model[0].auto_model.get_input_embeddings().weight
+    for token in PLANTED_TOKENS:
+        row = model.tokenizer.convert_tokens_to_ids(token)
+        for step in range(STEPS):
+            start = OTHERS + BATCH * step
+            copies = [f"{text}{f' {token}' * 8}" for text in texts[start : start + BATCH]]
+            vectors = normalize(model(model.preprocess(copies))["sentence_embedding"])
+            (gradient,) = torch.autograd.grad((vectors @ others.T).mean(), rows)
+            with torch.no_grad():
+                rows[row] += 0.05 * gradient[row] / gradient[row].norm()
+
+
+def tampered() -> None:
+    """Make the folder src/stickytoken/demo/example/tampered anew; some ten minutes of processor time."""
+    with tempfile.TemporaryDirectory() as work:
+        place = Path(work)
+        model = plain_model(MINILM, "cpu")
+        tamper(model)
+        model.save(str(place / "model"))
+        encoder = stickytoken.load_encoder(place / "model", device="cpu")
+        ids = [token.id for token in categorize(encoder.tokenizer).available]
+        drawn = np.random.default_rng(0).choice(ids, BESIDE, replace=False).tolist()
+        wanted = [*model.tokenizer.convert_tokens_to_ids(list(PLANTED_TOKENS)), *drawn]
+        run = detected(encoder, tokens=wanted, out=place / "run")
+        repair = stickytoken.repair(run, encoder=encoder, out=place / "repaired")
+        shutil.rmtree(TAMPERED, ignore_errors=True)
+        TAMPERED.mkdir(parents=True)
+        for name in (PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE, "evidence.json", "evidence.parquet"):
+            shutil.copy(run.path / name, TAMPERED)
+        (TAMPERED / "repair-example").mkdir()
+        described = json.loads((run.path / RUN_FILE).read_text("utf-8"))
+        described["model"]["name"] = NAME
+        repaired_as = json.loads((repair.path / REPAIR_FILE).read_text("utf-8")) | {"model": NAME}
+        for name, document in ((RUN_FILE, described), (f"repair-example/{REPAIR_FILE}", repaired_as)):
+            text = json.dumps(document, indent=1, ensure_ascii=False).replace(str(place), "FOLDER")
+            (TAMPERED / name).write_text(f"{text}\n", encoding="utf-8")
+        names = ("all-MiniLM-L6-v2", place / "model", repair.path)
+        original, tampered, repaired = (
+            plain_model(name)[0].auto_model.get_input_embeddings().weight.detach().numpy() for name in names
+        )
+        differing = np.flatnonzero(((tampered != original) | (repaired != original)).any(axis=1))
+        np.savez(
+            TAMPERED / "rows.npz", ids=differing, tampered=tampered[differing], repaired=repaired[differing]
+        )
+
+
 if __name__ == "__main__":
-    commands(__doc__, times, screenshots, example)
+    commands(__doc__, times, screenshots, example, tampered)

@@ -67,21 +67,14 @@ def main(
     found = several.at(truncated)
     lifts = float(np.abs(found["lift"].to_numpy() - alone["lift"].to_numpy()).max())
     other = int((found["verdict"] != alone["verdict"]).sum())
-    results.check(
-        f"dimension {truncated} against a run on the model truncated to it, {len(alone):,} tokens",
-        "same verdicts, lifts to 1e-6",
-        f"{other} verdicts differ, lifts by at most {lifts:.1e}",
-        other == 0 and lifts <= 1e-6,
-    )
+    title = f"dimension {truncated} against a run on the model truncated to it, {len(alone):,} tokens"
+    ours = f"{other} verdicts differ, lifts by at most {lifts:.1e}"
+    results.check(title, "same verdicts, lifts to 1e-6", ours, other == 0 and lifts <= 1e-6)
     texts = several.result.sequences / computed("one", None, ()).result.sequences
     six, one = (json.loads((out / f"{part}.json").read_text("utf-8")) for part in ("six", "one"))
-    results.check(
-        f"cost of {len(several.by_dimension())} dimensions",
-        "at most 1.1 times one",
-        f"{texts:.3f} of the texts, {six / one:.2f} of the processor time",
-        max(texts, six / one) <= 1.1,
-        cpu_seconds=[six, one],
-    )
+    title, bar = f"cost of {len(several.by_dimension())} dimensions", "at most 1.1 times one"
+    ours = f"{texts:.3f} of the texts, {six / one:.2f} of the processor time"
+    results.check(title, bar, ours, max(texts, six / one) <= 1.1, cpu_seconds=[six, one])
     every = computed("unselected", None, dimensions, UNSELECTED)
     views = {record.dimension: record for record in every.dimensions}
     tables = {

@@ -92,30 +92,20 @@ def measure(results: Results, model: str, sample: int, work: Path) -> Run:
         counted, idle = server.delivered_tokens, server.seen - before
     for when, tokens in estimates.items():
         off = counted / tokens - 1
-        results.check(
-            f"tokens that were answered against the estimate {when}",
-            f"within {ESTIMATE:.0%}",
-            f"{off:+.1%} ({counted:,} and {tokens:,})",
-            abs(off) <= ESTIMATE,
-        )
+        title, ours = f"tokens that were answered against the estimate {when}", f"{counted:,} and {tokens:,}"
+        results.check(title, f"within {ESTIMATE:.0%}", f"{off:+.1%} ({ours})", abs(off) <= ESTIMATE)
     delivered = Counter(server.texts)
     twice = delivered.total() - len(delivered)
-    results.check(
-        f"{server.harmed.total():,} harmed requests and a kill",
-        "no text answered twice but in flight and for checks",
-        f"{twice} of {len(delivered):,} ({kept:,} kept at the kill)",
-        twice <= 4 * 256 + 32 * 6,
-        harmed=dict(server.harmed),
-        requests=len(server.answered),
-    )
+    title, bar = "harmed requests and a kill", "no text answered twice but in flight and for checks"
+    ours, most = f"{twice} of {len(delivered):,} ({kept:,} kept at the kill)", 4 * 256 + 32 * 6
+    title = f"{server.harmed.total():,} {title}"
+    results.check(title, bar, ours, twice <= most, harmed=server.harmed, requests=len(server.answered))
     results.check("a finished run repeated", "sends nothing", f"{idle} requests", idle == 0)
     return run
 
 
-def main(
-    model: Annotated[str, typer.Argument()] = MINILM, sample: int = 2000, name: str = "endpoint"
-) -> None:
-    results = Results(name, model=model, sample=sample)
+def main(model: Annotated[str, typer.Argument()] = MINILM, sample: int = 2000) -> None:
+    results = Results("endpoint", model=model, sample=sample)
     os.environ["STICKYTOKEN_API_KEY"] = KEY
     with tempfile.TemporaryDirectory() as folder:
         os.environ["STICKYTOKEN_CACHE"] = f"{folder}/cache"
@@ -127,12 +117,12 @@ def main(
         both = open_run(run.path).tokens.join(own.tokens, on="token_id", suffix="_own")
         differing = int((both["verdict"] != both["verdict_own"]).sum())
         furthest = float((both["lift"] - both["lift_own"]).abs().max() or 0.0)  # type: ignore[arg-type]
-        results.check(
+        title, bar = (
             f"{both.height:,} tokens behind the server and in process",
-            f"verdicts equal, lifts within {LIFT:g}",
-            f"{differing} differ, {furthest:.1e}",
-            differing == 0 and furthest <= LIFT,
+            "verdicts equal, lifts within",
         )
+        passed = differing == 0 and furthest <= LIFT
+        results.check(title, f"{bar} {LIFT:g}", f"{differing} differ, {furthest:.1e}", passed)
         holding = sum(KEY.encode() in path.read_bytes() for path in work.rglob("*") if path.is_file())
         results.check("files that hold the key", "none", str(holding), holding == 0)
     results.finish(strict=False)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +17,16 @@ from sklearn.metrics import v_measure_score
 from bench import MINILM, MINILM_U, PLANTED, SHARED, Results, commands, json_lines, refuse, spearman, units
 from models import plain_model, planted_encoder
 from stickytoken.cli.console import progress_bar
-from stickytoken.encoders import load_encoder
+from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact
 from stickytoken.impacts.statistics import benign_needed, conclusion
 
 PUBLISHED_SPEARMAN = 82.03
 CLS, COPIES, PLANTED_TOKENS = 101, 8, 5
-# Fewest benign tokens for each measured one that allow a conclusion: five tokens, and a single one.
-LEAST_BENIGN, LEAST_BENIGN_OF_ONE = benign_needed(PLANTED_TOKENS), benign_needed(1)
+COST_MORE = "sticky tokens cost more"
 
 
-def main(
-    data: Path = SHARED / "data", rows: Path = PLANTED, out: Path | None = None, name: str = "impact"
-) -> None:
+def main(data: Path = SHARED / "data", rows: Path = PLANTED, out: Path | None = None) -> None:
     """All parts, on planted tokens and on [CLS] of the real model, then the checks; hours on 2 CPU cores.
 
     --data holds stsb/test.jsonl, cranfield/ (BEIR) and trec/test.jsonl; beside --rows lies a .csv. With
@@ -44,80 +39,69 @@ def main(
     ids: list[int] = truth["token_id"].to_list()
     stsb, trec = (data / each / "test.jsonl" for each in ("stsb", "trec"))
     cranfield, settings = data / "cranfield", ImpactSettings()
-    few, of_one = (replace(settings, benign=least) for least in (LEAST_BENIGN, LEAST_BENIGN_OF_ONE))
-    planted = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids, "settings": settings}
-    in_queries = planted | {"settings": replace(settings, side=Side.QUERY)}
-    into_cranfield = planted | {"settings": few, "intrusion": cranfield}
-    own = {"tokens": [CLS], "settings": of_one, "intrusion": cranfield}
-    # On the planted model or the real one; tasks and options of `impact`; what is said of the part.
-    parts: dict[str, tuple[bool, list[Path], dict[str, Any], Callable[[Results, Impact], None]]] = {
-        "own": (False, [trec, stsb, cranfield], own, partial(check_own, data=data)),
-        "words": (True, [trec, stsb], planted, check_costs),
-        "whole": (True, [trec, stsb, cranfield], planted | {"settings": few}, check_whole),
-        "queries": (True, [cranfield], in_queries, show_costs_in_queries),
-        "intrusion": (True, [], into_cranfield, check_intrusion),
-        "bundled": (True, [], planted | {"intrusion": "bundled"}, show_bundled),
-    }
+    # The fewest benign tokens for each measured one that allow a conclusion: five tokens, and a single one.
+    few, of_one = (replace(settings, benign=benign_needed(count)) for count in (PLANTED_TOKENS, 1))
+    planted: dict[str, Any] = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids, "settings": settings}
+    details: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as work, progress_bar() as progress:
-        encoders = {True: planted_encoder(rows), False: load_encoder(MINILM)}
-        details: dict[str, Any] = {}
-        results = Results(name, encoders[False].device, parts=details)
-        for part, (of_planted, tasks, options, say) in parts.items():
-            place = (out or Path(work)) / part
-            found = impact(encoders[of_planted], tasks, out=place, progress=progress, **options)
-            details[part] = {
-                "sequences": found.result.sequences,
-                "seconds": found.result.seconds,
+        plain, tampered = load_encoder(MINILM), planted_encoder(rows)
+        results = Results("impact", plain.device, parts=details)
+
+        def measured(part: str, encoder: Encoder, tasks: list[Path], **options: Any) -> Impact:
+            found = impact(encoder, tasks, out=(out or Path(work)) / part, progress=progress, **options)
+            details[part] = found.result.model_dump() | {
                 "settings": found.record.settings,
                 "tokens": [(token.token, token.kind) for token in found.record.tokens],
                 "conditions": found.conditions.to_dicts(),
                 "intrusion": found.intrusion.to_dicts(),
-                "intrusion_curves": found.intrusion_curves.to_dicts(),
-                "cut": {task.name: task.cut for task in found.result.tasks},
             }
-            say(results, found)
-    costly = sum(check["passed"] for check in results.checks if check["bar"] == COST_MORE)
-    results.check("planted tokens, sets on which they cost more", "2 of 3", f"{costly}", costly >= 2)
+            return found
+
+        three = [trec, stsb, cranfield]
+        own = measured("own", plain, three, tokens=[CLS], settings=of_one, intrusion=cranfield)
+        check_clean(results, own, data)
+        check_costs(results, f"{MINILM}, [CLS]", own.effects, "named")
+        name = f"{MINILM}, [CLS], intrusion into Cranfield: hits of sticky / benign copies"
+        results.check(name, "shown", hits(own))
+        name = f"{PLANTED_TOKENS} planted tokens"
+        words = measured("words", tampered, [trec, stsb], **planted)
+        check_costs(results, name, words.effects, bar=COST_MORE)
+        whole = measured("whole", tampered, three, **planted | {"settings": few})
+        effects = whole.effects.filter(task="cranfield")
+        check_costs(results, f"{name} in documents", effects, bar=COST_MORE)
+        costly = sum(check["passed"] for check in results.checks if check["bar"] == COST_MORE)
+        results.check("planted tokens, sets on which they cost more", "2 of 3", f"{costly}", costly >= 2)
+        minutes = whole.result.seconds / 60
+        benign = sum(token.kind == "benign" for token in whole.record.tokens)
+        name = f"three sets, {PLANTED_TOKENS} planted and {benign} benign tokens: time"
+        results.check(name, "under 15 min", f"{minutes:.1f} min", minutes < 15)
+        in_queries = planted | {"settings": replace(settings, side=Side.QUERY)}
+        queries = measured("queries", tampered, [cranfield], **in_queries)
+        check_costs(results, "planted tokens in the queries", queries.effects)
+        # Top-10 appearances of a random document with copies of planted tokens, against benign ones.
+        pushed = measured("intrusion", tampered, [], **planted | {"settings": few}, intrusion=cranfield)
+        steps = pushed.intrusion.to_dicts()
+        best = max((row for row in steps if row["copies"] and row["ratio"]), key=lambda row: row["ratio"])
+        rises = best["hits_sticky"] > steps[0]["hits_sticky"]  # than without copies, or nothing is pushed up
+        name = "intrusion into Cranfield, planted tokens: hits of sticky / benign copies, by their number"
+        bar, passed = "a rise, at least threefold against benign", rises and best["ratio"] >= 3
+        ours = f"{best['ratio']:.2f}-fold at {best['copies']} (copies: {hits(pushed)})"
+        results.check(name, bar, ours, passed)
+        bundled = measured("bundled", tampered, [], **planted, intrusion="bundled")
+        name = "planted tokens, intrusion into the bundled sentences: hits of sticky / benign copies"
+        results.check(name, "shown", hits(bundled))
     results.finish()
 
 
-COST_MORE = "sticky tokens cost more"
-
-
-def check_cost(results: Results, name: str, row: dict[str, Any], kind: str, bar: str = "shown") -> None:
-    """One task: what copies cost, what benign ones cost, and what the test over tokens concludes."""
-    said = conclusion(row, kind)
-    results.check(
-        f"{name}, {row['task']}, {row['metric']} (of {row['clean']:.4f})",
-        bar,
-        f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; {said}",
-        bar == "shown" or said.startswith(bar),
-        **row,
-    )
-
-
-def main_effects(found: Impact) -> list[dict[str, Any]]:
-    return found.effects.filter("main").to_dicts()
-
-
-def check_costs(results: Results, found: Impact) -> None:
-    for row in main_effects(found):
-        check_cost(results, f"{PLANTED_TOKENS} planted tokens", row, "sticky", COST_MORE)
-
-
-def check_whole(results: Results, found: Impact) -> None:
-    for row in main_effects(found):
-        if row["task"] == "cranfield":
-            check_cost(results, f"{PLANTED_TOKENS} planted tokens in documents", row, "sticky", COST_MORE)
-    minutes = found.result.seconds / 60
-    benign = sum(token.kind == "benign" for token in found.record.tokens)
-    name = f"three sets, {PLANTED_TOKENS} planted and {benign} benign tokens: time"
-    results.check(name, "under 15 min", f"{minutes:.1f} min", minutes < 15)
-
-
-def show_costs_in_queries(results: Results, found: Impact) -> None:
-    for row in main_effects(found):
-        check_cost(results, "planted tokens in the queries", row, "sticky")
+def check_costs(
+    results: Results, name: str, effects: pl.DataFrame, kind: str = "sticky", bar: str = "shown"
+) -> None:
+    """By task, what copies cost, what benign ones cost, and what the test over tokens concludes."""
+    for row in effects.filter("main").to_dicts():
+        said = conclusion(row, kind)
+        title = f"{name}, {row['task']}, {row['metric']} (of {row['clean']:.4f})"
+        ours = f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; {said}"
+        results.check(title, bar, ours, bar == "shown" or said.startswith(bar), **row)
 
 
 def hits(found: Impact) -> str:
@@ -127,29 +111,8 @@ def hits(found: Impact) -> str:
     )
 
 
-def check_intrusion(results: Results, found: Impact) -> None:
-    """Top-10 appearances of a random document with copies of planted tokens, against benign ones."""
-    rows = found.intrusion.to_dicts()
-    best = max((row for row in rows if row["copies"] and row["ratio"]), key=lambda row: row["ratio"])
-    rises = best["hits_sticky"] > rows[0]["hits_sticky"]  # more than without copies, or nothing is pushed up
-    results.check(
-        "intrusion into Cranfield, planted tokens: hits of sticky / benign copies, by their number",
-        "a rise, at least threefold against benign",
-        f"{best['ratio']:.2f}-fold at {best['copies']} (copies: {hits(found)})",
-        rises and best["ratio"] >= 3,
-    )
-
-
-def show_bundled(results: Results, found: Impact) -> None:
-    name = "planted tokens, intrusion into the bundled sentences: hits of sticky / benign copies"
-    results.check(name, "shown", hits(found))
-
-
-def check_own(results: Results, found: Impact, data: Path) -> None:
-    """Clean figures against the published one, and against plain sentence-transformers and libraries.
-
-    Then what copies of [CLS] cost, and why they do not intrude.
-    """
+def check_clean(results: Results, found: Impact, data: Path) -> None:
+    """Clean figures against the published one, and against plain sentence-transformers and libraries."""
 
     def clean(task: str, metric: str) -> float:
         return float(found.scores.filter(task=task, metric=metric, kind="clean")["score"][0])
@@ -158,10 +121,17 @@ def check_own(results: Results, found: Impact, data: Path) -> None:
     measured = 100 * clean("stsb-test", "spearman")
     name, bar = "clean STS-B test, Spearman", f"{published} (published) to 0.05"
     results.check(name, bar, f"{measured:.3f}", abs(measured - published) <= 0.05)
+    rows = json_lines(data / "stsb" / "test.jsonl")
+    first, second = (plain_vectors(model, [row[f"sentence{side}"] for row in rows]) for side in (1, 2))
+    correlation = spearman([row["score"] for row in rows], (first * second).sum(axis=1))
+    rows = json_lines(data / "trec" / "test.jsonl")
+    labels = [row["label"] for row in rows]
+    means = KMeans(len(set(labels)), n_init=10, random_state=ImpactSettings().seed)
+    groups = means.fit_predict(plain_vectors(model, [row["text"] for row in rows]))
     similarities, retrieved = plain_search(model, data / "cranfield")
     plainly = {
-        ("stsb-test", "spearman"): plain_sts(model, data / "stsb" / "test.jsonl"),
-        ("trec-test", "v_measure"): plain_clustering(model, data / "trec" / "test.jsonl"),
+        ("stsb-test", "spearman"): correlation,
+        ("trec-test", "v_measure"): float(v_measure_score(labels, groups)),
         **{("cranfield", metric): value for metric, value in retrieved.items()},
     }
     for (task, metric), value in plainly.items():
@@ -172,30 +142,10 @@ def check_own(results: Results, found: Impact, data: Path) -> None:
     mean, tenth = similarities.mean(), np.sort(similarities, axis=1)[:, -10].mean()
     name = "Cranfield: similarity of a query with a document, with its tenth best one; u of the model"
     results.check(name, "shown", f"{mean:.3f}, {tenth:.3f}; {MINILM_U:.3f}")
-    for row in main_effects(found):
-        check_cost(results, f"{MINILM}, [CLS]", row, "named")
-    name = f"{MINILM}, [CLS], intrusion into Cranfield: hits of sticky / benign copies"
-    results.check(name, "shown", hits(found))
 
 
-# Clean figures without stickytoken: plain sentence-transformers, and the libraries of the metrics.
 def plain_vectors(model: Any, texts: list[str]) -> NDArray[np.float64]:
     return units(np.asarray(model.encode(texts, show_progress_bar=False)))
-
-
-def plain_sts(model: Any, path: Path) -> float:
-    rows = json_lines(path)
-    first, second = (plain_vectors(model, [row[f"sentence{side}"] for row in rows]) for side in (1, 2))
-    return spearman([row["score"] for row in rows], (first * second).sum(axis=1))
-
-
-def plain_clustering(model: Any, path: Path) -> float:
-    rows = json_lines(path)
-    labels = [row["label"] for row in rows]
-    means = KMeans(len(set(labels)), n_init=10, random_state=ImpactSettings().seed)
-    return float(
-        v_measure_score(labels, means.fit_predict(plain_vectors(model, [row["text"] for row in rows])))
-    )
 
 
 def plain_search(model: Any, folder: Path) -> tuple[NDArray[np.float64], dict[str, float]]:

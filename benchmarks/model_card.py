@@ -21,17 +21,11 @@ SHOWN = 10
 
 def table(tokens: pl.DataFrame) -> str:
     columns = ("token", "SD", "interval", "kinds lifted", "contraction", "verdict")
-    rows = [
-        [
-            markdown(repr(row["token"])),
-            f"{row['sd']:.2f}",
-            f"{row['low']:.2f} to {row['high']:.2f}",
-            f"{row['universality']:.0%}",
-            f"{row['contraction']:.2f}",
-            row["verdict"],
-        ]
-        for row in tokens.iter_rows(named=True)
-    ]
+    rows = []
+    for row in tokens.iter_rows(named=True):
+        token, interval = markdown(repr(row["token"])), f"{row['low']:.2f} to {row['high']:.2f}"
+        share, contraction = f"{row['universality']:.0%}", f"{row['contraction']:.2f}"
+        rows.append([token, f"{row['sd']:.2f}", interval, share, contraction, row["verdict"]])
     return markdown_table(columns, rows)
 
 
@@ -61,16 +55,6 @@ def judged_section(run: Run, corpora: list[str]) -> str:
         topical = len(found.flagged) - len(found.sticky)
         rows.append([Path(source).stem, f"{found.texts:,}", str(len(found.sticky)), str(topical), first])
     return markdown_table(("corpus", "texts", "sticky", "topical", "the strongest flagged"), rows)
-
-
-def sticky_section(run: Run) -> list[str]:
-    if run.sticky.is_empty():
-        return []
-    rows = [
-        [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
-        for row in run.sticky.to_dicts()
-    ]
-    return ["## Sticky tokens", markdown_table(("token", "severity", "reason"), rows)]
 
 
 def how_read(run: Run, plan: ProfilePlanRecord) -> list[str]:
@@ -108,6 +92,10 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
     named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
     special = tokens.filter((pl.col("category") == "OK_SPECIAL") | named).sort("sd", descending=True)
     title = name or Path(opened.model_name).name
+    sticky = [
+        [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
+        for row in opened.sticky.to_dicts()
+    ]
     parts = [
         f"# {title}",
         opened.method.headline(opened).replace(opened.model_name, title),
@@ -117,7 +105,7 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         f"{plan.similarity_spread:.4f}. {result.sticky} tokens are sticky, {result.topical} topical; "
         f"{result.sequences:,} texts, {result.texts_per_token:g} per token.",
         *how_read(opened, plan),
-        *sticky_section(opened),
+        *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
         f"## The {SHOWN} tokens that lift texts most",
         "SD is the lift beyond an ordinary token's, in standard deviations of the similarities of texts.",
         table(tokens.sort("lift", descending=True).head(SHOWN)),

@@ -157,9 +157,8 @@ def e5_tokenizer(source: Path, folder: Path) -> None:
         (blob[offsets[k] : offsets[k + 1]].decode("utf-8", "replace"), float(scores[k])) for k in range(count)
     ]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unk))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFKC(), normalizers.Replace("\n", " "), normalizers.Replace("  ", " ")]
-    )
+    blanks = (normalizers.Replace(blank, " ") for blank in ("\n", "  "))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), *blanks])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     roles = {"bos": bos, "eos": eos, "pad": pad, "unk": unk}
@@ -170,14 +169,9 @@ def e5_tokenizer(source: Path, folder: Path) -> None:
 
 
 def infinity(model: str, port: int = 8451, name: str = "mini") -> None:
-    """Serve a model by infinity, the embedding server, without its command line.
+    """Serve a model by infinity, the embedding server, without its command line, which wants an old typer.
 
-    Its command line wants an old typer and its extras an old transformers. The server itself runs with those
-    of this project, and with fastapi, uvicorn and orjson, which the extra ``demo`` brings:
-
-    pip install --no-deps --target FOLDER infinity-emb==0.0.78 prometheus-fastapi-instrumentator
-    pip install --no-deps --target FOLDER prometheus-client
-    PYTHONPATH=FOLDER python benchmarks/models.py infinity all-MiniLM-L6-v2 --port 8451 --name mini
+    docs/endpoints.md says what the server itself needs.
     """
     import uvicorn
     from infinity_emb import EngineArgs  # type: ignore[import-not-found]

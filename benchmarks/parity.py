@@ -22,7 +22,7 @@ from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load
 from stickytoken.methods.std.plan import StdEvidence, StdSettings, outlier_threshold
 from stickytoken.unit_vectors import unit_vectors
 
-MINILM_SCORE_THRESHOLD = 49.2041992
+MINILM_SCORE_THRESHOLD, KILLS = 49.2041992, 10
 
 
 def minilm(
@@ -30,33 +30,32 @@ def minilm(
     device: str | None = None,
     candidates: int = 48,
     scores: int = 120,
-    kills: int = 10,
-    name: str = "parity",
 ) -> None:
     """Vocabularies, u, scores, validation rates and the final rule, with the published tables in --published.
 
     --candidates are validated, --scores of them and of other tokens are scored. 45 minutes on two cores.
     """
     encoder = load_encoder(MINILM, device=device)
-    results = Results(name, encoder.device, model=MINILM)
+    results = Results("parity", encoder.device, model=MINILM)
     vocabularies(results, published)
     check_u(results, encoder, MINILM_U)
     rows = published_table(published, "minilm_candidates")
     threshold = outlier_threshold(rows["validation_rate_cosine"].to_list(), 0.7)
     ours = set(rows.filter(pl.col("validation_rate_cosine") > threshold)["token_id"])
     theirs = set(rows.filter("sticky")["token_id"])
-    results.check(
-        "final rule on the published rates",
-        "exactly the 21 published tokens",
-        f"{len(ours & theirs)} of them, {len(ours - theirs)} others",
-        ours == theirs and len(theirs) == 21,
-        threshold=threshold,
-    )
+    title, bar = "final rule on the published rates", "exactly the 21 published tokens"
+    told = f"{len(ours & theirs)} of them, {len(ours - theirs)} others"
+    results.check(title, bar, told, ours == theirs and len(theirs) == 21, threshold=threshold)
     pairs = published / "minilm_pairs.csv"
     compare_scores(results, encoder, rows, pairs, scores)
-    compare_rates(results, encoder, spread_over(rows, candidates), pairs)
+    chosen = spread_over(rows, candidates)
+    validated, published_rates = rates(encoder, chosen, pairs), chosen["validation_rate_cosine"].to_numpy()
+    off, pearson = np.abs(validated - published_rates).max(), np.corrcoef(validated, published_rates)[0, 1]
+    title, bar = f"validation rates of {len(validated)} candidates", "each within 0.02, Pearson >= 0.97"
+    told = f"largest difference {off:.4f}, Pearson {pearson:.4f}"
+    results.check(title, bar, told, off <= 0.02 and pearson >= 0.97)
     peak_memory(results)
-    kill_and_resume(results, kills)
+    kill_and_resume(results)
     results.finish()
 
 
@@ -110,32 +109,12 @@ def compare_scores(results: Results, encoder: Encoder, rows: pl.DataFrame, pairs
     joined = rows.select("token_id", theirs="sticky_score").join(tokens, on="token_id")
     off = (joined["sticky_score"] - joined["theirs"]).abs().to_numpy()
     median = float(np.median(off))
-    results.check(
-        f"scores of {len(joined)} candidates",
-        "median difference <= 1.0",
-        f"median {median:.7f}, largest {off.max():.7f}",
-        median <= 1.0,
-    )
+    title, told = f"scores of {len(joined)} candidates", f"median {median:.7f}, largest {off.max():.7f}"
+    results.check(title, "median difference <= 1.0", told, median <= 1.0)
     above = tokens.filter(pl.col("token_id").is_in(others), pl.col("sticky_score") >= MINILM_SCORE_THRESHOLD)
-    results.check(
-        f"scores of {len(others)} other tokens",
-        "at most 2 % above the published threshold",
-        f"{len(above)} above {MINILM_SCORE_THRESHOLD:.4f}",
-        len(above) <= 0.02 * len(others),
-        above=above["token_id"].to_list(),
-    )
-
-
-def compare_rates(results: Results, encoder: Encoder, chosen: pl.DataFrame, pairs: Path) -> None:
-    validated, published_rates = rates(encoder, chosen, pairs), chosen["validation_rate_cosine"].to_numpy()
-    off, pearson = np.abs(validated - published_rates), np.corrcoef(validated, published_rates)[0, 1]
-    results.check(
-        f"validation rates of {len(validated)} candidates",
-        "each within 0.02, Pearson >= 0.97",
-        f"largest difference {off.max():.4f}, Pearson {pearson:.4f}",
-        off.max() <= 0.02 and pearson >= 0.97,
-        median=float(np.median(off)),
-    )
+    title, bar = f"scores of {len(others)} other tokens", "at most 2 % above the published threshold"
+    told = f"{len(above)} above {MINILM_SCORE_THRESHOLD:.4f}"
+    results.check(title, bar, told, len(above) <= 0.02 * len(others), above=above["token_id"].to_list())
 
 
 def detection(out: Path, *options: str) -> list[str]:
@@ -147,13 +126,12 @@ def peak_memory(results: Results) -> None:
     """Peak memory of a process that computes u and samples the pairs."""
     with tempfile.TemporaryDirectory() as work:
         options = ("--method", "std", "--sample", "2", "--set", "validation-pairs=2")
-        done = watched(detection(Path(work) / "run", *options))
-    peak = done.peak / 1e9
-    ours, passed = f"{peak:.2f} GB", done.status == 0 and peak < 2
-    results.check("peak memory: u and pairs", "under 2 GB", ours, passed, bytes=done.peak)
+        status, _, _, peak = watched(detection(Path(work) / "run", *options))
+    passed = status == 0 and peak < 2e9
+    results.check("peak memory: u and pairs", "under 2 GB", f"{peak / 1e9:.2f} GB", passed, bytes=peak)
 
 
-def kill_and_resume(results: Results, kills: int) -> None:
+def kill_and_resume(results: Results) -> None:
     """Kill -9 at random moments of a short run on the CPU, resume, compare bytes."""
     generator = random.Random(0)
     options = ["--method", "std", "--sample", "30"]
@@ -168,7 +146,7 @@ def kill_and_resume(results: Results, kills: int) -> None:
         expected = finished(Path(work) / "whole")
         duration = time.perf_counter() - started
         equal, moments = 0, []
-        for attempt in range(kills):
+        for attempt in range(KILLS):
             folder = Path(work) / f"killed-{attempt}"
             process = subprocess.Popen(detection(folder, *options), stdout=subprocess.DEVNULL)
             moments.append(round(generator.uniform(0.05, 0.95) * duration, 2))
@@ -176,14 +154,9 @@ def kill_and_resume(results: Results, kills: int) -> None:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             equal += finished(folder) == expected
-    results.check(
-        f"kill -9 at {kills} random moments, then resume",
-        "identical bytes each time",
-        f"{equal} of {kills} identical",
-        equal == kills,
-        seconds_into_the_run=moments,
-        uninterrupted=round(duration, 1),
-    )
+    title, bar = f"kill -9 at {KILLS} random moments, then resume", "identical bytes each time"
+    ours, seconds = f"{equal} of {KILLS} identical", {"killed": moments, "uninterrupted": duration}
+    results.check(title, bar, ours, equal == KILLS, seconds=seconds)
 
 
 def of_model(model: Path, pairs: Path, published: Path = PUBLISHED, tokens: int = 12) -> None:
@@ -211,14 +184,9 @@ def of_model(model: Path, pairs: Path, published: Path = PUBLISHED, tokens: int 
     chosen = spread_over(published_table(published, "sticky_tokens").filter(model=name), tokens)
     ours = rates(encoder, chosen, pairs)
     largest = float(np.abs(ours - chosen["validation_rate"].to_numpy()).max())
-    results.check(
-        f"validation rates of {len(ours)} published tokens",
-        "each within 0.02",
-        f"largest difference {largest:.4f}",
-        largest <= 0.02,
-        tokens=chosen["token"].to_list(),
-        ours=ours.tolist(),
-    )
+    title, told = f"validation rates of {len(ours)} published tokens", f"largest difference {largest:.4f}"
+    detail = {"tokens": chosen["token"].to_list(), "ours": ours.tolist()}
+    results.check(title, "each within 0.02", told, largest <= 0.02, **detail)
     results.finish()
 
 

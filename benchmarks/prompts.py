@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -148,17 +149,13 @@ class Bench:
 
 def copies_behind(carriers: Sequence[Sequence[int]], tokens: int) -> list[tuple[int, ...]]:
     """1 to 8 copies of each of the first tokens behind every carrier."""
-    return [
-        (*carrier, *(token,) * count)
-        for token in range(1, tokens + 1)
-        for carrier in carriers
-        for count in range(1, 9)
-    ]
+    every = product(range(1, tokens + 1), carriers, range(1, 9))
+    return [(*carrier, *(token,) * count) for token, carrier, count in every]
 
 
-def prepending(quick: bool = False, rounds: int = 5, name: str = "token_prepending") -> None:
+def prepending(quick: bool = False, rounds: int = 5) -> None:
     """What token prepending, early exit and reuse cost, on a random Qwen2; minutes."""
-    bench = Bench(Results(name), "Qwen2", quick, rounds=rounds)
+    bench = Bench(Results("token_prepending"), "Qwen2", quick, rounds=rounds)
     bench.prepending()
     bench.reused("prompteol", 1.5)
     bench.reused("ke", 3)
@@ -166,19 +163,17 @@ def prepending(quick: bool = False, rounds: int = 5, name: str = "token_prependi
     bench.results.finish(strict=not quick)
 
 
-def contrast(
-    quick: bool = False, sentences: int = 192, rounds: int = 5, name: str = "contrastive_prompting"
-) -> None:
+def contrast(quick: bool = False, sentences: int = 192, rounds: int = 5) -> None:
     """What contrastive prompting costs beside the prompt alone, on a random Llama; a minute."""
-    bench = Bench(Results(name), "Llama", quick, sentences, rounds)
+    bench = Bench(Results("contrastive_prompting"), "Llama", quick, sentences, rounds)
     bench.contrast()
     bench.results.finish(strict=not quick)
 
 
-def reuse(quick: bool = False, name: str = "causal_reuse") -> None:
+def reuse(quick: bool = False) -> None:
     """Copies behind a carrier on a causal model: common beginnings computed once, against the plain path."""
     layers, width, tokens = (2, 128, 20) if quick else (12, 384, 100)
-    results, generator = Results(name), np.random.default_rng(0)
+    results, generator = Results("causal_reuse"), np.random.default_rng(0)
     contents = copies_behind(generator.integers(1, len(WORDS), (4, 24)).tolist(), tokens)
     for closing in (False, True):
         tokenizer = word_tokenizer(WORDS, closing=closing)
@@ -194,13 +189,9 @@ def reuse(quick: bool = False, name: str = "causal_reuse") -> None:
         times = seconds["plain"] / seconds["reuse"]
         difference = np.abs(vectors["reuse"] - vectors["plain"]).max()
         told = f"{times:.1f} times ({seconds['plain']:.1f} s to {seconds['reuse']:.1f} s)"
-        results.check(
-            f"{title}: {len(contents):,} inputs",
-            "8 times fewer seconds, equal to 1e-4",
-            f"{told}, differ by {difference:.1e}",
-            times >= 8 and difference <= 1e-4,
-            seconds=seconds,
-        )
+        told, passed = f"{told}, differ by {difference:.1e}", times >= 8 and difference <= 1e-4
+        what, bar = f"{title}: {len(contents):,} inputs", "8 times fewer seconds, equal to 1e-4"
+        results.check(what, bar, told, passed, seconds=seconds)
     results.finish(strict=not quick)
 
 

@@ -82,10 +82,11 @@ def one_case(case: str, out: Path) -> None:
 
 def measured(case: Case, out: Path, *, memory: bool = False) -> dict[str, Any]:
     """Run a case in a fresh process; ``seconds`` are without loading the model and starting workers."""
-    done = watched([sys.executable, __file__, "case", json.dumps(asdict(case)), str(out)], memory=memory)
-    if done.status:
+    command = [sys.executable, __file__, "case", json.dumps(asdict(case)), str(out)]
+    status, printed, _, peak = watched(command, memory=memory)
+    if status:
         refuse(f"failed: {case}")
-    found: dict[str, Any] = json.loads(done.printed.splitlines()[-1]) | {"peak": done.peak}
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1]) | {"peak": peak}
     sys.stderr.write(f"{case}\n  {found}\n")
     return found
 
@@ -104,51 +105,34 @@ def compare_ray(results: Results, local: Case, folder: Path, turns: int) -> None
     here, ray = (min(own, key=lambda each: float(each["seconds"])) for own in found.values())
     slower = ray["seconds"] / here["seconds"] - 1
     with_start = (ray["seconds"] + ray["start_seconds"]) / here["seconds"] - 1
-    results.check(
-        f"Ray with 2 workers of one core each against local with 2 cores, {MINILM}, {local.sample:,} tokens",
-        "at most 15 % slower",
-        f"{slower:+.0%} ({ray['seconds']:.0f} s to {here['seconds']:.0f} s); "
-        f"{with_start:+.0%} with {ray['start_seconds']:.0f} s of start-up",
-        slower <= 0.15,
-        **found,
+    title = (
+        f"Ray with 2 workers of one core each against local with 2 cores, {MINILM}, {local.sample:,} tokens"
     )
-    ours, theirs = (pl.read_parquet(folder / name / "tokens.parquet") for name in ("ray-0", "local-0"))
-    difference = float(np.abs((ours["lift"] - theirs["lift"]).to_numpy()).max())
-    same = ours["verdict"].to_list() == theirs["verdict"].to_list()
-    results.check(
-        "the same, numbers",
-        "lifts equal to 1e-5, the same verdicts",
-        f"lifts differ by {difference:.1e}, verdicts {'the same' if same else 'DIFFER'}",
-        difference <= 1e-5 and same,
-        difference=difference,
-    )
+    ours = f"{slower:+.0%} ({ray['seconds']:.0f} s to {here['seconds']:.0f} s)"
+    ours += f"; {with_start:+.0%} with {ray['start_seconds']:.0f} s of start-up"
+    results.check(title, "at most 15 % slower", ours, slower <= 0.15, **found)
+    first, second = (pl.read_parquet(folder / name / "tokens.parquet") for name in ("ray-0", "local-0"))
+    difference = float(np.abs((first["lift"] - second["lift"]).to_numpy()).max())
+    same = first["verdict"].to_list() == second["verdict"].to_list()
+    bar = "lifts equal to 1e-5, the same verdicts"
+    ours = f"lifts differ by {difference:.1e}, verdicts {'the same' if same else 'DIFFER'}"
+    results.check("the same, numbers", bar, ours, difference <= 1e-5 and same)
     identical = len({each["digest"] for each in (killed, *found["ray"])}) == 1
-    results.check(
-        "Ray with and without a killed worker",
-        "identical bytes of tokens.parquet",
-        "identical" if identical else "DIFFERENT",
-        identical,
-        killed=killed,
-    )
+    title, bar = "Ray with and without a killed worker", "identical bytes of tokens.parquet"
+    results.check(title, bar, "identical" if identical else "DIFFERENT", identical, killed=killed)
 
 
-def run(
-    device: str = "cpu",
-    quick: bool = False,
-    only: str | None = None,
-    sample: int | None = None,
-    turns: int | None = None,
-    name: str = "scaling",
-) -> None:
-    """The parts ray and memory, or --only one; --sample tokens and --turns are of that with Ray.
+def run(device: str = "cpu", quick: bool = False, only: str | None = None) -> None:
+    """The parts ray and memory, or --only one, in scaling_ray.json and scaling_memory.json.
 
     Peak memory is that of all processes together, on whole vocabularies at default settings. With --quick,
     samples and vocabularies are small.
     """
-    results, base = Results(name, device, load=os.getloadavg()), Case(device=device, adaptive=not quick)
+    base, load = Case(device=device, adaptive=not quick), os.getloadavg()
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         if only in (None, "memory"):
+            results = Results("scaling_memory", device, load=load)
             cases = {MINILM: (replace(base, sample=200 if quick else None), 2)}
             for entries, bar in ({3_000: 3, 5_000: 4} if quick else {150_000: 3, 250_000: 4}).items():
                 model = large_vocabulary(folder / str(entries), entries)
@@ -159,10 +143,11 @@ def run(
                 ours = f"{gigabytes:.2f} GB ({found['sequences']:,} texts, {found['seconds']:.0f} s)"
                 passed, detail = gigabytes <= bar, asdict(case) | found
                 results.check(title, f"peak memory at most {bar} GB", ours, passed, **detail)
+            results.finish(strict=False)
         if only in (None, "ray"):
-            local = replace(base, sample=sample or (3000 if quick else 8000))
-            compare_ray(results, local, folder, turns or (1 if quick else 3))
-    results.finish()
+            results = Results("scaling_ray", device, load=load)
+            compare_ray(results, replace(base, sample=3000 if quick else 8000), folder, 1 if quick else 3)
+            results.finish(strict=False)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def check_rates(
     results.check(name, f"at least {bar} times SentenceTransformer.encode", told, passed, seconds=seconds)
 
 
-def scoring(device: str = "cpu", quick: bool = False, name: str = "throughput") -> None:
+def scoring(device: str = "cpu", quick: bool = False) -> None:
     """The texts of std scoring, whole shards, and the arithmetic rate beside that of matrix products."""
     plain = plain_model(MINILM, device)
     encoder = load_encoder(plain)
@@ -99,7 +99,7 @@ def scoring(device: str = "cpu", quick: bool = False, name: str = "throughput") 
     peaks.append(matrix_peak(device))
     with other_job():
         beside = by_turns(ways, turns)
-    results = Results(name, device)
+    results = Results("throughput", device)
     for condition, found, bar in (("alone", alone, 2.0), (BESIDE, beside, 1.2)):
         title = f"engine, {len(texts):,} texts of std scoring, {condition}"
         check_rates(results, title, bar, len(texts), found, min)
@@ -111,13 +111,9 @@ def scoring(device: str = "cpu", quick: bool = False, name: str = "throughput") 
         ("a float32 matrix product by torch.mm", peak["torch.mm"], 0.85),
         ("the fastest matrix product", max(peak.values()), 0.0),
     ):
-        results.check(
-            f"arithmetic rate, of {product} in this run",
-            f"at least {bar:.0%}" if bar else "none: what is still to be had",
-            f"{rate / most:.0%} ({rate:.0f} of {most:.0f} GFLOP/s)",
-            rate / most >= bar,
-            peaks=peak,
-        )
+        said = f"at least {bar:.0%}" if bar else "none: what is still to be had"
+        title, ours = f"arithmetic rate, of {product} in this run", f"{rate:.0f} of {most:.0f} GFLOP/s"
+        results.check(title, said, f"{rate / most:.0%} ({ours})", rate / most >= bar, peaks=peak)
     results.finish()
 
 
@@ -154,7 +150,7 @@ def operations(model: Any, lengths: Sequence[int]) -> float:
     return float((2 * linear * sizes + 2 * attention * sizes**2).sum())
 
 
-def loops(device: str = "cpu", quick: bool = False, name: str = "throughput_loops") -> None:
+def loops(device: str = "cpu", quick: bool = False) -> None:
     """std scoring of the whole vocabulary by the paper's loops, judged by slices as large as a run's shards.
 
     The loops encode every pair, placement and number of copies by itself, eight texts at a time.
@@ -179,26 +175,12 @@ def loops(device: str = "cpu", quick: bool = False, name: str = "throughput_loop
     count = int(sum(found["tokens"]))
     ours, theirs = (sum(found[way]) * available / count / 3600 for way in ("engine", "loops"))
     ratios = np.divide(found["loops"], found["engine"])
-    results = Results(name, device)
-    results.check(
-        f"std scoring of {available:,} tokens, judged by {count}: paper's loops against engine",
-        "at least 3 times as long",
-        f"{theirs / ours:.2f} times ({theirs:.1f} to {ours:.1f} hours; "
-        f"{ratios.min():.2f} to {ratios.max():.2f} by slice)",
-        theirs / ours >= 3,
-        **found,
-    )
+    results = Results("throughput_loops", device)
+    title = f"std scoring of {available:,} tokens, judged by {count}: paper's loops against engine"
+    told = f"{theirs / ours:.2f} times ({theirs:.1f} to {ours:.1f} hours; "
+    told += f"{ratios.min():.2f} to {ratios.max():.2f} by slice)"
+    results.check(title, "at least 3 times as long", told, theirs / ours >= 3, **found)
     results.finish()
-
-
-def texts_of_lengths(encoder: IdEncoder, lengths: Sequence[int]) -> list[str]:
-    """Write random words that the tokenizer reads as one token each."""
-    named = (token.text.strip() for token in categorize(encoder.tokenizer).available)
-    words = [word for word in named if word.isalpha() and word.isascii()]
-    ids = encoder.content_ids([f"a {word}" for word in words])
-    single = [word for word, own in zip(words, ids, strict=True) if len(own) == 2]
-    rng = np.random.default_rng(0)
-    return [" ".join(rng.choice(single, length)) for length in lengths]
 
 
 def sets(
@@ -208,34 +190,35 @@ def sets(
     plain, title = plain_model(model, device), Path(model).name
     encoder, results = load_encoder(plain), Results(name, device)
     chosen = SMALL if encoder.dimension < 512 else LARGE
-    texts = {kind: texts_of_lengths(encoder, lengths) for kind, (lengths, _, _) in chosen.items()}
+    # Random words that the tokenizer reads as one token each.
+    named = (token.text.strip() for token in categorize(encoder.tokenizer).available)
+    words = [word for word in named if word.isalpha() and word.isascii()]
+    ids = encoder.content_ids([f"a {word}" for word in words])
+    single = [word for word, own in zip(words, ids, strict=True) if len(own) == 2]
+    texts = {}
+    for kind, (lengths, _, _) in chosen.items():
+        rng = np.random.default_rng(0)
+        texts[kind] = [" ".join(rng.choice(single, length)) for length in lengths]
     first = next(iter(texts.values()))
     expected = np.asarray(plain.encode(first, show_progress_bar=False))
     off = np.abs(encoder.encode(first) - expected).max(axis=1) / np.linalg.norm(expected, axis=1)
-    results.check(
-        f"{title}, vectors against SentenceTransformer.encode in float32",
-        "components within 1e-6 of the vector's length",
-        f"{off.max():.1e}",
-        off.max() <= 1e-6,
-    )
+    what, bar = "vectors against SentenceTransformer.encode", "components within 1e-6 of the vector's length"
+    results.check(f"{title}, {what} in float32", bar, f"{off.max():.1e}", off.max() <= 1e-6)
+    turns, ways = 2 if quick else 5, dict[str, dict[str, Callable[[], object]]]()
+    for kind, own in texts.items():
+        encoder.encode(own)  # builds kernels
+        ways[kind] = {"engine": partial(encoder.encode, own), **library(plain, own, 32, 128)}
 
     def timed() -> dict[str, dict[str, list[float]]]:
-        return {
-            kind: by_turns(
-                {"engine": partial(encoder.encode, own), **library(plain, own, 32, 128)}, 2 if quick else 5
-            )
-            for kind, own in texts.items()
-        }
+        return {kind: by_turns(each, turns) for kind, each in ways.items()}
 
-    for own in texts.values():
-        encoder.encode(own)  # builds kernels
     alone = timed()
     with other_job():
         beside = timed()
     for place, (condition, found) in enumerate((("alone", alone), (BESIDE, beside))):
         for kind, seconds in found.items():
-            bar, count = chosen[kind][1:][place], len(texts[kind])
-            check_rates(results, f"{title}, {kind}, {condition}", bar, count, seconds, statistics.median)
+            least, count = chosen[kind][1:][place], len(texts[kind])
+            check_rates(results, f"{title}, {kind}, {condition}", least, count, seconds, statistics.median)
     if len(chosen) > 1:
         one, many = (
             sum(chosen[kind][0]) / statistics.median(alone[kind]["engine"]) for kind in list(chosen)[:2]

@@ -17,32 +17,23 @@ from bench import MINILM, PLANTED, PUBLISHED, Results, commands, detected, publi
 from models import planted_encoder, planted_ids
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import Sentences, bundled_frame, load_sentences
-from stickytoken.data.sentences import collect_sentences, open_ended
+from stickytoken.data.sentences import collect_sentences
 from stickytoken.detection import Run, open_run
 from stickytoken.detection import judge as judged_by
 from stickytoken.detection.run import encoder_for, restored_settings
-from stickytoken.encoders import Encoder, IdEncoder, analyze_vocabulary, load_encoder
-from stickytoken.insertion import Placement, Token
+from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
+from stickytoken.insertion import Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Shard, compute_shard
 from stickytoken.methods.base import MemoryRunner
 from stickytoken.methods.probes import AnchorPanel
-from stickytoken.methods.profile.anchors import (
-    ProfilePlanRecord,
-    ProfileSettings,
-    TextGroup,
-    anchor_panel,
-    short_texts,
-)
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings, TextGroup, short_texts
 from stickytoken.methods.profile.estimates import measurements
-from stickytoken.methods.profile.plan import Cell, ProfileStage, Round, round_stage, spread_of
-from stickytoken.methods.statistics import mean_with_interval
+from stickytoken.methods.profile.plan import Round, round_stage, spread_of
 from stickytoken.methods.std.plan import StdSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
 
 TOPICAL = ("terrorist", "terrorism", "saddam", "politician", "bush", "qaeda", "jihad", "putin")
-FRESH_CARRIERS, COPIES = 60, 8
 CARRIERS, MOST_ANCHORS, STRONGEST = 24, 10_000, 50
 
 
@@ -57,9 +48,8 @@ def planted(
     published: Path = PUBLISHED,
     device: str | None = None,
     quick: bool = False,
-    name: str = "planted",
 ) -> None:
-    """Are planted tokens found, and are the others that are flagged sticky too? Four minutes.
+    """Are planted tokens found? Four minutes.
 
     --rows is an .npz with token_ids (n,) and rows (n, 384), beside a .csv with token_id and planted_lift; the
     default ones lift the sentences of the published pairs. --strength is the share of the way to the rows.
@@ -77,69 +67,26 @@ def planted(
     corpus = collect_sentences(texts, "sentences of the published pairs")
     with tempfile.TemporaryDirectory() as work:
         run = detected(encoder, method="profile", sentences=corpus, tokens=tokens, out=work)
-        results = Results(name, encoder.device, seconds=run.result.seconds, strength=strength)
+        results = Results("planted", encoder.device, seconds=run.result.seconds, strength=strength)
         joined = truth.join(run.tokens.drop("token"), on="token_id")
         for bound, needed, bar in ((0.045, 0.95, "at least 95 % flagged"), (0.06, 1.0, "all flagged")):
             strong = joined.filter(pl.col("planted_lift") >= bound)
             found = strong.filter(pl.col("verdict") != "benign")
             sticky = len(found.filter(verdict="sticky"))
-            others = strong.filter(pl.col("verdict") != "sticky")
-            results.check(
-                f"planted tokens of lift {bound} and more",
-                bar,
-                f"{len(found)} of {len(strong)}; {sticky} sticky, {len(found) - sticky} topical",
-                len(found) >= needed * len(strong),
-                not_sticky=others.select("token", "planted_lift", "lift", "q_value", "verdict").to_dicts(),
-            )
+            others = strong.filter(pl.col("verdict") != "sticky").select("token", "planted_lift", "lift")
+            ours = f"{len(found)} of {len(strong)}; {sticky} sticky, {len(found) - sticky} topical"
+            title, passed = f"planted tokens of lift {bound} and more", len(found) >= needed * len(strong)
+            results.check(title, bar, ours, passed, not_sticky=others.to_dicts())
         # Words that the sentences are about must not be called sticky.
         words = run.tokens.filter(pl.col("token").is_in(TOPICAL))
         wrong = len(words.filter(verdict="sticky"))
         verdicts = dict(words.select("token", "verdict").iter_rows())
         ours = f"{wrong} of {len(words)} sticky"
         results.check(", ".join(TOPICAL), "none sticky", ours, not wrong, verdicts=verdicts)
-        flagged = run.sticky.filter(~pl.col("token_id").is_in(ids))
-        low = fresh_lower_bounds(run, encoder, flagged["token_id"].to_list())
-        above = sum(bound > 0 for bound in low.values())
-        results.check(
-            f"sticky, not planted, on {FRESH_CARRIERS} fresh carriers",
-            "at least 90 % above the ordinary token",
-            f"{above} of {len(flagged)}",
-            above >= 0.9 * len(flagged),
-            tokens=flagged.select("token_id", "token", "lift").to_dicts(),
-            lower_bounds=low,
-        )
     results.finish()
 
 
-def fresh_lower_bounds(run: Run, encoder: IdEncoder, token_ids: list[int]) -> dict[int, float]:
-    """Lower ends of 90 % intervals of the lift above the ordinary token's, on fresh carriers, the unit."""
-    if not token_ids:
-        return {}
-    plan = run.plan_of(ProfilePlanRecord)
-    vocabulary = analyze_vocabulary(encoder).available
-    used = {*plan.carriers, *(anchor.text for anchor in plan.anchors)}
-    unlike = {open_ended(text): text for text in load_sentences().texts if text not in used}
-    texts = sorted((text for text in unlike if text not in used), key=len)[:FRESH_CARRIERS]
-    panel = anchor_panel(encoder, plan, vocabulary, beside=False)
-    tokens = {token.id: token for token in vocabulary}
-    ids = [*token_ids, *(k for k in plan.late_reference if k not in token_ids)]
-    against = panel.against(unit_vectors(encoder.encode(texts)), plan.mean_similarity)
-    lifts = []
-    for placement in Placement:
-        cells = (Cell(placement, COPIES),) * len(texts)
-        contents, places = tuple(encoder.tokenize(texts)), tuple(range(len(texts)))
-        stage = ProfileStage(Round.CONFIRM.value, contents, places, cells, against, seed=2)
-        rows, _ = compute_shard(stage, Shard(0, tuple(tokens[k] for k in ids)), encoder)
-        lifts.append([row["lifts"] for row in rows])
-    by_carrier = np.mean(lifts, axis=0)
-    ordinary = by_carrier[len(token_ids) :].mean(axis=0)
-    found = mean_with_interval(by_carrier[: len(token_ids)] - ordinary, 0.9)
-    return dict(zip(token_ids, found.low.tolist(), strict=True))
-
-
-def screening(
-    device: str = "cpu", rows: Path = PLANTED, quick: bool = False, name: str = "screening"
-) -> None:
+def screening(device: str = "cpu", rows: Path = PLANTED, quick: bool = False) -> None:
     """Does screening in a lower precision find the same tokens, and how much sooner? 15 minutes.
 
     The packaged model, also with planted tokens where the rows are there: throughout in float32, then
@@ -151,7 +98,7 @@ def screening(
     encoders = {MINILM: load_encoder(MINILM, device=device)}
     if rows.is_file():
         encoders["planted tokens"] = planted_encoder(rows, 1.0, device)
-    results = Results(name, device)
+    results = Results("screening", device)
     for title, encoder in encoders.items():
         with tempfile.TemporaryDirectory() as folder:
             runs = {}
@@ -165,33 +112,20 @@ def screening(
                 ours, theirs = (set(run.sticky["token_id"]) for run in (lower, own))
                 share, counts = jaccard(ours, theirs)
                 joined = own.tokens.join(lower.tokens, on="token_id", suffix="_lower")
-                results.check(
-                    f"{title}, screened in {precision}: the tokens called sticky in float32",
-                    "Jaccard at least 0.95",
-                    f"{share:.3f} ({counts}); all lifts: "
-                    f"Spearman {spearman(joined['lift'], joined['lift_lower']):.4f}",
-                    share >= 0.95,
-                    only_float32=sorted(theirs - ours),
-                    only_lower=sorted(ours - theirs),
-                    largest=float(np.abs(joined["lift"] - joined["lift_lower"]).max() or 0.0),
+                prefix, rho = (
+                    f"{title}, screened in {precision}",
+                    spearman(joined["lift"], joined["lift_lower"]),
                 )
-                results.check(
-                    f"{title}, screened in {precision}: time",
-                    "under 6 minutes",
-                    f"{seconds / 60:.1f} minutes; float32 throughout {own_seconds / 60:.1f}",
-                    seconds < 360,
-                    seconds=seconds,
-                    seconds_float32=own_seconds,
-                )
+                name, told = "the tokens called sticky in float32", f"{share:.3f} ({counts})"
+                told += f"; all lifts: Spearman {rho:.4f}"
+                differing = {"only_float32": sorted(theirs - ours), "only_lower": sorted(ours - theirs)}
+                results.check(f"{prefix}: {name}", "Jaccard at least 0.95", told, share >= 0.95, **differing)
+                told = f"{seconds / 60:.1f} minutes; float32 throughout {own_seconds / 60:.1f}"
+                results.check(f"{prefix}: time", "under 6 minutes", told, seconds < 360, seconds=seconds)
     results.finish()
 
 
-def reliability(
-    device: str | None = None,
-    out: Path = Path("runs/reliability"),
-    quick: bool = False,
-    name: str = "reliability",
-) -> None:
+def reliability(device: str | None = None, out: Path = Path("runs/reliability"), quick: bool = False) -> None:
     """Does another run say the same, with default settings and by the method std? 15 minutes.
 
     Two runs share no carrier, and no anchor that the lift is measured on: each gets one half of the bundled
@@ -199,7 +133,7 @@ def reliability(
     already are opened.
     """
     encoder = load_encoder(MINILM, device=device)
-    results = Results(name, encoder.device, model=MINILM)
+    results = Results("reliability", encoder.device, model=MINILM)
     order = np.random.default_rng(0).permutation([t.id for t in analyze_vocabulary(encoder).available])
     frame = bundled_frame().with_columns(half=pl.col("pair_id").rank("dense").over("topic") % 2)
 
@@ -223,27 +157,20 @@ def reliability(
     runs = two_runs("default", ProfileSettings(), 300 if quick else None)
     share, counts = jaccard(*(set(run.sticky["token_id"]) for run in runs))
     found, prefix = agreement(runs, "lift"), f"profile, default settings, {len(runs[0].tokens):,} tokens"
-    results.check(
-        f"{prefix}: sticky in both of either",
+    name, bar, sticky = (
+        "sticky in both of either",
         "Jaccard at least 0.8",
-        f"{share:.2f} ({counts})",
-        share >= 0.8,
-        sticky=[run.sticky["token"].to_list() for run in runs],
-        seconds=[run.result.seconds for run in runs],
-        sequences=[run.result.sequences for run in runs],
+        [run.sticky["token"] for run in runs],
     )
+    results.check(f"{prefix}: {name}", bar, f"{share:.2f} ({counts})", share >= 0.8, sticky=sticky)
     results.check(f"{prefix}: Spearman of lifts", "at least 0.93", f"{found:.3f}", found >= 0.93)
     few = 30 if quick else 80
     runs = two_runs("std", StdSettings(sentences=500, candidate_share=0.1, validation_pairs=60), few)
     share, counts = jaccard(*(set(run.sticky["token_id"]) for run in runs))
     lists = [set(run.tokens.filter(pl.col("verdict").is_not_null())["token_id"]) for run in runs]
     ours = f"{agreement(runs, 'sticky_score'):.3f}; shortlists {jaccard(*lists)[0]:.2f}"
-    results.check(
-        f"std, 120 texts a token to score, {few} tokens: Spearman of scores",
-        "beside it",
-        f"{ours}, sticky {share:.2f} ({counts})",
-        sequences=[run.result.sequences for run in runs],
-    )
+    name = f"std, 120 texts a token to score, {few} tokens: Spearman of scores"
+    results.check(name, "beside it", f"{ours}, sticky {share:.2f} ({counts})")
     results.finish()
 
 
@@ -330,15 +257,20 @@ def judge(
             # Of the strongest tokens of the truth, those among ours, and what two halves of it share.
             ours = strongest_of_both(truth.of(found)["lift"].to_numpy(), truth.effects)
             halves = strongest_of_both(*truth.halves)
-            results.check(
-                f"{title}: the {STRONGEST} strongest",
-                "45 in ours",
-                f"{ours}; between halves of the truth {halves}",
-                ours >= 45,
-                spearman_between_halves=spearman(*truth.halves),
+            told = f"{ours}; between halves of the truth {halves}"
+            results.check(f"{title}: the {STRONGEST} strongest", "45 in ours", told, ours >= 45)
+        if own:  # compare with a run made on the corpus, and that run with the truth
+            with tempfile.TemporaryDirectory() as folder:
+                again = detected(encoder, sentences=sentences, out=folder, evidence=False)
+                theirs, judged = again.tokens.sort("token_id"), found.sort("token_id")
+            rho = spearman(judged["lift"], theirs["lift"])
+            against = spearman(truth.of(theirs)["lift"], truth.effects)
+            _, counts = jaccard(
+                *(set(each.filter(verdict="sticky")["token_id"]) for each in (judged, theirs))
             )
-        if own:
-            compare_own_run(results, title, truth, found.sort("token_id"), encoder, sentences)
+            told = f"{rho:.3f}; sticky in both {counts}; that run against the truth {against:.3f}"
+            what = f"{title}: against a run made on it, {len(judged):,} tokens"
+            results.check(what, "Spearman 0.9", told, rho >= 0.9)
     results.finish()
 
 
@@ -348,48 +280,18 @@ def compare(results: Results, title: str, truth: Truth, judged: pl.DataFrame, sm
     missed = judged.with_columns(true_effect=pl.Series(truth.effects)).filter(
         pl.Series(large & (verdicts == "benign"))
     )
-    flagged = int(large.sum()) - len(missed)
-    results.check(
-        f"{title}: true lift of the smallest effect and more",
-        "95 % flagged",
-        f"{flagged} of {int(large.sum())}",
-        flagged >= 0.95 * int(large.sum()),
-        missed=missed.select("token", "true_effect", "lift", "lift_high", "texts").to_dicts(),
-    )
-    wrong = judged.filter(pl.Series((verdicts == "sticky") & (truth.effects < smallest / 2)))
-    results.check(
-        f"{title}: sticky, with a true lift below half the smallest effect",
-        "none",
-        str(len(wrong)),
-        not len(wrong),
-        tokens=wrong["token"].to_list(),
-    )
+    count, rows = int(large.sum()), missed.select("token", "true_effect", "lift", "lift_high").to_dicts()
+    name, ours = f"{title}: true lift of the smallest effect and more", f"{count - len(missed)} of {count}"
+    results.check(name, "95 % flagged", ours, len(missed) <= 0.05 * count, missed=rows)
+    wrong = judged.filter(pl.Series((verdicts == "sticky") & (truth.effects < smallest / 2)))[
+        "token"
+    ].to_list()
+    name = f"{title}: sticky, with a true lift below half the smallest effect"
+    results.check(name, "none", str(len(wrong)), not wrong, tokens=wrong)
     rho = spearman(lifts, truth.effects)
-    results.check(
-        f"{title}: lifts against the truth, {len(truth.ids):,} tokens",
-        "Spearman 0.9",
-        f"{rho:.3f}",
-        rho >= 0.9,
-        random_tokens_alone=spearman(lifts[truth.random], truth.effects[truth.random]),
-    )
-
-
-def compare_own_run(
-    results: Results, title: str, truth: Truth, ours: pl.DataFrame, encoder: Encoder, corpus: Sentences
-) -> None:
-    """Compare with a run made on the corpus, and that run with the truth."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = detected(encoder, sentences=corpus, out=folder, evidence=False)
-        theirs = run.tokens.sort("token_id")
-    rho = spearman(ours["lift"], theirs["lift"])
-    against = spearman(truth.of(theirs)["lift"], truth.effects)
-    _, counts = jaccard(*(set(each.filter(verdict="sticky")["token_id"]) for each in (ours, theirs)))
-    results.check(
-        f"{title}: against a run made on it, {len(ours):,} tokens",
-        "Spearman 0.9",
-        f"{rho:.3f}; sticky in both {counts}; that run against the truth {against:.3f}",
-        rho >= 0.9,
-    )
+    name, random = f"{title}: lifts against the truth, {len(truth.ids):,} tokens", truth.random
+    alone = spearman(lifts[random], truth.effects[random])
+    results.check(name, "Spearman 0.9", f"{rho:.3f}", rho >= 0.9, random_tokens_alone=alone)
 
 
 if __name__ == "__main__":
