@@ -17,7 +17,7 @@ from bench import MINILM, PLANTED, PUBLISHED, Results, commands, detected, publi
 from models import planted_encoder, planted_ids
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import Sentences, bundled_frame, load_sentences
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import collect_sentences
 from stickytoken.detection import Run, open_run
 from stickytoken.detection import judge as judged_by
 from stickytoken.detection.run import encoder_for, restored_settings

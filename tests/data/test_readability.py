@@ -6,8 +6,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 import planted
 import tiny
 from stickytoken import detect, load_tokenizer, probe
-from stickytoken.data.corpora import PairCorpus, SentencePair, readable
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import PairCorpus, SentencePair, collect_sentences, readable
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.methods.registry import entries
 

@@ -5,7 +5,7 @@ import codecs
 import pytest
 
 from stickytoken.data import load_sentences, sentences_from_file
-from stickytoken.data.sentences import LONGEST_SENTENCE, Sentences, collect_sentences
+from stickytoken.data.corpora import LONGEST_SENTENCE, Sentences, collect_sentences
 from stickytoken.errors import InputError, StickyTokenWarning
 from tables import TABLES, table
 

@@ -11,8 +11,7 @@ from sentence_transformers import SentenceTransformer
 import planted
 import tiny
 from stickytoken.data import corpora, text_kinds
-from stickytoken.data.corpora import SentencePair, corpus_fingerprint, pairs_fingerprint
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import PairCorpus, SentencePair, collect_sentences, corpus_fingerprint
 from stickytoken.detection import detect
 from stickytoken.detection.detect import identity_parts
 from stickytoken.encoders import load_encoder
@@ -181,8 +180,8 @@ def test_the_same_value_written_in_two_ways_is_one_identity(written, meant):
 
 def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
     pairs = [SentencePair("a", "b", 0.5), SentencePair("c", "d", 0.25)]
-    fingerprint = pairs_fingerprint(pairs)
-    assert pairs_fingerprint(list(pairs)) == fingerprint
+    fingerprint = PairCorpus(pairs, "").fingerprint
+    assert PairCorpus(list(pairs), "elsewhere").fingerprint == fingerprint
     others = [
         pairs[::-1],
         pairs[:1],
@@ -190,7 +189,7 @@ def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
         [SentencePair("a", "b", 0.5000001), pairs[1]],
         [SentencePair("a", "bc", 0.5), SentencePair("", "d", 0.25)],
     ]
-    found = {pairs_fingerprint(other) for other in others}
+    found = {PairCorpus(other, "").fingerprint for other in others}
     assert len(found) == len(others)
     assert fingerprint not in found
 

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 import planted
 import profiled
 from stickytoken import judge, load_encoder
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import collect_sentences
 from stickytoken.errors import InputError, RunError
 
 OTHER = profiled.WORDS[::2]

@@ -13,7 +13,7 @@ import tiny_decoders
 from interrupted import assert_same_run
 from prompted_loading import load_prompted
 from stickytoken import load_encoder
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import collect_sentences
 from stickytoken.detection import detect
 from stickytoken.errors import InputError, RunError
 from stickytoken.machine import Precision

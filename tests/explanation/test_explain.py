@@ -18,7 +18,7 @@ import tiny_architectures as architectures
 import tiny_decoders
 from prompted_loading import encoder_of, load_prompted, read
 from stickytoken import load_encoder, open_run
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import collect_sentences
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.measuring import PARTS, Part, gather

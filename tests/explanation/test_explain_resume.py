@@ -10,7 +10,7 @@ import planted
 import tiny
 from interrupted import died, finished, killed_again_and_again
 from stickytoken import load_encoder
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import collect_sentences
 from stickytoken.errors import RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.result import TABLES

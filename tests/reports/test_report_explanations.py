@@ -12,7 +12,7 @@ import profiled
 import stickytoken
 import tiny
 from report_pages import Page
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import collect_sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.files import explanation_folders, read_explanation

@@ -1,12 +1,12 @@
 """Every reader of texts and tables: sentences, pairs, documents, evaluation tasks, hub data sets."""
 
-from stickytoken.data.corpora import pairs_from_file
-from stickytoken.data.sentences import (
+from stickytoken.data.corpora import (
     PAPER_DATASETS,
     Sentences,
     bundled_frame,
     bundled_sentences,
     load_sentences,
+    pairs_from_file,
     sentences_from_file,
     sentences_from_hub,
     text_kinds,

@@ -24,37 +24,26 @@ Vectors: TypeAlias = Mapping[str, NDArray[np.float32]]
 Sample: TypeAlias = NDArray[np.intp] | None
 
 
-class Scored:
+@dataclass(frozen=True)
+class Task:
+    """An evaluation of text vectors."""
+
     name: str
     layout: ClassVar[str]  # kind of the task: sts, retrieval, ...
     unit: ClassVar[str]  # what is resampled: pairs, queries or texts
     metrics: ClassVar[tuple[str, ...]]  # the main one first
     columns: ClassVar[tuple[str, ...]]  # of the outcomes
 
-    @property
-    def fingerprint(self) -> str:
-        raise NotImplementedError
-
-    @property
-    def units(self) -> int:
-        raise NotImplementedError
-
-    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute a metric of several outcomes, shape (outcomes, units, columns), on the same units."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Task(Scored):
-    """An evaluation of text vectors."""
-
-    name: str
-
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything in the task that can change a number."""
         content = [getattr(self, each.name) for each in fields(self) if each.name != "name"]
         return fingerprint(self.layout, *content)
+
+    @property
+    def units(self) -> int:
+        """Number of pairs, queries or texts."""
+        raise NotImplementedError
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
@@ -66,10 +55,11 @@ class Task(Scored):
         return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        """Compute the outcomes of all units from the vectors of all texts, by role.
+        """Compute the outcomes of all units; the seed is that of random steps, such as of a clustering."""
+        raise NotImplementedError
 
-        The seed is that of random steps, such as the start of a clustering.
-        """
+    def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Compute a metric of several outcomes, shape (outcomes, units, columns), on the same units."""
         raise NotImplementedError
 
 
@@ -119,8 +109,6 @@ def _drawn(gold: NDArray[Any], rows: NDArray[Any], sample: Sample) -> tuple[NDAr
 
 
 class SimilarityTask(_PairTask):
-    """STS: correlation of cosines with human similarity scores."""
-
     layout = "sts"
     metrics = ("spearman", "pearson")
 
@@ -140,8 +128,6 @@ class SimilarityTask(_PairTask):
 
 
 class PairClassificationTask(_PairTask):
-    """Pairs that match or not: average precision of the cosine."""
-
     layout = "pair-classification"
     metrics = ("average_precision",)
 

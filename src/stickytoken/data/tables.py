@@ -31,7 +31,7 @@ _USUAL_COLUMNS = (("sentence1", "sentence2"), ("sentence",), ("text",))
 
 
 def read_table(path: Path) -> pl.DataFrame:
-    """Read a csv, tsv, jsonl or parquet file; every column of csv and tsv is text."""
+    """Every column of csv and tsv is text."""
     content = read_bytes(path)
     suffix = path.suffix.lower()
     try:
@@ -61,8 +61,6 @@ def one_line(error: BaseException) -> str:
 
 
 def _no_json(content: bytes) -> str | None:
-    """Describe the first line that is not JSON; None if all lines are."""
-
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a number in JSON: leave the line out")
 
@@ -123,24 +121,20 @@ def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
     for names in _USUAL_COLUMNS:
         if set(names) <= set(frame.columns):
             return names
+    known = [column.drop_nulls() for column in frame.select(pl.col(pl.String))]
     # A text column of numbers, as csv has them, holds no sentences.
-    strings = [
-        column.name
-        for column in frame.select(pl.col(pl.String))
-        if not len(known := column.drop_nulls()) or _numbers(known).has_nulls()
-    ]
+    strings = tuple(each.name for each in known if each.is_empty() or _numbers(each).has_nulls())
     if len(strings) == 1:
-        return (strings[0],)
-    raise InputError(
-        f"which column of {path} contains the sentences? It has {', '.join(frame.columns) or 'none'}: "
-        "name one with the column option"
-    )
+        return strings
+    listed = ", ".join(frame.columns) or "none"
+    which = f"which column of {path} contains the sentences?"
+    raise InputError(f"{which} It has {listed}: name one with the column option")
 
 
 def require_columns(frame: pl.DataFrame, columns: Sequence[str], path: str | Path) -> None:
-    for column in columns:
-        if column not in frame.columns:
-            raise InputError(f"{path} has no column {column!r}: it has {', '.join(frame.columns) or 'none'}")
+    if missing := [column for column in columns if column not in frame.columns]:
+        listed = ", ".join(frame.columns) or "none"
+        raise InputError(f"{path} has no column {missing[0]!r}: it has {listed}")
 
 
 def text_column(frame: pl.DataFrame, column: str, path: str | Path) -> list[str | None]:
@@ -155,9 +149,8 @@ def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...
     texts = text_column(frame, column, path)
     for row, text in enumerate(texts, start=1):
         if not (text or "").strip():
-            raise InputError(
-                f"{path}: {column} in row {row} is missing or blank: fill it in or remove the row"
-            )
+            what = f"{column} in row {row} is missing or blank"
+            raise InputError(f"{path}: {what}: fill it in or remove the row")
     return tuple(map(str, texts))
 
 
@@ -185,11 +178,10 @@ def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
 
 def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
     found = labels(frame, column, path)
-    seen: set[str] = set()
+    first: dict[str, int] = {}
     for row, each in enumerate(found, start=1):
-        if each in seen:
+        if first.setdefault(each, row) != row:
             raise InputError(f"{path}: {column} {each!r} in row {row} is a duplicate: ids must be distinct")
-        seen.add(each)
     return found
 
 
@@ -261,7 +253,7 @@ def _opened(name: str, *, streaming: bool) -> Iterator[Any]:
                 raise InputError(
                     f"which split of {repository!r}? It has {', '.join(splits)}: pass hub:{repository}@SPLIT"
                 )
-            split = splits[0] if len(splits) == 1 else _USUAL_SPLIT
+            split = _USUAL_SPLIT if _USUAL_SPLIT in splits else splits[0]
         yield datasets.load_dataset(repository, configuration, split=split, streaming=streaming)
     except (OSError, ValueError, LookupError, RuntimeError, DatasetsError) as error:
         which = f"{repository!r} (split {split!r})" if split else repr(repository)

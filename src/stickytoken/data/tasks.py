@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from stickytoken.data import metrics, tables
-from stickytoken.data.metrics import ClassificationTask, Sample, Scored, Task, Values
-from stickytoken.data.sentences import text_kinds
+from stickytoken.data.corpora import text_kinds
+from stickytoken.data.metrics import ClassificationTask, Sample, Task, Values
 from stickytoken.errors import InputError, require_package
 
 LAYOUTS = (
@@ -47,7 +47,7 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
             raise InputError(f"the folder {path} has an unknown layout. {_KNOWN}")
         for frame, file in parts:
             tables.require_columns(frame, ("text", "label"), file)
-        return _split_classification(parts, path), []
+        return _classification(parts, path), []
     if path.suffix.lower() not in tables.TABLE_SUFFIXES:
         raise InputError(f"{path}: a task is a folder or a {', '.join(tables.TABLE_SUFFIXES)} file. {_KNOWN}")
     frame = tables.read_table(path)
@@ -104,7 +104,7 @@ def _reranking(frame: pl.DataFrame, path: Path) -> Task:
     return metrics.RerankingTask(_name(path), names, documents, relevant, candidates)
 
 
-def _classification(frame: pl.DataFrame, path: Path) -> Task:
+def _split_classification(frame: pl.DataFrame, path: Path) -> Task:
     splits = tables.labels(frame, "split", path)
     if unknown := sorted(set(splits) - set(_SPLITS)):
         raise InputError(f"{path}: split {unknown[0]!r} is unknown: use train and test")
@@ -112,10 +112,10 @@ def _classification(frame: pl.DataFrame, path: Path) -> Task:
         if name not in splits:
             raise InputError(f"{path} has no rows of the split {name!r}")
     parts = [(frame.filter(pl.Series(splits) == name), path) for name in ("train", "test")]
-    return _split_classification(parts, path)
+    return _classification(parts, path)
 
 
-def _split_classification(parts: Sequence[tuple[pl.DataFrame, Path]], path: Path) -> Task:
+def _classification(parts: Sequence[tuple[pl.DataFrame, Path]], path: Path) -> Task:
     (train, train_labels), (test, test_labels) = (
         (tables.filled_texts(frame, "text", file), tables.labels(frame, "label", file))
         for frame, file in parts
@@ -154,13 +154,13 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], .
     (("sentence1", "sentence2", "score"), _pairs),
     (("sentence1", "sentence2", "label"), _pairs),
     (("query", "positive", "negative"), _reranking),
-    (("text", "label", "split"), _classification),
+    (("text", "label", "split"), _split_classification),
     (("text", "label"), _clustering),
 )
 
 
 def _retrieval(folder: Path) -> tuple[Task, list[str]]:
-    documents, queries = read_documents(folder / CORPUS), read_queries(folder / QUERIES)
+    documents, queries = read_texts(folder / CORPUS, titles=True), read_queries(folder / QUERIES)
     qrels = folder / "qrels"
     files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
     chosen = [path for path in files if path.stem == "test"] or files
@@ -179,11 +179,8 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
     return metrics.RetrievalTask(folder.resolve().name, judged, documents, judgements), notes
 
 
-def read_documents(path: Path) -> dict[str, str]:
-    return _texts_by_id(path, titles=True)
-
-
-def _texts_by_id(path: Path, *, titles: bool) -> dict[str, str]:
+def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
+    """Read the texts of corpus.jsonl or queries.jsonl by id, each with its title in front if asked."""
     frame = tables.read_table(path)
     tables.require_columns(frame, ("_id", "text"), path)
     texts = [text or "" for text in tables.text_column(frame, "text", path)]
@@ -193,7 +190,7 @@ def _texts_by_id(path: Path, *, titles: bool) -> dict[str, str]:
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    found = _texts_by_id(path, titles=False)
+    found = read_texts(path, titles=False)
     if blank := next((query for query, text in found.items() if not text), None):
         raise InputError(f"{path}: the query {blank!r} is blank: fill it in or leave it out")
     return found
@@ -236,22 +233,11 @@ def kinds_task() -> ClassificationTask:
 
 # MTEB names of the tasks of Chen et al. 2025.
 PAPER_TASKS = (
-    "Banking77Classification",
-    "EmotionClassification",
-    "MassiveIntentClassification",
-    "BiorxivClusteringS2S",
-    "MedrxivClusteringS2S",
-    "TwentyNewsgroupsClustering",
-    "SprintDuplicateQuestions",
-    "StackOverflowDupQuestions",
-    "SciDocsRR",
-    "SciFact",
-    "ArguAna",
-    "NFCorpus",
-    "SICK-R",
-    "STS16",
-    "STSBenchmark",
-    "SummEval",
+    *("Banking77Classification", "EmotionClassification", "MassiveIntentClassification"),
+    *("BiorxivClusteringS2S", "MedrxivClusteringS2S", "TwentyNewsgroupsClustering"),
+    *("SprintDuplicateQuestions", "StackOverflowDupQuestions", "SciDocsRR"),
+    *("SciFact", "ArguAna", "NFCorpus"),
+    *("SICK-R", "STS16", "STSBenchmark", "SummEval"),
 )
 
 
@@ -259,7 +245,7 @@ class UnreachableTaskError(InputError):
     """The data of an MTEB task cannot be loaded."""
 
 
-class MtebTask(Scored):
+class MtebTask:
     """An MTEB task. It yields one number per condition, so it has no intervals."""
 
     layout = "mteb"

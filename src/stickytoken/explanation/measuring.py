@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.data import Sentences, load_sentences
-from stickytoken.data.sentences import open_ended
+from stickytoken.data.corpora import open_ended
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError

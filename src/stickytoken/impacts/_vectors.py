@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.data import bundled_frame, load_sentences, tasks
-from stickytoken.data.metrics import Outcomes, Scored, Task, fingerprint
+from stickytoken.data.metrics import Outcomes, Task, fingerprint
 from stickytoken.encoders.protocol import Encoder, WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts import statistics
@@ -195,7 +195,7 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
     return outcomes, task_record(task, len(everything), sum(len(carriers[role]) for role in edited), cut)
 
 
-def task_record(task: Scored, texts: int, edited: int, cut: int) -> TaskRecord:
+def task_record(task: tasks.AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
     about: dict[str, Any] = {name: getattr(task, name) for name in ("name", "layout", "unit", "units")}
     return TaskRecord(texts=texts, edited=edited, cut=cut, metrics=list(task.metrics), **about)
 
@@ -238,7 +238,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
                 f"the folder {path} does not contain {texts.name} and {searched.name}: pass a BEIR folder or "
                 "a file"
             )
-        documents = [text for text in tasks.read_documents(texts).values() if text]
+        documents = [text for text in tasks.read_texts(texts, titles=True).values() if text]
         queries, name = list(tasks.read_queries(searched).values()), path.resolve().name
     else:
         sentences = load_sentences(path)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.data.metrics import Scored
+from stickytoken.data.tasks import AnyTask
 from stickytoken.encoders.protocol import WordEncoder, content_limit
 from stickytoken.errors import InputError
 from stickytoken.impacts.results import ImpactRecord, ImpactSettings, measured_kind
@@ -284,7 +284,7 @@ Rows: TypeAlias = list[dict[str, Any]]
 
 
 def task_rows(
-    task: Scored,
+    task: AnyTask,
     outcomes: NDArray[np.float64],
     conditions: Sequence[Condition],
     settings: ImpactSettings,

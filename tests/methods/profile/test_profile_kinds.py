@@ -8,7 +8,7 @@ import english
 import profiled
 from stickytoken import load_encoder
 from stickytoken.data import text_kinds_frame
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import collect_sentences
 from stickytoken.detection import detect
 from stickytoken.methods.profile.anchors import representative_carriers
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import profiled
 from stickytoken import load_encoder
 from stickytoken.data import load_sentences
-from stickytoken.data.sentences import open_ended
+from stickytoken.data.corpora import open_ended
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement

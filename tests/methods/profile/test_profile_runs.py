@@ -9,8 +9,7 @@ import pytest
 import planted
 import profiled
 from stickytoken import load_encoder
-from stickytoken.data.corpora import SentencePair
-from stickytoken.data.sentences import Sentences
+from stickytoken.data.corpora import SentencePair, Sentences
 from stickytoken.detection import judge
 from stickytoken.errors import InputError, RunError
 from stickytoken.gate import check
