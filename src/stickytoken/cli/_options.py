@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -89,22 +89,21 @@ _NAMED_TOKENS = (
     "Token, by vocabulary string, text, or # and its id ('#2003'), or a file: txt with one token per line, "
     "or a table with a column token_id or token. Repeatable."
 )
-
-
-def _categories() -> list[str]:
-    from stickytoken.vocabulary import Category
-
-    return [category.value for category in Category]
-
-
-def _completed(incomplete: str) -> list[str]:
-    """List the categories in the case in which the user began one; typer offers those that fit."""
-    return [name.lower() if incomplete.islower() else name for name in _categories()]
+# The categories of vocabulary entries; `stickytoken.vocabulary` imports more than --help may load.
+CATEGORIES = {
+    "OK": "text can produce it",
+    "OK_SPECIAL": "special, and text can produce it",
+    "MEANINGLESS": "decodes to white space",
+    "UNREACHABLE_SPECIAL": "special, and text cannot produce it",
+    "UNDECODEABLE": "not valid UTF-8 by itself",
+    "UNREACHABLE_SINGLE_TOKEN": "its text encodes to another token",
+    "UNREACHABLE_MULTI_TOKEN": "its text encodes to several tokens",
+}
 
 
 def _category(name: str) -> str:
-    if name.upper() not in _categories():
-        raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(_categories())}")
+    if name.upper() not in CATEGORIES:
+        raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(CATEGORIES)}")
     return name.upper()
 
 
@@ -127,7 +126,10 @@ InCategory: TypeAlias = Annotated[
     str | None,
     texts_option(
         parser=_category,
-        autocompletion=_completed,
+        # In the case in which the user began one; typer offers those that fit.
+        autocompletion=lambda incomplete: [
+            name.lower() if incomplete.islower() else name for name in CATEGORIES
+        ],
         metavar="CATEGORY",
         help="List tokens of one category, such as OK or UNDECODEABLE.",
     ),
@@ -137,30 +139,12 @@ IntervalConfidence: TypeAlias = Annotated[float, method_option(help="Coverage of
 AnySeed: TypeAlias = Annotated[int, method_option(min=0, help="Seed of all random sampling.")]
 
 
-@dataclass(frozen=True, slots=True)
-class VerbosityOptions:
-    """How much a command prints besides its results.
-
-    Attributes:
-        quiet: Print results and errors only.
-        verbose: Also print where the model was found, how it computes, and the logs of libraries.
-    """
-
-    quiet: Annotated[bool, output_option("--quiet", "-q")] = False
-    verbose: Annotated[bool, output_option("--verbose", "-v")] = False
-
-    @property
-    def level(self) -> Verbosity:
-        if self.quiet and self.verbose:
-            raise typer.BadParameter("use one of --quiet and --verbose", param_hint="--quiet")
-        if self.quiet:
-            return Verbosity.QUIET
-        return Verbosity.VERBOSE if self.verbose else Verbosity.NORMAL
+# Groups of options: a parameter of a command that is annotated with one has an option for every field.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadingOptions:
-    """Where a model comes from and where it computes, for commands that need the model itself.
+    """Where a model comes from and where it computes.
 
     Attributes:
         device: cpu, cuda, cuda:1, mps. Default: the best one available.
@@ -178,9 +162,9 @@ class LoadingOptions:
     packed_layers: Annotated[bool | None, setting("--packed-layers/--no-packed-layers")] = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EndpointLoadingOptions(LoadingOptions):
-    """The same for commands that only need vectors of texts: the model may be behind an endpoint.
+    """For a model that may be behind an endpoint, too.
 
     Attributes:
         tokenizer: The model's tokenizer: a folder, a hub name, tiktoken:NAME or a .tiktoken file.
@@ -204,21 +188,11 @@ class EndpointLoadingOptions(LoadingOptions):
 
     @property
     def options(self) -> stickytoken.EndpointOptions:
-        return stickytoken.EndpointOptions(
-            key_variable=self.key_variable,
-            dimensions=self.request_dimensions,
-            price_per_million=self.price_per_million,
-            max_cost=self.max_cost,
-        )
-
-    @property
-    def given(self) -> list[str]:
-        settings = ("tokenizer", "candidates", "request_dimensions", "key_variable", "price_per_million")
-        found = [f"--set {name.replace('_', '-')}" for name in settings if getattr(self, name) is not None]
-        return [*found, "--max-cost"] if self.max_cost is not None else found
+        kept = {each: getattr(self, each) for each in ("key_variable", "price_per_million", "max_cost")}
+        return stickytoken.EndpointOptions(dimensions=self.request_dimensions, **kept)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PromptingOptions:
     """What a model reads around a text.
 
@@ -250,11 +224,25 @@ class PromptingOptions:
     contrast_strength: Setting[float | None] = None
     contrast_rule: Setting[str | None] = None
 
+    @property
+    def prompting(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(PromptingOptions)}
+
+
+@dataclass(frozen=True)
+class ModelOptions(PromptingOptions, LoadingOptions):
+    """For commands that need the model itself."""
+
+
+@dataclass(frozen=True)
+class AnyModelOptions(PromptingOptions, EndpointLoadingOptions):
+    """For commands that only need vectors of texts."""
+
 
 Engine = StrEnum("Engine", "LOCAL RAY")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EngineOptions:
     """Where shards are computed.
 
@@ -282,39 +270,36 @@ class EngineOptions:
 
 
 def load(
-    model: str, loading: LoadingOptions, prompting: PromptingOptions, *, tokenizer_needed: bool = True
+    model: str, loading: ModelOptions | AnyModelOptions, *, tokenizer_needed: bool = True
 ) -> stickytoken.Encoder:
-    from stickytoken.encoders.endpoint.options import names_endpoint
-
-    _require_own(model, loading)
+    at_endpoint = _names_endpoint(model, loading)
     silence_transformers()
-    options = {each.name: getattr(loading, each.name) for each in fields(LoadingOptions)}
-    if isinstance(loading, EndpointLoadingOptions) and names_endpoint(model):
-        with console.status(f"asking {model}"):
+    options: dict[str, Any] = {each.name: getattr(loading, each.name) for each in fields(LoadingOptions)}
+    if isinstance(loading, AnyModelOptions):
+        if at_endpoint:
             from stickytoken.encoders import Prompting, load_encoder
             from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
 
-            tokenizer: Any = loading.tokenizer
-            if tokenizer is None and loading.candidates is None and not tokenizer_needed:
-                tokenizer = CandidateVocabulary(())
-            connected: Any = load_encoder(
-                model,
-                prompt=Prompting(**asdict(prompting)),
-                tokenizer=tokenizer,
-                candidates=loading.candidates,
-                endpoint=loading.options,
-                **{name: value for name, value in options.items() if value not in (None, False)},
+            options = {name: value for name, value in options.items() if value not in (None, False)}
+            options |= {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
+            if not (tokenizer_needed or loading.tokenizer or loading.candidates):
+                options["tokenizer"] = CandidateVocabulary(())
+            options |= {"endpoint": loading.options, "prompt": Prompting(**loading.prompting)}
+            with console.status(f"asking {model}"):
+                connected: Any = load_encoder(model, **options)
+            return _told_of_server(connected)
+        rare = ("tokenizer", "candidates", "request_dimensions", "key_variable", "price_per_million")
+        given = [f"--set {name.replace('_', '-')}" for name in rare if getattr(loading, name) is not None]
+        if given := [*given, *(["--max-cost"] if loading.max_cost is not None else [])]:
+            raise InputError(
+                f"{', '.join(given)} apply only to models behind an endpoint, and {model} is not: leave "
+                "them out"
             )
-        return _told_of_server(connected)
-    if isinstance(loading, EndpointLoadingOptions) and (given := ", ".join(loading.given)):
-        raise InputError(
-            f"{given} apply only to models behind an endpoint, and {model} is not: leave them out"
-        )
     options["dtype"] = loading.dtype or "float32"
     with console.status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import Prompting, load_encoder
 
-        encoder: stickytoken.Encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
+        encoder: stickytoken.Encoder = load_encoder(model, prompt=Prompting(**loading.prompting), **options)
     if console.current_verbosity() is Verbosity.VERBOSE:
         from stickytoken.encoders.loading.resolution import resolve_model
 
@@ -339,7 +324,7 @@ def _told_of_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
     return encoder
 
 
-def _require_own(model: str, loading: LoadingOptions) -> None:
+def _names_endpoint(model: str, loading: LoadingOptions) -> bool:
     from stickytoken.encoders.endpoint.options import names_endpoint
 
     if names_endpoint(model) and not isinstance(loading, EndpointLoadingOptions):
@@ -347,14 +332,11 @@ def _require_own(model: str, loading: LoadingOptions) -> None:
             f"this command needs the model itself, and {model} is behind an endpoint, which gives only "
             "vectors of texts: pass a model that is on this machine"
         )
+    return names_endpoint(model)
 
 
 def load_for(
-    source: str,
-    run: RunRecord | None,
-    loading: LoadingOptions,
-    prompting: PromptingOptions,
-    model: str | None = None,
+    source: str, run: RunRecord | None, loading: ModelOptions | AnyModelOptions, model: str | None = None
 ) -> stickytoken.Encoder:
     """Load the model that the source names, or the model of a run.
 
@@ -362,7 +344,7 @@ def load_for(
     together. The tokenizer of a model behind an endpoint may have moved.
     """
     if run is None:
-        return load(source, loading, prompting)
+        return load(source, loading)
     from stickytoken.detection.run import load_recorded_endpoint, recorded_loading
 
     recorded = recorded_loading(run)
@@ -376,12 +358,11 @@ def load_for(
             with console.status(f"asking {name}"):
                 encoder: Any = load_recorded_endpoint(name, recorded, loading.options)
             return _told_of_server(encoder)
-        loading = replace(
-            loading, dtype=loading.dtype or recorded.dtype, revision=loading.revision or recorded.revision
-        )
-        if prompting == PromptingOptions():
-            prompting = PromptingOptions(**asdict(prompting) | recorded.prompting())
-        return load(name, loading, prompting)
+        given: dict[str, Any] = {"dtype": loading.dtype or recorded.dtype}
+        given["revision"] = loading.revision or recorded.revision
+        if PromptingOptions(**loading.prompting) == PromptingOptions():
+            given |= recorded.prompting()
+        return load(name, replace(loading, **given))
 
 
 def require_found(
@@ -389,12 +370,10 @@ def require_found(
 ) -> str:
     """Return the name of the model that `load_for` would load; refuse early one that does not exist."""
     from stickytoken.detection.run import recorded_loading
-    from stickytoken.encoders.endpoint.options import names_endpoint
     from stickytoken.encoders.loading.load import require_model
 
     name = source if run is None else model or run.model.name
-    _require_own(name, loading)
-    if names_endpoint(name):
+    if _names_endpoint(name, loading):
         return name
     if run is None:
         return require_model(source, loading.revision)
@@ -430,9 +409,8 @@ def announced(
 ) -> Iterator[ProgressCallback]:
     """Yield a callback for progress; of an endpoint, show what will be sent before the first request.
 
-    Nothing is shown where everything was answered before. Nobody is asked with ``--yes``, or about a server
-    on this machine without a price. The estimate is made again whenever a stage begins that was planned from
-    results.
+    Nobody is asked with ``--yes``, or about a server on this machine without a price. The estimate is made
+    again whenever a stage begins that was planned from results.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder, estimate_cost
 
@@ -447,7 +425,7 @@ def announced(
             with TemporaryDirectory(prefix="stickytoken-") as folder:
                 place = Path(folder) / "rehearsal"
                 try:
-                    return estimate_cost(encoder, lambda stand_in: measurement(stand_in, place), uncertain)
+                    return estimate_cost(endpoint, lambda stand_in: measurement(stand_in, place), uncertain)
                 except StickyTokenError as error:
                     console.inform(f"what will be sent cannot be estimated ({error})")
                     return None
@@ -468,9 +446,9 @@ def announced(
 
         def report(step: Progress) -> None:
             nonlocal expected
-            begins = step.stage not in stages and step.done == 0
+            begins = stages and step.stage not in stages and step.done == 0
             stages.add(step.stage)
-            if begins and expected is not None and len(stages) > 1:
+            if begins and expected is not None:
                 spent, estimate = endpoint.spending.tokens, estimated()
                 if estimate is not None and estimate.requests:
                     estimate = estimate.most or estimate  # what it depends on is known now
@@ -513,10 +491,9 @@ def silence_transformers() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector while libraries and weights are loaded.
+    """Pause the cyclic garbage collector, which takes a third of the time of loading libraries and weights.
 
-    It would scan the many objects that loading creates again and again, for a third of the start time.
-    Nearly all of them stay, so later collections skip them too.
+    Nearly all objects stay, so later collections skip them too.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -529,10 +506,10 @@ def collector_paused() -> Iterator[None]:
 
 
 def run_in(source: str, model: str | None) -> stickytoken.Run | None:
-    from stickytoken.detection.run import is_run, open_run
+    from stickytoken.detection.run import is_run
 
     if is_run(source):
-        return open_run(source)
+        return stickytoken.open_run(source)
     if model is not None:
         raise InputError(f"--model needs a run folder, and {source} is not one: leave --model out")
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -22,11 +21,8 @@ from stickytoken.version import __version__
 
 FAILED = 1
 WRONG_USAGE = 2
-
-_AFTER_INTERRUPT = {
-    **dict.fromkeys(
-        ("check", "detect", "explain", "impact", "scan"), "run the same command again to continue"
-    ),
+_RESUMING = ("check", "detect", "explain", "impact", "scan")
+_AFTER_INTERRUPT = dict.fromkeys(_RESUMING, "run the same command again to continue") | {
     "repair": "nothing was written to the output folder",
     "demo": "the web app has stopped",
 }
@@ -35,17 +31,9 @@ _AFTER_INTERRUPT = {
 class CommandGroup(TyperGroup):
     """Commands that fail with one line on stderr; only a defect ends with a traceback."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *, standalone_mode: bool = True, **options: Any) -> Any:  # type: ignore[override]
         try:
-            status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra) or 0
+            status = super().main(standalone_mode=False, **options) or 0
         except typer.TyperException as error:
             context: typer.Context | None = getattr(error, "ctx", None)
             command = context.command_path if context is not None else "stickytoken"

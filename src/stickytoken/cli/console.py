@@ -143,12 +143,8 @@ def print_table(
 
 
 def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> None:
-    print_table(
-        title,
-        [column.title for column in columns],
-        rows.select(column.key for column in columns).iter_rows(),
-        [column.digits for column in columns],
-    )
+    keys, titles, digits = zip(*columns, strict=True)
+    print_table(title, titles, rows.select(keys).iter_rows(), digits)
 
 
 def print_line(message: str) -> None:
@@ -164,6 +160,11 @@ def inform(message: str) -> None:
     """Print one line on stderr, unless the user asked for quiet."""
     if current_verbosity() is not Verbosity.QUIET:
         _Console(stderr=True).print(Text(visible(message)), soft_wrap=True)
+
+
+def inform_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        inform(f"note: {note}")
 
 
 @contextmanager
@@ -214,17 +215,16 @@ def print_csv(rows: pl.DataFrame) -> None:
 
 
 INTERRUPTED = 130
-# A key that bounces, an impatient second press, or a tool that signals both a process and its group.
+# A key that bounces, an impatient second press, or a tool that signals both a process and its group: they
+# count as one press, and do not interrupt the tidying up that it began.
 _SAME_PRESS_SECONDS = 1.0
 _received: list[float] = []
 
 
 def remember_interrupts() -> None:
-    """Record Ctrl-C in addition to raising KeyboardInterrupt.
+    """Record Ctrl-C, too: interrupted libraries may raise another error than KeyboardInterrupt.
 
-    A library that is interrupted during an import or inside foreign code sometimes raises another error
-    instead. Presses in quick succession count as one, so that they do not interrupt the tidying up that the
-    first one began. A process that ignores the signal, such as a shell's background job, keeps ignoring it.
+    A process that ignores the signal, such as a shell's background job, keeps ignoring it.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
@@ -267,15 +267,9 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
     """A terminal gets a bar per stage; a log file a line every `interval` seconds and when a stage ends."""
     console, quiet = Console(stderr=True), current_verbosity() is Verbosity.QUIET
     on_terminal = console.is_terminal
-    bars = Bars(
-        TextColumn("{task.description:<16}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("ETA {task.fields[eta]}"),
-        TextColumn("{task.fields[rate]}"),
-        console=console,
-    )
+    counts = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    pace = (TextColumn("ETA {task.fields[eta]}"), TextColumn("{task.fields[rate]}"))
+    bars = Bars(*counts, *pace, console=console)
     started: dict[str, float] = {}
     printed: dict[str, float] = {}
     tasks: dict[str, TaskID] = {}
@@ -301,12 +295,12 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
                 tasks[stage] = bars.add_task(stage, total=step.total, rate="", eta="?")
             bars.update(tasks[stage], completed=step.done, total=step.total, rate=rate, eta=eta)
             return
-        counts, rate = f"{stage}: {step.done:,} of {step.total:,}", rate and f", {rate}"
+        line, rate = f"{stage}: {step.done:,} of {step.total:,}", rate and f", {rate}"
         if step.done == step.total:
-            line = f"{counts} in {seconds:,.0f} s{rate}"
+            line += f" in {seconds:,.0f} s{rate}"
         elif seconds - printed.get(stage, 0.0) >= interval:
             printed[stage] = seconds
-            line = f"{counts} after {duration(seconds)}{rate}, ETA {eta}"
+            line += f" after {duration(seconds)}{rate}, ETA {eta}"
         else:
             return
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -356,5 +350,4 @@ def bars_hidden() -> Iterator[None]:
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds, as 0:01:30."""
-    return str(timedelta(seconds=round(seconds)))
+    return str(timedelta(seconds=round(seconds)))  # as 0:01:30

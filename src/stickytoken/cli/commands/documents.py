@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,6 @@ from stickytoken.errors import InputError
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
-    import polars as pl
-
-    from stickytoken.cleaning import Action, SpanKind
     from stickytoken.scanning.scan import Scan
 
 
@@ -40,8 +38,7 @@ def scan(
     predict: Annotated[bool, opt.method_option("--predict")] = False,
     queries: opt.Method[str | None] = None,
     model: opt.RunsModel = None,
-    loading: opt.EndpointLoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.AnyModelOptions,
     workers: Annotated[int | None, opt.setting(min=1)] = None,
     folder: Annotated[Path | None, opt.output_option("--scan-folder")] = None,
     out: opt.Output[Path | None] = None,
@@ -72,16 +69,15 @@ def scan(
         limit: Maximum number of documents to list in a table.
     """
     from stickytoken.measurement.store import require_writable, write_atomically
-    from stickytoken.scanning.scan import ScanOptions, default_out, headline, scan_documents
+    from stickytoken.scanning import scan as scanning
 
     if effect and predict:
         raise typer.BadParameter("use one of --effect and --predict", param_hint="--predict")
     if queries is not None and not (effect or predict):
         raise typer.BadParameter("it needs --effect or --predict", param_hint="--queries")
     chosen: dict[str, Any] = {"column": column, "id_column": id_column, "source_column": source_column}
-    chosen["effect"] = "measured" if effect else "predicted" if predict else None
+    chosen |= {"effect": "measured" if effect else "predicted" if predict else None, "workers": workers}
     chosen["queries"] = None if queries is None else stickytoken.load_sentences(queries)
-    chosen["workers"] = workers
     if output_format is None:
         endings = {f".{each}": each for each in ScanFormat if each is not ScanFormat.TABLE}
         output_format = ScanFormat.TABLE if out is None else endings.get(out.suffix, ScanFormat.TABLE)
@@ -92,14 +88,14 @@ def scan(
             )
         folder, out = out, None
     opened = stickytoken.open_run(run)
-    folder = folder or default_out(opened, documents, ScanOptions(**chosen))
+    folder = folder or scanning.default_out(opened, documents, scanning.ScanOptions(**chosen))
     require_writable(folder)
     if out is not None:
         require_writable(out.parent)
     encoder = None
     if chosen["effect"] is not None:
-        encoder = opt.load_for(str(run), opened.record, loading, prompting, model)
-    measured = partial(scan_documents, opened, documents, **chosen)
+        encoder = opt.load_for(str(run), opened.record, loading, model)
+    measured = partial(scanning.scan_documents, opened, documents, **chosen)
     with opt.announced(encoder, loading, lambda stand_in, _: measured(encoder=stand_in)) as progress:
         found = measured(encoder=encoder, out=folder, progress=progress)
     if output_format is ScanFormat.TABLE:
@@ -108,7 +104,7 @@ def scan(
         console.print_document(_scan_document(found, output_format))
     else:
         write_atomically(out, _scan_document(found, output_format).encode())
-        console.print_line(headline(found))
+        console.print_line(scanning.headline(found))
         console.inform(f"written: {out}")
     if folder.parent == opened.path:
         console.inform(f"for a report with this: stickytoken report {opened.path}")
@@ -125,22 +121,17 @@ def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
         return console.as_json(sarif(found, RULES, __version__, incomplete(scan)))
     import polars as pl
 
-    def escaped(column: pl.Expr) -> pl.Expr:
-        return column.map_elements(console.harmless, return_dtype=pl.String)
-
-    def joined(column: str) -> pl.Expr:
-        return escaped(pl.col(column).list.eval(pl.element().struct.field("text")).list.join(" | "))
-
-    names = [escaped(pl.col(name)) for name in ("id", "source", "path")]
-    kinds = pl.col("kinds").list.join(" ")
-    return scan.worst.with_columns(*names, kinds, joined("words"), joined("excerpt")).write_csv()
+    lists = pl.col("words", "excerpt").list.eval(pl.element().struct.field("text")).list.join(" | ")
+    table = scan.worst.with_columns(lists, pl.col("kinds").list.join(" "))
+    texts = pl.col("id", "source", "path", "words", "excerpt")
+    return table.with_columns(texts.map_elements(console.harmless, return_dtype=pl.String)).write_csv()
 
 
 def _print_scan(scan: Scan, limit: int) -> None:
-    from stickytoken.scanning.scan import basis, headline, skipped_records
+    from stickytoken.scanning import scan as scanning
 
     result, effect = scan.result, scan.result.effect
-    console.print_line(headline(scan))
+    console.print_line(scanning.headline(scan))
     if sources := [each for each in result.sources if each.found][:20]:
         width = 3 + (result.matter is not None)
         counts = [(each.source or "(none)", each.documents, each.found, each.matter) for each in sources]
@@ -161,7 +152,7 @@ def _print_scan(scan: Scan, limit: int) -> None:
         title = f"the worst {len(worst)} of {result.found:,}, findings in [[ ]]"
         console.print_table(title, titles, rows, digits)
     if effect is not None:
-        console.print_line(basis(scan) or "")
+        console.print_line(scanning.basis(scan) or "")
         if effect.agreement is not None:
             compared = f"predicted and measured effects of {effect.compared} documents"
             console.inform(f"note: {compared} have a rank correlation of {effect.agreement:.2f}")
@@ -172,7 +163,7 @@ def _print_scan(scan: Scan, limit: int) -> None:
     read = f"{result.documents:,} documents of {scan.record.documents}"
     console.print_line(f"{read} in {result.seconds:,.0f} s{where}")
     if result.skipped:
-        console.inform(f"note: {skipped_records(result.skipped)}, without readable text:")
+        console.inform(f"note: {scanning.skipped_records(result.skipped)}, without readable text:")
         for each in result.skipped_first[:5]:
             console.inform(f"  {each.place}: {each.reason}")
 
@@ -206,22 +197,26 @@ def clean(
             given.
         output_format: Print the lines, or one JSON document of the removals.
     """
-    from stickytoken.cleaning.cleaner import LineTotals, clean_lines, counts_in_words, open_cleaner
+    from stickytoken.cleaning import cleaner as cleaning
+    from stickytoken.cleaning.spans import actions_of
 
     if diff and output_format is LineFormat.JSON:
         raise typer.BadParameter("use one of --diff and --format json", param_hint="--diff")
-    actions = _actions(action)
-    read = open_cleaner(rules)
-    cleaner = stickytoken.Cleaner(
-        read.rules, read.actions | actions, replacement=read.replacement, source=read.source
-    )
+    given = dict(_kind_and_action(value) for value in action or ())
+    try:
+        chosen = actions_of(given)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--action") from error
+    read = cleaning.open_cleaner(rules)
+    actions = read.actions | {kind: each for kind, each in chosen.items() if kind in given}
+    cleaner = stickytoken.Cleaner(read.rules, actions, replacement=read.replacement, source=read.source)
     if rules_out is not None:
         cleaner.save(rules_out)
         words, specials = len(cleaner.rules.words), len(cleaner.rules.specials)
         console.inform(f"{rules_out}: {words:,} words, {specials:,} special tokens")
         if file == Path("-"):
             return
-    totals = LineTotals()
+    totals = cleaning.LineTotals()
     with ExitStack() as stack:
         stream = sys.stdin.buffer
         if file != Path("-"):
@@ -230,19 +225,12 @@ def clean(
                 stream.read(0)
             except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
                 raise InputError(f"{file} cannot be read: {error.strerror}") from error
-        lines = clean_lines(stream, cleaner, totals)
+        lines = cleaning.clean_lines(stream, cleaner, totals)
         if output_format is LineFormat.JSON:
             removals = [
-                {
-                    "line": line.number,
-                    "start": removal.start,
-                    "end": removal.end,
-                    "kind": removal.kind,
-                    "what": removal.what,
-                    "text": line.before[removal.start : removal.end],
-                }
+                {"line": line.number, **asdict(part), "text": line.before[part.start : part.end]}
                 for line in lines
-                for removal in line.cleaned.removals
+                for part in line.cleaned.removals
             ]
             told: dict[str, Any] = {"lines": totals.lines, "changed": totals.changed}
             told |= {"removed": totals.removed, "reported": totals.reported}
@@ -255,7 +243,7 @@ def clean(
                     console.print_line(f"line {line.number}")
                     console.print_line(f"- {line.before}")
                     console.print_line(f"+ {line.cleaned.text}")
-    said = counts_in_words(totals.removed, totals.reported)
+    said = cleaning.counts_in_words(totals.removed, totals.reported)
     console.inform(f"{totals.changed:,} of {totals.lines:,} lines changed{f' ({said})' if said else ''}")
     if totals.first_undecoded is not None:
         number, byte = totals.first_undecoded
@@ -264,16 +252,8 @@ def clean(
         console.inform(f"{undecoded}, first line {number:,} at byte {byte:,}; passed through unchanged")
 
 
-def _actions(values: list[str] | None) -> dict[SpanKind, Action]:
-    from stickytoken.cleaning.spans import actions_of
-
-    given: dict[str, str] = {}
-    for value in values or ():
-        kind, sign, name = value.partition("=")
-        if not sign:
-            raise typer.BadParameter(f"{value!r} is not of the form KIND=ACTION", param_hint="--action")
-        given[kind.strip()] = name.strip()
-    try:
-        return {kind: chosen for kind, chosen in actions_of(given).items() if kind in given}
-    except InputError as error:
-        raise typer.BadParameter(str(error), param_hint="--action") from error
+def _kind_and_action(value: str) -> tuple[str, str]:
+    kind, sign, action = value.partition("=")
+    if not sign:
+        raise typer.BadParameter(f"{value!r} is not of the form KIND=ACTION", param_hint="--action")
+    return kind.strip(), action.strip()

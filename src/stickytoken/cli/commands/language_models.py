@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from stickytoken.cli import _options as opt
+from stickytoken.cli import console
 from stickytoken.cli._command import command
-from stickytoken.cli.console import inform, print_json, print_line, print_table, progress_bar
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ def embed(
     out: opt.Output[Path],
     column: opt.Texts[str | None] = None,
     *,
-    loading: opt.EndpointLoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
     """Write one vector per text of a file, in the order of the file.
@@ -41,16 +40,17 @@ def embed(
 
     texts = texts_of_file(source, column)
     require_new_file(out)
-    encoder = opt.load(model, loading, prompting, tokenizer_needed=False)
+    encoder = opt.load(model, loading, tokenizer_needed=False)
     opt.tell_layer(encoder)
     with opt.announced(encoder, loading, lambda stand_in, _: stand_in.encode(texts)) as progress:
         dimension = embed_file(
             encoder, texts, out, lambda done, total: progress(Progress("texts", done, total, computed=done))
         )
     if output_format is opt.Format.JSON:
-        print_json({"model": model, "texts": len(texts), "dimension": dimension, "output": str(out)})
+        written = {"model": model, "texts": len(texts), "dimension": dimension, "output": str(out)}
+        console.print_json(written)
     else:
-        print_line(f"{len(texts):,} vectors of {dimension:,} components in {out}")
+        console.print_line(f"{len(texts):,} vectors of {dimension:,} components in {out}")
 
 
 @command()
@@ -58,8 +58,7 @@ def evaluate(
     model: opt.ModelOrEndpoint,
     task: opt.Texts[str],
     *,
-    loading: opt.EndpointLoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
     """Score a model on a labelled task, with token prepending or contrast and with the plain prompt.
@@ -73,17 +72,17 @@ def evaluate(
     from stickytoken.evaluation import compare
 
     found, notes = find_task(task)
-    for note in notes:
-        inform(f"note: {note}")
-    encoder = opt.load(model, loading, prompting, tokenizer_needed=False)
-    inform(f"encoding {found.units:,} {found.unit}")
+    console.inform_notes(notes)
+    encoder = opt.load(model, loading, tokenizer_needed=False)
+    console.inform(f"encoding {found.units:,} {found.unit}")
     with opt.announced(encoder, loading, lambda stand_in, _: compare(stand_in, found)):
         comparison = compare(encoder, found)
     if comparison.cut:
-        inform(f"note: {comparison.cut:,} texts were truncated to the length that the model reads")
+        console.inform(f"note: {comparison.cut:,} texts were truncated to the length that the model reads")
     if output_format is opt.Format.JSON:
         told = {"model": model, "task": task, "kind": found.layout, "unit": found.unit, "units": found.units}
-        print_json(told | {"cut": comparison.cut, "scores": [asdict(row) for row in comparison.scores]})
+        scores = [asdict(row) for row in comparison.scores]
+        console.print_json(told | {"cut": comparison.cut, "scores": scores})
         return
     contrasting = any(row.contrast_layer is not None for row in comparison.scores)
     rows = []
@@ -93,7 +92,7 @@ def evaluate(
         rows.append([*settings, *map(row.scores.get, found.metrics), row.seconds])
     added = ("contrast layer", "strength", "rule") if contrasting else ()
     columns = ("encoding", "start", "exit", "layer", *added, *found.metrics, "seconds")
-    print_table(f"{model} on {task}", columns, rows)
+    console.print_table(f"{model} on {task}", columns, rows)
 
 
 @dataclass(frozen=True)
@@ -137,22 +136,22 @@ def tune(
 
     prompts.find_prompt(tuning.prompt)  # a text without {sentence} would be put in front of every input
     prompts.require_contrast_options(Prompting(**asdict(tuning)))
-    kept = opt.PromptingOptions(tuning.prompt)
+    given: dict[str, Any] = {"prompt": tuning.prompt}
     if tuning.contrast:
-        kept = replace(kept, token_prepending=tuning.token_prepending, start=tuning.start, exit=tuning.exit)
+        given |= {name: getattr(tuning, name) for name in ("token_prepending", "start", "exit")}
     elif tuning.exit is not None:
         raise InputError(
             f"exit {tuning.exit} is what tune chooses: leave it out, or keep it with --contrast "
             "--token-prepending"
         )
     pairs = read_similarity(task)
-    encoder = opt.load(model, loading, kept)
+    encoder = opt.load(model, opt.ModelOptions(**asdict(loading), **given))
     if not isinstance(encoder, CausalPromptEncoder):
         raise InputError(
             f"{model!r} is a SentenceTransformer: pass a plain language model, which "
             f"{'contrast' if tuning.contrast else 'token prepending'} needs"
         )
-    with progress_bar() as show:
+    with console.progress_bar() as show:
 
         def progress(done: int, total: int) -> None:
             show(Progress("settings", done, total, computed=done))
@@ -167,7 +166,7 @@ def tune(
             found = tune_prepending(encoder, pairs, start=tuning.start, progress=progress)
     if output_format is opt.Format.JSON:
         told = {"model": model, "task": str(task), "prompt": tuning.prompt, "pairs": pairs.units}
-        print_json(told | asdict(found))
+        console.print_json(told | asdict(found))
     else:
         _print_tuning(model, found)
 
@@ -189,7 +188,8 @@ def _print_tuning(model: str, found: Tuning) -> None:
         rows.append([*setting[:shown], top.layer, top.spearman, at_best, bar])
     headings = ["start", "exit", "contrast layer", "strength"][:shown]
     columns = (*headings, "best layer", "spearman", f"at layer {best.layer}", "")
-    print_table(f"{'Contrast' if contrasting else 'Token prepending'} on {model}", columns, rows)
+    title = f"{'Contrast' if contrasting else 'Token prepending'} on {model}"
+    console.print_table(title, columns, rows)
     options = []
     if best.start is not None:
         options.append(f"--token-prepending --set start={best.start} --set exit={best.exit}")
@@ -200,7 +200,7 @@ def _print_tuning(model: str, found: Tuning) -> None:
         if best.contrast_rule != "scaled":
             options.append(f"--set contrast-rule={best.contrast_rule}")
     beside = "no defined score" if plain.spearman is None else f"{plain.spearman:.2f}"
-    print_line(
+    console.print_line(
         f"best: {' '.join(options)} "
         f"--set layer={best.layer} scores {best.spearman:.2f}; the plain prompt scores "
         f"{beside} at that layer, and {found.plain.spearman:.2f} at its best layer, {found.plain.layer}"

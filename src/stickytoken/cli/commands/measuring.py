@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import stickytoken
 from stickytoken.cli import _options as opt
+from stickytoken.cli import console
 from stickytoken.cli._command import command
-from stickytoken.cli.commands.runs import NAMED, finish_run, print_dimensions
-from stickytoken.cli.console import inform, print_columns, print_csv, print_json, print_line, print_table
+from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError
+from stickytoken.methods import registry
 from stickytoken.methods.entry import Column, MethodEntry, Option
-from stickytoken.methods.registry import entries, entry_of, method_named
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
     from stickytoken.methods.base import MethodSettings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CorpusOptions:
     """What carriers, anchors and pairs are made from.
 
@@ -37,7 +37,6 @@ class CorpusOptions:
     pairs: opt.Setting[Path | None] = None
 
     def read(self) -> Sentences | None:
-        """Read the corpus; None where pairs take its place."""
         if self.pairs is None or self.sentences is not None:
             return stickytoken.load_sentences(self.sentences, self.column)
         if self.column is not None:
@@ -45,7 +44,7 @@ class CorpusOptions:
                 f"--column {self.column!r} is given without --sentences: pairs have the columns sentence1, "
                 "sentence2 and similarity; leave --column out, or pass --sentences in place of the pairs"
             )
-        return None
+        return None  # pairs take its place
 
 
 @dataclass(frozen=True)
@@ -58,27 +57,28 @@ class MethodOptions:
 
         said = {each.name: getattr(self, each.name) for each in fields(self)}
         method = said.pop("method")
-        entry = entry_of(None if method is None else str(method), pairs_file is not None)
+        entry = registry.entry_of(None if method is None else str(method), pairs_file is not None)
         known = {option.name: option for option in entry.options}
         given = {name: value for name, value in said.items() if value is not None}
         if strange := [name for name in given if name not in known]:
             owners = _owners()[strange[0]]
-            option = owners[0][1]
-            flag = option.flag if not option.rare else f"--set {option.flag.strip('-')}"
+            flag = owners[0][1].flag
+            flag = f"--set {flag.strip('-')}" if owners[0][1].rare else flag
             names = " or ".join(owner.name for owner, _ in owners)
             raise InputError(
                 f"{flag} is not an option of the method {entry.name}: leave it out, or use {names}"
             )
         asked = {known[name].setting: value for name, value in given.items()}
-        settings: MethodSettings = method_named(entry.name).settings(**asked)
+        settings: MethodSettings = registry.method_named(entry.name).settings(**asked)
         return settings if "insertion" in asked else adjusted_defaults(settings, texts_only)
 
 
 def method_options(*, probe: bool) -> type[MethodOptions]:
     """Make a class with a field for ``--method`` and for every option of a method."""
-    names = StrEnum("MethodName", [(entry.name, entry.name) for entry in entries()])  # type: ignore[misc]
-    said = ". ".join(f"{entry.name}: {entry.summary}" for entry in entries())
-    without, with_pairs = (entry_of(None, pairs_given=given).name for given in (False, True))
+    methods = registry.entries()
+    names = StrEnum("MethodName", [(entry.name, entry.name) for entry in methods])  # type: ignore[misc]
+    said = ". ".join(f"{entry.name}: {entry.summary}" for entry in methods)
+    without, with_pairs = (registry.entry_of(None, pairs_given=given).name for given in (False, True))
     default = without if without == with_pairs else f"{without}, or {with_pairs} with --set pairs=FILE"
     declared = opt.method_option(help=f"{said}. Default: {default}.")
     columns: list[Any] = [("method", Annotated[names | None, declared], field(default=None))]
@@ -86,10 +86,11 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
         option = owners[0][1]
         # With the names of methods if their defaults differ or some lack the option.
         default = ", ".join(f"{own.default} ({entry.name})" for entry, own in owners)
-        if len(owners) == len(entries()) and len({own.default for _, own in owners}) == 1:
+        if len(owners) == len(methods) and len({own.default for _, own in owners}) == 1:
             default = option.default
-        told = f"{option.help} Default: {default}."
-        declared = opt.method_option(option.flag, help=told, min=option.least, hidden=option.rare)
+        declared = opt.method_option(
+            option.flag, help=f"{option.help} Default: {default}.", min=option.least, hidden=option.rare
+        )
         columns.append((option.name, Annotated[option.kind | None, declared], field(default=None)))
     return make_dataclass("GivenMethodOptions", columns, bases=(MethodOptions,), frozen=True)
 
@@ -97,7 +98,7 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
 def _owners(probe: bool = False) -> dict[str, list[tuple[MethodEntry, Option]]]:
     """Return all options, or those that probe takes, by name, each with the methods that have it."""
     found: dict[str, list[tuple[MethodEntry, Option]]] = {}
-    for entry in entries():
+    for entry in registry.entries():
         for option in entry.options:
             if option.probe or not probe:
                 found.setdefault(option.name, []).append((entry, option))
@@ -113,8 +114,7 @@ def detect(
     sample: Annotated[int | None, opt.texts_option(min=1)] = None,
     out: opt.Output[Path | None] = None,
     method: Annotated[MethodOptions, method_options(probe=False)],
-    loading: opt.EndpointLoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
     write_report: Annotated[bool, opt.setting("--report/--no-report")] = True,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -131,38 +131,30 @@ def detect(
     from stickytoken.detection.run import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
     from stickytoken.encoders.endpoint.options import names_endpoint
-    from stickytoken.methods.registry import choose_method
 
     engine = computing.choice
     settings = method.settings(corpus.pairs, names_endpoint(model))
     sentences = corpus.read()
     if out is not None:
-        require_usable(out, choose_method(None, settings, corpus.pairs is not None).entry.name, settings)
+        chosen = registry.choose_method(None, settings, corpus.pairs is not None)
+        require_usable(out, chosen.entry.name, settings)
     # Where no option changes what the model computes, its name alone gives the same model.
-    as_named = opt.EndpointLoadingOptions(
-        revision=loading.revision, device=loading.device, token_budget=loading.token_budget
-    )
-    plain = prompting == opt.PromptingOptions() and replace(loading, packed_layers=None) == as_named
+    harmless: dict[str, Any] = dict.fromkeys(("revision", "device", "token_budget", "packed_layers"))
+    plain = replace(loading, **harmless) == opt.AnyModelOptions()
     files = look_at_model(model, loading.revision) if plain else None
-    encoder = opt.load(model, loading, prompting)
+    encoder = opt.load(model, loading)
     opt.tell_layer(encoder)
-    measured = partial(
-        stickytoken.detect,
-        sentences=sentences,
-        pairs=corpus.pairs,
-        tokens=opt.named_token_ids(encoder, tokens),
-        sample=sample,
-        settings=settings,
-        evidence=write_report,
-    )
+    given: dict[str, Any] = {"sentences": sentences, "pairs": corpus.pairs, "sample": sample}
+    given |= {"settings": settings, "evidence": write_report}
+    measured: Any = partial(stickytoken.detect, tokens=opt.named_token_ids(encoder, tokens), **given)
     with opt.announced(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
         run = measured(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
-    finish_run(run, output_format, write_report)
+    runs.finish_run(run, output_format, write_report)
 
 
 _COLUMNS = (
-    *NAMED,
+    *runs.NAMED,
     Column("sd", "SD", 2),
     Column("lift", "lift", 4),
     Column("lift_low", "low", 4),
@@ -183,8 +175,7 @@ def judge(
     dimensions: opt.Method[str | None] = None,
     layers: opt.Method[str | None] = None,
     model: opt.RunsModel = None,
-    loading: opt.EndpointLoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.AnyModelOptions,
     limit: opt.ListLimit[int] = 50,
     output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
 ) -> None:
@@ -207,7 +198,7 @@ def judge(
     opened = stickytoken.open_run(run)
     opened.method.require_judging(opened)
     corpus = stickytoken.load_sentences(sentences, column)
-    encoder = opt.load_for(str(run), opened.record, loading, prompting, model)
+    encoder = opt.load_for(str(run), opened.record, loading, model)
     measured = partial(
         stickytoken.judge, opened, corpus, anchors=anchors, dimensions=dimensions or (), layers=layers or ()
     )
@@ -217,41 +208,48 @@ def judge(
 
     with opt.announced(encoder, loading, rehearsed, uncertain=MEASURING) as progress:
         found = measured(encoder=encoder, progress=progress)
-    if output_format is opt.TableFormat.JSON:
-        print_json(found.summary())
-        return
-    if output_format is opt.TableFormat.CSV:
-        print_csv(found.tokens)
+    if output_format is not opt.TableFormat.TABLE:
+        if output_format is opt.TableFormat.JSON:
+            console.print_json(found.summary())
+        else:
+            console.print_csv(found.tokens)
         return
     flagged = found.flagged
     sticky, topical = len(found.sticky), len(flagged) - len(found.sticky)
     more = f"; {topical} more lift these texts but few other kinds" if topical else ""
     if flagged.is_empty():
-        print_line(f"no token of {opened.model_name} is sticky on these texts")
+        console.print_line(f"no token of {opened.model_name} is sticky on these texts")
     else:
-        print_line(f"{sticky} {'token is' if sticky == 1 else 'tokens are'} sticky on these texts{more}")
+        are = "token is" if sticky == 1 else "tokens are"
+        console.print_line(f"{sticky} {are} sticky on these texts{more}")
         shown = flagged.head(limit).with_columns(
             sd=(pl.col("lift") - found.ordinary_lift) / found.similarity_spread
         )
-        print_columns(f"{len(shown)} of {len(flagged)} flagged tokens", _COLUMNS, shown)
-        said = "share of random queries and documents of the corpus for which copies move the document"
-        print_line(f"moves up: {said} past a tenth of the corpus")
-    texts = f"{found.texts:,} texts from {found.source}, compared with {found.anchors:,} of them"
-    lift = f"an ordinary token lifts by {found.ordinary_lift:.4f}"
-    print_line(f"{texts}; {lift}, similarities spread by {found.similarity_spread:.4f}")
-    others = f"the lifts of the others are computed from the run, with a standard error of {found.error:.4f}"
-    print_line(f"{found.measured} tokens were measured on these texts; {others}")
+        console.print_columns(f"{len(shown)} of {len(flagged)} flagged tokens", _COLUMNS, shown)
+        console.print_line(
+            "moves up: share of random queries and documents of the corpus for which copies move the "
+            "document past a tenth of the corpus"
+        )
+    console.print_line(
+        f"{found.texts:,} texts from {found.source}, compared with {found.anchors:,} of them; an ordinary "
+        f"token lifts by {found.ordinary_lift:.4f}, similarities spread by {found.similarity_spread:.4f}"
+    )
+    console.print_line(
+        f"{found.measured} tokens were measured on these texts; the lifts of the others are computed from "
+        f"the run, with a standard error of {found.error:.4f}"
+    )
     if found.narrow_limit is not None:
-        inform(
+        console.inform(
             "note: to the model, these texts are more alike than random words: lifts are measured on the "
             f"less similar half of their pairs, below {found.narrow_limit:.4f}"
         )
     if found.left_out:
-        inform(f"note: {found.left_out} texts were left out: the model cannot read them in full")
+        console.inform(f"note: {found.left_out} texts were left out: the model cannot read them in full")
     if found.undecided:
-        inform(f"note: {found.undecided} further tokens may matter but were not measured on these texts")
+        untold = f"{found.undecided} further tokens may matter but were not measured on these texts"
+        console.inform(f"note: {untold}")
     if found.others:
-        print_dimensions(opened.model_name, found.by_dimension())
+        runs.print_dimensions(opened.model_name, found.by_dimension())
 
 
 @command()
@@ -262,8 +260,7 @@ def probe(
     *,
     corpus: CorpusOptions,
     method: Annotated[MethodOptions, method_options(probe=True)],
-    loading: opt.EndpointLoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
     """Show how far named tokens pull unrelated sentences together.
@@ -271,26 +268,19 @@ def probe(
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
     from stickytoken.encoders.endpoint.options import names_endpoint
-    from stickytoken.methods.registry import choose_method
 
-    settings = method.settings(corpus.pairs, names_endpoint(model))
-    numbers = [opt.token_id(token) for token in tokens] if ids else []
-    sentences = corpus.read()
-    encoder = opt.load(model, loading, prompting)
-    measured = partial(
-        stickytoken.probe,
-        tokens=numbers or tokens,
-        sentences=sentences,
-        pairs=corpus.pairs,
-        settings=settings,
-    )
+    given: dict[str, Any] = {"settings": method.settings(corpus.pairs, names_endpoint(model))}
+    given["tokens"] = [opt.token_id(token) for token in tokens] if ids else tokens
+    given |= {"sentences": corpus.read(), "pairs": corpus.pairs}
+    encoder = opt.load(model, loading)
+    measured: Any = partial(stickytoken.probe, **given)
     with opt.announced(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
         evidence = measured(encoder, progress=progress)
     if output_format is opt.Format.JSON:
-        print_json([asdict(each) for each in evidence])
+        console.print_json([asdict(each) for each in evidence])
         return
-    for shown in choose_method(None, settings, pairs_given=False).probe_lines(evidence):
+    for shown in registry.choose_method(None, given["settings"], pairs_given=False).probe_lines(evidence):
         if isinstance(shown, str):
-            print_line(shown)
+            console.print_line(shown)
         else:
-            print_table(*shown)
+            console.print_table(*shown)

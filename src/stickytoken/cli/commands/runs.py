@@ -22,17 +22,7 @@ if TYPE_CHECKING:
 
     from stickytoken.entries import EntryWeights
 
-
 NAMED = (Column("token_id", "id"), Column("token", "token"))
-_MEANING = {
-    "OK": "text can produce it",
-    "OK_SPECIAL": "special, and text can produce it",
-    "MEANINGLESS": "decodes to white space",
-    "UNREACHABLE_SPECIAL": "special, and text cannot produce it",
-    "UNDECODEABLE": "not valid UTF-8 by itself",
-    "UNREACHABLE_SINGLE_TOKEN": "its text encodes to another token",
-    "UNREACHABLE_MULTI_TOKEN": "its text encodes to several tokens",
-}
 
 
 @command()
@@ -65,76 +55,62 @@ def tokens(
         learned = entry_weights(model, vocabulary, revision=revision) if weights else None
     counts, size, available = vocabulary.counts(), len(vocabulary), len(vocabulary.available)
     scripts, languages = script_shares(vocabulary).to_dicts(), fertility(tokenizer).to_dicts()
-    listed = vocabulary.frame() if learned is None else learned.tokens
+    listed, what = None, ""
     if category:
-        listed = listed.filter(category=category)
+        entries = vocabulary.frame() if learned is None else learned.tokens
+        listed, what = entries.filter(category=category), f"{category} tokens"
     elif learned is not None:
-        listed = learned.reachable
-    what = f"{category} tokens" if category else "under-trained tokens that text can produce"
-    title = f"First {min(limit, len(listed)):,} of {len(listed):,} {what}"
-    entries = listed.head(limit).to_dicts() if category or learned is not None else []
+        listed, what = learned.reachable, "under-trained tokens that text can produce"
     if output_format is opt.Format.JSON:
         document = {"model": model, "vocab_size": size, "available": available, "categories": counts}
         document |= {"scripts": scripts, "languages": languages}
         if learned is not None:
-            document["weights"] = {
-                "tensor": learned.tensor,
-                "output": learned.output,
-                "dtype": learned.dtype,
-                "dimensions": learned.dimensions,
+            about = {name: getattr(learned, name) for name in ("tensor", "output", "dtype", "dimensions")}
+            document["weights"] = about | {
                 "untrained_rows": len(learned.untrained),
                 "under_trained": learned.tokens["under_trained"].sum() if learned.judged else None,
                 "under_trained_available": len(learned.reachable) if learned.judged else None,
             }
-        console.print_json(document | ({"entries": entries} if category or weights else {}))
+        if listed is not None:
+            document["entries"] = listed.head(limit).to_dicts()
+        console.print_json(document)
         return
-    rows = [(name, count, f"{count / max(1, size):.1%}", _MEANING[name]) for name, count in counts.items()]
+    shares = {name: f"{count / max(1, size):.1%}" for name, count in counts.items()}
+    rows: list[Any] = [(name, counts[name], shares[name], opt.CATEGORIES[name]) for name in counts]
     console.print_table(f"Vocabulary of {model}", ("category", "tokens", "share", "meaning"), rows)
     console.print_line(f"{available:,} of {size:,} tokens can appear in text.")
-    shares = ", ".join(f"{each['script']} {each['share']:.1%}" for each in scripts[:_SHOWN_SCRIPTS])
-    console.print_line(f"Scripts of these tokens: {shares}.")
-    console.print_table(
-        "The same twenty sentences in ten languages",
-        ("language", "tokens", "per", "tokens per unit", "times English", "unknown"),
-        [
-            (
-                *(each[name] for name in ("language", "tokens", "unit")),
-                *(f"{each[name]:.2f}" for name in ("tokens_per_unit", "times_english")),
-                each["unknown"],
-            )
-            for each in languages
-        ],
-    )
+    commonest = ", ".join(f"{each['script']} {each['share']:.1%}" for each in scripts[:6])
+    console.print_line(f"Scripts of these tokens: {commonest}.")
+    rows = []
+    for each in languages:
+        ratios = [f"{each[name]:.2f}" for name in ("tokens_per_unit", "times_english")]
+        rows.append((each["language"], each["tokens"], each["unit"], *ratios, each["unknown"]))
+    columns = ("language", "tokens", "per", "tokens per unit", "times English", "unknown")
+    console.print_table("The same twenty sentences in ten languages", columns, rows)
     if learned is not None:
-        for line in _weight_lines(learned):
-            console.print_line(line)
-    if category or learned is not None:
+        console.print_line(_about_weights(learned))
+    if listed is not None:
         numbers = () if learned is None else ("norm", "distance", "cosine_distance", "q_value")
-        columns = [*NAMED, Column("decoded", "decoded")]
-        columns += [Column(name, name.replace("_", " "), 4) for name in numbers]
-        console.print_columns(title, columns, listed.head(limit))
+        measured = [Column(name, name.replace("_", " "), 4) for name in numbers]
+        title = f"First {min(limit, len(listed)):,} of {len(listed):,} {what}"
+        console.print_columns(title, (*NAMED, Column("decoded", "decoded"), *measured), listed.head(limit))
 
 
-_SHOWN_SCRIPTS = 6
-
-
-def _weight_lines(learned: EntryWeights) -> list[str]:
+def _about_weights(learned: EntryWeights) -> str:
     size = f"{learned.tensor}: {learned.dimensions} dimensions, {learned.dtype}"
     if not learned.untrained:
-        return [
+        return (
             f"{size}. Every row belongs to an entry that training may have seen: nothing shows what an "
             "untrained row looks like, so only lengths are given."
-        ]
-    rows = f"{len(learned.untrained):,} rows cannot have been trained (reserved or beyond the vocabulary)"
+        )
+    size += f". {len(learned.untrained):,} rows cannot have been trained (reserved or beyond the vocabulary)"
     if not learned.judged:
-        return [
-            f"{size}. {rows}. The vocabulary is too small, or its rows too alike, to tell what is ordinary."
-        ]
-    near = "entries as near to them as they are to one another"
-    return [
-        f"{size}. {rows}; {near}: {learned.tokens['under_trained'].sum():,}, of which text can produce "
-        f"{len(learned.reachable):,}. What copies of them do, `stickytoken detect` measures."
-    ]
+        return f"{size}. The vocabulary is too small, or its rows too alike, to tell what is ordinary."
+    return (
+        f"{size}; entries as near to them as they are to one another: "
+        f"{learned.tokens['under_trained'].sum():,}, of which text can produce {len(learned.reachable):,}. "
+        "What copies of them do, `stickytoken detect` measures."
+    )
 
 
 @command()
@@ -173,26 +149,25 @@ def show(
         raise InputError("--contains is '': pass a part of a token's text, or leave it out")
     found = stickytoken.open_run(run)
     if dimensions:
-        _show_dimensions(found, output_format)
+        table = found.by_dimension()
+        if table.is_empty():
+            made = f"the run in {found.path} was made without dimensions and layers"
+            raise InputError(f"{made}: detect with --dimensions")
+        if output_format is opt.Format.JSON:
+            console.print_json({"run": str(found.path), "dimensions": table.to_dicts()})
+        else:
+            print_dimensions(found.record.model.name, table)
         return
     if not any((token is not None, verdict, category, contains, validated, sort, limit, dimension, layer)):
         show_run(found, output_format)
         return
-    _require_of(found, verdict, validated, sort)
-    rows = _rows_at(found, dimension, layer)
+    rows = _rows_of(found, verdict, validated, sort, dimension, layer)
     if token is not None:
         rows = rows.filter(pl.col("token_id").is_in(found.token(token)["token_id"].to_list()))
-    if verdict:
-        rows = rows.filter(verdict=verdict)
     if category:
         rows = rows.filter(category=category)
     if contains:
         rows = rows.filter(pl.col("decoded").str.contains(contains, literal=True))
-    if validated:
-        rows = rows.filter(pl.col("verdict").is_not_null())
-    rows = rows.sort(
-        sort or found.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True
-    )
     shown = rows.head(limit or 50)
     if output_format is opt.Format.JSON:
         console.print_json(found.summary() | {"tokens": shown.to_dicts()})
@@ -202,18 +177,14 @@ def show(
         print_rows(f"{len(shown)} of {len(rows)} tokens", found, shown)
 
 
-def _show_dimensions(run: stickytoken.Run, output_format: opt.Format) -> None:
-    table = run.by_dimension()
-    if table.is_empty():
-        made = f"the run in {run.path} was made without dimensions and layers"
-        raise InputError(f"{made}: detect with --dimensions")
-    if output_format is opt.Format.JSON:
-        console.print_json({"run": str(run.path), "dimensions": table.to_dicts()})
-    else:
-        print_dimensions(run.record.model.name, table)
-
-
-def _require_of(run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None) -> None:
+def _rows_of(
+    run: stickytoken.Run,
+    verdict: str | None,
+    validated: bool,
+    sort: str | None,
+    dimension: int | None,
+    layer: int | None,
+) -> pl.DataFrame:
     method, whose = run.method, f"the run in {run.path} used the method {run.record.method}"
     columns = dict.fromkeys([*(column.key for column in method.listed), *run.tokens.columns])
     sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
@@ -223,19 +194,18 @@ def _require_of(run: stickytoken.Run, verdict: str | None, validated: bool, sort
         raise InputError(f"{whose}, which judges every token: leave --validated out, or list by --verdict")
     if verdict is not None and verdict not in method.verdicts:
         raise InputError(f"{whose}, which has no verdict {verdict!r}: list by {' or '.join(method.verdicts)}")
-
-
-def _rows_at(run: stickytoken.Run, dimension: int | None, layer: int | None) -> pl.DataFrame:
-    """Return the tokens by a dimension and layer; the model as it is without either."""
-    if dimension is None and layer is None:
-        return run.tokens
-    if dimension is None:
+    if layer is not None and dimension is None:
         known = [record.dimension for record in run.dimensions if record.layer == layer]
         if len(known) > 1:
             listed = ", ".join(map(str, known))
             raise InputError(f"--at-layer {layer} has the dimensions {listed}: pass --at-dimension too")
         dimension = known[0] if known else run.record.identity_parts["encoder"]["dimension"]
-    return run.at(dimension, layer)
+    rows = run.tokens if dimension is None else run.at(dimension, layer)
+    if verdict is not None:
+        rows = rows.filter(verdict=verdict)
+    elif validated:
+        rows = rows.drop_nulls("verdict")
+    return rows.sort(sort or method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
 
 
 _DIMENSIONS = (
@@ -313,8 +283,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     for line in others:
         console.print_line(line)
     console.print_line(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")
-    for note in run.method.notes(run):
-        console.inform(f"note: {note}")
+    console.inform_notes(run.method.notes(run))
     step = next_steps(run, last_verified(repairs_in(run.path)[0]))[0]
     console.inform(f"next, to {step.purpose}: {step.command}")
 
@@ -356,32 +325,29 @@ def published(
     opened = None if run is None else stickytoken.open_run(run)
     if model is None and opened is not None:
         model = paper.model_of(opened)
-    told = {"source": paper.SOURCE, "comparable": paper.COMPARABLE}
-    beside, facts = None, None
+    facts, in_words = None, []
     if model is None:
         listed = paper.published_models()
     else:
         facts = paper.published_model(model)
-        beside = None if opened is None else paper.beside_run(opened, model)
-        listed = paper.published_tokens(model) if beside is None else beside.tokens
-    in_words = [] if beside is None else beside.in_words()
+        if opened is None:
+            listed = paper.published_tokens(model)
+        else:
+            beside = paper.beside_run(opened, model)
+            listed, in_words = beside.tokens, beside.in_words()
     if output_format is opt.TableFormat.CSV:
         console.print_csv(listed)
     elif output_format is opt.TableFormat.JSON:
         rows = listed.to_dicts()
         found = {"models": rows} if facts is None else {**facts, "tokens": rows, "beside_run": in_words}
-        console.print_json({**found, **told})
+        console.print_json(found | {"source": paper.SOURCE, "comparable": paper.COMPARABLE})
     else:
         if facts is None:
             console.print_columns("Published results, in the order of the paper", _MODELS, listed)
         else:
+            what = f"published sticky {'token' if facts['sticky'] == 1 else 'tokens'} of {facts['model']}"
             columns = [column for column in _TOKENS if column.key in listed.columns]
-            console.print_columns(
-                f"{facts['sticky']} published sticky {'token' if facts['sticky'] == 1 else 'tokens'} of "
-                f"{facts['model']}",
-                columns,
-                listed,
-            )
+            console.print_columns(f"{facts['sticky']} {what}", columns, listed)
             console.print_line(
                 f"{facts['available']:,} of {facts['vocabulary']:,} entries available, "
                 f"{facts['candidates']:,} candidates with a score of {facts['score_threshold']:.1f} or more; "
@@ -427,8 +393,7 @@ def compare(
         for reason in reasons:
             console.print_line(f"  {reason.answer.value}: {shown_reason(reason)}")
         console.print_line(found.basis)
-        for note in found.notes:
-            console.inform(f"note: {note}")
+        console.inform_notes(found.notes)
     if out is not None:
         console.inform(f"page: {out}")
     if figures is not None:

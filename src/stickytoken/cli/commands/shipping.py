@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import webbrowser
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,11 +20,7 @@ from stickytoken.methods.entry import Column
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
-    from stickytoken.findings import Finding, Rule
     from stickytoken.gate import Check
-
-
-NOT_VERIFIED = 3
 
 _TOKENS = (
     *NAMED,
@@ -60,8 +55,7 @@ def repair(
     affected: opt.Texts[Path | None] = None,
     column: opt.Texts[str | None] = None,
     model: opt.RunsModel = None,
-    loading: opt.LoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.ModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
     """Write a copy of a model without its sticky tokens, and verify it. Exit status 3: not verified.
@@ -85,13 +79,12 @@ def repair(
     require_place(out)  # before the model is loaded
     require_documents(affected, column)
     opened = stickytoken.open_run(run)
-    encoder = opt.load_for(str(run), opened.record, loading, prompting, model)
+    encoder = opt.load_for(str(run), opened.record, loading, model)
+    given: dict[str, Any] = {"out": out, "strategy": strategy, "encoder": encoder, "sentences": sentences}
+    given |= {"task": task, "verify": verify, "seed": seed}
     with console.progress_bar() as progress:
         named = opt.named_token_ids(encoder, tokens)
-        given: dict[str, Any] = {"sentences": sentences, "task": task, "verify": verify, "seed": seed}
-        found = stickytoken.repair(
-            opened, named, out=out, strategy=strategy, encoder=encoder, progress=progress, **given
-        )
+        found = stickytoken.repair(opened, named, progress=progress, **given)
         listed = None if affected is None else affected_in(affected, column, found, encoder)
     if output_format is opt.Format.JSON:
         console.print_json(found.summary() | {"affected": None if listed is None else vars(listed)})
@@ -108,14 +101,12 @@ def repair(
         if listed is not None:
             counts = f"{listed.count:,} of {listed.documents:,} documents"
             console.print_line(f"{counts} must be encoded again: {listed.file}")
-        for note in record.notes:
-            console.inform(f"note: {note}")
+        console.inform_notes(record.notes)
     console.inform(f"for a report with this: stickytoken report {run}")
     if found.verified is False:
-        raise typer.Exit(NOT_VERIFIED)
+        raise typer.Exit(3)
 
 
-_STATUS = {"passed": 0, "closed": 10, "inconclusive": 1}
 # Written down here, because --help loads nothing of what a check needs.
 _GRADES = ("sticky", "serious", "severe")
 
@@ -167,12 +158,11 @@ def check(
     if out is not None and output_format not in (CheckFormat.JSON, CheckFormat.JUNIT, CheckFormat.SARIF):
         raise typer.BadParameter("it needs --format json, junit or sarif", param_hint="--out")
     if source is None:
-        missing = (
-            "pass a model or a run folder, or name a model in the table tool.stickytoken of pyproject.toml"
-        )
-        raise typer.BadParameter(missing, param_hint="[MODEL|RUN]")
+        missing = "pass a model or a run folder, or name a model in the table tool.stickytoken of"
+        raise typer.BadParameter(f"{missing} pyproject.toml", param_hint="[MODEL|RUN]")
     options: dict[str, Any] = {"revision": revision, "folder": folder, "documents": documents}
     options |= {"column": column, "fail_on": fail_on, "max_tokens": max_tokens, "baseline": baseline}
+    given = {name: value for name, value in options.items() if value is not None}
     try:
         from stickytoken.findings import repository_path, repository_root
 
@@ -180,7 +170,6 @@ def check(
         if console.current_verbosity() is not console.Verbosity.VERBOSE:
             os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        given = {name: value for name, value in options.items() if value is not None}
         place = None  # the file in the repository and the line that name the model of the project
         with console.progress_bar() as progress:
             if (project := project_table(Path.cwd())) is not None:
@@ -189,41 +178,38 @@ def check(
             found = stickytoken.check(source, **given, place=place, progress=progress)
     except StickyTokenError as error:
         # With a document for a check that failed early, a missing document is never read as a pass.
-        summary = {"outcome": "inconclusive", "incomplete": [str(error)], "findings": []}
-        _write_document(output_format, out, (), (), (str(error),), summary)
+        _write_document(output_format, out, str(error))
         raise
-    _write_document(output_format, out, found.findings, found.rules, found.incomplete, found.summary())
+    _write_document(output_format, out, found)
     if output_format is CheckFormat.GITHUB:
         console.print_line(found.headline())
     if output_format is CheckFormat.TABLE or out is not None:
         _print_check(found)
     for reason in found.incomplete:
         console.print_error(f"inconclusive: {reason}")
-    for note in found.notes:
-        console.inform(f"note: {note}")
-    if ended := _STATUS[found.outcome.value]:
-        raise typer.Exit(ended)
+    console.inform_notes(found.notes)
+    if found.outcome.value != "passed":
+        raise typer.Exit(10 if found.outcome.value == "closed" else 1)
 
 
-def _write_document(
-    output_format: CheckFormat,
-    out: Path | None,
-    findings: Sequence[Finding],
-    rules: Sequence[Rule],
-    incomplete: Sequence[str],
-    summary: dict[str, Any],
-) -> None:
+def _write_document(output_format: CheckFormat, out: Path | None, found: Check | str) -> None:
+    """Print or write a check, or the error that ended it early."""
     if output_format is CheckFormat.TABLE:
         return
-    from stickytoken.findings import github_annotations, junit, sarif
+    from stickytoken import findings
     from stickytoken.measurement.store import make_folder, write_atomically
 
+    summary: dict[str, Any] = {"outcome": "inconclusive", "incomplete": [found], "findings": []}
+    parts: tuple[Any, ...] = ((), (), (found,))
+    if not isinstance(found, str):
+        summary, parts = found.summary(), (found.findings, found.rules, found.incomplete)
+    results, rules, incomplete = parts
     if output_format is CheckFormat.JUNIT:
-        text = junit(findings, rules, "stickytoken check", incomplete)
+        text = findings.junit(results, rules, "stickytoken check", incomplete)
     elif output_format is CheckFormat.GITHUB:
-        text = "".join(f"{line}\n" for line in github_annotations(findings, incomplete))
+        text = "".join(f"{line}\n" for line in findings.github_annotations(results, incomplete))
     elif output_format is CheckFormat.SARIF:
-        text = console.as_json(sarif(findings, rules, __version__, incomplete))
+        text = console.as_json(findings.sarif(results, rules, __version__, incomplete))
     else:
         text = console.as_json(summary)
     if out is None:
@@ -262,8 +248,7 @@ def demo(
     folder: opt.Texts[Path] = Path("runs"),
     *,
     model: Annotated[str | None, opt.model_option()] = None,
-    loading: opt.EndpointLoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.AnyModelOptions,
     repair: opt.Texts[Path | None] = None,
     port: opt.Output[int] = 7860,
     share: Annotated[bool, opt.output_option("--share")] = False,
@@ -307,7 +292,7 @@ def demo(
         from stickytoken.encoders.loading.load import loaded_like
         from stickytoken.encoders.text_encoder import as_id_reader
 
-        encoder = opt.load_for(source, named, loading, prompting, of_run)
+        encoder = opt.load_for(source, named, loading, of_run)
         other: app.SharedModel | None = None
         if tampered:
             shared, other = app.tampered_models(encoder)

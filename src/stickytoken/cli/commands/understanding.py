@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stickytoken.impacts import Impact
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExplainingOptions:
     """What an explanation measures, and how closely; the names are those of the settings.
 
@@ -68,8 +68,7 @@ def explain(
     column: opt.SentencesColumn = None,
     model: opt.RunsModel = None,
     measuring: ExplainingOptions,
-    loading: opt.LoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.ModelOptions,
     out: opt.Output[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
@@ -88,7 +87,7 @@ def explain(
     if out is not None:
         require_place(out)
     settings = stickytoken.ExplainSettings(**asdict(measuring))
-    numbers = [opt.token_id(token) for token in tokens] if ids else []
+    named: list[Any] = [opt.token_id(token) for token in tokens] if ids else [*tokens]
     for own in text or ():
         if not own.strip():
             raise InputError(f"--text is {own!r}: pass a text with words, or leave it out")
@@ -100,11 +99,11 @@ def explain(
     # An explanation of a model alone is only printed.
     place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
     if place is not None:
-        require_unlocked(place, numbers or tokens, run)
-    encoder = opt.load_for(source, None if run is None else run.record, loading, prompting, model)
+        require_unlocked(place, named, run)
+    encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     given: dict[str, Any] = {"run": run, "texts": text, "sentences": corpus, "settings": settings}
     with console.progress_bar() as progress:
-        found = stickytoken.explain(encoder, numbers or tokens, **given, out=place, progress=progress)
+        found = stickytoken.explain(encoder, named, **given, out=place, progress=progress)
     if place is not None:
         console.inform(f"tables: {place}/<token id>/")
     if run is not None:
@@ -122,22 +121,14 @@ def explain(
             f"pooling: {found.pooling or 'unknown'}. low, high: {settings.confidence:.0%} interval of the "
             "mean over texts; benign low, high: the range of one more benign token, over all layers together."
         )
-        for note in found.notes:
-            console.inform(f"note: {note}")
+        console.inform_notes(found.notes)
 
 
 # The most telling measures; all of them are in the files and in JSON.
 _SHOWN = (
-    "lift_sentences",
-    "attention_received",
-    "carrier_cosine_drift",
-    "copies_cosine_distance",
-    "pooling_share",
-    "pooling_toward_mean",
-    "attributed_to_copies",
-    "embedding_norm",
-    "embedding_cosine_to_mean",
-    "embedding_cosine_to_unused",
+    *("lift_sentences", "attention_received", "carrier_cosine_drift", "copies_cosine_distance"),
+    *("pooling_share", "pooling_toward_mean", "attributed_to_copies"),
+    *("embedding_norm", "embedding_cosine_to_mean", "embedding_cosine_to_unused"),
 )
 
 
@@ -187,8 +178,7 @@ def why(
     run: opt.Texts[Path | None] = None,
     method: Annotated[AttributionMethod, opt.texts_option("--attribute-by")] = AttributionMethod.DELETION,
     words: Annotated[bool, opt.texts_option("--words")] = False,
-    loading: opt.LoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.ModelOptions,
     top: opt.ListLimit[int] = 10,
     html: opt.Output[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -217,11 +207,10 @@ def why(
         require_place(html)
     opt.require_found(model, None, loading)
     opened = None if run is None else stickytoken.open_run(run)
-    encoder = opt.load_for(model, None if opened is None else opened.record, loading, prompting, model)
+    encoder = opt.load_for(model, None if opened is None else opened.record, loading, model)
+    given: dict[str, Any] = {"method": method, "run": opened, "words": words}
     with console.late_progress(seconds=3) as progress:
-        found = stickytoken.why(
-            encoder, first, second, method=method, run=opened, words=words, progress=progress
-        )
+        found = stickytoken.why(encoder, first, second, progress=progress, **given)
     if html is not None:
         from stickytoken.reports.page import write_similarity_page
 
@@ -234,20 +223,17 @@ def why(
         console.print_line(line)
     found = found.grouped()
     pairs = [
-        (pair.first_text, pair.second_text, pair.value, "yes" if pair.sticky else "")
-        for pair in found.strongest(top)
+        (each.first_text, each.second_text, each.value, "yes" if each.sticky else "")
+        for each in found.strongest(top)
     ]
     columns = ("first text", "second text", "contribution", "sticky")
     console.print_table("Pairs that raise the cosine most", columns, pairs, (None, None, 3, None))
     _print_matrix(found)
     for name, parts in (("first", found.first.parts), ("second", found.second.parts)):
         changes = [(part.text, part.deletion) for part in parts if part.deletion is not None]
-        console.print_table(
-            f"What the cosine changes by without a part of the {name} text: the largest changes",
-            ("part", "change"),
-            sorted(changes, key=lambda change: -abs(change[1]))[:5],
-            (None, 3),
-        )
+        largest = sorted(changes, key=lambda change: -abs(change[1]))[:5]
+        title = f"What the cosine changes by without a part of the {name} text: the largest changes"
+        console.print_table(title, ("part", "change"), largest, (None, 3))
     rest = ""
     if found.method != AttributionMethod.DELETION:
         neither = float(found.first_reference.sum() + found.second_reference.sum()) + found.reference
@@ -291,7 +277,7 @@ def _print_matrix(found: stickytoken.Why) -> None:
 Preset = StrEnum("Preset", "PAPER")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MeasuringOptions:
     """How it is measured; the names are those of `ImpactSettings`.
 
@@ -330,8 +316,7 @@ def impact(
     tokens: opt.RunsTokens = None,
     model: opt.RunsModel = None,
     measuring: MeasuringOptions,
-    loading: opt.EndpointLoadingOptions,
-    prompting: opt.PromptingOptions,
+    loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
     out: opt.Output[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -363,13 +348,11 @@ def impact(
             f"{source!r} is not the folder of a finished run: name tokens with --tokens, or run "
             "`stickytoken detect` first and pass its folder"
         )
-    encoder = opt.load_for(source, None if run is None else run.record, loading, prompting, model)
+    encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
-    named = opt.named_token_ids(encoder, tokens)
-    whole = partial(
-        stickytoken.impact, tasks=tasks, run=run, tokens=named, intrusion=intrusion, settings=settings
-    )
+    given: dict[str, Any] = {"tasks": tasks, "run": run, "intrusion": intrusion, "settings": settings}
+    whole: Any = partial(stickytoken.impact, tokens=opt.named_token_ids(encoder, tokens), **given)
     with opt.announced(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
         found = whole(encoder, out=out, engine=engine, progress=progress)
     show_impact(found, output_format)
@@ -412,5 +395,4 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     if intrusion and intrusion[0]["cut"]:
         cut = f"{intrusion[0]['cut']} of {intrusion[0]['documents']} documents"
         console.inform(f"note: intrusion: {cut} were truncated so that the copies fit")
-    for note in impact.record.notes:
-        console.inform(f"note: {note}")
+    console.inform_notes(impact.record.notes)
