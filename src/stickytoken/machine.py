@@ -17,14 +17,13 @@ _LOG = logging.getLogger("stickytoken")
 
 
 def cache_folder() -> Path:
-    """Return $STICKYTOKEN_CACHE, or else stickytoken in the user's cache folder."""
     if own := os.environ.get("STICKYTOKEN_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stickytoken"
 
 
 def recalled(name: str) -> dict[str, Any] | None:
-    """Return what `keep` kept under a name; None if that is nothing, or damaged."""
+    """Return what `keep` kept under a name, if it is there and whole."""
     try:
         found = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -41,7 +41,6 @@ def whole_number(name: str, value: Any, least: int | None = None) -> int:
 
 
 def distinct_numbers(name: str, value: Any, least: int) -> tuple[int, ...]:
-    """Return whole numbers that are all different, in the order given."""
     if isinstance(value, str):
         parts: list[Any] = [_as_number(part.strip()) for part in value.split(",")]
     elif isinstance(value, (bool, int, float)):
@@ -151,7 +150,7 @@ def _plain(value: object) -> str:
 
 
 def _columns_of(values: object) -> list[str] | None:
-    """Return the column names of a Polars, pandas, Arrow or `datasets` table; None for anything else."""
+    """Of a Polars, pandas, Arrow or `datasets` table; None for anything else."""
     if callable(schema := getattr(values, "collect_schema", None)) and not isinstance(values, type):
         return [str(name) for name in schema().names()]
     for attribute in ("column_names", "columns"):

@@ -22,9 +22,7 @@ _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
 _REPLACEMENT_CHARACTER = "\ufffd"
 
 
-class Category(StrEnum):
-    """The result of an entry's round trip."""
-
+class Category(StrEnum):  # what an entry's round trip results in
     OK = "OK"  # text can produce the entry
     OK_SPECIAL = "OK_SPECIAL"  # a special token that text can produce
     MEANINGLESS = "MEANINGLESS"  # decodes to nothing or white space
@@ -58,8 +56,6 @@ class RoundTripTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """All entries of a tokenizer with their categories."""
-
     ids: tuple[int, ...]  # ascending
     tokens: tuple[str, ...]  # as the tokenizer stores them
     decoded: tuple[str, ...]  # the text of each, with its leading space if it has one
@@ -96,15 +92,10 @@ class Vocabulary:
 
     def frame(self) -> pl.DataFrame:
         """Return one row per entry: token_id, token, decoded, category."""
-        columns = {
-            "token_id": self.ids,
-            "token": self.tokens,
-            "decoded": self.decoded,
-            "category": [category.value for category in self.categories],
-        }
-        return pl.DataFrame(
-            columns, schema={"token_id": pl.Int64} | dict.fromkeys(list(columns)[1:], pl.String)
-        )
+        categories = [category.value for category in self.categories]
+        columns = {"token": self.tokens, "decoded": self.decoded, "category": categories}
+        schema = {"token_id": pl.Int64} | dict.fromkeys(columns, pl.String)
+        return pl.DataFrame({"token_id": self.ids} | columns, schema=schema)
 
 
 def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
@@ -122,32 +113,21 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
         trip = zip(_ANCHORS, encoded, tokenizer.decode_many(encoded), strict=True)
         anchors[:0] = [(anchor, tuple(ids)) for anchor, ids, text in trip if text.removeprefix(" ") == anchor]
     for anchor, anchor_ids in anchors:
-        if waiting := [token_id for token_id in entries if token_id not in trips]:
-            trips.update(_behind_anchor(tokenizer, waiting, anchor, anchor_ids))
+        waiting = [token_id for token_id in entries if token_id not in trips]
+        if not waiting:
+            break
+        texts = tokenizer.decode_many([[*anchor_ids, token_id] for token_id in waiting])
+        if anchor:
+            texts = [text.removeprefix(" ") for text in texts]
+        kept = [pair for pair in zip(waiting, texts, strict=True) if pair[1].startswith(anchor)]
+        encoded = tokenizer.encode_many([text for _, text in kept])
+        for (token_id, text), ids in zip(kept, encoded, strict=True):
+            if tuple(ids[: len(anchor_ids)]) == anchor_ids:  # the anchor has not changed with the entry
+                trips[token_id] = text.removeprefix(anchor), tuple(ids[len(anchor_ids) :])
     special = tokenizer.special_ids
-    return Vocabulary(
-        ids=tuple(entries),
-        tokens=tuple(entries.values()),
-        decoded=tuple(trips[token_id][0] for token_id in entries),
-        categories=tuple(_category(token_id, *trips[token_id], token_id in special) for token_id in entries),
-    )
-
-
-def _behind_anchor(
-    tokenizer: RoundTripTokenizer, ids: Sequence[int], anchor: str, anchor_ids: tuple[int, ...]
-) -> dict[int, tuple[str, tuple[int, ...]]]:
-    """Return the text of entries that the anchor leaves as they are, and the ids that it encodes to."""
-    texts = tokenizer.decode_many([[*anchor_ids, token_id] for token_id in ids])
-    if anchor:
-        texts = [text.removeprefix(" ") for text in texts]
-    kept = [(token_id, text) for token_id, text in zip(ids, texts, strict=True) if text.startswith(anchor)]
-    encoded = tokenizer.encode_many([text for _, text in kept])
-    size = len(anchor_ids)
-    return {
-        token_id: (text.removeprefix(anchor), tuple(found[size:]))
-        for (token_id, text), found in zip(kept, encoded, strict=True)
-        if tuple(found[:size]) == anchor_ids
-    }
+    decoded = tuple(trips[token_id][0] for token_id in entries)
+    categories = tuple(_category(token_id, *trips[token_id], token_id in special) for token_id in entries)
+    return Vocabulary(tuple(entries), tuple(entries.values()), decoded, categories)
 
 
 def _category(token_id: int, text: str, ids: tuple[int, ...], special: bool) -> Category:
@@ -182,11 +162,10 @@ class BenignMatch(NamedTuple):
 def match_benign(
     vocabulary: Vocabulary, token_id: int, excluded: Collection[int], count: int, seed: int
 ) -> BenignMatch:
-    """Draw benign tokens like a given one.
+    """Draw benign tokens of the same category that are alike in how they begin, in length and in position.
 
-    They are of the same category, alike in whether they begin a word, and near in length of the text and in
-    position in the vocabulary, which for most tokenizers is an order of frequency. The first of them are the
-    same for every ``count``.
+    Position in the vocabulary is for most tokenizers an order of frequency. The first are the same for every
+    ``count``.
     """
     place = vocabulary.place(token_id)
     drawn = _drawn(vocabulary, place, excluded, count, seed)[:count]
@@ -205,10 +184,7 @@ def match_benign(
 def match_apart(
     vocabulary: Vocabulary, token_ids: Sequence[int], excluded: Collection[int], each: int, seed: int
 ) -> list[Token]:
-    """Draw ``each`` benign tokens for every token, none of them twice.
-
-    Each is the first of the token's own matches, as `match_benign` draws them, that no other token has.
-    """
+    """Draw ``each`` benign tokens for every token, as `match_benign` does, none of them twice."""
     unusable, taken = {*excluded, *token_ids}, set[int]()
     drawn: dict[int, list[int]] = {}
     found: list[Token] = []
@@ -242,16 +218,10 @@ def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count:
 
 
 def _nearest(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int) -> list[int]:
-    """Places of the tokens to draw so many from, the nearest first.
-
-    They are of the same category and alike in how they begin, where there are enough of these.
-    """
-    categories, decoded = vocabulary.categories, vocabulary.decoded
-    usable = [
-        other
-        for other, (entry, category) in enumerate(zip(vocabulary.ids, categories, strict=True))
-        if category.available and other != place and entry not in excluded
-    ]
+    """Places of like tokens to draw so many from, the nearest first; of any if there are too few alike."""
+    ids, categories, decoded = vocabulary.ids, vocabulary.categories, vocabulary.decoded
+    available = (other for other, category in enumerate(categories) if category.available)
+    usable = [other for other in available if other != place and ids[other] not in excluded]
     alike = [other for other in usable if categories[other] is categories[place]]
     pool = alike if len(alike) >= LEAST_BENIGN else usable
 
@@ -341,11 +311,7 @@ _CARRIER = "a"
 
 
 def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
-    """Choose how copies of each entry are written, where the insertion leaves that open.
-
-    A copy of a word is a word of its own, and a copy of a piece of a word is glued to the copy before it, if
-    the tokenizer then finds the piece again.
-    """
+    """Let copies of words be words, and glue copies of pieces that the tokenizer then finds again."""
     if insertion is not Insertion.WORDS:
         return vocabulary
     places = [place for place, category in enumerate(vocabulary.categories) if category.available]
@@ -363,7 +329,6 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
 def _seen(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, places: Sequence[int], joining: Joining
 ) -> dict[int, int]:
-    """Count the copies of entries that the tokenizer sees behind a word."""
     tokens = [replace(vocabulary.token(place), joining=joining) for place in places]
     texts = [copies_as_text(token, _CARRIER, Placement.SUFFIX, _COPIES) for token in tokens]
     encoded = tokenizer.encode_many(texts)
