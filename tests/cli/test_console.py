@@ -169,9 +169,6 @@ def test_log_records_and_warnings_are_lines(capsys, clock, level, shown):
     assert lines(capsys) == shown
 
 
-# The process
-
-
 def test_threads_that_wait_for_one_another_sleep(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     code = """

@@ -12,7 +12,7 @@ import planted
 from stickytoken.cli import console as interrupts
 from stickytoken.errors import ModelError
 
-MAIN = "from stickytoken.cli.main import main; main()"
+MAIN = planted.COMMAND_LINE
 
 
 def started(*arguments, code=MAIN):
@@ -120,16 +120,6 @@ print(signal.getsignal(signal.SIGINT).name)
     assert started(code=code).communicate()[0] == "SIG_IGN\n"
 
 
-def test_an_interrupt_promises_no_more_than_is_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("stickytoken.evaluation.texts_of_file", interrupted)
-    result = planted.command("embed", "m", "--input", tmp_path, "--out", tmp_path / "vectors.parquet")
-    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
-
-
 # Full disks
 
 
@@ -178,14 +168,16 @@ def test_a_reader_that_closes_early_ends_a_command_quietly(
 # Errors
 
 
-@pytest.mark.parametrize("error", [ModelError("first\n  second"), ZeroDivisionError()])
-def test_an_error_is_one_line_and_a_defect_keeps_its_traceback(error, monkeypatch, tmp_path):
-    def fail(_):
-        raise error
+def test_an_error_is_one_line_an_interrupt_too_and_a_defect_keeps_its_traceback(monkeypatch, tmp_path):
+    def ended(error):
+        def fail(_):
+            raise error
 
-    monkeypatch.setattr("stickytoken.detection.open_run", fail)
-    result = planted.command("show", tmp_path, "--quiet")
-    if isinstance(error, ModelError):
-        assert (result.exit_code, result.stderr) == (1, "error: first second\n")
-    else:
-        assert result.exception is error
+        monkeypatch.setattr("stickytoken.detection.open_run", fail)
+        return planted.command("show", tmp_path, "--quiet")
+
+    result = ended(ModelError("first\n  second"))
+    assert (result.exit_code, result.stderr) == (1, "error: first second\n")
+    result = ended(KeyboardInterrupt())  # it promises nothing
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
+    assert isinstance(ended(ZeroDivisionError()).exception, ZeroDivisionError)

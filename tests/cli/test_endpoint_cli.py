@@ -133,7 +133,7 @@ def test_a_check_takes_a_run_and_never_makes_one(place, tmp_path):
     planted.refused("check", name, "--folder", tmp_path, saying="detect it first")
 
 
-MAIN = "from stickytoken.cli.main import main; main()"
+MAIN = planted.COMMAND_LINE
 CRASHING = f"""
 from stickytoken.encoders.endpoint import _client
 

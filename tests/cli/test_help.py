@@ -173,8 +173,6 @@ def test_one_name_has_one_meaning():
 
 # Completion
 
-PROGRAM = "import sys; sys.argv[0] = 'stickytoken'; from stickytoken.cli.main import main; main()"
-
 
 @pytest.mark.parametrize(
     ("words", "offered"),
@@ -186,5 +184,6 @@ PROGRAM = "import sys; sys.argv[0] = 'stickytoken'; from stickytoken.cli.main im
 )
 def test_commands_options_and_values_are_completed(words, offered):
     variables = {"COMP_WORDS": f"stickytoken {words}", "COMP_CWORD": str(len(words.split()))}
-    done = planted.program(PROGRAM, _STICKYTOKEN_COMPLETE="complete_bash", **variables)
+    program = f"import sys; sys.argv[0] = 'stickytoken'; {planted.COMMAND_LINE}"
+    done = planted.program(program, _STICKYTOKEN_COMPLETE="complete_bash", **variables)
     assert done.stdout.split() == offered.split()

@@ -18,8 +18,7 @@ from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
 SUMMARY = (
     "run method model headline available looked_at candidates sticky topical sequences seconds ordinary_lift "
-    "ordinary_contraction erasing "
-    "ordinary_spread empirical_null screening_carriers texts_per_token"
+    "ordinary_contraction erasing ordinary_spread empirical_null screening_carriers texts_per_token"
 ).split()
 
 
@@ -61,17 +60,12 @@ def run(place, options):
 # detect
 
 
-def test_detect_gives_one_document_which_show_repeats(place, options, run):
-    arguments = ("detect", place / "planted", *options, "--out", run, "-f", "json")
-    found = planted.document(planted.command(*arguments))
-    assert set(found) == set(SUMMARY)
-    assert (found["method"], found["run"]) == ("profile", str(run))
-    assert found["available"] == found["looked_at"] == profiled.AVAILABLE
-    assert found["empirical_null"] is False  # its ordinary tokens differ by no more than noise
-    (sticky,) = found["sticky"]
-    assert set(sticky) == set(TOKEN_COLUMNS)
-    assert (sticky["token"], sticky["verdict"]) == (planted.PLANTED, "sticky")
-    assert planted.document(planted.command("show", run, "--format", "json")) == found
+def test_a_run_is_one_document(run):
+    document = planted.document(planted.command("show", run, "--format", "json"))
+    assert set(document) == set(SUMMARY)
+    assert document["available"] == document["looked_at"] == profiled.AVAILABLE
+    (sticky,) = document["sticky"]
+    assert (set(sticky), sticky["token"]) == (set(TOKEN_COLUMNS), planted.PLANTED)
 
 
 @pytest.mark.slow
@@ -110,10 +104,9 @@ def test_tokens_that_were_asked_for_are_all_listed(place, options, tmp_path, mon
     assert re.search(r"\d+ +\w+ +.* benign *$", result.stdout, re.MULTILINE)
     stages = [one.split(":")[0] for one in planted.lines_of(result.stderr) if one[:4] not in ("note", "next")]
     assert stages == ["mean similarity", "pilot", "screen", "confirm", "evidence", "report"]
-    found = planted.document(planted.command(*given, "-f", "json"))
-    assert re.fullmatch(r"runs/planted-profile-[0-9a-f]{12}", Path(found["run"]).as_posix())
-    assert sorted(open_run(found["run"]).tokens["token"]) == ["!", "a", "river", "stone"]
-    assert (found["looked_at"], [row["token"] for row in found["sticky"]]) == (4, ["!"])
+    (folder,) = Path("runs").iterdir()
+    assert re.fullmatch(r"planted-profile-[0-9a-f]{12}", folder.name)
+    assert sorted(open_run(folder).tokens["token"]) == ["!", "a", "river", "stone"]
 
 
 @pytest.mark.slow
@@ -205,8 +198,6 @@ def test_every_dimension_has_a_row_and_its_own_tokens(place, deep):
     table = planted.document(planted.command("show", deep, "--by-dimension", "--format", "json"))
     assert [row["dimension"] for row in table["dimensions"]] == [32, 8, 24]
     assert table["dimensions"][0]["sticky"] == 1
-    whole = planted.document(planted.command("show", deep, "--format", "json"))
-    assert whole["dimensions"] == table["dimensions"]
     printed = planted.command("show", deep, "--by-dimension").stdout
     assert printed in (place / "deep.txt").read_text("utf-8")
     assert re.findall(r"^ *(32|8|24) ", printed, re.MULTILINE) == ["32", "8", "24"]
@@ -217,9 +208,6 @@ def test_every_dimension_has_a_row_and_its_own_tokens(place, deep):
     one = planted.document(planted.command(*at, "--token", planted.PLANTED))
     assert [row["token"] for row in one["tokens"]] == [planted.PLANTED]
     planted.refused("show", deep, "--at-layer", 1, saying="has no layer 1")
-    report = json.loads(planted.command("report", deep, "--format", "json").stdout)
-    (figure,) = [each for each in report["figures"] if each["name"] == "by-dimension"]
-    assert [row[1] for row in figure["rows"]] == [32, 8, 24]
 
 
 def judged(run, texts, *options):

@@ -2,7 +2,6 @@
 
 import email
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -58,11 +57,6 @@ def metadata_of(wheel):
         return email.message_from_bytes(archive.read(f"{NAME}.dist-info/METADATA"))
 
 
-@pytest.fixture(scope="module")
-def metadata(wheel):
-    return metadata_of(wheel)
-
-
 def package_files(package):
     files = (path.relative_to(package.parent) for path in package.rglob("*") if path.is_file())
     return {path.as_posix() for path in files if "__pycache__" not in path.parts}
@@ -79,13 +73,18 @@ def test_the_wheel_holds_the_package_and_nothing_else(unpacked):
     assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_metadata_are_those_of_the_project(metadata):
+def test_the_metadata_are_those_of_the_project(wheel):
+    metadata = metadata_of(wheel)
     assert metadata["Version"] == stickytoken.__version__
     assert (metadata["License-Expression"], metadata["Requires-Python"]) == ("MIT", ">=3.11")
     assert set(metadata.get_all("Provides-Extra")) > set(EXTRAS)
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["Project-URL"] is None  # nor are links changed without an address
     assert description(metadata).strip() == (ROOT / "README.md").read_text("utf-8").strip()
+    required = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
+    core = {requirement.name for requirement in required if requirement.marker is None}
+    assert core & {requirement.name for requirement in required if requirement.marker is not None} == set()
+    assert {"torch", "sentence-transformers", "polars"} <= core
 
 
 def links(page):
@@ -121,20 +120,9 @@ def test_code_and_links_to_elsewhere_are_left_alone():
     ]  # fmt: skip
 
 
-def test_the_core_requires_no_package_of_an_extra(metadata):
-    required = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
-    core = {requirement.name for requirement in required if requirement.marker is None}
-    extra = {requirement.name for requirement in required if requirement.marker is not None}
-    assert core & extra == set()
-    assert {"torch", "sentence-transformers", "polars"} <= core
-
-
-def test_the_distributions_stay_small(wheel, sdist):
+def test_the_sdist_holds_what_the_tests_need_and_both_stay_small(wheel, sdist):
     assert wheel.stat().st_size < WHEEL_MEGABYTES * 1e6
     assert sdist.stat().st_size < SDIST_MEGABYTES * 1e6
-
-
-def test_the_sdist_holds_what_the_tests_need(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.removeprefix(f"{NAME}/") for name in archive.getnames()}
     tops = {name.partition("/")[0] for name in names}
@@ -142,17 +130,6 @@ def test_the_sdist_holds_what_the_tests_need(sdist):
     assert {"constraints.txt", "constraints-lowest.txt", "AGENTS.md", "CITATION.cff"} <= tops
     assert tops & {"shared", "dist", "runs", ".venv", ".git"} == set()
     assert {f"src/{name}" for name in package_files(PACKAGE)} <= names
-
-
-@pytest.mark.nightly
-def test_the_same_files_give_the_same_bytes(wheel, tmp_path):
-    """Nothing of the time or the order of files gets into a wheel."""
-    copy = tmp_path / "copy"
-    shutil.copytree(PACKAGE, copy / "src" / "stickytoken", ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "website").mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "website/package_page.py"):
-        (copy / name).write_bytes((ROOT / name).read_bytes())
-    assert built(tmp_path / "wheel", "wheel", root=copy).read_bytes() == wheel.read_bytes()
 
 
 # The wheel at work, without any extra.

@@ -227,9 +227,6 @@ def test_a_pair_that_is_none_is_named_by_its_place(encoder, pair):
 
 
 def test_a_report_is_written_as_its_ending_says(small_run, tmp_path):
-    report(small_run, out=tmp_path / "a.md")
-    report(small_run, out=tmp_path / "a.json")
-    report(small_run, out=tmp_path / "a.htm")
-    report(small_run, out=tmp_path / "b.md", format="json")
-    started = {path.name: path.read_text(encoding="utf-8")[:2] for path in tmp_path.iterdir()}
-    assert started == {"a.md": "# ", "a.json": "{\n", "a.htm": "<!", "b.md": "{\n"}
+    for name, start in {"a.md": "# ", "a.json": "{\n", "a.htm": "<!"}.items():
+        report(small_run, out=tmp_path / name)
+        assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
