@@ -18,7 +18,7 @@ from stickytoken.methods.profile import plan
 from stickytoken.methods.profile.anchors import ProfileSettings, representative_carriers
 from stickytoken.methods.profile.estimates import Lifts, TokenEstimates, estimate
 from stickytoken.methods.profile.verdict import NEGLIGIBLE_SHARE, find_lifts
-from stickytoken.methods.statistics import Pull, anchorage, predicted_lifts
+from stickytoken.methods.statistics import Pull, predicted_lifts
 
 Vector = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Vector]
@@ -199,14 +199,14 @@ def pulled_vocabulary(size: int, sticky: float, seed: int) -> Simulated:
     pull[:, 0] = ALONG * generator.normal(size=size)
     pull[is_sticky, 0] += generator.uniform(0.3, 0.6, int(is_sticky.sum()))
     tokens = Pull(generator.uniform(0.1, 0.5, size), pull)
-    effects = predicted_lifts(tokens, anchorage(anchors.against(everything, u)))
+    effects = predicted_lifts(tokens, anchors.against(everything, u))
 
     def response(row: int, panel: CarrierPanel) -> tuple[Vector, Vector]:
         """Lifts of one token, in all and by group, from vectors with copies and errors of their own."""
         noise = NOISE * generator.normal(size=panel.vectors.shape) / np.sqrt(DIMENSION)
         after = (1 - tokens.contraction[row]) * panel.vectors + tokens.pull[row] + noise
-        found = panel.response(after[None].astype(np.float32))
-        return found.lifts[0], found.groups[0]
+        lifts, groups, _ = panel.response(after[None].astype(np.float32))
+        return lifts[0], groups[0]
 
     late = late_tokens(generator, size)
     pilot = np.stack([response(int(row), panel)[1] for row in late])

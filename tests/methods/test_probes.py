@@ -1,4 +1,4 @@
-"""Which probes a token gets: the grid, and the paths of random placement."""
+"""Paths of random placement: drawn by a key, or replayed from the published stream."""
 
 import random
 from collections import Counter
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stickytoken.errors import InputError
-from stickytoken.insertion import Placement, Token, TokenizedText
-from stickytoken.methods.probes import KeyedPaths, ProbeGrid, WalkedPaths, walk_vocabulary
+from stickytoken.insertion import Token
+from stickytoken.methods.probes import KeyedPaths
+from stickytoken.methods.std.plan import walk_vocabulary
 
 TEXTS = ["tip", " tip", "to do", " a b c", "x\ty", "[CLS]", "\N{BLACK STAR}"]
 VOCABULARY = [Token(token_id, TEXTS[token_id % len(TEXTS)]) for token_id in range(3, 90, 2)]
@@ -94,9 +94,9 @@ def slow_walk(seed, vocabulary, words, counts):
 @pytest.mark.parametrize("seed", [42, 7])
 def test_walked_paths_equal_a_slow_replay_of_the_published_stream(seed):
     walked = walk_vocabulary(seed, VOCABULARY, VOCABULARY, WORDS, COUNTS)
-    assert dict(walked.paths) == slow_walk(seed, VOCABULARY, WORDS, COUNTS)
+    assert walked == slow_walk(seed, VOCABULARY, WORDS, COUNTS)
     published = walk_vocabulary(42, [Token(5, "x")], [Token(5, "x")], [9], 3)
-    assert published.paths == {5: ((1, 0, 11),)}  # the first draws of random.Random(42), written down
+    assert published == {5: ((1, 0, 11),)}  # the first draws of random.Random(42), written down
 
 
 @settings(max_examples=60)
@@ -105,31 +105,4 @@ def test_walked_paths_do_not_depend_on_which_tokens_are_wanted(places):
     wanted = [VOCABULARY[place] for place in places]
     every = walk_vocabulary(42, VOCABULARY, VOCABULARY, WORDS, COUNTS)
     some = walk_vocabulary(42, VOCABULARY, list(reversed(wanted)), WORDS, COUNTS)
-    assert some.paths == {token.id: every.paths[token.id] for token in wanted}
-
-
-def test_walked_paths_refuse_a_token_that_was_not_walked():
-    with pytest.raises(InputError, match=r"token 4 \('nope'\) is not in the vocabulary"):
-        walk_vocabulary(42, VOCABULARY, VOCABULARY, WORDS, COUNTS).of(Token(4, "nope"))
-
-
-# The grid.
-
-PLACEMENTS = (Placement.PREFIX, Placement.SUFFIX, Placement.RANDOM)
-
-
-def test_probes_come_counts_fastest_and_carriers_slowest():
-    paths = WalkedPaths({9: ((0, 0), (1, 2))})
-    text = ProbeGrid(("a b", "c d"), PLACEMENTS, 2, paths)
-    first, second = TokenizedText((1,), ((2, 3), (4,))), TokenizedText((1,), ((5,), (6,)))
-    ids = ProbeGrid((first, second), PLACEMENTS, 2, paths)
-    assert text.shape == ids.shape == (2, 3, 2)
-    assert text.probes(Token(9, " x")) == [
-        *(" xa b", " x xa b", "a b x", "a b x x", " x a b", " x x a b"),
-        *(" xc d", " x xc d", "c d x", "c d x x", "c  x d", "c x  x d"),
-    ]
-    assert ids.probes(Token(9, " x")) == [
-        *((1, 9, 2, 3, 4), (1, 9, 9, 2, 3, 4), (1, 2, 3, 4, 9), (1, 2, 3, 4, 9, 9)),
-        *((1, 9, 2, 3, 4), (1, 9, 9, 2, 3, 4), (1, 9, 5, 6), (1, 9, 9, 5, 6)),
-        *((1, 5, 6, 9), (1, 5, 6, 9, 9), (1, 5, 9, 6), (1, 5, 9, 9, 6)),
-    ]
+    assert some == {token.id: every[token.id] for token in wanted}

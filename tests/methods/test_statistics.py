@@ -10,7 +10,6 @@ from stickytoken.errors import InputError
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.statistics import (
     Pull,
-    anchorage,
     centre_probes,
     combined,
     fit_pull,
@@ -189,7 +188,7 @@ def test_the_fit_is_that_of_least_squares_over_carriers_and_dimensions(seed, car
     assert pull == pytest.approx(constants, abs=1e-5)
 
 
-# anchorage, predicted_lifts
+# predicted_lifts
 
 GROUPS = np.array([0, 0, 1, 2, 2, 2, 1, 0])
 WEIGHTS = np.array([0.3, 0.7, 0.0])  # a group of weight 0 is measured beside the lift
@@ -209,13 +208,13 @@ def test_where_the_model_holds_the_predicted_lift_is_the_mean_change_over_the_pa
     generator = np.random.default_rng([seed, 1])
     carriers = panel_of(generator, level=level)
     tokens = Pull(generator.uniform(-0.2, 1, 9), generator.normal(size=(9, DIMENSION)))
-    predicted = predicted_lifts(tokens, anchorage(carriers))
+    predicted = predicted_lifts(tokens, carriers)
     if not (counting := carriers.pair_weights.sum(axis=1) > 0).any():
         assert predicted.tolist() == [0] * 9
         return
     for row in range(9):
         after = (1 - tokens.contraction[row]) * carriers.vectors + tokens.pull[row]
-        lifts = carriers.response(after[None].astype(np.float32)).lifts[0]
+        lifts = carriers.response(after[None].astype(np.float32))[0][0]
         assert predicted[row] == pytest.approx(lifts[counting].mean(), abs=1e-5)
 
 

@@ -8,7 +8,7 @@ import polars as pl
 from stickytoken.encoders.views import mean_similarity
 from stickytoken.insertion import Insertion
 from stickytoken.inspection import inspector_of
-from stickytoken.methods.base import Method, Outcome, PlanRecord, ResultRecord
+from stickytoken.methods.base import Method, PlanRecord, ResultRecord
 from stickytoken.methods.entry import SEED, Column, MethodEntry, Option, insertion_option
 
 
@@ -45,7 +45,7 @@ class NormMethod(Method[NormSettings, PlanRecord, ResultRecord]):
         found = found.with_columns(pl.col("lift").cast(pl.Float64))
         tokens = found.join(vocabulary, on="token_id", how="left").select(self.columns).sort("token_id")
         sticky = int((verdict == "sticky").sum())
-        return Outcome(tokens, ResultRecord(sticky=sticky, sequences=0, seconds=0.0))
+        return tokens, ResultRecord(sticky=sticky, sequences=0, seconds=0.0)
 
     def headline(self, run):
         return f"{run.model_name}: the rows of {run.result.sticky} tokens have an unusual norm."

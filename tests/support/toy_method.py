@@ -14,7 +14,7 @@ import polars as pl
 from stickytoken.encoders.views import mean_similarity
 from stickytoken.insertion import Insertion, Placement, copies_as_ids, copies_as_text
 from stickytoken.measurement.engine import Shard, compute_shard
-from stickytoken.methods.base import Method, Outcome, PlanRecord, ResultRecord, evidence_panel
+from stickytoken.methods.base import Method, PlanRecord, ResultRecord, evidence_stage
 from stickytoken.methods.entry import (
     SEED,
     Column,
@@ -124,15 +124,12 @@ class ToyMethod(Method[ToySettings, ToyPlan, ToyResult]):
             .select(self.columns)
             .sort("token_id")
         )
-        return Outcome(
-            tokens,
-            ToyResult(
-                sticky=int((tokens["verdict"] == "sticky").sum()),
-                sequences=run.cost.sequences,
-                seconds=round(run.cost.seconds, 1),
-                measured=len(tokens),
-                typical=float(np.median(lifts)),
-            ),
+        return tokens, ToyResult(
+            sticky=int((tokens["verdict"] == "sticky").sum()),
+            sequences=run.cost.sequences,
+            seconds=round(run.cost.seconds, 1),
+            measured=len(tokens),
+            typical=float(np.median(lifts)),
         )
 
     def probe(self, job, progress):
@@ -143,10 +140,10 @@ class ToyMethod(Method[ToySettings, ToyPlan, ToyResult]):
             for token, row in zip(job.tokens, rows, strict=True)
         ]
 
-    def evidence_panel(self, job, plan):
+    def evidence_stage(self, job, plan):
         vectors = unit_vectors(job.encoder.encode(plan.anchors))
         anchors = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
-        return evidence_panel(job, plan.carriers, plan.anchors, anchors, plan.mean_similarity)
+        return evidence_stage(job, plan.carriers, plan.anchors, anchors, plan.mean_similarity)
 
     def texts(self, plan):
         return PlanTexts(plan.carriers, plan.anchors, by_topic=False)

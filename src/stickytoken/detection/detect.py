@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from stickytoken.data import Sentences
 from stickytoken.data.corpora import PairSource, SentenceSource, choose_corpus, corpus_fingerprint, readable
 from stickytoken.detection import run_folder
 from stickytoken.detection.run import Run, look_at_model, open_run, record_model
@@ -14,7 +15,7 @@ from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.detection.selection import TokenSource, choose_tokens, token_ids
 from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
 from stickytoken.encoders.loading.resolution import EncoderSpec
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.views import whole_vectors
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
@@ -42,7 +43,6 @@ def identity_parts(
     *,
     chosen_by_whole: bool = False,
 ) -> dict[str, Any]:
-    """Collect everything that can change the numbers of a run, as JSON values."""
     more = {"chosen_by": "whole vectors"} if chosen_by_whole else {}
     return identity_of(
         IDENTITY_VERSION,
@@ -110,9 +110,14 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     """
     chosen_method = choose_method(method, settings, pairs is not None)
     settings = settings or base.adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
-    if seed is not None:
-        settings = replace(settings, seed=seed)
-    settings = _with_views(settings, chosen_method.entry.name, dimensions, layers)
+    asked = {"dimensions": dimensions, "layers": layers}
+    given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
+    if lacking := [name for name in given if not hasattr(settings, name)]:
+        raise InputError(
+            f"the method {chosen_method.entry.name} has no {lacking[0]}: it measures the model as it is, so "
+            "leave them out or use the method profile"
+        )
+    settings = replace(settings, **given, **({} if seed is None else {"seed": seed}))
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     out = None if out is None else file_path("out", out)
@@ -130,9 +135,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     restricted = tokens is not None or sample is not None
     job = Job(encoder, settings, corpus, vocabulary, chosen, restricted, tokens is None)
     record = _record(job, chosen_method, model_identity)
-    if out is None:
-        out = default_folder(encoder.name, record.method, record.identity)
-    folder = RunFolder(out)
+    folder = RunFolder(out or default_folder(encoder.name, record.method, record.identity))
     with resumed(folder, run_folder.RUN, record) as held:
         if not held.finished:
             with chosen_engine(engine, encoder) as opened:
@@ -144,41 +147,45 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 folder.write_record(PLAN_FILE, plan)
                 folder.write_table(VOCABULARY_FILE, entries)
                 runner = FolderRunner(opened, folder, progress, shard_probes)
-                outcome = chosen_method.compute(job, plan, entries, runner)
-                folder.write_table(TOKENS_FILE, outcome.tokens)
-                held.finish(held.record.model_copy(update={"result": outcome.result}))
+                table, result = chosen_method.compute(job, plan, entries, runner)
+                folder.write_table(TOKENS_FILE, table)
+                held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):
-            panel = chosen_method.evidence_panel(job, run.plan)
-            if panel is not None:
+            stage = chosen_method.evidence_stage(job, run.plan)
+            if stage is not None:
                 ranked_by = chosen_method.ranked_by.key
-                found = run_folder.measured_evidence(job, panel, run.tokens, ranked_by, progress=progress)
+                found = run_folder.measured_evidence(job, stage, run.tokens, ranked_by, progress=progress)
                 folder.write_table(run_folder.EVIDENCE_FILE, found.tokens)
                 folder.write_record(run_folder.EVIDENCE_RECORD_FILE, found.record)
     record_model(run.path, run.record, files)
     return run
 
 
-def _with_views(
-    settings: MethodSettings, method: str, dimensions: Numbers, layers: Numbers
-) -> MethodSettings:
-    asked = {"dimensions": dimensions, "layers": layers}
-    given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
-    known = {each.name for each in fields(settings)}
-    if lacking := [name for name in given if name not in known]:
-        raise InputError(
-            f"the method {method} has no {lacking[0]}: it measures the model as it is, so leave them out or "
-            "use the method profile"
-        )
-    return replace(settings, **given) if given else settings
-
-
 def _record(job: Job[MethodSettings], method: base.AnyMethod, model: EncoderIdentity) -> RunRecord:
-    encoder, name = job.encoder, method.entry.name
-    fingerprint = corpus_fingerprint(job.corpus, method.uses_topics)
+    encoder, corpus, name = job.encoder, job.corpus, method.entry.name
+    fingerprint = corpus_fingerprint(corpus, method.uses_topics)
     tokens = job.tokens if job.restricted else None
     by_whole = method.uses_whole_vectors and whole_vectors(encoder) is not encoder
     parts = identity_parts(model, name, job.settings, fingerprint, tokens, chosen_by_whole=by_whole)
+    loading = endpoint = None
+    spec: EncoderSpec | None = getattr(encoder, "spec", None)
+    if spec is not None:  # or nobody but its maker can load the encoder again
+        if spec.endpoint is not None:
+            endpoint = run_folder.EndpointRecord(
+                tokenizer=spec.vocabulary,
+                candidates=spec.candidates,
+                max_length=spec.max_length,
+                dimensions=spec.endpoint.dimensions,
+                key_variable=spec.endpoint.key_variable,
+            )
+        loading = run_folder.LoadingRecord(
+            dtype=spec.dtype,
+            revision=spec.revision,
+            layer_choice=spec.layer_choice,
+            endpoint=endpoint,
+            **{name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"},
+        )
     return RunRecord(
         identity=digest(parts),
         identity_parts=parts,
@@ -189,38 +196,19 @@ def _record(job: Job[MethodSettings], method: base.AnyMethod, model: EncoderIden
             available=len(job.vocabulary.available),
             device=encoder.device,
             parameters=getattr(encoder, "parameters", None),
-            loading=_loading(encoder),
+            loading=loading,
         ),
-        corpus=run_folder.corpus_record(job.corpus),
+        corpus=run_folder.CorpusRecord(
+            source=corpus.source,
+            sentences=len(corpus) if isinstance(corpus, Sentences) else None,
+            unknown=corpus.unknown,
+            **{name: getattr(corpus, name, 0) for name in ("blank", "duplicates", "too_long")},
+        ),
         tokens=len(job.tokens),
         settings=asdict(job.settings),
         versions=package_versions(),
         hardware=hardware(encoder.device),
         started=now(),
-    )
-
-
-def _loading(encoder: Encoder) -> run_folder.LoadingRecord | None:
-    """How the encoder was loaded; None where nobody but its maker can load it again."""
-    spec: EncoderSpec | None = getattr(encoder, "spec", None)
-    if spec is None:
-        return None
-    prompting = {name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"}
-    endpoint = None
-    if spec.endpoint is not None:
-        endpoint = run_folder.EndpointRecord(
-            tokenizer=spec.vocabulary,
-            candidates=spec.candidates,
-            max_length=spec.max_length,
-            dimensions=spec.endpoint.dimensions,
-            key_variable=spec.endpoint.key_variable,
-        )
-    return run_folder.LoadingRecord(
-        dtype=spec.dtype,
-        revision=spec.revision,
-        layer_choice=spec.layer_choice,
-        endpoint=endpoint,
-        **prompting,
     )
 
 

@@ -91,7 +91,6 @@ class Run:
         return f"<Run: {self.record.model.name}, {self.record.method}, {found}, in {self.path}>"
 
     def _repr_html_(self) -> str:
-        """Show the run in a notebook: a summary and a table of the first sticky tokens."""
         titles = {"token_id": "id", "token": "token", "category": "category"}
         listed = self.listed(self.sticky)
         titles |= {column.key: column.title for column in listed} | {"verdict": "verdict"}
@@ -318,15 +317,12 @@ class ModelFilesRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The files of a model as they were at one moment."""
-
     folder: Path
     states: Mapping[str, tuple[int, ...]]  # size, times and place on the disk of every file, by relative path
     looked_at: int  # the moment, in nanoseconds
 
     @property
     def settled(self) -> bool:
-        """Whether a later change of a file would be seen in its times."""
         return all(max(state[1:3]) < self.looked_at - _SETTLED for state in self.states.values())
 
     def fingerprint(self) -> str | None:
@@ -340,7 +336,7 @@ class ModelFiles:
 
 
 def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
-    """Inspect the files of a model; None if they are not on this machine, or not all in its folder."""
+    """Look at a model's files; None if they are not on this machine, or not all in its folder."""
     if names_endpoint(name):
         return None
     source = resolve_model(name, revision)
@@ -353,41 +349,33 @@ def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
 
 
 def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> None:
-    """Record which files the model of a run was loaded from.
-
-    Nothing is written if the files may have changed since they were looked at, or the folder cannot be
-    written: the record only saves time.
-    """
-    if files is None or not files.settled:
+    """Record which files the model of a run was loaded from, if that is certain; it only saves time."""
+    if files is None or not files.settled or (fingerprint := files.fingerprint()) is None:
         return
-    encoder, fingerprint = record.identity_parts.get("encoder"), files.fingerprint()
-    if fingerprint is None or not isinstance(encoder, dict):
-        return
-    expected = _expected(encoder, fingerprint)
-    if _read(path) != expected:
+    own = _model_files(record, fingerprint)
+    if own is not None and not is_model_of(path, record, fingerprint):
         with suppress(RunError):
-            RunFolder(path).write_record(_FILE, expected)
+            RunFolder(path).write_record(_FILE, own)
 
 
 def is_model_of(path: Path, record: RunRecord, fingerprint: str) -> bool:
     """Whether files with this fingerprint are proven to give the model of a run."""
+    own = _model_files(record, fingerprint)
+    with suppress(RunError):  # a damaged record is replaced
+        return own is not None and RunFolder(path).read_record(_FILE, ModelFilesRecord) == own
+    return False
+
+
+def _model_files(record: RunRecord, fingerprint: str) -> ModelFilesRecord | None:
     encoder = record.identity_parts.get("encoder")
-    return isinstance(encoder, dict) and _read(path) == _expected(encoder, fingerprint)
-
-
-def _expected(encoder: dict[str, Any], fingerprint: str) -> ModelFilesRecord:
+    if not isinstance(encoder, dict):
+        return None
     versions = {name: version for name, version in package_versions().items() if name in _READERS}
     return ModelFilesRecord(schema_version=_VERSION, files=fingerprint, versions=versions, encoder=encoder)
 
 
-def _read(path: Path) -> ModelFilesRecord | None:
-    with suppress(RunError):  # a damaged record is replaced
-        return RunFolder(path).read_record(_FILE, ModelFilesRecord)
-    return None
-
-
 def _states(folder: Path) -> dict[str, tuple[int, ...]] | None:
-    """Return the state of every file below a folder; None if something cannot be looked at."""
+    """Return the state of every file; None if something cannot be looked at."""
     found: dict[str, tuple[int, ...]] = {}
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append, followlinks=False):
@@ -441,7 +429,6 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
 
 
 def recorded_loading(run: RunRecord) -> LoadingRecord:
-    """Return how the run's model was loaded; of a model object, its prompt and precision are known."""
     if run.model.loading is not None:
         return run.model.loading
     known = run.identity_parts.get("encoder", {})
@@ -449,7 +436,6 @@ def recorded_loading(run: RunRecord) -> LoadingRecord:
 
 
 def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encoder:
-    """Load the model that the caller passed, or else the model of the run, as the run loaded it."""
     if model is None and run is None:
         raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
     if run is None:
@@ -586,11 +572,9 @@ class NextStep(NamedTuple):
 
 
 def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
-    """Return what a user of the model can do about what the run found.
+    """Return what a user of the model can do about what the run found; ``repaired`` dates a verified repair.
 
-    A verified repair, of which the date is given, is used instead of written again.
-    Rows of a vocabulary can be repaired only where sentence-transformers loads the model by itself; behind
-    an endpoint or a prompt, documents are what can be cleaned.
+    Behind an endpoint or a prompt, documents are what can be cleaned.
     """
     folder = quote(str(run.path))
     judge = f"stickytoken judge {folder} --sentences DOCUMENTS"

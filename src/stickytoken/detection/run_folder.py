@@ -14,8 +14,6 @@ import numpy as np
 import polars as pl
 from pydantic import ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator
 
-from stickytoken.data import Sentences
-from stickytoken.data.corpora import PairCorpus
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume, store
@@ -23,8 +21,9 @@ from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import MeasurementRecord, Record
 from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, ResultFolder
 from stickytoken.methods import base
-from stickytoken.methods.base import EvidencePanel, MethodSettings, ResultRecord, StoredSettings
+from stickytoken.methods.base import MethodSettings, ResultRecord, StoredSettings
 from stickytoken.methods.entry import Moved, Verdict
+from stickytoken.methods.probes import EvidenceStage
 from stickytoken.methods.registry import entries, method_named
 
 # Files that a run may lack (evidence, report) need no new version.
@@ -92,19 +91,6 @@ class CorpusRecord(Record):
     too_long: int = Field(default=0, description="sentences left out for their length")
     unknown: float | None = Field(
         default=None, description="share of characters that the tokenizer does not know"
-    )
-
-
-def corpus_record(corpus: Sentences | PairCorpus) -> CorpusRecord:
-    if isinstance(corpus, PairCorpus):
-        return CorpusRecord(source=corpus.source, sentences=None, unknown=corpus.unknown)
-    return CorpusRecord(
-        source=corpus.source,
-        sentences=len(corpus),
-        blank=corpus.blank,
-        duplicates=corpus.duplicates,
-        too_long=corpus.too_long,
-        unknown=corpus.unknown,
     )
 
 
@@ -195,7 +181,6 @@ class RunFolder(ResultFolder):
     def read_table(
         self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
     ) -> pl.DataFrame:
-        """Read a Parquet file of the run; what nobody could have measured is refused, whoever wrote it."""
         table = super().read_table(name, columns, filled)
         if name in (TOKENS_FILE, VOCABULARY_FILE) and (wrong := _unsound(table)) is not None:
             raise RunError(f"{self.path / name} {wrong}: delete it and run the same command again")
@@ -207,7 +192,6 @@ class RunFolder(ResultFolder):
 
 
 def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
-    """Refuse a folder that a run cannot go to, before a model is loaded."""
     folder = RunFolder(path)
     if folder.holds_other_files():
         what = "is a file" if path.is_file() else "contains files but no run"
@@ -249,7 +233,6 @@ FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
 
 
 def is_flagged() -> pl.Expr:
-    """Select the sticky and topical rows of `tokens.parquet`; a token without a verdict is neither."""
     return pl.col("verdict").is_in(FLAGGED).fill_null(value=False)
 
 
@@ -304,17 +287,21 @@ class RunEvidence(NamedTuple):
 
 def measured_evidence(
     job: base.Job[MethodSettings],
-    panel: EvidencePanel,
+    stage: EvidenceStage,
     tokens: pl.DataFrame,
     ranked_by: str,
     named: Sequence[int] | None = None,
     with_ordinary: bool = True,
     progress: ProgressCallback = ignore_progress,
 ) -> RunEvidence:
-    """Compute the evidence of a run's worst tokens, or of the named ones, followed by ordinary ones."""
     started = time.perf_counter()
-    stage, available = panel.stage, job.vocabulary.available
-    worst = _worst(tokens, ranked_by)
+    available = job.vocabulary.available
+    # The sticky tokens, worst first; if they are few, also those that come next.
+    ranked = tokens.filter(pl.col(ranked_by).is_not_null()).sort(
+        pl.col("verdict") == "sticky", ranked_by, "token_id", descending=[True, True, False], nulls_last=True
+    )
+    sticky = int((ranked["verdict"] == "sticky").sum())
+    worst = ranked["token_id"].head(min(_MOST_SHOWN, max(sticky, _LEAST_SHOWN))).to_list()
     shown = worst if named is None else named
     ordinary: list[int] = []
     if with_ordinary:  # a few random tokens that are not flagged, as a control
@@ -339,12 +326,12 @@ def measured_evidence(
         for kind in ("typical", "largest"):
             if row[kind]:
                 carrier, anchor, before, after = row[kind]
-                texts = panel.carriers[int(carrier)], panel.sentences[int(anchor)]
+                texts = stage.texts[int(carrier)], stage.sentences[int(anchor)]
                 names = (f"{kind}_{part}" for part in _PARTS)
                 evidence |= zip(names, (*texts, before, after), strict=True)
         rows.append(evidence)
     record = EvidenceRecord(
-        carriers=panel.carriers,
+        carriers=list(stage.texts),
         anchors=len(stage.panel.panel.vectors),
         pair_copies=stage.pair_copies,
         sequences=len(measured) * stage.probes_per_token,
@@ -353,21 +340,11 @@ def measured_evidence(
     return RunEvidence(record, pl.DataFrame(rows, schema=_EVIDENCE_SCHEMA))
 
 
-def _worst(tokens: pl.DataFrame, ranked_by: str) -> list[int]:
-    """Choose the sticky tokens, worst first; if they are few, also those that come next."""
-    ranked = tokens.filter(pl.col(ranked_by).is_not_null()).sort(
-        pl.col("verdict") == "sticky", ranked_by, "token_id", descending=[True, True, False], nulls_last=True
-    )
-    sticky = int((ranked["verdict"] == "sticky").sum())
-    return ranked["token_id"].head(min(_MOST_SHOWN, max(sticky, _LEAST_SHOWN))).to_list()
-
-
 def has_evidence(folder: RunFolder) -> bool:
     return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE))
 
 
 def read_evidence(folder: RunFolder) -> RunEvidence | None:
-    """Read the evidence of a run; None if it is missing or incomplete."""
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None

@@ -20,7 +20,8 @@ from stickytoken.detection.run_folder import RunEvidence, measured_evidence
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
-from stickytoken.methods.base import EvidencePanel, Job, MethodSettings
+from stickytoken.methods.base import Job, MethodSettings
+from stickytoken.methods.probes import EvidenceStage
 from stickytoken.validation import file_path, list_of, shown, whole_number
 from stickytoken.vocabulary import Vocabulary
 
@@ -32,7 +33,6 @@ _BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
 def choose_tokens(
     vocabulary: Vocabulary, ids: Sequence[int] | None, sample: int | None, seed: int
 ) -> list[Token]:
-    """Choose the available tokens that a run examines, in ascending order of id."""
     tokens = vocabulary.available if ids is None else available_tokens(vocabulary, ids)
     available = {token.id: token for token in sorted(tokens, key=lambda token: token.id)}
     if not available:
@@ -55,7 +55,6 @@ def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
 
 
 def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
-    """Return tokens by id, in the order given and without repetitions."""
     available = {token.id: token for token in vocabulary.available}
     for token_id in ids:
         if token_id not in available:
@@ -66,7 +65,6 @@ def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
 
 
 def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
-    """Return the ids of the tokens that a user names, in the order given."""
     if isinstance(tokens, PathLike):
         return token_ids_from_file(vocabulary, file_path("tokens", tokens))
     single = isinstance(tokens, (str, Integral)) and not isinstance(tokens, bool)
@@ -82,11 +80,7 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
 
 
 def find_token(vocabulary: Vocabulary, text: str) -> int:
-    """Find the vocabulary entry that a user calls ``text``.
-
-    The vocabulary string is tried first, then the decoded text, then the decoded text without
-    surrounding white space.
-    """
+    """Find an entry by its vocabulary string, or else its decoded text, or this without outer white space."""
     for names in (vocabulary.tokens, vocabulary.decoded, tuple(name.strip() for name in vocabulary.decoded)):
         found = [
             (token_id, category)
@@ -104,7 +98,7 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
 
 
 def find_named(vocabulary: Vocabulary, name: str) -> int:
-    """Find the vocabulary entry that a user names by ``#`` and its id, or as in `find_token`."""
+    """Find an entry by ``#`` and its id, or as in `find_token`."""
     if (by_id := _BY_ID.fullmatch(name)) is not None:
         return int(by_id.group(1))
     try:
@@ -125,7 +119,16 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     else:
         frame = read_table(path)
         if "token_id" in frame.columns:
-            ids = _whole_numbers(frame["token_id"], path)
+            values = frame["token_id"]
+            if not values.dtype.is_numeric() and values.dtype != pl.String:
+                raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
+            whole = values.cast(pl.Int64, strict=False)
+            if values.dtype.is_float():
+                whole = whole.set(values != whole, None)
+            if (missing := whole.is_null()).any():
+                row = missing.to_list().index(True) + 1
+                raise InputError(f"{path}: the token_id of row {row} is not a whole number")
+            ids: list[int] = whole.to_list()
             given = frame["token"].to_list() if "token" in frame.columns else [None] * len(ids)
             places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
             for row, (token_id, token) in enumerate(zip(ids, given, strict=True), start=1):
@@ -156,42 +159,26 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     ]
 
 
-def _whole_numbers(values: pl.Series, path: Path) -> list[int]:
-    if not values.dtype.is_numeric() and values.dtype != pl.String:
-        raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
-    ids = values.cast(pl.Int64, strict=False)
-    if values.dtype.is_float():
-        ids = ids.set(values != ids, None)
-    if (missing := ids.is_null()).any():
-        raise InputError(
-            f"{path}: the token_id of row {missing.to_list().index(True) + 1} is not a whole number"
-        )
-    return ids.to_list()
-
-
 @dataclass(frozen=True)
 class Reopened:
-    """A finished run with its model, ready to measure further tokens."""
-
     run: Run
     job: Job[MethodSettings]  # its corpus is empty, because the plan holds all texts
-    panel: EvidencePanel  # carriers and anchors, encoded once
+    stage: EvidenceStage  # carriers and anchors, encoded once
 
 
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
-    """Encode the carriers and anchors of a run's plan."""
     require_same_model(run, encoder)
     job = Job(
         encoder, restored_settings(run), Sentences((), "the plan of the run"), vocabulary, [], True, False
     )
-    panel = run.method.evidence_panel(job, run.plan)
-    if panel is None:
+    stage = run.method.evidence_stage(job, run.plan)
+    if stage is None:
         raise InputError(f"the method {run.record.method} puts no tokens into texts, so it has none to show")
-    return Reopened(run, job, panel)
+    return Reopened(run, job, stage)
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> RunEvidence:
     run, job = opened.run, opened.job
     named = [token.id for token in available_tokens(job.vocabulary, token_ids)]
     ranked_by = run.method.ranked_by.key
-    return measured_evidence(job, opened.panel, run.tokens, ranked_by, named, with_ordinary)
+    return measured_evidence(job, opened.stage, run.tokens, ranked_by, named, with_ordinary)

@@ -29,9 +29,9 @@ _TURNS = 4
 class Stage(Protocol):
     """One pass over tokens. Pure and self-contained.
 
-    A stage may also have ``carrier_texts``, the text without copies of each probe: its rows then say, as
-    ``seen``, how many copies the tokenizer sees. And it may measure many tokens at once by ``measure_all``,
-    from `whole_vectors` of its ``layers`` where it names any.
+    With ``carrier_texts``, the text without copies of each probe, its rows say, as ``seen``, how many copies
+    the tokenizer sees. With ``measure_all`` it measures many tokens at once, from `whole_vectors` of its
+    ``layers`` where it names any.
     """
 
     @property
@@ -50,8 +50,6 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A slice of a stage, computed and committed as a unit."""
-
     index: int  # place in the stage
     tokens: tuple[Token, ...]
 
@@ -72,8 +70,6 @@ def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step of a run."""
-
     stage: str
     done: int  # units, including those of earlier sessions
     total: int
@@ -134,7 +130,6 @@ class LocalEngine:
         return self._encoder.identity
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Yield the shards in order; the next one is prepared while the model computes."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as ahead:
             upcoming = [ahead.submit(work.prepare, shard, self._encoder) for shard in shards[:1]]
             for place, shard in enumerate(shards):
@@ -146,9 +141,9 @@ class LocalEngine:
                 yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
 
 
-# Tokens; their probes, as content ids, or as texts if the encoder reads only texts; and the copies that the
-# tokenizer sees in each probe, if the stage asks.
-_Prepared: TypeAlias = tuple[Sequence[Token], Sequence[Probe], Sequence[int]]
+# Tokens; their probes, as content ids, or as texts if the encoder reads only texts; and for each token the
+# copies that the tokenizer sees in its probes, if the stage asks.
+_Prepared: TypeAlias = tuple[Sequence[Token], Sequence[Probe], Sequence[list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +161,8 @@ class TokenWork:
             ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
             carriers = encoder.content_ids(texts)
             seen = [
-                max(0, next(ids).count(token.id) - carrier.count(token.id))
+                [max(0, next(ids).count(token.id) - carrier.count(token.id)) for carrier in carriers]
                 for token in shard.tokens
-                for carrier in carriers
             ]
         return shard.tokens, tokenized_probes(encoder, probes), seen
 
@@ -186,10 +180,8 @@ class TokenWork:
         rows: list[dict[str, Any]] = [
             {"token_id": token.id, **numbers} for token, numbers in zip(tokens, found, strict=True)
         ]
-        if seen:
-            each = len(seen) // len(tokens)
-            for place, row in enumerate(rows):
-                row["seen"] = seen[place * each : (place + 1) * each]
+        for row, counts in zip(rows, seen, strict=False):
+            row["seen"] = counts
         return rows, len(probes)
 
 
@@ -200,16 +192,14 @@ def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[di
 
 def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Probe]:
     texts = [probe for probe in probes if isinstance(probe, str)]
-    if texts and len(texts) == len(probes) and reads_ids(encoder):
-        return [tuple(ids) for ids in encoder.content_ids(texts)]
-    return probes
+    return list(map(tuple, encoder.content_ids(texts))) if texts and reads_ids(encoder) else probes
 
 
 def encode_probes(
     encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
 ) -> NDArray[np.float32]:
     texts = [probe for probe in probes if isinstance(probe, str)]
-    if texts and len(texts) == len(probes) and precision is None:
+    if texts and precision is None:
         return encoder.encode(texts)
     ids = [probe for probe in probes if not isinstance(probe, str)]
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)

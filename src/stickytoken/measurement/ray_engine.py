@@ -141,8 +141,6 @@ class WorkerReport:
     pid: int
     version: str  # of this package
     identity: EncoderIdentity  # of the model that it loaded
-    threads: int
-    device: str
 
 
 class ShardWorker:
@@ -161,8 +159,7 @@ class ShardWorker:
             identity = self._encoder.identity
         except StickyTokenError as error:
             raise RunError(f"the worker on {host} cannot load the model: {error}") from error
-        threads, device = torch.get_num_threads(), self._encoder.device
-        return WorkerReport(host, os.getpid(), __version__, identity, threads, device)
+        return WorkerReport(host, os.getpid(), __version__, identity)
 
     def compute(self, key: int, work: Sequence[Any], shard: Any) -> ComputedShard[Any]:
         if self._work is None or self._work[0] != key:
@@ -227,7 +224,6 @@ class RayEngine:
         self._workers = [self._started() for _ in range(share.workers)]
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Yield shards in the order in which workers finish them."""
         key, reference = next(self._keys), [self._ray.put(work)]
         queue, attempts = deque(shards), Counter[int]()
         try:
@@ -240,7 +236,8 @@ class RayEngine:
                 try:
                     found = self._ray.get(done)
                 except self._ray.exceptions.RayTaskError as error:
-                    raise _as_raised(error) from None
+                    # With Ray's traceback only if it is a bug.
+                    raise error.cause if isinstance(error.cause, StickyTokenError) else error from None
                 except self._ray.exceptions.RayError as error:
                     queue.extendleft(reversed(self._replace(worker, work.name, attempts, error)))
                     continue
@@ -258,16 +255,9 @@ class RayEngine:
 
     def wait_until_ready(self) -> None:
         """Wait until all workers have loaded the model; `compute` starts with the first one."""
-        for worker in self._workers:
-            if not worker.ready:
-                try:
-                    self._admit(worker, self._ray.get(worker.loading))
-                except self._ray.exceptions.RayTaskError as error:
-                    raise _as_raised(error) from None
-                except self._ray.exceptions.RayError as error:
-                    raise RunError(
-                        f"a Ray worker died while it loaded the model ({_last_line(error)})"
-                    ) from error
+        while not all(worker.ready for worker in self._workers):
+            worker, done = self._wait()
+            self._admit(worker, self._ray.get(done))
 
     def close(self) -> None:
         for worker in self._workers:
@@ -299,7 +289,6 @@ class RayEngine:
         return waited[done[0]], done[0]
 
     def _admit(self, worker: _Worker, report: WorkerReport) -> None:
-        """Accept a worker if it computes the same numbers as the coordinator."""
         if report.version != __version__:
             raise RunError(
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "
@@ -328,8 +317,9 @@ class RayEngine:
         else:
             self._failed_starts += 1
             if self._failed_starts >= _ATTEMPTS * self._share.workers:
+                said = [line.strip() for line in str(error).splitlines() if line.strip()] or [reason]
                 raise RunError(
-                    f"Ray workers die before they are ready ({_last_line(error)}): "
+                    f"Ray workers die before they are ready ({said[-1][-_SHOWN_REASON:]}): "
                     "check that stickytoken is installed there and that there is enough memory"
                 )
         _LOG.warning(
@@ -339,17 +329,6 @@ class RayEngine:
         )
         self._workers[self._workers.index(worker)] = self._started()
         return lost
-
-
-def _as_raised(error: Any) -> Exception:
-    """Return the error that the worker raised, with Ray's traceback only if it is a bug."""
-    cause = error.cause
-    return cause if isinstance(cause, StickyTokenError) else error
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][-_SHOWN_REASON:] if lines else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)

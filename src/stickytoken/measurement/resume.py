@@ -31,13 +31,11 @@ measured before keeps its own."""
 
 
 def settings_values(settings: DataclassInstance) -> dict[str, Any]:
-    unset = {
-        each.name
-        for each in fields(settings)
-        if each.metadata.get("later") and getattr(settings, each.name) == each.default
-    }
     values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    return {name: value for name, value in values.items() if name not in unset}
+    for each in fields(settings):
+        if each.metadata.get("later") and getattr(settings, each.name) == each.default:
+            del values[each.name]
+    return values
 
 
 def identity_of(
@@ -91,8 +89,6 @@ class MeasurementKind(Generic[R]):
 
 @dataclass(frozen=True)
 class Resumed(Generic[R]):
-    """A locked folder that belongs to one measurement."""
-
     folder: ResultFolder
     record: R  # found in the folder, or else the one passed to `resumed`
     finished: bool  # whether the measurement only needs to be opened
@@ -100,10 +96,9 @@ class Resumed(Generic[R]):
 
     def begin(self, record: R | None = None) -> None:
         """Claim the folder before the first shard, and after the plan: what cannot be planned claims none."""
-        own = IdentityRecord(
-            kind=self.kind.name, identity=self.record.identity, identity_parts=self.record.identity_parts
-        )
+        identity, parts = self.record.identity, self.record.identity_parts
         if not (self.folder.path / IDENTITY_FILE).is_file():
+            own = IdentityRecord(kind=self.kind.name, identity=identity, identity_parts=parts)
             self.folder.write_record(IDENTITY_FILE, own)
         if record is not None:
             self.folder.write_record(self.kind.file, record)
@@ -114,7 +109,6 @@ class Resumed(Generic[R]):
 
 @contextmanager
 def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterator[Resumed[R]]:
-    """Lock a folder and find out what remains to be done for a measurement."""
     require_vacant(folder, kind)
     with folder.locked():
         recorded = (folder.path / kind.file).is_file()

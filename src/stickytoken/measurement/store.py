@@ -33,56 +33,61 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     after a kill, the next writer that locks the folder removes it. A device or a pipe, such as /dev/stdout,
     is written to as it is, and what a link points to is replaced, not the link.
     """
-    place = Path(os.path.realpath(path))
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}.tmp")
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         mode = path.stat().st_mode
     except OSError:  # no such file; writing says what else is wrong
         mode = stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        return _write_stream(path, content)
+        if not isinstance(content, bytes):
+            whole = io.BytesIO()  # a pipe cannot seek
+            content(whole)
+            content = whole.getvalue()
+        with _writing(path), path.open("wb", buffering=0) as pipe:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[pipe.write(rest) :]
+        return
     try:
-        if place.is_symlink():
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        with temporary.open("xb") as stream:
-            if isinstance(content, bytes):
-                stream.write(content)
-            else:
-                content(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(place)
-        sync_folder(place.parent)
-    except OSError as error:
-        raise RunError(_reason(path, error)) from error
+        with _writing(path):
+            if target.is_symlink():
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            with temporary.open("xb") as stream:
+                if isinstance(content, bytes):
+                    stream.write(content)
+                else:
+                    content(stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+            sync_folder(target.parent)
     finally:
         with suppress(OSError):
             temporary.unlink()
 
 
-def _write_stream(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    if not isinstance(content, bytes):
-        whole = io.BytesIO()  # a pipe cannot seek
-        content(whole)
-        content = whole.getvalue()
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        with path.open("wb", buffering=0) as stream:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[stream.write(rest) :]
+        yield
     except OSError as error:
-        raise RunError(_reason(path, error)) from error
+        reason = f"{path} cannot be written: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = (
+                f"no space left to write {path}: free some and run the same command again; "
+                "it continues where it stopped"
+            )
+        raise RunError(reason) from error
 
 
 def make_folder(folder: Path) -> None:
-    try:
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(_reason(folder, error)) from error
 
 
 def move_folder(folder: Path, target: Path) -> None:
-    try:
+    with _writing(target):
         for path in [*folder.rglob("*"), folder]:
             if path.is_dir():
                 sync_folder(path)
@@ -91,22 +96,18 @@ def move_folder(folder: Path, target: Path) -> None:
                     os.fsync(stream.fileno())
         folder.replace(target)
         sync_folder(target.parent)
-    except OSError as error:
-        raise RunError(_reason(target, error)) from error
 
 
 def require_writable(folder: Path) -> None:
     """Refuse a folder that could not be written to, without creating it."""
-    try:
-        place = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
-        if not place.is_dir():
-            reason = "it is a file" if place == folder else f"{place} is a file"
-        elif not os.access(place, os.W_OK | os.X_OK):
-            reason = f"{place} is read-only"
+    with _writing(folder):
+        nearest = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+        if not nearest.is_dir():
+            reason = "it is a file" if nearest == folder else f"{nearest} is a file"
+        elif not os.access(nearest, os.W_OK | os.X_OK):
+            reason = f"{nearest} is read-only"
         else:
             return
-    except OSError as error:
-        raise RunError(_reason(folder, error)) from error
     raise RunError(f"{folder} cannot be written: {reason}")
 
 
@@ -118,15 +119,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _reason(path: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"no space left to write {path}: free some and run the same command again; "
-            "it continues where it stopped"
-        )
-    return f"{path} cannot be written: {error.strerror or error}"
 
 
 def folder_name(kind: str, identity: str) -> str:
@@ -191,7 +183,7 @@ class ResultFolder:
             return (self.path / RUN_FILE).is_file()
 
     def holds_other_files(self, own: str = RUN_FILE) -> bool:
-        """Return whether the folder has content that belongs to no measurement."""
+        """Whether the folder has content that belongs to no measurement."""
         with self._accessed():
             if not self.path.is_dir():
                 return self.path.exists()
@@ -282,9 +274,8 @@ class ResultFolder:
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
         frame = _read_shard(self._shard(stage, index))
-        if frame is None or key not in frame.columns or frame[key].to_list() != list(keys):
-            return None
-        return frame
+        whole = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
+        return frame if whole else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
@@ -340,7 +331,6 @@ def read_json(path: Path) -> Any:
 
 
 def require_version(version: object, newest: int, path: Path) -> None:
-    """Refuse a file of a later stickytoken, before entries that this one does not know look like damage."""
     if isinstance(version, int) and version > newest:
         raise RunError(
             f"{path} has schema version {version}, but this stickytoken reads versions up to {newest}: "

@@ -51,7 +51,6 @@ class PlanRecord(Record):
 
     @property
     def space(self) -> list[str]:
-        """Say in a line, if it is known, how evenly the vectors of the vocabulary use their space."""
         if self.isoscore is None:
             return []
         return [
@@ -124,7 +123,6 @@ class MethodSettings(Protocol):
 
 
 def adjusted_defaults(settings: MethodSettings, texts_only: bool) -> MethodSettings:
-    """Return the defaults of a method for a model: one that reads only texts gets its copies as text."""
     if texts_only and settings.insertion is Insertion.IDS:
         return replace(settings, insertion=Insertion.WORDS)
     return settings
@@ -168,7 +166,6 @@ class FolderRunner:
     _shards: dict[str, int] = field(default_factory=dict)  # by stage
 
     def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
-        """Return one row per token, in their order; committed shards are not computed again."""
         shards = engines.cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         self._shards[stage.name] = len(shards)
         return engines.run_stage(stage, shards, self.engine, self.folder, self.progress)
@@ -207,11 +204,6 @@ class Tokens(NamedTuple):
     @property
     def ids(self) -> list[int]:
         return [token.id for tokens in self for token in tokens]
-
-
-class MeasuredTokens(NamedTuple):
-    lifts: dict[int, float]
-    contractions: dict[int, float]
 
 
 class Rechecked(NamedTuple):
@@ -254,8 +246,8 @@ class Recheck(Protocol):
     def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]:
         """Return random tokens, at most ``count``, without those that are excluded by id."""
 
-    def measured(self, tokens: Tokens) -> MeasuredTokens:
-        """Put tokens into all carriers."""
+    def measured(self, tokens: Tokens) -> dict[int, tuple[float, float]]:
+        """Return the mean lift and the contraction of tokens, by id."""
 
     def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked:
         """Measure tokens together with ordinary ones, and judge them as a run does."""
@@ -276,13 +268,10 @@ def model_means(
     progress: ProgressCallback,
     most: int | None = None,
 ) -> dict[View, MeanSimilarity]:
-    """Return u of a model in some views: from the cache, or computed in one pass and put there.
+    """Return u in some views: from the cache, by the identity of the model, or computed in one pass.
 
-    The key is the identity of the model, so a changed model has another. An encoder of texts only may change
-    without notice (an object of the user, a server), and is not looked up.
-
-    Of the views of a measurement, those that are wanted are the model as it is and some of the others. For
-    `most`, see `mean_similarity`.
+    An encoder of texts only may change without notice (an object of the user, a server), and is not looked
+    up. For `most`, see `mean_similarity`.
     """
     keys: dict[View, str] = {}
     if reads_ids(encoder):
@@ -338,7 +327,6 @@ class StoredSettings:
         return replace(self.defaults, **plain)
 
     def text(self, name: str) -> str:
-        """A setting as words; several values are joined by "or"."""
         value = self.values.get(name, getattr(self.defaults, name))
         return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
@@ -347,25 +335,16 @@ MEASURING = "measure"
 """Name of the stage of a judgement whose tokens are chosen by results."""
 
 
-@dataclass(frozen=True)
-class EvidencePanel:
-    """Carriers against anchors, to show on them what a token does."""
-
-    carriers: list[str]
-    sentences: list[str]
-    stage: EvidenceStage
-
-
-def evidence_panel(
+def evidence_stage(
     job: Job[MethodSettings], texts: list[str], sentences: list[str], anchors: AnchorPanel, u: float
-) -> EvidencePanel:
-    """Compare carriers with anchors, before copies go into them."""
+) -> EvidenceStage:
+    """Compare carriers, which are ``texts``, with the anchors of ``sentences``, before copies are in them."""
     encoder, insertion = job.encoder, job.settings.insertion
     panel = anchors.against(unit_vectors(encoder.encode(texts)), u)
     copies = fitting_copies(encoder, insertion, texts, (1, 2, 4, 8, 16, 32))  # enough for a curve's shape
     carriers = as_carriers(encoder, insertion, texts)
     shown = max(count for count in copies if count <= 8)
-    return EvidencePanel(texts, sentences, EvidenceStage(carriers, copies, panel, pair_copies=shown))
+    return EvidenceStage(carriers, copies, panel, pair_copies=shown, texts=texts, sentences=sentences)
 
 
 @dataclass(frozen=True)
@@ -514,13 +493,6 @@ class FinishedRun(Protocol[Plan_co, Result_co]):
     def moved(self, token_id: int) -> terms.Moved | None: ...  # None where the run has not kept it
 
 
-class Outcome(NamedTuple, Generic[Result]):
-    """What a method ends with: tokens.parquet, and the result in run.json."""
-
-    tokens: pl.DataFrame
-    result: Result
-
-
 class Method(ABC, Generic[Settings, Plan, Result]):
     """A detection method.
 
@@ -561,8 +533,8 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     @abstractmethod
     def compute(
         self, job: Job[Settings], plan: Plan, vocabulary: pl.DataFrame, run: FolderRunner
-    ) -> Outcome[Result]:
-        """Run all stages and judge the tokens. What is committed is not computed again."""
+    ) -> tuple[pl.DataFrame, Result]:
+        """Run all stages and judge the tokens; return tokens.parquet, and the result in run.json."""
 
     def probe(self, job: Job[Settings], progress: ProgressCallback) -> Sequence[ProbedToken]:
         """Measure the job's tokens without a run folder, in the job's order."""
@@ -570,7 +542,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
             f"the method {self.entry.name} does not measure single tokens: use detect, or another method"
         )
 
-    def evidence_panel(self, job: Job[Settings], plan: Plan) -> EvidencePanel | None:
+    def evidence_stage(self, job: Job[Settings], plan: Plan) -> EvidenceStage | None:
         """Encode carriers and anchors of the plan, to show on them what a token does; None without any."""
         return None
 

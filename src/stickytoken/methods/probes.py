@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, require_ids
-from stickytoken.errors import InputError
 from stickytoken.insertion import (
     Insertion,
     Placement,
@@ -21,8 +19,6 @@ from stickytoken.insertion import (
     TokenizedText,
     copies_as_ids,
     copies_as_text,
-    insert_as_ids,
-    insert_as_text,
 )
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import unit_vectors
@@ -49,7 +45,6 @@ def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) ->
 
 
 def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
-    """Count the tokens that a carrier must leave free for copies: half of what the model reads at most."""
     room = copies if insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
     return room if encoder.max_length is None else min(room, encoder.max_length // 2)
 
@@ -57,7 +52,6 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
-    """Choose numbers of copies that still fit into the model with the longest text; 1 if none does."""
     longest = max(encoder.content_ids(texts), key=len)
     pieces = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
     return tuple(n for n in counts if encoder.fits((*longest, *(0,) * (n * pieces)))) or (1,)
@@ -84,41 +78,13 @@ def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> li
     return drawn[:count]
 
 
-@dataclass(frozen=True)
-class ProbeGrid:
-    """All combinations of carriers, placements and 1 to `counts` copies."""
-
-    carriers: tuple[Carrier, ...]
-    placements: tuple[Placement, ...]
-    counts: int
-    paths: PathSource  # for random placement, one path per carrier
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return len(self.carriers), len(self.placements), self.counts
-
-    def probes(self, token: Token) -> list[Probe]:
-        paths = self.paths.of(token) if Placement.RANDOM in self.placements else [()] * len(self.carriers)
-        found: list[Probe] = []
-        for carrier, path in zip(self.carriers, paths, strict=True):
-            for placement in self.placements:
-                if isinstance(carrier, str):
-                    found += insert_as_text(token, carrier, placement, self.counts, path)
-                else:
-                    found += insert_as_ids(token, carrier, placement, self.counts, path)
-        return found
-
-    def alone(self, token: Token) -> Probe:
-        carrier = self.carriers[0]
-        return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
+def words_added(token: Token, insertion: Insertion) -> int:
+    return 1 if insertion is Insertion.IDS else len(token.text.split())
 
 
 @dataclass(frozen=True)
 class KeyedPaths:
-    """Random placement, drawn from a generator keyed by (seed, key, token, carrier).
-
-    The paths of a token do not depend on the other tokens.
-    """
+    """Random placement, drawn from a generator keyed by (seed, key, token, carrier)."""
 
     seed: int
     key: int  # keeps the stages of a run apart
@@ -127,81 +93,18 @@ class KeyedPaths:
     insertion: Insertion = Insertion.TEXT  # with ids, a copy counts as one word, whatever its text
 
     def of(self, token: Token) -> list[Path]:
-        return [
-            tuple(
-                int(generator.integers(0, gaps + 1))
-                for gaps in _gaps(words, _words_added(token, self.insertion), self.counts)
-            )
-            for place, words in enumerate(self.words)
-            for generator in [np.random.default_rng([self.seed, self.key, token.id, place])]
-        ]
-
-
-@dataclass(frozen=True)
-class WalkedPaths:
-    paths: Mapping[int, tuple[Path, ...]]  # by token id, one path per carrier
-
-    def of(self, token: Token) -> Sequence[Path]:
-        if token.id not in self.paths:
-            raise InputError(f"token {token.id} ({token.text!r}) is not in the vocabulary that was walked")
-        return self.paths[token.id]
-
-
-PathSource: TypeAlias = KeyedPaths | WalkedPaths
-
-
-def walk_vocabulary(
-    seed: int,
-    vocabulary: Sequence[Token],
-    wanted: Sequence[Token],
-    words: Sequence[int],
-    counts: int,
-    insertion: Insertion = Insertion.TEXT,
-) -> WalkedPaths:
-    """Replay the random stream of the published runs.
-
-    The published code drew all gaps from one ``random.Random(42)``, token by token in order
-    of id, so the gaps of a token depend on the tokens before it. Walking the stream up front
-    makes them a function of seed, vocabulary and carriers alone: the order of computation,
-    a resume and the number of workers change nothing.
-    """
-    stream = random.Random(seed)
-    keep = {token.id for token in wanted}
-    last = max(keep, default=-1)
-    found: dict[int, tuple[Path, ...]] = {}
-    for token in vocabulary:
-        if token.id > last:
-            break
-        added = _words_added(token, insertion)
-        paths = tuple(
-            tuple(stream.randint(0, gaps) for gaps in _gaps(start, added, counts)) for start in words
-        )
-        if token.id in keep:
-            found[token.id] = paths
-    return WalkedPaths(found)
-
-
-def _words_added(token: Token, insertion: Insertion) -> int:
-    return 1 if insertion is Insertion.IDS else len(token.text.split())
-
-
-def _gaps(words: int, added: int, counts: int) -> Iterator[int]:
-    """Count the words of the sentence at each step; this is the largest gap index."""
-    return (words + step * added for step in range(counts))
+        added, paths = words_added(token, self.insertion), []
+        for place, words in enumerate(self.words):
+            generator = np.random.default_rng([self.seed, self.key, token.id, place])
+            largest = (words + step * added for step in range(self.counts))
+            paths.append(tuple(int(generator.integers(0, gap + 1)) for gap in largest))
+        return paths
 
 
 # Words of a carrier in a pair that is shown, where there are such carriers.
 _READABLE = 4
 # Similarities are float32 numbers: a smaller rise is none.
 _ROUNDING = 1e-6
-
-
-class Response(NamedTuple):
-    """How copies of T tokens changed the similarities of K carriers to the anchors of G groups."""
-
-    lifts: Vector  # mean change over the pairs below the mean similarity, shape (T, K)
-    groups: Vector  # the same by group, NaN if no pair of the group lies below, shape (T, K, G)
-    rising: Vector  # share of the pairs below that rise, shape (T, K)
 
 
 @dataclass(frozen=True)
@@ -229,8 +132,6 @@ class AnchorPanel:
 
 @dataclass(frozen=True)
 class CarrierPanel:
-    """Carriers without copies against the anchors."""
-
     panel: AnchorPanel
     vectors: NDArray[np.float32]  # unit vectors of the carriers, shape (K, d)
     before: Vector  # similarities, shape (K, A)
@@ -264,12 +165,11 @@ class CarrierPanel:
         return np.asarray(sums / np.maximum(self._counts, 1)[..., None], dtype=np.float64)
 
     def ahead(self, similarities: Vector) -> list[float]:
-        """Compute how many unrelated carriers a carrier is ahead of, from similarities of shape (K, C, A).
+        """Compute the share of unrelated carriers that a carrier is ahead of, from similarities (K, C, A).
 
         Every anchor is a query, and the carriers below the mean similarity to it are its unrelated documents.
         Each takes, in turn, its similarity with the copies, and is ranked among the others, which have none.
-        Return the mean share that it is ahead of, for each number of copies; 0.5 without any. Empty where no
-        query has two unrelated carriers.
+        Return the mean for each number of copies; nothing where no query has two unrelated carriers.
         """
         others = self.below[:, None] & self.below & ~np.eye(len(self.below), dtype=np.bool_)[..., None]
         counts = others.sum(axis=(0, 1))
@@ -287,11 +187,12 @@ class CarrierPanel:
         kept = np.array(places, dtype=np.intp)
         return CarrierPanel(self.panel, self.vectors[kept], self.before[kept], self.below[kept])
 
-    def response(self, vectors: NDArray[np.float32]) -> Response:
-        """Measure the carriers with copies of many tokens in them.
+    def response(self, vectors: NDArray[np.float32]) -> tuple[Vector, Vector, Vector]:
+        """Measure how copies of T tokens change the K carriers, from vectors of shape (T, K, d).
 
-        A mean of similarities is the similarity to the mean anchor, so only the shares of rising pairs need
-        every similarity.
+        Return the mean lift over the pairs below, shape (T, K); the same by group, NaN without such a pair,
+        (T, K, G); the share of the pairs below that rise, (T, K). A mean of similarities is the similarity to
+        the mean anchor, so only these shares need every similarity.
         """
         groups = np.empty((len(vectors), *self._counts.shape))
         rising = np.empty(groups.shape[:2])
@@ -302,7 +203,7 @@ class CarrierPanel:
             rises = (after @ self.panel.vectors.T > bounds).astype(np.float32)
             rising[:, place] = rises @ self.pair_weights[place].astype(np.float32)
         lifts = (groups * self._group_shares).sum(axis=2)
-        return Response(lifts, np.where(self._counts > 0, groups, np.nan), rising)
+        return lifts, np.where(self._counts > 0, groups, np.nan), rising
 
 
 @dataclass(frozen=True)
@@ -327,10 +228,7 @@ class SymptomStage:
         ]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Average the similarity by number of copies, 0 first, over the pairs below and those above.
-
-        A side without a pair gets an empty list.
-        """
+        """Average by number of copies, 0 first, over the pairs below and above; empty without a pair."""
         return self._averages(self._similarities(vectors))
 
     def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
@@ -350,16 +248,15 @@ class SymptomStage:
 
 @dataclass(frozen=True)
 class EvidenceStage(SymptomStage):
-    """Measure the symptom curve of a token, and pick two of the pairs behind it."""
-
     name: str = "evidence"
     pair_copies: int = 1  # number of copies in the pairs; one of the numbers in the curve
+    texts: Sequence[str] = ()  # of the carriers
+    sentences: Sequence[str] = ()  # of the anchors
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Measure the curve, the ranks, the typical pair and the pair that rises most.
+        """Measure the curve, the ranks, the pair that rises most, and the one that rises as the lift does.
 
-        Without a pair below, ranks and pairs are empty. The typical pair is the one whose rise is nearest to
-        the mean over the pairs below, which weigh as they do in the lift; very short carriers are not shown.
+        Without a pair below, ranks and pairs are empty. Very short carriers are not shown.
         """
         panel, curves = self.panel, self._similarities(vectors)
         row = self._averages(curves) | {"ahead": panel.ahead(curves)}

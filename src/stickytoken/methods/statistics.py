@@ -55,10 +55,7 @@ def mean_with_interval(
 
 
 def shrunk(values: Vector, variance: float, spread: float, confidence: float) -> Estimates:
-    """Compute posterior means and intervals under a normal prior around 0 (James and Stein 1961).
-
-    mean = kept x value, variance = kept x variance, kept = spread / (spread + variance).
-    """
+    """Compute posterior means and intervals under a normal prior around 0 (James and Stein 1961)."""
     total = spread + variance
     kept = spread / total if total > 0 else 1.0
     value = kept * values
@@ -70,11 +67,9 @@ def shrunk(values: Vector, variance: float, spread: float, confidence: float) ->
 def combined(first: Vector, second: Vector, ordinary: NDArray[np.bool_]) -> Vector:
     """Combine two p values of each test into one (Fisher 1932), widened by their dependence (Brown 1975).
 
-    The second counts at most as much as the first: where it is smaller, the first stands in its place.
-
-    X = -2 (ln p1 + ln p2) has mean 4 and, for independent tests, variance 8. The covariance of the two parts,
-    estimated on ordinary tests, adds to it; X / c is then chi-squared with 4 / c degrees of freedom,
-    c = variance / 8. A negative covariance is not used.
+    The second counts at most as much as the first. X = -2 (ln p1 + ln p2) has mean 4 and, for independent
+    tests, variance 8. A positive covariance of the two parts, estimated on ordinary tests, adds to it; X / c
+    is then chi-squared with 4 / c degrees of freedom, c = variance / 8.
     """
     smallest = np.finfo(float).tiny
     parts = [-2 * np.log(np.maximum(each, smallest)) for each in (first, second)]
@@ -93,8 +88,8 @@ def q_values(p_values: Vector, tests: int) -> Vector:
 def scale_between(first: Vector, reliability: float, second: Vector) -> float:
     """Estimate the slope of the second measurement's effects on the first's, noise aside.
 
-    The slope of a regression with errors in the regressor, cov(first, second) / var(first) / reliability,
-    is pulled to 1 by its own error. It is 1 if there is nothing to compare.
+    A slope with errors in the regressor, cov(first, second) / var(first) / reliability, is pulled to 1 by its
+    own error. It is 1 if there is nothing to compare.
     """
     if len(first) < 3 or not first.var() > 0 or reliability <= 0:
         return 1.0
@@ -124,6 +119,8 @@ _LARGEST_SKEWNESS = 1.0
 # Standard deviation of the skewness between vocabularies.
 _SKEWNESS_SPREAD = 0.3
 _NODES = 32
+_AT_WIDTH = float(scipy.special.ndtri(_WIDTH))
+_quadrature = cache(scipy.special.roots_hermitenorm)  # a fit needs it thousands of times
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +142,17 @@ class Shape:
             )
             return np.asarray(scipy.special.ndtr(-standard), dtype=np.float64)
         # Without noise, the node at 0 is the answer.
-        nodes, weights = _nodes(_NODES if np.any(error) else 1)
+        nodes, weights = _quadrature(_NODES if np.any(error) else 1)
         standard = (distance[:, None] - error[:, None] * nodes) / spread
-        return np.asarray(self._survival(standard) @ (weights / weights.sum()), dtype=np.float64)
+        if math.isinf(self.freedom):
+            # Below the lower end of the distribution log(0) is minus infinity, which gives probability 1.
+            inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _AT_WIDTH) / _AT_WIDTH)
+            with np.errstate(divide="ignore"):
+                survival = scipy.special.ndtr(-np.log(inside) / self.skewness)
+        else:
+            stretch = scipy.stats.t.ppf(_WIDTH, self.freedom) / _AT_WIDTH
+            survival = scipy.stats.t.sf(standard * stretch, self.freedom)
+        return np.asarray(survival @ (weights / weights.sum()), dtype=np.float64)
 
     def spread(self, distance: float, level: float, noise: float) -> float:
         """Find the spread at which a quantile of effects and noise lies ``distance`` above their median."""
@@ -161,7 +166,7 @@ class Shape:
         return float(scipy.optimize.brentq(excess, 0.0, 10 * distance))
 
     def median(self, spread: float, noise: float) -> float:
-        """Compute the median of effects and noise; noise moves the median of skewed effects to their mean."""
+        """Compute the median of effects and noise, which moves that of skewed effects to their mean."""
         if math.isfinite(self.freedom) or self.skewness == 0 or spread == 0:
             return 0.0
         reach = spread + noise
@@ -171,15 +176,6 @@ class Shape:
 
     def beyond(self, distance: float, spread: float, noise: float) -> float:
         return float(self.exceedance(np.array([distance]), spread, np.array([noise]))[0])
-
-    def _survival(self, standard: Vector) -> Vector:
-        if math.isinf(self.freedom):
-            # Below the lower end of the distribution log(0) is minus infinity, which gives probability 1.
-            inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _at_width()) / _at_width())
-            with np.errstate(divide="ignore"):
-                return np.asarray(scipy.special.ndtr(-np.log(inside) / self.skewness), dtype=np.float64)
-        stretch = scipy.stats.t.ppf(_WIDTH, self.freedom) / _at_width()
-        return np.asarray(scipy.stats.t.sf(standard * stretch, self.freedom), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -194,15 +190,12 @@ class Null:
     def fit(cls, values: Vector, variance: float) -> Null:
         """Fit the width above the median, heavy tails on both sides and skewness to the right.
 
-        Sticky tokens lie in the upper tail, and many of them look like a heavy tail; a long lower
-        tail may be skewness. So the lighter of the two tails decides how heavy they are. The
-        width may differ between the sides and is taken from the side that is tested. If the
-        body reaches further up than down, the upper tail is expected to do the same.
+        Many sticky tokens look like a heavy upper tail, and a long lower tail may be skewness, so the lighter
+        one decides how heavy they are. The width may differ between the sides and is that of the side that is
+        tested. If the body reaches further up than down, the upper tail is expected to do the same.
         """
         levels = (1 - _TAIL, 1 - _WIDTH, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
-        low_tail, low_width, low_body, center, body, width, tail = (
-            float(quantile) for quantile in np.quantile(values, levels)
-        )
+        low_tail, low_width, low_body, center, body, width, tail = np.quantile(values, levels).tolist()
         noise, size = math.sqrt(variance), len(values)
         below = _freedom(center - low_body, center - low_tail, noise, size)
         above = _freedom(body - center, tail - center, noise, size)
@@ -219,18 +212,6 @@ class Null:
     def exceedance(self, estimates: Estimates) -> Vector:
         """Compute p-values: how often an ordinary token, measured with the same error, comes out as high."""
         return self.shape.exceedance(estimates.value - self.center, self.spread, estimates.error)
-
-
-@cache
-def _nodes(count: int) -> tuple[Vector, Vector]:
-    """Return nodes and weights of the quadrature, which are needed thousands of times in a fit."""
-    nodes, weights = scipy.special.roots_hermitenorm(count)
-    return nodes, weights
-
-
-@cache
-def _at_width() -> float:
-    return float(scipy.special.ndtri(_WIDTH))
 
 
 def _freedom(body: float, tail: float, noise: float, size: int) -> float:
@@ -259,7 +240,7 @@ def _skewness(below: float, above: float, noise: float, size: int) -> float:
         return _WIDTH - shape.beyond(shape.median(spread, noise) - below, spread, noise)
 
     chance = math.sqrt(2 * _WIDTH * (1 - _WIDTH) / size)  # both quantiles have an error
-    if above <= noise * _at_width() or (unexplained := excess(0.0)) < _CHANCE * chance:
+    if above <= noise * _AT_WIDTH or (unexplained := excess(0.0)) < _CHANCE * chance:
         return 0.0
     found = _LARGEST_SKEWNESS
     if excess(found) < 0:
@@ -302,10 +283,7 @@ def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
 
 
 def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Vector:
-    """Divide the contraction of T tokens into one value per carrier, shape (T, K).
-
-    Their mean is the k of `fit_pull`; how they scatter says how well it is known.
-    """
+    """Divide the k of `fit_pull` into values by carrier, of which it is the mean, shape (T, K)."""
     deviations = (before - before.mean(axis=0, dtype=np.float64)).astype(np.float64)
     variation = float((deviations**2).sum())
     if variation < _NO_VARIATION:
@@ -315,28 +293,19 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
     return np.asarray(1 - kept, dtype=np.float64)
 
 
-class Anchorage(NamedTuple):
-    """What a corpus adds to a token's lift on it."""
+def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vector:
+    """Compute the lifts of T tokens: p . mean - k x similarity over the pairs that count, shape (T,).
 
-    mean: Vector  # of the anchors, over the pairs below the mean similarity, shape (d,)
-    similarity: float  # mean similarity of those pairs
-
-
-def anchorage(carriers: CarrierPanel) -> Anchorage:
-    """Average over the pairs of carriers and anchors that count for the lift."""
+    The mean is that of their anchors, and the similarity that of the pairs.
+    """
     weights = carriers.pair_weights
-    present = weights.sum(axis=1) > 0
-    count = max(1, int(present.sum()))
+    count = max(1, int((weights.sum(axis=1) > 0).sum()))
     mean = (weights.sum(axis=0) / count) @ carriers.panel.vectors
-    return Anchorage(mean, float((weights * carriers.before).sum() / count))
+    similarity = float((weights * carriers.before).sum() / count)
+    return np.asarray(tokens.pull @ mean - tokens.contraction * similarity, dtype=np.float64)
 
 
-def predicted_lifts(tokens: Pull | TokenEffects, corpus: Anchorage) -> Vector:
-    """Compute the lifts of T tokens on a corpus: p . mean - k x similarity, shape (T,)."""
-    return np.asarray(tokens.pull @ corpus.mean - tokens.contraction * corpus.similarity, dtype=np.float64)
-
-
-def fixed_points(tokens: Pull, center: Vector) -> Vector:
+def fixed_points(tokens: Pull | TokenEffects, center: Vector) -> Vector:
     """Compute the similarities toward which T tokens drag: p . center / k."""
     drawn = tokens.pull.astype(np.float64) @ center
     clear = np.abs(tokens.contraction) > _LEAST_CONTRACTION

@@ -80,8 +80,8 @@ class Verification:
         }
         original = self.before.measured(every)  # the model as it was, on the same texts
         before = {
-            token_id: record(self.before, lift, original.contractions[token_id])
-            for token_id, lift in original.lifts.items()
+            token_id: record(self.before, lift, contraction)
+            for token_id, (lift, contraction) in original.items()
         }
         vocabulary = self.after.vocabulary
         neighbours = [

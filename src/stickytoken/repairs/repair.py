@@ -233,16 +233,16 @@ class _Job:
             repaired = bench.load(bench.build(ModelEdit(rows), "candidate"))
             again = self._original.of_model(repaired, categorize(repaired.tokenizer), "try")
             tokens = Tokens([Token(token_id, names[token_id]) for token_id in rows], [], [])
-            lifts = again.measured(tokens).lifts
-            ordinary = self._ordinary_lift
-            return {token_id: (lift - ordinary) / again.similarity_spread for token_id, lift in lifts.items()}
+            measured, ordinary = again.measured(tokens), self._ordinary_lift
+            return {each: (lift - ordinary) / again.similarity_spread for each, (lift, _) in measured.items()}
 
         return choose_rows(candidates, compute, trial if self.settings.verify else None)
 
     @cached_property
     def _ordinary_lift(self) -> float:
         ordinary = self._original.ordinary((*flagged_tokens(self.run), *self.ids), _ORDINARY)
-        return float(np.median(list(self._original.measured(Tokens(ordinary, [], [])).lifts.values())))
+        measured = self._original.measured(Tokens(ordinary, [], []))
+        return float(np.median([lift for lift, _ in measured.values()]))
 
     @cached_property
     def _original(self) -> Recheck:

@@ -9,10 +9,9 @@ import tiny
 from stickytoken import load_encoder
 from stickytoken.data import bundled_frame, load_sentences, text_kinds_frame
 from stickytoken.encoders import analyze_vocabulary
-from stickytoken.encoders.views import View
+from stickytoken.methods.base import Job
 from stickytoken.methods.profile.anchors import (
     ProfileSettings,
-    Sources,
     TextGroup,
     anchor_panel,
     choose_anchors,
@@ -47,15 +46,15 @@ def names(groups):
 
 
 def test_without_a_corpus_everyday_sentences_and_ten_kinds_weigh_the_same(encoder):
-    found = sources(encoder, load_sentences())
-    assert found.beside == []
-    assert names(found.own) == ["everyday", *KINDS]
+    own, beside = sources(encoder, load_sentences())
+    assert beside == []
+    assert names(own) == ["everyday", *KINDS]
     assert len(KINDS) == 10
-    assert {group.weight for group in found.own} == {1 / 11}
-    assert all(group.kind for group in found.own)
-    assert found.own[0].texts == bundled_frame()["sentence"].unique(maintain_order=True).to_list()
+    assert {group.weight for group in own} == {1 / 11}
+    assert all(group.kind for group in own)
+    assert own[0].texts == bundled_frame()["sentence"].unique(maintain_order=True).to_list()
     kinds = text_kinds_frame()
-    for group in found.own[1:]:
+    for group in own[1:]:
         # A small tokenizer makes some texts equal, of which one stays.
         assert set(group.texts) <= set(kinds.filter(kind=group.name)["text"])
         assert len(group.texts) > 70
@@ -70,21 +69,20 @@ def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder
     assert own.texts == list(corpus.texts)
     assert names(beside) == KINDS
     assert {(group.weight, group.kind) for group in beside} == {(0.0, True)}
-    anchors = choose_anchors(encoder, replace(SETTINGS, anchors=100), found, set())
-    assert names(anchors.chosen) == ["corpus", *KINDS]
-    assert [len(group.texts) for group in anchors.chosen] == [100, *[10] * 10]
-    assert anchors.places.tolist() == sorted(anchors.places.tolist())
-    bundled = sources(encoder, replace(load_sentences(), bundled=False))
-    assert names(bundled.own) == ["corpus"]
+    anchors, _ = choose_anchors(encoder, replace(SETTINGS, anchors=100), found, set())
+    assert names(anchors) == ["corpus", *KINDS]
+    assert [len(group.texts) for group in anchors] == [100, *[10] * 10]
+    bundled, _ = sources(encoder, replace(load_sentences(), bundled=False))
+    assert names(bundled) == ["corpus"]
 
 
 def test_a_model_that_cannot_read_the_kinds_has_the_topics_of_the_corpus(foreign):
     corpus = profiled.corpus(61, topics=4)
-    found = sources(foreign, corpus)
-    assert found.beside == []
-    assert names(found.own) == [f"topic {place}" for place in range(4)]
-    assert {(group.weight, group.kind) for group in found.own} == {(0.25, True)}
-    for group in found.own:
+    groups, beside = sources(foreign, corpus)
+    assert beside == []
+    assert names(groups) == [f"topic {place}" for place in range(4)]
+    assert {(group.weight, group.kind) for group in groups} == {(0.25, True)}
+    for group in groups:
         own = [t for t, topic in zip(corpus.texts, corpus.topics, strict=True) if topic == group.name]
         assert group.texts == own
 
@@ -93,27 +91,25 @@ def test_a_model_that_cannot_read_the_kinds_has_the_topics_of_the_corpus(foreign
 
 
 def test_all_groups_give_as_many_anchors_and_none_that_carries(encoder):
-    found = sources(encoder, load_sentences())
-    taken = {text for group in found.own for text in group.texts[:9]}
-    anchors = choose_anchors(encoder, SETTINGS, found, taken)
-    assert names(anchors.chosen) == names(found.own)
-    assert [len(group.texts) for group in anchors.chosen] == [40] * 11
-    assert not taken & set(anchors.texts)
-    assert len(set(anchors.texts)) == 440
-    for text, group in zip(anchors.texts, anchors.places, strict=True):
-        assert text in found.own[group].texts
+    own, _ = found = sources(encoder, load_sentences())
+    taken = {text for group in own for text in group.texts[:9]}
+    anchors, _ = choose_anchors(encoder, SETTINGS, found, taken)
+    assert names(anchors) == names(own)
+    for group, source in zip(anchors, own, strict=True):
+        assert len(set(group.texts)) == len(group.texts) == 40
+        assert set(group.texts) <= set(source.texts) - taken
 
 
 def test_texts_that_the_model_does_not_read_whole_are_left_out_and_counted(tmp_path):
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=24, words=profiled.WORDS))
     encoder = load_encoder(model)
     found = sources(encoder, profiled.corpus(120))
-    anchors = choose_anchors(encoder, replace(SETTINGS, anchors=2000), found, set())
+    anchors, left_out = choose_anchors(encoder, replace(SETTINGS, anchors=2000), found, set())
     everything = [text for groups in found for group in groups for text in group.texts]
     whole = [text for text in everything if len(model.tokenizer(text).input_ids) <= 24]
     assert 0 < len(whole) < len(everything)
-    assert sorted(anchors.texts) == sorted(whole)
-    assert anchors.left_out == len(everything) - len(whole)
+    assert sorted(text for group in anchors for text in group.texts) == sorted(whole)
+    assert left_out == len(everything) - len(whole)
 
 
 def test_a_group_without_a_text_that_fits_is_no_group(tmp_path):
@@ -124,22 +120,22 @@ def test_a_group_without_a_text_that_fits_is_no_group(tmp_path):
     short, long = ([" ".join(words[k : k + size]) for k in range(30)] for size in (3, 20))
     groups = [TextGroup(name, texts, 1 / 3, True) for name, texts in (("a", short), ("b", long))]
     groups.append(TextGroup("c", [f"{text} {words[-1]}" for text in short], 1 / 3, True))
-    anchors = choose_anchors(encoder, SETTINGS, Sources(groups, []), set())
-    assert [(group.name, group.weight) for group in anchors.chosen] == [("a", 0.5), ("c", 0.5)]
-    assert set(anchors.places.tolist()) == {0, 1}
-    assert anchors.left_out == 30
+    anchors, left_out = choose_anchors(encoder, SETTINGS, [groups], set())
+    assert [(group.name, group.weight) for group in anchors] == [("a", 0.5), ("c", 0.5)]
+    assert left_out == 30
 
 
 def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
     settings = replace(SETTINGS, topics=6, anchors=120)
-    (whole,) = choose_anchors(foreign, settings, sources(foreign, profiled.corpus(200)), set()).chosen
-    found = clustered(foreign, settings, whole, View(foreign.dimension))
+    ((whole,), _) = choose_anchors(foreign, settings, sources(foreign, profiled.corpus(200)), set())
+    vectors = unit_vectors(foreign.encode(whole.texts))
+    found = clustered(whole.texts, vectors, settings)
     assert names(found) == [f"cluster {place}" for place in range(6)]
     assert sorted(text for group in found for text in group.texts) == sorted(whole.texts)
     for group in found:
         assert group.kind
         assert group.weight == pytest.approx(len(group.texts) / 120)
-    one = clustered(foreign, replace(settings, topics=1), whole, View(foreign.dimension))
+    one = clustered(whole.texts, vectors, replace(settings, topics=1))
     assert [(group.name, group.weight, group.kind) for group in one] == [("cluster 0", 1.0, False)]
 
 
@@ -149,9 +145,10 @@ def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
 @pytest.mark.parametrize("beside", [True, False])
 def test_the_panel_of_a_plan_has_the_vectors_of_its_texts_one_by_one(encoder, beside):
     """Of all of them, or of those that the lift is measured on."""
-    available = analyze_vocabulary(encoder).available
-    settings = replace(profiled.SMALL, vocabulary_anchors=30)
-    plan = make_profile_plan(encoder, settings, profiled.corpus(), available, lambda progress: None)
+    vocabulary = analyze_vocabulary(encoder)
+    available, settings = vocabulary.available, replace(profiled.SMALL, vocabulary_anchors=30)
+    job = Job(encoder, settings, profiled.corpus(), vocabulary, [], restricted=False, sampled=False)
+    plan = make_profile_plan(job, lambda progress: None)
     panel = anchor_panel(encoder, plan, available, beside)
     named = {token.id: token.text for token in available}
     texts = [(anchor.text, anchor.group) for anchor in plan.anchors if beside or anchor.group == 0]

@@ -9,7 +9,7 @@ from scipy import stats
 import profiled
 from stickytoken import load_encoder
 from stickytoken.errors import InputError
-from stickytoken.methods.profile.estimates import Lifts, TokenEstimates, estimate, screen
+from stickytoken.methods.profile.estimates import Lifts, TokenEstimates, estimate
 from stickytoken.methods.profile.plan import highest, tokens_to_confirm
 from stickytoken.methods.statistics import shrunk
 
@@ -112,20 +112,20 @@ def test_nine_of_ten_intervals_hold_the_truth_of_selected_and_other_tokens_alike
 
 def test_screening_equals_loops_over_the_reference_tokens():
     """Values and the variance of their noise, by a two-way table of the reference tokens."""
-    lifts, reference = simulate(2, 200, sticky=5).first.values, np.arange(200) % 3 > 0
-    own = [row for row in range(200) if reference[row]]
+    ids, lifts = simulate(2, 200, sticky=5).first
+    own = [row for row in range(200) if row % 3 > 0]
     common = [sum(lifts[row, k] for row in own) / len(own) for k in range(SCREENING)]
     centred = [[lifts[row, k] - common[k] for k in range(SCREENING)] for row in range(200)]
     values = [sum(row) / SCREENING for row in centred]
     residual = sum((centred[row][k] - values[row]) ** 2 for row in own for k in range(SCREENING))
     noise = residual / ((len(own) - 1) * (SCREENING - 1)) / SCREENING
-    found = screen(lifts, reference, CONFIDENCE)
-    assert found.plain.value == pytest.approx(values, abs=1e-12)
-    assert found.plain.error == pytest.approx([noise**0.5] * 200)
+    found = estimate(Lifts(ids, lifts), None, ids[own], np.array([]), CONFIDENCE)
+    assert found.tested.value == pytest.approx(values, abs=1e-12)
+    assert found.tested.error == pytest.approx([noise**0.5] * 200)
+    assert found.level == pytest.approx(np.mean(common))
     spread = np.var([values[row] for row in own], ddof=1)
-    assert found.reliability == pytest.approx(1 - noise / spread)
     expected = shrunk(np.array(values), noise, spread - noise, CONFIDENCE)
-    assert np.allclose(np.stack(found.shrunk), np.stack(expected))
+    assert np.allclose(np.stack(found.lift), np.stack(expected))
 
 
 def test_a_confirmed_token_is_estimated_from_the_confirming_round_alone(world):
@@ -171,7 +171,7 @@ def test_a_model_that_does_not_tell_texts_apart_is_refused(common, rounding):
     generator = np.random.default_rng(6)
     lifts = np.tile(common, (20, 1)) * (1 + rounding * generator.normal(size=(20, 3)))
     with pytest.raises(InputError, match="every token moves the similarities equally"):
-        screen(lifts, np.full(20, True), CONFIDENCE)
+        estimate(Lifts(np.arange(20), lifts), None, np.arange(20), np.array([]), CONFIDENCE)
 
 
 # Who goes on, read from the shards of a run.

@@ -16,6 +16,7 @@ from stickytoken.data.corpora import open_ended
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
+from stickytoken.methods.base import Job
 from stickytoken.methods.profile.anchors import ProfileSettings, TextGroup, short_texts, sources
 from stickytoken.methods.profile.plan import (
     LATE_REFERENCE,
@@ -45,8 +46,8 @@ def foreign():
 
 
 def planned(encoder, corpus, settings=profiled.SMALL):
-    available = analyze_vocabulary(encoder).available
-    return make_profile_plan(encoder, settings, corpus, available, lambda progress: None)
+    job = Job(encoder, settings, corpus, analyze_vocabulary(encoder), [], restricted=False, sampled=False)
+    return make_profile_plan(job, lambda progress: None)
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +233,7 @@ def test_the_columns_choose_in_turn_in_whatever_order_the_tokens_come(tokens, co
 
 
 def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):
-    groups = sources(encoder, load_sentences()).own
+    groups, _ = sources(encoder, load_sentences())
     needed = 51
     found = list(short_texts(encoder, ProfileSettings(), groups, needed, "test").values())[:needed]
     sizes = Counter(group.name for text in found for group in groups if text in group.texts)

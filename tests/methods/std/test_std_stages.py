@@ -13,10 +13,7 @@ import tiny
 from stickytoken import detect
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.methods.probes import ProbeGrid, WalkedPaths
 from stickytoken.methods.std.plan import (
-    PLACEMENTS,
-    PairProbes,
     PairRecord,
     PlacementWeights,
     ScoreConstants,
@@ -53,8 +50,7 @@ def vector_of(probe):
 
 
 def stage_of(kind):
-    grid = ProbeGrid(CARRIERS, PLACEMENTS, COPIES, WalkedPaths({TOKEN.id: PATHS}))
-    return kind(PairProbes(grid, vectors_of(ANCHORS), vectors_of(CARRIERS)), SETTINGS)
+    return kind(SETTINGS, CARRIERS, vectors_of(ANCHORS), vectors_of(CARRIERS), lambda token: PATHS)
 
 
 def slow_probe(carrier, path, placement, copies):

@@ -11,11 +11,11 @@ import polars as pl
 
 from stickytoken.methods import base, entry
 from stickytoken.methods.base import Job, Method
-from stickytoken.methods.probes import SYMPTOM_CARRIERS
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage
 from stickytoken.methods.profile import _run, anchors, other_texts
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import read_effects
-from stickytoken.methods.profile.plan import Round
+from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.methods.profile.verdict import LATER_COLUMNS, MEASURED_COLUMNS, is_character, share_erased
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.validation import visible
@@ -87,24 +87,24 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     )
     glossary = _GLOSSARY
 
-    make_plan = staticmethod(_run.plan_profile)
+    make_plan = staticmethod(make_profile_plan)
     compute = staticmethod(_run.run_profile)
     probe = staticmethod(_run.probe_profile)
     require_judging = staticmethod(other_texts.require_judging)
     judge = staticmethod(other_texts.judge_corpus)
     recheck = staticmethod(other_texts.recheck)
 
-    def evidence_panel(self, job: Job[ProfileSettings], plan: ProfilePlanRecord) -> base.EvidencePanel:
+    def evidence_stage(self, job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidenceStage:
         panel = anchors.anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
         texts = self.texts(plan).anchors
-        return base.evidence_panel(job, plan.carriers[:SYMPTOM_CARRIERS], texts, panel, plan.unrelated_below)
+        return base.evidence_stage(job, plan.carriers[:SYMPTOM_CARRIERS], texts, panel, plan.unrelated_below)
 
     def texts(self, plan: ProfilePlanRecord) -> entry.PlanTexts:
         anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
         return entry.PlanTexts(plan.carriers, anchors, by_topic=True)
 
     def token_effects(self, run: Run) -> TokenEffects:
-        return read_effects(run.path).of(Round.SCREEN)
+        return read_effects(run.path)
 
     def headline(self, run: Run) -> str:
         name, sticky = run.model_name, run.sticky
@@ -124,7 +124,6 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
         return f"{name} has no sticky tokens{scope}{strongest}."
 
     def _done(self, run: Run, row: dict[str, Any], who: str = "") -> str:
-        """Say what copies of a token do to a text, to the rank of a document, or else to similarities."""
         token, moved = f"{visible(repr(row['token']))}{who}", run.moved(row["token_id"])
         lift, ordinary = self._moved(run, row["lift"]), run.result.ordinary_contraction
         if row["erases"] and share_erased(row["contraction"], ordinary or 0.0) >= lift:
@@ -193,8 +192,19 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
                 "to the model, the sentences are more alike than random words: lifts are measured on the "
                 f"less similar half of their pairs, below {limit:.4f}"
             )
-        if (said := self._erasing_characters(run)) is not None:
-            found.append(said)
+        single, known = is_character(run.tokens), run.tokens["contraction"].fill_null(0.0).to_numpy()
+        few = min(single.sum(), (~single).sum()) < _LEAST_COMPARED
+        if run.result.ordinary_contraction is not None and not few:
+            bound = float(np.quantile(known[~single], _NEARLY_ALL))
+            beyond = run.tokens.filter(single & (known > bound)).sort("contraction", descending=True)
+            if len(beyond) >= _MANY * single.sum():
+                first = visible(repr(beyond["token"][0]))
+                found.append(
+                    f"{len(beyond):,} of {single.sum():,} single characters, such as {first}, erase more of "
+                    f"a text than {_NEARLY_ALL:.0%} of the longer entries do (more than {bound:.0%}). The "
+                    "model has seen too little of them to keep the text; they are compared with one another, "
+                    "and flagged only if they stand out among themselves"
+                )
         if unseen := len(run.tokens) - run.tokens["verdict"].count():
             tokens = "token has" if unseen == 1 else "tokens have"
             found.append(
@@ -205,50 +215,18 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             found.append(f"{run.plan.left_out} sentences were left out: the model cannot read them in full")
         return found
 
-    def _erasing_characters(self, run: Run) -> str | None:
-        """Say that single characters erase texts, where many erase more than nearly all longer entries do."""
-        if run.result.ordinary_contraction is None:
-            return None
-        single = is_character(run.tokens)
-        known = run.tokens["contraction"].fill_null(0.0).to_numpy()
-        if min(single.sum(), (~single).sum()) < _LEAST_COMPARED:
-            return None
-        bound = float(np.quantile(known[~single], _NEARLY_ALL))
-        beyond = run.tokens.filter(single & (known > bound)).sort("contraction", descending=True)
-        if len(beyond) < _MANY * single.sum():
-            return None
-        return (
-            f"{len(beyond):,} of {single.sum():,} single characters, such as "
-            f"{visible(repr(beyond['token'][0]))}, erase more of a text than {_NEARLY_ALL:.0%} of the longer "
-            f"entries do (more than {bound:.0%}). The model has seen too little of them to keep the text; "
-            "they are compared with one another, and flagged only if they stand out among themselves"
-        )
-
     def key_facts(self, run: Run) -> list[entry.Fact]:
-        result = run.result
-        highest = run.tokens.select("lift").max().item()
-        smallest = run.settings.number("smallest_effect")
-        topical = entry.Fact(
-            f"{result.topical:,}",
-            "topical token, which lifts only texts about its own subject"
-            if result.topical == 1
-            else "topical tokens, which lift only texts about their own subject",
-        )
-        if highest is None:
-            return [topical]
-        erased = run.tokens["contraction"].max()
-        losses = []
-        if (ordinary := result.ordinary_contraction) is not None and isinstance(erased, float):
-            meaning = f"of a text erased by the token that erases most; by an ordinary token, {ordinary:.0%}"
-            losses = [entry.Fact(f"{erased:.0%}", meaning)]
-        return [
-            *losses,
-            entry.Fact(
-                f"{self._moved(run, highest):.1f} SD",
-                f"largest lift beyond an ordinary token's; it always matters from {smallest:g} SD",
-            ),
-            topical,
-        ]
+        found, result, smallest = [], run.result, run.settings.number("smallest_effect")
+        token, erased = self._highest(run), run.tokens["contraction"].max()
+        if token is not None:
+            if (ordinary := result.ordinary_contraction) is not None and isinstance(erased, float):
+                most = f"of a text erased by the token that erases most; by an ordinary token, {ordinary:.0%}"
+                found.append(entry.Fact(f"{erased:.0%}", most))
+            largest = f"largest lift beyond an ordinary token's; it always matters from {smallest:g} SD"
+            found.append(entry.Fact(f"{self._moved(run, token['lift']):.1f} SD", largest))
+        one, many = "token, which lifts only texts about its", "tokens, which lift only texts about their"
+        topical = f"topical {one if result.topical == 1 else many} own subject"
+        return [*found, entry.Fact(f"{result.topical:,}", topical)]
 
     def how(self, settings: base.StoredSettings) -> str:
         return (

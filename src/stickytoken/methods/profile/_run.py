@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -11,28 +10,20 @@ import numpy as np
 import polars as pl
 
 from stickytoken.encoders.protocol import require_ids
-from stickytoken.encoders.views import View, Views, views_of
+from stickytoken.encoders.views import View, Views
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import base, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.entry import severity_counts
 from stickytoken.methods.probes import Vector
-from stickytoken.methods.profile import anchors, estimates
+from stickytoken.methods.profile import anchors, estimates, verdict
 from stickytoken.methods.profile import plan as planning
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import Ids, Measurements
 from stickytoken.methods.profile.plan import Round, cells, round_stage
-from stickytoken.methods.profile.verdict import (
-    LEAST_SEEN,
-    Findings,
-    Measured,
-    decide,
-    erasures,
-    without_unseen,
-)
+from stickytoken.methods.profile.verdict import Findings, Measured
 
 # Every further view adds at least this share of the number of tokens that whole vectors choose.
 _OF_A_VIEW = 0.15
@@ -40,34 +31,42 @@ _OF_A_VIEW = 0.15
 _ORDINARY_TOKENS = 8
 
 
-def plan_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> ProfilePlanRecord:
-    available = job.vocabulary.available
-    return planning.make_profile_plan(
-        job.encoder, job.settings, job.sentences, available, progress, views=_views(job)
-    )
-
-
-def _views(job: Job[ProfileSettings]) -> Views:
-    return views_of(job.encoder, job.settings.dimensions, job.settings.layers)
-
-
 def run_profile(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
-) -> base.Outcome[ProfileResultRecord]:
-    """Run the rounds into a run folder, and sum up what they found."""
-    views, ids = _views(job), np.array([token.id for token in job.tokens])
+) -> tuple[pl.DataFrame, ProfileResultRecord]:
+    views, ids = planning.views_in(job), np.array([token.id for token in job.tokens])
     every = _measure(job, plan, run, views)
     found: dict[View, Findings] = {}
     for view in dict.fromkeys([views.own, *views.asked]):
         judged = _judged(every[view])
         found[view] = judged._replace(tokens=judged.tokens.filter(pl.col("token_id").is_in(ids)))
-        effects = estimates.kept_effects(every[view].rounds)
-        estimates.write_effects(run.folder, effects, None if view == views.own else view)
+        estimates.write_effects(run.folder, every[view].rounds, None if view == views.own else view)
     if views.asked:
-        _write_views(run.folder, every, found)
+        tables, records = [], []
+        for view, (tokens, ordinary, spread, contraction, _) in found.items():
+            in_view = every[view].plan
+            layer, dimension = (pl.lit(each, dtype=pl.Int64) for each in (view.layer, view.dimension))
+            tables.append(tokens.select(layer.alias("layer"), dimension.alias("dimension"), pl.all()))
+            lifts = (tokens["lift"].to_numpy() - ordinary) / in_view.similarity_spread
+            record = base.DimensionRecord(
+                layer=view.layer,
+                dimension=view.dimension,
+                sticky=int((tokens["verdict"] == "sticky").sum()),
+                topical=int((tokens["verdict"] == "topical").sum()),
+                **severity_counts(tokens),
+                similarity_spread=in_view.similarity_spread,
+                ordinary_lift=ordinary,
+                ordinary_sd=spread / in_view.similarity_spread,
+                largest_sd=float(np.nanmax(lifts)) if np.isfinite(lifts).any() else None,
+                mean_similarity=in_view.mean_similarity,
+                ordinary_contraction=contraction,
+            )
+            records.append(record)
+        run.folder.write_table(base.DIMENSION_TOKENS_FILE, pl.concat(tables))
+        run.folder.write_record(base.DIMENSIONS_FILE, base.DimensionsRecord(views=records))
     own, tokens, measured = found[views.own], found[views.own].tokens, every[views.own]
     cost, last = run.cost, measured.rounds[Round.CONFIRM if job.settings.adaptive else Round.SCREEN]
-    result = ProfileResultRecord(
+    return tokens, ProfileResultRecord(
         looked_at=len(ids),
         candidates=int(np.isin(last.ids, ids).sum()),
         sticky=int((tokens["verdict"] == "sticky").sum()),
@@ -82,65 +81,33 @@ def run_profile(
         sequences=cost.sequences,
         seconds=round(cost.seconds, 1),
     )
-    return base.Outcome(tokens, result)
-
-
-def _write_views(
-    folder: ResultFolder, every: Mapping[View, Measured], found: Mapping[View, Findings]
-) -> None:
-    tables, records = [], []
-    for view, judged in found.items():
-        tokens, plan = judged.tokens, every[view].plan
-        lifts = (tokens["lift"].to_numpy() - judged.ordinary_lift) / plan.similarity_spread
-        layer, dimension = (pl.lit(each, dtype=pl.Int64) for each in (view.layer, view.dimension))
-        tables.append(tokens.select(layer.alias("layer"), dimension.alias("dimension"), pl.all()))
-        records.append(
-            base.DimensionRecord(
-                layer=view.layer,
-                dimension=view.dimension,
-                sticky=int((tokens["verdict"] == "sticky").sum()),
-                topical=int((tokens["verdict"] == "topical").sum()),
-                **severity_counts(tokens),
-                similarity_spread=plan.similarity_spread,
-                ordinary_lift=judged.ordinary_lift,
-                ordinary_sd=judged.ordinary_spread / plan.similarity_spread,
-                largest_sd=float(np.nanmax(lifts)) if np.isfinite(lifts).any() else None,
-                mean_similarity=plan.mean_similarity,
-                ordinary_contraction=judged.ordinary_contraction,
-            )
-        )
-    folder.write_table(base.DIMENSION_TOKENS_FILE, pl.concat(tables))
-    folder.write_record(base.DIMENSIONS_FILE, base.DimensionsRecord(views=records))
 
 
 def _judged(measured: Measured) -> Findings:
     """Judge the tokens; add the precision behind their numbers, and the copies that the tokenizer saw."""
-    job, rounds = measured.job, measured.rounds
-    found = decide(measured)
+    found, rounds = verdict.decide(measured), measured.rounds
     # The last round has the model's own precision.
-    own = job.encoder.identity.dtype
-    early = str(job.settings.screen_precision or own)
+    own = measured.job.encoder.identity.dtype
+    early = pl.lit(str(measured.job.settings.screen_precision or own))
     last = rounds[Round.CONFIRM].ids.tolist() if Round.CONFIRM in rounds else []
-    precision = pl.when(pl.col("token_id").is_in(last)).then(pl.lit(own)).otherwise(pl.lit(early))
+    precision = pl.when(pl.col("token_id").is_in(last)).then(pl.lit(own)).otherwise(early)
     tokens = found.tokens.with_columns(precision.alias("precision"))
     if (seen := _copies_seen(measured)) is not None:
-        tokens = without_unseen(tokens.with_columns(pl.Series("copies_seen", seen)))
+        tokens = verdict.without_unseen(tokens.with_columns(pl.Series("copies_seen", seen)))
     return found._replace(tokens=tokens)
 
 
 def _copies_seen(measured: Measured) -> Vector | None:
     """Compute the share of copies that the tokenizer sees, in the last round of each token, if counted."""
-    first, shares = measured.rounds[Round.SCREEN], None
-    planned = cells(measured.job.settings, len(measured.plan.carriers))
-    copies = np.array([cell.copies for cell in planned], dtype=np.float64)
+    every = cells(measured.job.settings, len(measured.plan.carriers))
+    copies, few = np.array([cell.copies for cell in every]), np.array(measured.carriers)
+    first = measured.rounds[Round.SCREEN]
+    shares = np.full(len(first.ids), np.nan)
     for step, each in measured.rounds.items():
-        if each.seen is not None:
-            own = np.array(measured.carriers)
-            places = own if step is Round.SCREEN else np.setdiff1d(np.arange(len(copies)), own)
-            shares = np.full(len(first.ids), np.nan) if shares is None else shares
-            shares[first.rows(each.ids)] = (
-                np.minimum(each.seen, copies[places]).sum(axis=1) / copies[places].sum()
-            )
+        if each.seen is None:
+            return None
+        planned = copies[few] if step is Round.SCREEN else np.delete(copies, few)
+        shares[first.rows(each.ids)] = np.minimum(each.seen, planned).sum(axis=1) / planned.sum()
     return shares
 
 
@@ -162,7 +129,7 @@ def _measure(
     if job.restricted:
         unselected = np.union1d(wanted, plan.reference) if job.sampled else np.array(plan.reference)
     in_views, reading = (views.own, *views.further), views.reading(job.encoder)
-    found = anchors.anchor_panels(reading, in_views, plan, job.vocabulary.available)
+    found = anchors.anchor_panels(reading, plan, job.vocabulary.available, views=in_views)
     panels = dict(zip(in_views, found, strict=True))
 
     def measure(step: Round, ids: Ids, places: list[int]) -> dict[View, Measurements]:
@@ -241,11 +208,11 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> Ids:
     spreads = np.median(np.abs(ordinary - np.median(ordinary, axis=0)), axis=0)
     standard = np.divide(deviations, spreads, out=np.zeros_like(deviations), where=spreads > 0)
     # Not by posterior means: with one error for all tokens they rank alike.
-    erased = erasures(measured).standard()
+    erased = verdict.erasures(measured).standard()
     values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])
     if (seen := _copies_seen(measured)) is not None:
-        asked &= seen >= LEAST_SEEN
+        asked &= seen >= verdict.LEAST_SEEN
     if of_a_view:
         smallest = job.settings.smallest_effect * plan.similarity_spread
         reaching = asked & (found.lift.high >= found.null.center + smallest)
@@ -255,8 +222,6 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> Ids:
 
 @dataclass(frozen=True, slots=True)
 class SymptomCurve:
-    """Mean similarity of pairs by number of copies; the curve of a side without pairs is empty."""
-
     copies: list[int]  # 0 first
     below: list[float]  # over the pairs below the mean similarity
     above: list[float]  # over the pairs above it
@@ -266,8 +231,6 @@ class SymptomCurve:
 
 @dataclass(frozen=True, slots=True)
 class ProfileEvidence:
-    """Result for one token; the other fields are as in tokens.parquet."""
-
     token_id: int
     token: str
     category: str
@@ -297,8 +260,8 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     if not job.settings.adaptive:
         raise InputError("a probe measures its tokens in all rounds: leave adaptive on")
     once = replace(job, tokens=list({token.id: token for token in job.tokens}.values()))
-    plan = plan_profile(once, progress)
-    runner, views = MemoryRunner(job.encoder, progress), _views(once)
+    plan, views = planning.make_profile_plan(once, progress), planning.views_in(once)
+    runner = MemoryRunner(job.encoder, progress)
     measured = _measure(once, plan, runner, views, confirm_all=True)[views.own]
     found, curves = _judged(measured), _curves(once, plan, runner)
     rows = {row["token_id"]: row for row in found.tokens.to_dicts()}

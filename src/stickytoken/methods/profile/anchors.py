@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -130,8 +130,6 @@ class ProfileSettings:
 
 
 class AnchorGroupRecord(Record):
-    """A group of anchors: a kind of text, a topic of the corpus, or vocabulary entries."""
-
     name: str
     weight: float = Field(description="in the lift; 0 for a group that is measured beside it")
     kind: bool = Field(description="whether universality counts it")
@@ -144,8 +142,6 @@ class AnchorRecord(Record):
 
 
 class ViewRecord(Record):
-    """What the plan knows of one view: some first components of the vectors, maybe after an earlier layer."""
-
     dimension: int
     layer: int | None = Field(description="layers that run; null for the model as it is")
     mean_similarity: float
@@ -239,26 +235,18 @@ class TextGroup(NamedTuple):
 WORDS = TextGroup("vocabulary entries", [], 0.0, False)
 
 
-class Sources(NamedTuple):
-    """Where carriers and anchors come from."""
-
-    own: list[TextGroup]  # the lift is measured on them; carriers come from them too
-    beside: list[TextGroup]  # kinds of text that show whether a lift is universal, if not in ``own``
-
-    def chosen(self, keep: Callable[[str], bool]) -> Sources:
-        kept = (
-            [group._replace(texts=texts) for group in groups if (texts := [*filter(keep, group.texts)])]
-            for groups in self
-        )
-        return Sources(*kept)
+def filtered(groups: Sequence[TextGroup], keep: Callable[[str], bool]) -> list[TextGroup]:
+    kept = [group._replace(texts=[*filter(keep, group.texts)]) for group in groups]
+    return [group for group in kept if group.texts]
 
 
-def sources(encoder: Encoder, corpus: Sentences) -> Sources:
-    """Choose what the lift is measured on.
+def sources(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], list[TextGroup]]:
+    """Choose what the lift is measured on, and kinds of text that show whether a lift is universal beside it.
 
-    Without a corpus of the user's own, that is the bundled kinds of text, which weigh the same, everyday
-    sentences among them. A corpus of the user's own is one group, and the kinds stand beside it. A model
-    that cannot read the kinds has the topics of the corpus in their place, if there are any.
+    Without a corpus of the user's own, the lift is measured on the bundled kinds of text, which weigh the
+    same, everyday sentences among them. A corpus of the user's own is one group, and the kinds stand beside
+    it. A model that cannot read the kinds has the topics of the corpus in their place, if there are any.
+    Carriers come from what the lift is measured on, too.
     """
     kinds: dict[str, list[str]] = {}
     bundled = as_read(text_kinds(), encoder.tokenizer)
@@ -267,37 +255,20 @@ def sources(encoder: Encoder, corpus: Sentences) -> Sources:
             kinds.setdefault(kind, []).append(text)
     if corpus.bundled and kinds:
         named = {"everyday": list(corpus.texts), **kinds}
-        return Sources([TextGroup(name, texts, 1 / len(named), True) for name, texts in named.items()], [])
+        return [TextGroup(name, texts, 1 / len(named), True) for name, texts in named.items()], []
     if kinds:
         beside = [TextGroup(name, texts, 0.0, True) for name, texts in kinds.items()]
-        return Sources([TextGroup("corpus", list(corpus.texts), 1.0, False)], beside)
+        return [TextGroup("corpus", list(corpus.texts), 1.0, False)], beside
     topics: dict[str, list[str]] = {}
     for text, topic in zip(corpus.texts, corpus.topics or ("corpus",) * len(corpus), strict=True):
         topics.setdefault(topic, []).append(text)
-    return Sources(
-        [TextGroup(name, topics[name], 1 / len(topics), len(topics) > 1) for name in sorted(topics)], []
-    )
+    return [TextGroup(name, topics[name], 1 / len(topics), len(topics) > 1) for name in sorted(topics)], []
 
 
-class Anchors(NamedTuple):
-    """Chosen texts, the groups of the lift first."""
-
-    chosen: list[TextGroup]
-    left_out: int  # number of texts that the model does not read whole
-
-    @property
-    def texts(self) -> list[str]:
-        return [text for group in self.chosen for text in group.texts]
-
-    @property
-    def places(self) -> NDArray[np.intp]:
-        """Group of each text, shape (n,)."""
-        sizes = [len(group.texts) for group in self.chosen]
-        return np.repeat(np.arange(len(sizes), dtype=np.intp), sizes)
-
-
-def choose_anchors(encoder: Encoder, settings: ProfileSettings, found: Sources, taken: set[str]) -> Anchors:
-    """Draw anchors from all groups, none of them a carrier and none cut off by the model."""
+def choose_anchors(
+    encoder: Encoder, settings: ProfileSettings, found: Iterable[Sequence[TextGroup]], taken: set[str]
+) -> tuple[list[TextGroup], int]:
+    """Draw anchors from all groups, none of them a carrier, and count those that the model would cut off."""
     chosen: list[TextGroup] = []
     left_out, key = 0, [settings.seed, _ANCHORS]
     for groups in found:
@@ -312,16 +283,18 @@ def choose_anchors(encoder: Encoder, settings: ProfileSettings, found: Sources, 
             texts = [text for text in group.texts if (text, group.name) in anchors]
             chosen += [group._replace(texts=texts)] if texts else []
     total = sum(group.weight for group in chosen) or 1.0
-    return Anchors([group._replace(weight=group.weight / total) for group in chosen], left_out)
+    return [group._replace(weight=group.weight / total) for group in chosen], left_out
 
 
-def clustered(encoder: Encoder, settings: ProfileSettings, group: TextGroup, view: View) -> list[TextGroup]:
-    """Group texts of unknown topics by their vectors in a view; every text keeps its weight."""
-    labels = cluster(view.units(encoder.encode(group.texts)), settings.topics, settings.seed)
+def clustered(
+    texts: Sequence[str], vectors: NDArray[np.float32], settings: ProfileSettings
+) -> list[TextGroup]:
+    """Group texts of unknown topics by their unit vectors; every text keeps its weight."""
+    labels = cluster(vectors, settings.topics, settings.seed)
     found = []
     for label in range(int(labels.max()) + 1):
-        texts = [text for text, own in zip(group.texts, labels, strict=True) if own == label]
-        found.append(TextGroup(f"cluster {label}", texts, len(texts) / len(group.texts), labels.max() > 0))
+        own = [text for text, each in zip(texts, labels, strict=True) if each == label]
+        found.append(TextGroup(f"cluster {label}", own, len(own) / len(texts), bool(labels.max() > 0)))
     return found
 
 
@@ -347,7 +320,6 @@ def cluster(vectors: NDArray[np.float32], groups: int, seed: int) -> NDArray[np.
 def vocabulary_anchors(
     encoder: Encoder, settings: ProfileSettings, vocabulary: Sequence[Token]
 ) -> list[Token]:
-    """Draw available tokens that have a vector as texts of their own, by ascending id."""
     count = settings.vocabulary_anchors
     order = np.random.default_rng([settings.seed, _VOCABULARY]).permutation(len(vocabulary))
     drawn = [vocabulary[k] for k in order[: 2 * count]]
@@ -358,20 +330,14 @@ def vocabulary_anchors(
     return sorted(usable[:count], key=lambda token: token.id)
 
 
-def anchor_panel(
-    encoder: Encoder, plan: ProfilePlanRecord, vocabulary: Sequence[Token], beside: bool = True
-) -> AnchorPanel:
-    return anchor_panels(encoder, [View(encoder.dimension)], plan, vocabulary, beside)[0]
-
-
 def anchor_panels(
     encoder: Encoder,
-    views: Sequence[View],
     plan: ProfilePlanRecord,
     vocabulary: Sequence[Token],
     beside: bool = True,
+    views: Sequence[View] = (),
 ) -> list[AnchorPanel]:
-    """Encode the anchors of a plan, for several views."""
+    """Encode the anchors of a plan, for several views, or for the encoder's own."""
     weights = [group.weight for group in plan.groups]
     anchors = [anchor for anchor in plan.anchors if beside or weights[anchor.group] > 0]
     texts, groups = [anchor.text for anchor in anchors], [anchor.group for anchor in anchors]
@@ -381,7 +347,14 @@ def anchor_panels(
         groups += [len(weights) - 1] * len(plan.vocabulary_anchors)
     vectors = encoder.encode(texts)
     places, of_groups = np.array(groups, dtype=np.intp), np.array(weights[: max(groups) + 1])
+    views = views or [View(encoder.dimension)]
     return [AnchorPanel(view.units(vectors), places, of_groups) for view in views]
+
+
+def anchor_panel(
+    encoder: Encoder, plan: ProfilePlanRecord, vocabulary: Sequence[Token], beside: bool = True
+) -> AnchorPanel:
+    return anchor_panels(encoder, plan, vocabulary, beside)[0]
 
 
 # Of each group, draw carriers from this many times as many of the shortest texts.
@@ -395,7 +368,7 @@ _FIRST_SENTENCE = re.compile(r"\S.*?[.!?](?=\s)", re.DOTALL)
 def short_texts(
     encoder: Encoder, settings: ProfileSettings, groups: Sequence[TextGroup], needed: int, source: str
 ) -> dict[str, str]:
-    """Choose short texts of all groups in turn that leave room for the copies, more than are needed.
+    """Choose short texts of all groups in turn that leave room for the copies; return more than are needed.
 
     Each has the text that it is, or begins, as its value.
     """
@@ -403,11 +376,26 @@ def short_texts(
     sizes, share = [len(group.texts) for group in groups], -(-needed // len(groups))
     while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
         share += 1
-    pools = [(group.name, _shortest(encoder, settings, group, share)) for group in groups]
-    texts = [(text, whole) for _, pool in pools for text, whole in pool.items()]
-    names = [name for name, pool in pools for _ in pool]
-    order = balanced(names, len(texts), [settings.seed, _CARRIERS])
-    found = {open_ended(texts[k][0]): texts[k][1] for k in reversed(order)}
+    names, pool, key = [], [], [settings.seed, _CARRIERS]
+    room = room_for(encoder, settings.insertion, max(settings.copies))
+    for group in groups:
+        order = np.random.default_rng(key).permutation(len(group.texts))
+        drawn = [group.texts[k] for k in order[: _POOL * share + settings.anchors]]
+        whole, begun = dict(zip(drawn, encoder.content_ids(drawn), strict=True)), {}
+        for text, ids in reversed(whole.items()):
+            first = _FIRST_SENTENCE.match(text) if len(ids) > _SENTENCE else None
+            begun[first.group() if first else text] = text
+        lengths = dict(zip(begun, map(len, encoder.content_ids(list(begun))), strict=True))
+        fitting = [text for text in reversed(begun) if encoder.fits((0,) * (lengths[text] + room))]
+        unlike = {open_ended(text): text for text in reversed(fitting)}
+        shortest = sorted(unlike.values(), key=lengths.__getitem__)
+        sentences = 0 if group.kind else sum(lengths[text] <= _SENTENCE for text in shortest)
+        # Half of a small group stays for the anchors.
+        size = min(max(math.ceil(_SHORT * share), sentences), max(share, len(group.texts) // 2))
+        pool += [(text, begun[text]) for text in shortest[:size]]
+        names += [group.name] * len(shortest[:size])
+    places = balanced(names, len(pool), key)
+    found = {open_ended(pool[k][0]): pool[k][1] for k in reversed(places)}
     if len(found) < needed:
         limit = encoder.max_length
         room_in = "" if limit is None else f" in the {limit} tokens that {encoder.name} reads"
@@ -416,25 +404,6 @@ def short_texts(
             f"for the copies{room_in}, {needed} are needed: use more or shorter sentences"
         )
     return dict(reversed(found.items()))
-
-
-def _shortest(encoder: Encoder, settings: ProfileSettings, group: TextGroup, needed: int) -> dict[str, str]:
-    generator = np.random.default_rng([settings.seed, _CARRIERS])
-    count = _POOL * needed + settings.anchors
-    drawn = [group.texts[k] for k in generator.permutation(len(group.texts))[:count]]
-    whole, begun = dict(zip(drawn, encoder.content_ids(drawn), strict=True)), {}
-    for text, ids in reversed(whole.items()):
-        first = _FIRST_SENTENCE.match(text) if len(ids) > _SENTENCE else None
-        begun[first.group() if first else text] = text
-    lengths = dict(zip(begun, map(len, encoder.content_ids(list(begun))), strict=True))
-    room = room_for(encoder, settings.insertion, max(settings.copies))
-    fitting = [text for text in reversed(begun) if encoder.fits((0,) * (lengths[text] + room))]
-    unlike = {open_ended(text): text for text in reversed(fitting)}
-    shortest = sorted(unlike.values(), key=lambda text: lengths[text])
-    sentences = 0 if group.kind else sum(lengths[text] <= _SENTENCE for text in shortest)
-    # Half of a small group stays for the anchors.
-    size = min(max(math.ceil(_SHORT * needed), sentences), max(needed, len(group.texts) // 2))
-    return {text: begun[text] for text in shortest[:size]}
 
 
 # Where the choices of real models lie on average, from the shortest texts (0) to the longest (1). They

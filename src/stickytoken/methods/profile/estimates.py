@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +41,6 @@ class Measurements:
     seen: NDArray[np.int64] | None = None  # copies that the tokenizer saw, if counted, shape (T, K)
 
     def rows(self, ids: Ids) -> NDArray[np.intp]:
-        """Find the rows of token ids, all of which must be here."""
         return np.searchsorted(self.ids, ids)
 
     def chosen(self, rows: NDArray[np.intp], carriers: list[int]) -> Measurements:
@@ -105,42 +104,12 @@ def together(first: Measurements, second: Measurements) -> Measurements:
     return replace(first, ids=ids[order], effects=effects, **by_carrier)
 
 
-class Screened(NamedTuple):
-    """Estimates of every token from the first round."""
-
-    plain: Estimates  # means over carriers without common effects, with the pooled error; no shrinkage
-    shrunk: Estimates  # posterior means, for the tokens that go no further
-    null: Null  # distribution of ordinary tokens
-    reliability: float  # share of the variance of unselected tokens' means that is not noise
-
-
-def screen(
-    lifts: Vector, reference: NDArray[np.bool_], confidence: float, call_noise: float = 0.0
-) -> Screened:
-    centred = statistics.centre_probes(lifts, reference)
-    noise = max(statistics.interaction_variance(centred[reference]), call_noise**2) / lifts.shape[1]
-    if noise <= _ROUNDING * float((lifts**2).mean()):
-        raise InputError(
-            "every token moves the similarities equally: the model does not tell texts apart, "
-            "or there is only one token to measure"
-        )
-    values = centred.mean(axis=1)
-    spread = float(values[reference].var(ddof=1))
-    effects = max(0.0, spread - noise)
-    return Screened(
-        Estimates(values, np.full(len(values), np.sqrt(noise)), values, values),
-        statistics.shrunk(values, noise, effects, confidence),
-        Null.fit(values[reference], noise),
-        effects / spread if spread > 0 else 0.0,
-    )
-
-
 # With fewer unselected tokens, the null distribution cannot be estimated.
 LEAST_NULL_TOKENS = 200
 
 
 class TokenEstimates(NamedTuple):
-    """Final estimates of every token; effects are relative to the typical token."""
+    """Estimates of every token; effects are relative to the typical token."""
 
     ids: Ids  # ascending
     texts: NDArray[np.int64]  # number of texts behind each estimate
@@ -169,10 +138,8 @@ class TokenEstimates(NamedTuple):
 
 
 class Lifts(NamedTuple):
-    """Lifts of one round, or other values by carrier, by ascending id."""
-
-    ids: Ids
-    values: Vector  # shape (T, K)
+    ids: Ids  # ascending
+    values: Vector  # lifts, or other values by carrier, shape (T, K)
 
 
 def estimate(
@@ -184,44 +151,52 @@ def estimate(
     call_noise: float = 0.0,
     kinds: Sequence[NDArray[np.bool_]] = (),
 ) -> TokenEstimates:
-    """Estimate every token from the last round that it reached.
+    """Estimate every token from the last round that it reached, on the scale of the last round.
 
-    Kinds of entries, each the places of its tokens among those of the first round, get a null of their own
-    if they have enough tokens.
-
-    Estimates are on the scale of the last round: its carriers may move more than those of the first, or
-    less. A token of the last round is estimated from that round alone, whose texts had no part in its
-    selection. The others get the posterior of the first.
+    A token of the last round is estimated from that round alone, whose texts had no part in its selection.
+    The others get the posterior of the first. Kinds of entries, each a mask over the tokens of the first
+    round, get a null of their own if they have enough tokens.
     """
-    unselected = np.isin(first.ids, reference)
-    screened = screen(first.values, unselected, confidence, call_noise)
-    texts = np.full(len(first.ids), first.values.shape[1])
-    noise = float(screened.plain.error[0] ** 2)
+    unselected, probes = np.isin(first.ids, reference), first.values.shape[1]
+    centred = statistics.centre_probes(first.values, unselected)
+    noise = max(statistics.interaction_variance(centred[unselected]), call_noise**2) / probes
+    if noise <= _ROUNDING * float((first.values**2).mean()):
+        raise InputError(
+            "every token moves the similarities equally: the model does not tell texts apart, "
+            "or there is only one token to measure"
+        )
+    values = centred.mean(axis=1)
+    tested = Estimates(values, np.full(len(values), np.sqrt(noise)), values, values)
+    spread = float(values[unselected].var(ddof=1))
+    effects = max(0.0, spread - noise)
+    lift = statistics.shrunk(values, noise, effects, confidence)
+    null, texts = Null.fit(values[unselected], noise), np.full(len(values), probes)
     nulls = [
-        (own, Null.fit(screened.plain.value[own & unselected], noise))
+        (own, Null.fit(values[own & unselected], float(tested.error[0] ** 2)))
         for own in kinds
         if (own & unselected).sum() >= LEAST_NULL_TOKENS
     ]
     if last is None:
-        level = float(first.values[unselected].mean())
-        return TokenEstimates(first.ids, texts, screened.shrunk, screened.plain, screened.null, level, nulls)
+        return TokenEstimates(
+            first.ids, texts, lift, tested, null, float(first.values[unselected].mean()), nulls
+        )
+    # The carriers of the last round may move more than those of the first, or less.
     rows, own = np.searchsorted(first.ids, last.ids), np.isin(last.ids, late_reference)
-    scale = statistics.scale_between(
-        screened.plain.value[rows[own]], screened.reliability, last.values[own].mean(axis=1)
-    )
-    expected = scale * screened.shrunk.value[rows]
+    reliability = effects / spread if spread > 0 else 0.0
+    scale = statistics.scale_between(values[rows[own]], reliability, last.values[own].mean(axis=1))
+    expected = scale * lift.value[rows]
     centred = statistics.centre_probes(last.values, own, expected)
     # The carriers' common effects are known from few tokens: an error that all estimates share.
     common = float((centred.mean(axis=1) - expected)[own].var(ddof=1)) / int(own.sum())
     confirmed = statistics.mean_with_interval(centred, confidence, common, call_noise**2)
     texts[rows] = last.values.shape[1]
-    lift, tested = screened.shrunk.scaled(scale), screened.plain.scaled(scale)
+    lift, tested = lift.scaled(scale), tested.scaled(scale)
     for into in (lift, tested):
         for target, source in zip(into, confirmed, strict=True):
             target[rows] = source
     level = float((last.values[own] - expected[own, None]).mean())
     nulls = [(own, null.scaled(scale)) for own, null in nulls]
-    return TokenEstimates(first.ids, texts, lift, tested, screened.null.scaled(scale), level, nulls)
+    return TokenEstimates(first.ids, texts, lift, tested, null.scaled(scale), level, nulls)
 
 
 # Ridge penalties to choose from, relative to the mean squared length of a centred row.
@@ -232,62 +207,57 @@ _EXPLAINED = 0.9
 _CHOOSING = 2**15
 
 
-def explained_pulls(
-    pull: NDArray[np.floating[Any]], rows: NDArray[np.floating[Any]], unselected: NDArray[np.bool_]
-) -> Vector:
-    """Predict T pulls from the tokens' rows of the embedding matrix, shape (T, d).
-
-    By ridge regression on the unselected tokens, each of which is predicted from the others. A row that was
-    changed pulls in a way that other rows do not lead to expect. A small penalty would explain part of that
-    too, from directions in which few rows differ, so the largest one is taken that explains nearly as much
-    as the best.
-    """
-    mean = pull[unselected].mean(axis=0, dtype=np.float64)
-    deviations = pull - mean
-    centred = rows - rows[unselected].mean(axis=0, dtype=np.float64)
-    centred /= float(np.sqrt(np.square(centred[unselected]).sum(axis=1).mean())) or 1.0
-    lengths, directions = np.linalg.eigh(centred[unselected].T @ centred[unselected])
-    turned = centred @ directions
-    products = turned[unselected].T @ deviations[unselected]
-
-    def errors(penalty: float, chosen: NDArray[np.intp]) -> Vector:
-        fitted = turned[chosen] @ (products / (lengths + penalty)[:, None])
-        leverage = (turned[chosen] ** 2) @ (1 / (lengths + penalty)) * unselected[chosen]
-        return np.asarray((deviations[chosen] - fitted) / (1 - leverage)[:, None], dtype=np.float64)
-
-    places = np.flatnonzero(unselected)
-    some = places[:: -(-len(places) // _CHOOSING)]
-    total = float((deviations[some] ** 2).sum())
-    explained = np.array([total - float((errors(each, some) ** 2).sum()) for each in _ROW_PENALTIES])
-    if (best := float(explained.max())) <= 0:
-        return np.broadcast_to(mean, pull.shape)
-    penalty = float(_ROW_PENALTIES[np.flatnonzero(explained >= _EXPLAINED * best)[-1]])
-    return np.asarray(pull - errors(penalty, np.arange(len(pull))), dtype=np.float64)
-
-
 def unexplained(
     rounds: Mapping[Round, Measurements],
     rows: NDArray[np.floating[Any]],
     unselected: Ids,
     late_reference: Ids,
 ) -> dict[Round, NDArray[np.floating[Any]]]:
-    """Subtract from the pulls of all rounds what the tokens' rows explain.
+    """Subtract from the pulls of all rounds, each of shape (T, d), what the tokens' embeddings explain.
 
-    ``rows`` are those of the tokens of the first round, which the regression is fitted in. Its predictions
-    are brought to the scale of the last round by a line through the pulls of the pilot's tokens.
+    ``rows`` are the embeddings of the first round's tokens. By ridge regression on the unselected ones, each
+    is predicted from the others: an embedding that was changed pulls in a way that others do not lead to
+    expect. A small penalty would explain part of that too, from directions in which few embeddings differ, so
+    the largest is taken that explains nearly as much as the best. Predictions are brought to the scale of the
+    last round by a line through the pulls of the pilot's tokens.
     """
     first, last = rounds[Round.SCREEN], rounds.get(Round.CONFIRM)
-    explained = explained_pulls(first.effects.pull.astype(np.float64), rows, np.isin(first.ids, unselected))
+    pull, reference = first.effects.pull.astype(np.float64), np.isin(first.ids, unselected)
+    mean = pull[reference].mean(axis=0, dtype=np.float64)
+    deviations = pull - mean
+    centred = rows - rows[reference].mean(axis=0, dtype=np.float64)
+    centred /= float(np.sqrt(np.square(centred[reference]).sum(axis=1).mean())) or 1.0
+    lengths, directions = np.linalg.eigh(centred[reference].T @ centred[reference])
+    turned = centred @ directions
+    products = turned[reference].T @ deviations[reference]
+
+    def errors(penalty: float, chosen: NDArray[np.intp]) -> Vector:
+        fitted = turned[chosen] @ (products / (lengths + penalty)[:, None])
+        leverage = (turned[chosen] ** 2) @ (1 / (lengths + penalty)) * reference[chosen]
+        return np.asarray((deviations[chosen] - fitted) / (1 - leverage)[:, None], dtype=np.float64)
+
+    places = np.flatnonzero(reference)
+    some = places[:: -(-len(places) // _CHOOSING)]
+    total = float((deviations[some] ** 2).sum())
+    shares = np.array([total - float((errors(each, some) ** 2).sum()) for each in _ROW_PENALTIES])
+    explained = np.broadcast_to(mean, pull.shape)
+    if (best := float(shares.max())) > 0:
+        penalty = float(_ROW_PENALTIES[np.flatnonzero(shares >= _EXPLAINED * best)[-1]])
+        explained = pull - errors(penalty, np.arange(len(pull)))
     found: dict[Round, NDArray[np.floating[Any]]] = {Round.SCREEN: first.effects.pull - explained}
     if last is not None:
         late = last.rows(last.ids[np.isin(last.ids, late_reference)])
         known, measured = explained[first.rows(last.ids)], last.effects.pull.astype(np.float64)
         center, origin = known[late].mean(axis=0), measured[late].mean(axis=0)
-        deviations = known[late] - center
-        variation = float((deviations**2).sum())
-        slope = float((deviations * (measured[late] - origin)).sum()) / variation if variation > 0 else 0.0
+        predicted = known[late] - center
+        variation = float((predicted**2).sum())
+        slope = float((predicted * (measured[late] - origin)).sum()) / variation if variation > 0 else 0.0
         found[Round.CONFIRM] = measured - origin - slope * (known - center)
     return found
+
+
+def _blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    return (values[start : start + _ROWS] for start in range(0, max(1, len(values)), _ROWS))
 
 
 def reach(pull: NDArray[np.floating[Any]], texts: NDArray[np.float32]) -> Vector:
@@ -296,11 +266,11 @@ def reach(pull: NDArray[np.floating[Any]], texts: NDArray[np.float32]) -> Vector
     A word that pulls a text toward a meaning of its own reaches few texts.
     """
     products = (texts.T @ texts / len(texts)).astype(np.float64)
-    found = np.empty(len(pull))
-    for start in range(0, len(pull), _ROWS):
-        rows = pull[start : start + _ROWS].astype(np.float64)
-        found[start : start + _ROWS] = np.sqrt(np.maximum(((rows @ products) * rows).sum(axis=1), 0.0))
-    return found
+    found = []
+    for rows in _blocks(pull):
+        exact = rows.astype(np.float64)
+        found.append(np.sqrt(np.maximum(((exact @ products) * exact).sum(axis=1), 0.0)))
+    return np.concatenate(found)
 
 
 # Ridge penalties to choose from, relative to the mean squared length of the features.
@@ -316,12 +286,10 @@ def calibrate(
 ) -> tuple[Vector, float]:
     """Fit the measured lifts of some tokens by a line in the predicted ones, and the residuals by features.
 
-    Return the lifts of all tokens, and how far they are off for tokens that had no part in it.
-
-    Carriers of one corpus are not those of another: a question takes copies in another way than a statement
-    does. What differs depends on the token, in directions that measured tokens show: a ridge regression,
-    whose penalty is the best of several by leave-one-out cross-validation, the infinite one, which leaves
-    the line alone, included (Golub, Heath and Wahba 1979). Every group of features counts alike.
+    Return the lifts of all tokens, and how far they are off for tokens that had no part in it. A question
+    takes copies in another way than a statement does; what differs depends on the token, in directions that
+    measured tokens show. The ridge penalty is the best of several by leave-one-out cross-validation, the
+    infinite one included (Golub, Heath and Wahba 1979). Every group of features counts alike.
     """
     # A line by least squares; its slope is 0 where the predictions do not vary.
     deviations = predicted[measured] - predicted[measured].mean()
@@ -392,65 +360,7 @@ EFFECTS_COLUMNS = ("token_id", "round", "contraction", "pull")
 MOST_BYTES = 512 * 2**20
 
 
-class Effects(NamedTuple):
-    """What a run keeps of the effects of all rounds."""
-
-    # One row per round and token: token_id; round; contraction; pull, float16, shape (r,).
-    table: pl.DataFrame
-    # Orthonormal directions that the pulls are coordinates on, shape (r, d); None where they are the pulls.
-    axes: NDArray[np.float32] | None
-
-    def of(self, step: Round) -> TokenEffects:
-        """Return the effects of one round; there may be none."""
-        rows = self.table.filter(pl.col("round") == step.value).sort("token_id")
-        pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)
-        whole = pull if self.axes is None else pull @ self.axes
-        contraction = rows["contraction"].to_numpy().astype(np.float64)
-        return TokenEffects(rows["token_id"].to_numpy(), contraction, whole)
-
-
-def kept_effects(rounds: dict[Round, Measurements], most_bytes: int = MOST_BYTES) -> Effects:
-    """Lay out the effects of all rounds; those of a large model on as many axes as fit into `most_bytes`.
-
-    Tokens of the last round are in both: how the rounds differ tells the error of the first.
-    """
-    first = next(iter(rounds.values())).effects.pull
-    rows = sum(len(found.ids) for found in rounds.values())
-    bound = max(1, most_bytes // (np.dtype(np.float16).itemsize * rows))
-    axes = None
-    if bound < first.shape[1]:  # the orthonormal directions that keep most of the sum of squares
-        products = np.zeros((first.shape[1], first.shape[1]))
-        for start in range(0, len(first), _ROWS):
-            part = first[start : start + _ROWS].astype(np.float32)
-            products += part.T @ part
-        _, vectors = np.linalg.eigh(products)
-        axes = np.ascontiguousarray(vectors[:, ::-1][:, :bound].T, dtype=np.float32)
-
-    def coordinates(pulls: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-        if axes is None:
-            return pulls
-        parts = [
-            (pulls[start : start + _ROWS].astype(np.float32) @ axes.T).astype(np.float16)
-            for start in range(0, len(pulls), _ROWS)
-        ]
-        return np.concatenate(parts) if parts else np.zeros((0, len(axes)), dtype=np.float16)
-
-    tables = [
-        pl.DataFrame(
-            {
-                "token_id": found.ids,
-                "round": [step.value] * len(found.ids),
-                "contraction": found.effects.contraction.astype(np.float32),
-                "pull": coordinates(found.effects.pull).astype(np.float16),
-            }
-        )
-        for step, found in rounds.items()
-    ]
-    return Effects(pl.concat(tables), axes)
-
-
 def effect_files(view: View | None) -> tuple[str, str]:
-    """Name the files of a view's effects and axes; None is the model as it is."""
     suffix = "" if view is None else f"-{view.key}"
     return f"effects{suffix}.parquet", f"effects_axes{suffix}.parquet"
 
@@ -458,17 +368,53 @@ def effect_files(view: View | None) -> tuple[str, str]:
 EFFECTS_FILE, AXES_FILE = effect_files(None)
 
 
-def write_effects(folder: ResultFolder, effects: Effects, view: View | None = None) -> None:
-    """Write the axes, then the table that says that both are there."""
-    table, axes = effect_files(view)
-    if effects.axes is not None:
-        folder.write_table(axes, pl.DataFrame({"axis": effects.axes}))
-    folder.write_table(table, effects.table)
+def write_effects(
+    folder: ResultFolder,
+    rounds: Mapping[Round, Measurements],
+    view: View | None = None,
+    most_bytes: int = MOST_BYTES,
+) -> None:
+    """Write one row per round and token: contraction, and pull in half precision.
+
+    Tokens of the last round are in both: how the rounds differ tells the error of the first. The pulls of a
+    large model are coordinates on as many orthonormal axes as fit into `most_bytes`.
+    """
+    file, axes_file = effect_files(view)
+    first = next(iter(rounds.values())).effects.pull
+    count = sum(len(found.ids) for found in rounds.values())
+    bound = max(1, most_bytes // (np.dtype(np.float16).itemsize * count))
+    axes = None
+    if bound < first.shape[1]:  # the axes that keep most of the sum of squares
+        products = np.zeros((first.shape[1], first.shape[1]))
+        for rows in _blocks(first):
+            part = rows.astype(np.float32)
+            products += part.T @ part
+        _, vectors = np.linalg.eigh(products)
+        axes = np.ascontiguousarray(vectors[:, ::-1][:, :bound].T, dtype=np.float32)
+        folder.write_table(axes_file, pl.DataFrame({"axis": axes}))
+    tables = []
+    for step, found in rounds.items():
+        pull = found.effects.pull
+        if axes is not None:
+            parts = [(part.astype(np.float32) @ axes.T).astype(np.float16) for part in _blocks(pull)]
+            pull = np.concatenate(parts)
+        columns: dict[str, Any] = {
+            "token_id": found.ids,
+            "round": [step.value] * len(found.ids),
+            "contraction": found.effects.contraction.astype(np.float32),
+            "pull": pull.astype(np.float16),
+        }
+        tables.append(pl.DataFrame(columns))
+    folder.write_table(file, pl.concat(tables))
 
 
-def read_effects(path: Path, view: View | None = None) -> Effects:
+def read_effects(path: Path, view: View | None = None, step: Round = Round.SCREEN) -> TokenEffects:
+    """Read the effects of one round; there may be none."""
     folder, (file, axes_file) = ResultFolder(path), effect_files(view)
     table = folder.read_table(file, EFFECTS_COLUMNS)
-    projected = (path / axes_file).is_file()
-    axes = folder.read_table(axes_file, ("axis",))["axis"].to_numpy() if projected else None
-    return Effects(table, axes)
+    rows = table.filter(pl.col("round") == step.value).sort("token_id")
+    pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)
+    if (path / axes_file).is_file():
+        pull = pull @ folder.read_table(axes_file, ("axis",))["axis"].to_numpy()
+    contraction = rows["contraction"].to_numpy().astype(np.float64)
+    return TokenEffects(rows["token_id"].to_numpy(), contraction, pull)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stickytoken.data.corpora import open_ended
 from stickytoken.encoders.protocol import IdEncoder
-from stickytoken.encoders.views import MeanSimilarity, View
+from stickytoken.encoders.views import MeanSimilarity, View, only_own
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
@@ -65,11 +65,10 @@ def judge_corpus(
     progress: ProgressCallback,
     view: View | None = None,
 ) -> base.Judgement:
-    """Compute the lift of every token on a corpus, measure those that may matter, and judge."""
     plan = run.plan.seen_in(view)
     tokens = run.tokens if view is None else base.tokens_in(run.path, view)
     corpus = _encoded_corpus(job, plan, anchors)
-    effects = estimates.read_effects(run.path, view).of(Round.SCREEN)
+    effects = estimates.read_effects(run.path, view)
     every = len(tokens) == len(job.vocabulary.available)
     unselected = np.isin(effects.ids, effects.ids if every else plan.reference)
     if (count := int(unselected.sum())) < _LEAST_TOKENS:
@@ -83,7 +82,9 @@ def judge_corpus(
     # Ordinary lifts: those that were computed, and their error.
     fitted = statistics.Null.fit(values[unselected], 0.0)
     null = statistics.Null(fitted.center, float(np.hypot(fitted.spread, error)), fitted.shape)
-    gate = null.center + verdict.NEGLIGIBLE_SHARE * job.settings.smallest_effect * corpus.spread
+    gate = (
+        null.center + verdict.NEGLIGIBLE_SHARE * job.settings.smallest_effect * corpus.plan.similarity_spread
+    )
     asked = np.isin(effects.ids, tokens["token_id"].to_numpy())
     # Where vectors are made up to count the texts, as many tokens are measured as ever may be.
     counting = getattr(job.encoder, "makes_up_vectors", False)
@@ -119,9 +120,9 @@ def judge_corpus(
         source=job.sentences.source,
         texts=len(job.sentences),
         anchors=len(corpus.panel.vectors),
-        left_out=corpus.left_out,
+        left_out=corpus.plan.left_out,
         ordinary_lift=null.center,
-        similarity_spread=corpus.spread,
+        similarity_spread=corpus.plan.similarity_spread,
         error=error,
         measured=len(chosen),
         undecided=int(may.sum()) - len(chosen),
@@ -131,30 +132,28 @@ def judge_corpus(
 
 class _Corpus(NamedTuple):
     job: Job[ProfileSettings]
-    plan: ProfilePlanRecord  # of the run, with carriers of the corpus
+    plan: ProfilePlanRecord  # of the run, with carriers, spread and limit of the corpus
     panel: AnchorPanel
-    spread: float  # standard deviation of the carriers' similarities to the anchors
-    left_out: int  # texts that the model does not read whole
 
 
 def _encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, most: int) -> _Corpus:
-    encoder, settings = job.encoder, replace(job.settings, anchors=most)
+    encoder, settings, source = job.encoder, replace(job.settings, anchors=most), job.sentences.source
     group = anchors.TextGroup("corpus", list(job.sentences.texts), 1.0, False)
-    source = job.sentences.source
     carriers = anchors.short_texts(encoder, settings, [group], _CARRIERS, source)
-    found = anchors.Sources([group], [])
-    chosen = anchors.choose_anchors(encoder, settings, found, set(carriers.values()))
-    if (left := len(chosen.texts)) < _LEAST_ANCHORS:
-        counted = "1 text" if left == 1 else f"{left} texts"
+    chosen, left_out = anchors.choose_anchors(encoder, settings, [[group]], set(carriers.values()))
+    texts = [text for each in chosen for text in each.texts]
+    if len(texts) < _LEAST_ANCHORS:
+        counted = "1 text" if len(texts) == 1 else f"{len(texts)} texts"
         raise InputError(
             f"{source} has {counted} left to compare with, and {_LEAST_ANCHORS} are needed: use more texts"
         )
-    vectors = unit_vectors(encoder.encode(chosen.texts))
+    vectors = unit_vectors(encoder.encode(texts))
     panel = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
-    seen = planning.Seen(View(encoder.dimension), panel, plan.mean_similarity)
-    texts, (before,), (limit,) = planning.usable_carriers(encoder, list(carriers), [seen], _CARRIERS, source)
-    own = plan.model_copy(update={"carriers": texts, "narrow_limit": limit})
-    return _Corpus(job, own, panel, planning.spread_of(before, panel.weights), chosen.left_out)
+    seen = View(encoder.dimension), panel, plan.mean_similarity
+    usable, (before,), (limit,) = planning.usable_carriers(encoder, list(carriers), [seen], _CARRIERS, source)
+    spread = planning.spread_of(before, panel.weights)
+    own = {"carriers": usable, "narrow_limit": limit, "similarity_spread": spread, "left_out": left_out}
+    return _Corpus(job, plan.model_copy(update=own), panel)
 
 
 def _calibrated(
@@ -162,11 +161,11 @@ def _calibrated(
 ) -> tuple[Vector, float, Vector, Pull]:
     """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers.
 
-    Return also the common effect of each carrier beside their mean, and the tokens' pulls and contractions.
+    Return also their error, the common effect of each carrier beside the mean, and what the tokens do.
     """
     job, carriers = corpus.job, range(_CARRIERS)
     every = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers)
-    predicted = statistics.predicted_lifts(screened, statistics.anchorage(every.panel))
+    predicted = statistics.predicted_lifts(screened, every.panel)
     common, residuals = np.empty(_CARRIERS), np.empty((len(reference), _CALIBRATING))
     pulls = np.empty((len(reference), corpus.panel.vectors.shape[1]))
     contractions = np.empty(len(reference))
@@ -225,9 +224,7 @@ def _universality(
     lifts = []
     for kind in kinds:
         alone = np.eye(len(panel.group_weights))[kind]
-        of_kind = statistics.anchorage(
-            replace(panel, group_weights=alone).against(carriers, plan.unrelated_below)
-        )
+        of_kind = replace(panel, group_weights=alone).against(carriers, plan.unrelated_below)
         ordinary = float(np.median(statistics.predicted_lifts(calibrating, of_kind)))
         own = Pull(effects.contraction[rough], effects.pull[rough])
         lifts.append(statistics.predicted_lifts(own, of_kind) - ordinary)
@@ -245,60 +242,52 @@ def _table(
     null_tokens: int,
     ordinary: float,
 ) -> pl.DataFrame:
-    job, settings, unknown = corpus.job, corpus.job.settings, np.full(len(effects.ids), np.nan)
-    available, smallest = len(job.vocabulary.available), settings.smallest_effect * corpus.spread
+    job, spread, settings = corpus.job, corpus.plan.similarity_spread, corpus.job.settings
+    available, smallest = len(job.vocabulary.available), settings.smallest_effect * spread
     mattering = verdict.find_lifts(estimated, null_tokens, available, smallest, settings.fdr)
-    found = mattering.found & (estimated.texts > 0)
+    found, unknown = mattering.found & (estimated.texts > 0), np.full(len(effects.ids), np.nan)
     up, flagged = unknown.copy(), np.flatnonzero(found)
-    pulls = Pull(effects.contraction, effects.pull)
-    lifting = Pull(pulls.contraction[flagged], pulls.pull[flagged])
+    lifting = Pull(effects.contraction[flagged], effects.pull[flagged])
     up[flagged] = moves_up(lifting, corpus.panel.vectors, settings.seed)
-    columns: dict[str, Any] = {
-        "texts": estimated.texts,
-        "lift": estimated.lift.value,
-        "lift_low": estimated.lift.low,
-        "lift_high": estimated.lift.high,
-        "universality": universal,
-        "moves_up": up,
-        "contraction": effects.contraction,
-        "fixed_point": statistics.fixed_points(pulls, corpus.panel.weights @ corpus.panel.vectors),
-        "q_value": unknown if mattering.q_values is None else mattering.q_values,
-    }
+    points = statistics.fixed_points(effects, corpus.panel.weights @ corpus.panel.vectors)
+    q_values = unknown if mattering.q_values is None else mattering.q_values
     rows = np.searchsorted(effects.ids, tokens["token_id"].to_numpy())
-    columns = {name: pl.Series(values[rows]) for name, values in columns.items()}
-    deviations = ((estimated.lift.value - estimated.null.center) / corpus.spread)[rows]
     # What copies leave of a text is the run's answer: it does not depend on what it is compared with.
-    columns |= {
-        name: tokens[name] for name in ("contraction", "contraction_low", "contraction_high", "erases")
-    }
     erases, lost = tokens["erases"].fill_null(False).to_numpy(), tokens["contraction"].to_numpy()
     said = [
         [f"erases {share:.0%} of a text (an ordinary token: {ordinary:.0%})"] * bool(erased)
         + [f"{'large lift' if large else 'outlier'} on these texts"] * bool(lifts)
         for lifts, large, erased, share in zip(found[rows], mattering.large[rows], erases, lost, strict=True)
     ]
-    columns["reason"] = pl.Series(["; ".join(each) or None for each in said], dtype=pl.String)
     given = verdict.verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows], erases)
-    grades = verdict.severities(deviations, verdict.share_erased(lost, ordinary), erases, given)
-    judged = (
-        tokens.select("token_id", "token", "decoded", "category")
-        .with_columns(**columns)
-        .with_columns(
-            severity=pl.Series(grades, dtype=pl.String),
-            verdict=pl.Series(given, dtype=pl.String),
-        )
-        .with_columns(pl.col(pl.Float64).fill_nan(None))
-    )
+    deviations = ((estimated.lift.value - estimated.null.center) / spread)[rows]
+    columns: dict[str, Any] = {
+        "texts": estimated.texts[rows],
+        "lift": estimated.lift.value[rows],
+        "lift_low": estimated.lift.low[rows],
+        "lift_high": estimated.lift.high[rows],
+        "universality": universal[rows],
+        "moves_up": up[rows],
+        "contraction": tokens["contraction"],
+        "fixed_point": points[rows],
+        "q_value": q_values[rows],
+        **{name: tokens[name] for name in ("contraction_low", "contraction_high", "erases")},
+        "reason": ["; ".join(each) or None for each in said],
+        "severity": verdict.severities(deviations, verdict.share_erased(lost, ordinary), erases, given),
+        "verdict": given,
+    }
+    texts = dict.fromkeys(("reason", "severity", "verdict"), pl.String)
+    table = pl.DataFrame(columns, schema_overrides=texts).with_columns(pl.col(pl.Float64).fill_nan(None))
+    judged = tokens.select("token_id", "token", "decoded", "category").hstack(table)
     if "copies_seen" not in tokens.columns:
         return judged
     return verdict.without_unseen(judged.with_columns(tokens["copies_seen"]))
 
 
 def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:
-    """Compute the share of random queries and documents for which copies move the document up.
+    """Compute the share of pairs of random texts, a query and a document, for which the document moves up.
 
-    Random texts of the corpus are the queries, others the documents; a document moves up if it passes at
-    least a tenth of all texts. cos(after) is computed from the token's pull and contraction.
+    It does if it passes at least a tenth of all texts. cos(after) is computed from pull and contraction.
     """
     order = np.random.default_rng([seed, _SPLIT]).permutation(len(texts))
     count = min(_DRAWN, len(texts) // 2)
@@ -307,7 +296,6 @@ def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:
     before, ranked = similarities[documents], np.sort(similarities, axis=0)
 
     def ahead(of: Vector) -> NDArray[np.intp]:
-        """Count the texts that are more similar to each query, shape (documents, queries)."""
         places = [np.searchsorted(ranked[:, query], of[:, query], side="right") for query in range(count)]
         return len(ranked) - np.stack(places, axis=1)
 
@@ -325,7 +313,6 @@ _ORDINARY = 256
 
 
 def recheck(job: base.RecheckJob, name: str) -> ProfileRecheck:
-    """Choose texts that a run has not used, and put a model on them."""
     plan, used = job.plan, list(job.used)
     if isinstance(plan, ProfilePlanRecord):
         used += [*plan.carriers, *(anchor.text for anchor in plan.anchors)]
@@ -343,16 +330,14 @@ def recheck(job: base.RecheckJob, name: str) -> ProfileRecheck:
         seed=job.seed,
     )
     u = MeanSimilarity(plan.mean_similarity, plan.mean_similarity_entries, 0, plan.mean_similarity_error)
+    own = Job(job.encoder, settings, job.corpus, job.vocabulary, [], True, True)
     texts = planning.make_profile_plan(
-        job.encoder,
-        settings,
-        job.corpus,
-        job.vocabulary.available,
+        own,
         job.progress,
+        views=only_own(job.encoder),
         unused=lambda text: open_ended(text) not in known and not text.startswith(begun),
         similarity=u if job.same_model else None,
     )
-    own = Job(job.encoder, settings, job.corpus, job.vocabulary, [], True, True)
     return ProfileRecheck(own, texts, job.progress, name)
 
 
@@ -404,13 +389,10 @@ class ProfileRecheck:
         named, left_out = {token.id: token for token in self.vocabulary.available}, set(excluded)
         return [named[k] for k in self.plan.reference if k in named and k not in left_out][:count]
 
-    def measured(self, tokens: base.Tokens) -> base.MeasuredTokens:
+    def measured(self, tokens: base.Tokens) -> dict[int, tuple[float, float]]:
         found = self._measurements(tokens)
-        ids = found.ids.tolist()
-        return base.MeasuredTokens(
-            dict(zip(ids, found.lifts.mean(axis=1).tolist(), strict=True)),
-            dict(zip(ids, found.effects.contraction.tolist(), strict=True)),
-        )
+        numbers = zip(found.lifts.mean(axis=1).tolist(), found.effects.contraction.tolist(), strict=True)
+        return dict(zip(found.ids.tolist(), numbers, strict=True))
 
     def _measurements(self, tokens: base.Tokens) -> Measurements:
         run = MemoryRunner(self.job.encoder, self.progress)

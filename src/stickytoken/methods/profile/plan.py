@@ -11,19 +11,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.data import Sentences
 from stickytoken.encoders.protocol import Encoder, require_ids
-from stickytoken.encoders.views import MeanSimilarity, View, Views, only_own
+from stickytoken.encoders.views import MeanSimilarity, View, Views, views_of
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured, ProgressCallback
 from stickytoken.methods import probes
-from stickytoken.methods.base import model_means
+from stickytoken.methods.base import Job, model_means
 from stickytoken.methods.probes import AnchorPanel, CarrierPanel
 from stickytoken.methods.profile import anchors as sources
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
-from stickytoken.methods.statistics import Pull, carrier_contractions, fit_pull
+from stickytoken.methods.statistics import carrier_contractions, fit_pull
 from stickytoken.unit_vectors import unit_vectors
 
 # Carriers of the first round, beside what the budget leaves for the others.
@@ -35,8 +34,6 @@ LATE_REFERENCE = 128
 
 
 class Round(StrEnum):
-    """The passes of the method, in order."""
-
     PILOT = "pilot"
     """Random tokens on all carriers: which few carriers stand for all of them, and what is ordinary."""
     SCREEN = "screen"
@@ -45,19 +42,13 @@ class Round(StrEnum):
     """The tokens with the highest lifts on all the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Where copies go, and how many."""
-
+class Cell(NamedTuple):
     placement: Placement
     copies: int
 
 
 def cells(settings: ProfileSettings, count: int) -> list[Cell]:
-    """Choose placement and number of copies of each carrier: all combinations in turn.
-
-    Neighbours differ in both, so that a few carriers already cover all placements and numbers.
-    """
+    """Take all combinations in turn; neighbours differ in both, so that a few carriers cover all."""
     grid = [
         Cell(placement, settings.copies[(place + turn) % len(settings.copies)])
         for turn, (place, placement) in product(range(len(settings.copies)), enumerate(Placement))
@@ -66,7 +57,6 @@ def cells(settings: ProfileSettings, count: int) -> list[Cell]:
 
 
 def screening_carriers(settings: ProfileSettings) -> int:
-    """Count the carriers that every token is put into."""
     whole = int(settings.budget)
     return max(_LEAST_SCREENING, whole - 1 if settings.adaptive else whole)
 
@@ -77,17 +67,14 @@ def carriers_needed(settings: ProfileSettings) -> int:
 
 
 def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
-    """Count the tokens of the last round, so that the budget is met on average.
-
-    A small selection of tokens may exceed it, because some always go on.
-    """
+    """Meet the budget on average; a small selection of tokens may exceed it, because some always go on."""
     rest = (settings.budget - screening_carriers(settings)) * tokens
     rest -= min(LATE_REFERENCE, tokens) * carriers_needed(settings)
     return min(tokens, max(_LEAST_CONFIRMED, int(rest / settings.confirming_texts)))
 
 
 def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Choose the tokens with the highest values, of several columns in turn; ties go to the smaller id."""
+    """Choose by several columns in turn; ties go to the smaller id."""
     orders = [np.lexsort((ids, -values[:, place])) for place in range(values.shape[1])]
     chosen: dict[int, None] = {}
     for row in np.stack(orders, axis=1).ravel():
@@ -107,29 +94,30 @@ _LEAST_BELOW = 0.02
 _NO_SPREAD = 1e-5
 
 
+def views_in(job: Job[ProfileSettings]) -> Views:
+    return views_of(job.encoder, job.settings.dimensions, job.settings.layers)
+
+
 def make_profile_plan(
-    encoder: Encoder,
-    settings: ProfileSettings,
-    corpus: Sentences,
-    vocabulary: Sequence[Token],
+    job: Job[ProfileSettings],
     progress: ProgressCallback,
     *,
     views: Views | None = None,
     unused: Callable[[str], bool] | None = None,
     similarity: MeanSimilarity | None = None,
 ) -> ProfilePlanRecord:
-    """Compute u; draw reference tokens, and anchors and carriers that share no sentence."""
-    views = only_own(encoder) if views is None else views
+    encoder, settings, corpus, vocabulary = job.encoder, job.settings, job.sentences, job.vocabulary.available
+    views = views or views_in(job)
     # What may fail comes before the long work. A lower precision takes seconds to build, and may be refused.
     probes.require_insertion(encoder, settings.insertion)
     if (precision := settings.screen_precision) is not None:
         require_ids(encoder, f"screening in {precision}").at(precision)
-    found, needed = sources.sources(encoder, corpus), carriers_needed(settings)
+    (own, beside), needed = sources.sources(encoder, corpus), carriers_needed(settings)
     if unused is not None:
-        found = found.chosen(unused)
-    carriers = sources.short_texts(encoder, settings, found.own, needed, corpus.source)
-    anchors = sources.choose_anchors(encoder, settings, found, set(carriers.values()))
-    count = sum(len(group.texts) for group in anchors.chosen if group.weight > 0)
+        own, beside = sources.filtered(own, unused), sources.filtered(beside, unused)
+    carriers = sources.short_texts(encoder, settings, own, needed, corpus.source)
+    groups, left_out = sources.choose_anchors(encoder, settings, (own, beside), set(carriers.values()))
+    count = sum(len(group.texts) for group in groups if group.weight > 0)
     if count < _LEAST_ANCHORS:
         raise InputError(
             f"{corpus.source} leaves {count} sentences to compare with: {needed} carriers and at least "
@@ -137,14 +125,14 @@ def make_profile_plan(
             "a smaller budget"
         )
     reading = views.reading(encoder)
-    if len(anchors.chosen) == 1:  # no kinds that the model reads, and no topics
-        anchors = anchors._replace(
-            chosen=sources.clustered(reading, settings, anchors.chosen[0], views.whole)
-        )
+    if len(groups) == 1:  # no kinds that the model reads, and no topics
+        vectors = views.whole.units(reading.encode(groups[0].texts))
+        groups = sources.clustered(groups[0].texts, vectors, settings)
+    anchors = [(text, place) for place, group in enumerate(groups) for text in group.texts]
     words = sources.vocabulary_anchors(encoder, settings, vocabulary)
-    groups = [*anchors.chosen, *([sources.WORDS] if words else [])]
-    vectors = reading.encode([*anchors.texts, *(word.text for word in words)])
-    places = np.concatenate([anchors.places, np.full(len(words), len(groups) - 1, dtype=np.intp)])
+    groups += [sources.WORDS] if words else []
+    vectors = reading.encode([*(text for text, _ in anchors), *(word.text for word in words)])
+    places = np.array([place for _, place in anchors] + [len(groups) - 1] * len(words), dtype=np.intp)
     if similarity is None:
         # The same for a run over all tokens and over a few.
         most = _SAMPLED_ENTRIES if len(encoder.tokenizer.entries) > _ALL_ENTRIES else None
@@ -152,27 +140,33 @@ def make_profile_plan(
     else:
         means = {views.own: similarity}
     weights = np.array([group.weight for group in groups])
-    seen = [
-        Seen(view, AnchorPanel(view.units(vectors), places, weights), u.value) for view, u in means.items()
-    ]
+    seen = [(view, AnchorPanel(view.units(vectors), places, weights), u.value) for view, u in means.items()]
     chosen, similarities, limits = usable_carriers(reading, list(carriers), seen, needed, corpus.source)
-    records = [
-        _view_record(each, means[each.view], before, limit)
-        for each, before, limit in zip(seen, similarities, limits, strict=True)
-    ]
+    records = []
+    for (view, u), before, limit in zip(means.items(), similarities, limits, strict=True):
+        of_pairs, of_groups = seen[0][1].weights, [before[:, places == k] for k in range(len(groups))]
+        record = sources.ViewRecord(
+            dimension=view.dimension,
+            layer=view.layer,
+            mean_similarity=u.value,
+            mean_similarity_entries=u.entries,
+            mean_similarity_error=u.error,
+            similarity_spread=spread_of(before, of_pairs),
+            share_below=float(((before < (u.value if limit is None else limit)) @ of_pairs).mean()),
+            narrow_limit=limit,
+            spreads=[spread_of(own, np.full(own.shape[1], 1 / own.shape[1])) for own in of_groups],
+        )
+        records.append(record)
     order = np.random.default_rng([settings.seed, _REFERENCE]).permutation([token.id for token in vocabulary])
     return ProfilePlanRecord(
         **records[0].model_dump(exclude={"dimension", "layer", "spreads"}),
         isoscore=means[views.own].isoscore,
-        left_out=anchors.left_out,
+        left_out=left_out,
         groups=[
             sources.AnchorGroupRecord(name=group.name, weight=group.weight, kind=group.kind, spread=spread)
             for group, spread in zip(groups, records[0].spreads, strict=True)
         ],
-        anchors=[
-            sources.AnchorRecord(text=text, group=int(group))
-            for text, group in zip(anchors.texts, anchors.places, strict=True)
-        ],
+        anchors=[sources.AnchorRecord(text=text, group=place) for text, place in anchors],
         vocabulary_anchors=[word.id for word in words],
         carriers=chosen,
         # Fewer reference tokens are the beginning of more.
@@ -183,31 +177,28 @@ def make_profile_plan(
     )
 
 
-class Seen(NamedTuple):
-    view: View
-    panel: AnchorPanel
-    mean_similarity: float
-
-
 def usable_carriers(
-    encoder: Encoder, texts: Sequence[str], seen: Sequence[Seen], needed: int, source: str
+    encoder: Encoder,
+    texts: Sequence[str],
+    seen: Sequence[tuple[View, AnchorPanel, float]],
+    needed: int,
+    source: str,
 ) -> tuple[list[str], list[NDArray[np.float32]], list[float | None]]:
-    """Choose the first carriers that have enough unrelated anchors in all views.
+    """Choose the first carriers that have enough unrelated anchors in all views, each seen with its u.
 
-    A narrow corpus has too few similarities below u. The lower half of its own then counts as unrelated.
-    Return the carriers; by view, their similarities to the anchors, and the limit that replaces u, if any.
+    Return them; by view, their similarities to the anchors, and the limit that replaces u in a narrow corpus,
+    which has too few similarities below u: the lower half of its own then counts as unrelated.
     """
     vectors = encoder.encode(texts)
-    every = [view.units(vectors) @ panel.vectors.T for view, panel, _ in seen]
-    where = [f" at {view}" if len(seen) > 1 else "" for view, _, _ in seen]
-    for (_, panel, _), before, at in zip(seen, every, where, strict=True):
+    usable, every, limits = np.ones(len(texts), dtype=np.bool_), [], list[float | None]()
+    for view, panel, u in seen:
+        before, at = view.units(vectors) @ panel.vectors.T, f" at {view}" if len(seen) > 1 else ""
+        every.append(before)
         if before[:, panel.weights > 0].std() < _NO_SPREAD:
             raise InputError(
                 f"{encoder.name} gives all sentences of {source} the same similarity "
                 f"({before.mean():.4f}{at}): there is nothing that a token could move"
             )
-    usable, limits = np.ones(len(texts), dtype=np.bool_), list[float | None]()
-    for (_, panel, u), before, at in zip(seen, every, where, strict=True):
         enough, limit = (before < u) @ panel.weights >= _LEAST_BELOW, None
         if (usable & enough).sum() < needed:
             limit = float(np.median(before[:, panel.weights > 0]))
@@ -224,31 +215,13 @@ def usable_carriers(
     return [texts[k] for k in first], [before[first] for before in every], limits
 
 
-def _view_record(
-    seen: Seen, u: MeanSimilarity, before: NDArray[np.float32], limit: float | None
-) -> sources.ViewRecord:
-    view, panel, _ = seen
-    of_groups = [before[:, panel.groups == k] for k in range(len(panel.group_weights))]
-    return sources.ViewRecord(
-        dimension=view.dimension,
-        layer=view.layer,
-        mean_similarity=u.value,
-        mean_similarity_entries=u.entries,
-        mean_similarity_error=u.error,
-        similarity_spread=spread_of(before, panel.weights),
-        share_below=float(((before < (u.value if limit is None else limit)) @ panel.weights).mean()),
-        narrow_limit=limit,
-        spreads=[spread_of(own, np.full(own.shape[1], 1 / own.shape[1])) for own in of_groups],
-    )
-
-
 def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
     mean = float((before @ weights).mean())
     return float(np.sqrt((((before - mean) ** 2) @ weights).mean()))
 
 
 def view_columns(view: View) -> tuple[str, str]:
-    """Name the columns of a view in a shard: lifts, rising, groups and contraction together; the pull."""
+    """Name columns of a shard: lifts, rising, groups, contraction and contractions together; the pull."""
     return f"{view.key}:numbers", f"{view.key}:pull"
 
 
@@ -269,7 +242,6 @@ class ProfileStage:
 
     @property
     def carrier_texts(self) -> Sequence[str]:
-        """The carriers, where the copies in them are counted."""
         return [carrier for carrier in self.carriers if isinstance(carrier, str)] if self.counting else ()
 
     @property
@@ -295,38 +267,27 @@ class ProfileStage:
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, Measured]]:
-        """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions."""
-        own = View(self.panel.vectors.shape[1])
-        (lifts, groups, rising), effects, contractions = _measured(own, self.panel, vectors)
-        rows: list[dict[str, Measured]] = [
-            {
-                "lifts": lifts[row].tolist(),
-                "rising": rising[row].astype(np.float32),
-                "groups": groups[row].astype(np.float32).ravel(),
-                "contraction": float(effects.contraction[row]),
-                "contractions": contractions[row].astype(np.float32),
-                "pull": effects.pull[row],
-            }
-            for row in range(len(tokens))
-        ]
-        for view, panel in self.further:
-            (lifts, groups, rising), effects, contractions = _measured(view, panel, vectors)
-            flat, contraction = groups.reshape(len(groups), -1), effects.contraction[:, None]
-            together = np.concatenate([lifts, rising, flat, contraction, contractions], axis=1)
+        own, rows = View(self.panel.vectors.shape[1]), [dict[str, Measured]() for _ in tokens]
+        for view, panel in ((own, self.panel), *self.further):
+            units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
+            contraction, exact = fit_pull(panel.vectors, units)
+            pulls, by_carrier = exact.astype(np.float16), carrier_contractions(panel.vectors, units)
+            lifts, groups, rising = panel.response(units)
+            if view is own:
+                for row, into in enumerate(rows):
+                    into["lifts"] = lifts[row].tolist()
+                    into["rising"] = rising[row].astype(np.float32)
+                    into["groups"] = groups[row].astype(np.float32).ravel()
+                    into["contraction"] = float(contraction[row])
+                    into["contractions"] = by_carrier[row].astype(np.float32)
+                    into["pull"] = pulls[row]
+                continue
+            flat = groups.reshape(len(groups), -1)
+            together = np.concatenate([lifts, rising, flat, contraction[:, None], by_carrier], axis=1)
             numbers, pull = view_columns(view)
             for row, into in enumerate(rows):
-                into[numbers], into[pull] = together[row], effects.pull[row]
+                into[numbers], into[pull] = together[row], pulls[row]
         return rows
-
-
-def _measured(
-    view: View, panel: CarrierPanel, vectors: NDArray[np.float32]
-) -> tuple[probes.Response, Pull, probes.Vector]:
-    """Return the lifts, the pull and contraction, and the contractions by carrier, shape (T, K)."""
-    units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
-    contraction, pull = fit_pull(panel.vectors, units)
-    by_carrier = carrier_contractions(panel.vectors, units)
-    return panel.response(units), Pull(contraction, pull.astype(np.float16)), by_carrier
 
 
 def round_stage(

@@ -12,7 +12,7 @@ from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import base
 from stickytoken.methods.base import Job, Method, StoredSettings
 from stickytoken.methods.entry import Column, Distribution, Fact, Figure, PlanTexts, ProbeTable, Scatter
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, EvidenceStage
 from stickytoken.methods.std import plan as stages
 from stickytoken.methods.std.plan import Metric, StdEvidence, StdPlanRecord, StdResultRecord, StdSettings
 from stickytoken.unit_vectors import unit_vectors
@@ -65,7 +65,7 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
 
     def compute(
         self, job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
-    ) -> base.Outcome[StdResultRecord]:
+    ) -> tuple[pl.DataFrame, StdResultRecord]:
         available = job.vocabulary.available
         scoring = stages.scoring_stage(job.encoder, job.settings, plan, available, job.tokens)
         scores = run(scoring, job.tokens)
@@ -93,7 +93,7 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
             .sort("token_id")
         )
         cost = run.cost
-        result = StdResultRecord(
+        return tokens, StdResultRecord(
             scored=len(job.tokens),
             candidates=len(wanted),
             sticky=int((tokens["verdict"] == "sticky").sum()),
@@ -102,14 +102,13 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
             sequences=cost.sequences,
             seconds=round(cost.seconds, 1),
         )
-        return base.Outcome(tokens, result)
 
-    def evidence_panel(self, job: Job[StdSettings], plan: StdPlanRecord) -> base.EvidencePanel:
+    def evidence_stage(self, job: Job[StdSettings], plan: StdPlanRecord) -> EvidenceStage:
         texts = sorted({pair.sentence2 for pair in plan.validation}, key=lambda text: (len(text), text))
         sentences = list(dict.fromkeys(pair.sentence1 for pair in plan.validation))[:_ANCHORS]
         vectors = unit_vectors(job.encoder.encode(sentences))
         anchors = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
-        return base.evidence_panel(job, texts[:SYMPTOM_CARRIERS], sentences, anchors, plan.mean_similarity)
+        return base.evidence_stage(job, texts[:SYMPTOM_CARRIERS], sentences, anchors, plan.mean_similarity)
 
     def texts(self, plan: StdPlanRecord) -> PlanTexts:
         carriers = list(dict.fromkeys(pair.sentence2 for pair in plan.validation))
@@ -192,14 +191,9 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
         )
 
     def plan_facts(self, plan: StdPlanRecord) -> dict[str, float]:
-        return {
-            "mean_similarity": plan.mean_similarity,
-            "mean_similarity_entries": plan.mean_similarity_entries,
-            "mean_similarity_error": plan.mean_similarity_error,
-            "left_out": plan.left_out,
-            "scoring pairs": len(plan.scoring),
-            "validation pairs": len(plan.validation),
-        }
+        names = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error", "left_out")
+        counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
+        return {name: getattr(plan, name) for name in names} | counts
 
     def figures(self, run: Run) -> list[Figure]:
         return [

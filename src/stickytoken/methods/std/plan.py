@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -15,7 +16,7 @@ from stickytoken.data import Sentences
 from stickytoken.data.corpora import PairCorpus, SentencePair, sample_pairs, select_pairs
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import EncodingError, InputError
-from stickytoken.insertion import Insertion, Placement, Probe, Token
+from stickytoken.insertion import Insertion, Placement, Probe, Token, insert_as_ids, insert_as_text
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.measurement.resume import Record
@@ -26,8 +27,6 @@ from stickytoken.validation import real_number, set_choices, set_whole_numbers
 
 @dataclass(frozen=True, slots=True)
 class PlacementWeights:
-    """Weights over placements; they sum to 1."""
-
     prefix: float
     suffix: float
     random: float
@@ -108,12 +107,9 @@ class StdSettings:
 def sticky_score(
     distances: NDArray[np.float64], alone: NDArray[np.float64], constants: ScoreConstants
 ) -> NDArray[np.float64]:
-    """Reward falls of the distance as copies are added, and penalise rises.
+    """Reward falls of the distance as copies are added, and penalise rises (Chen et al. 2025, step 3).
 
-    score = (sum of falls + alpha * number of falls + 0.1 t)
-            / (sum of rises + beta * number of rises + gamma)
-
-    (Chen et al. 2025, step 3 of the Sticky Token Detector.)
+    score = (sum of falls + alpha * number of falls + 0.1 t) / (sum of rises + beta * number of rises + gamma)
     """
     changes = np.diff(distances, axis=-1)
     falls, rises = np.clip(-changes, 0, None), np.clip(changes, 0, None)
@@ -128,11 +124,7 @@ def candidate_threshold(scores: Sequence[float], share: float) -> float:
 
 
 def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
-    """Compute Q3 + outlier_range x IQR of the validation rates (linear quantiles).
-
-    A candidate with a higher rate is sticky (Chen et al. 2025, step 4 of the Sticky Token
-    Detector).
-    """
+    """Compute Q3 + outlier_range x IQR of the rates: beyond it, a candidate is sticky (ibid., step 4)."""
     first, third = np.quantile(np.asarray(rates, dtype=np.float64), [0.25, 0.75])
     return float(third + outlier_range * (third - first))
 
@@ -163,46 +155,76 @@ def distances(
 PLACEMENTS = tuple(Placement)
 
 
-@dataclass(frozen=True)
-class PairProbes:
-    """Carriers with copies, and the anchors to compare them with."""
+def walk_vocabulary(
+    seed: int,
+    vocabulary: Sequence[Token],
+    wanted: Sequence[Token],
+    words: Sequence[int],
+    counts: int,
+    insertion: Insertion = Insertion.TEXT,
+) -> dict[int, tuple[probes.Path, ...]]:
+    """Replay the random stream of the published runs; return one path per carrier by token id.
 
-    grid: probes.ProbeGrid  # carriers x placements x counts
-    anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
-    carriers: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
-
-    def distances(self, vectors: NDArray[np.float32]) -> dict[Metric, NDArray[np.float64]]:
-        shape = self.grid.shape
-        probed = distances(vectors.reshape(*shape, -1), self.anchors[:, None, None, :])
-        clean = distances(self.carriers, self.anchors)
-        return {
-            metric: np.concatenate(
-                [np.broadcast_to(clean[metric][:, None, None], (*shape[:2], 1)), probed[metric]], axis=-1
-            )
-            for metric in Metric
-        }
+    The published code drew all gaps from one ``random.Random(42)``, token by token in order of id. Walking
+    the stream up front makes them a function of seed, vocabulary and carriers, whatever is computed when.
+    """
+    stream = random.Random(seed)
+    keep = {token.id for token in wanted}
+    last = max(keep, default=-1)
+    found: dict[int, tuple[probes.Path, ...]] = {}
+    for token in vocabulary:
+        if token.id > last:
+            break
+        added = probes.words_added(token, insertion)
+        paths = tuple(
+            tuple(stream.randint(0, start + step * added) for step in range(counts)) for start in words
+        )
+        if token.id in keep:
+            found[token.id] = paths
+    return found
 
 
 @dataclass(frozen=True)
 class ValidationStage:
-    pairs: PairProbes
+    """Put 1, 2, ... copies into every carrier in every placement, and compare it with its anchor."""
+
     settings: StdSettings
+    carriers: tuple[probes.Carrier, ...]
+    anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
+    clean: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
+    paths: Callable[[Token], Sequence[probes.Path]]  # of random placement, one per carrier
     name: str = "validate"
     precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:
-        return int(np.prod(self.pairs.grid.shape))
+        return len(self.carriers) * len(PLACEMENTS) * self.settings.copies
 
-    def probes(self, token: Token) -> Sequence[Probe]:
-        return self.pairs.grid.probes(token)
+    def probes(self, token: Token) -> list[Probe]:
+        found: list[Probe] = []
+        for carrier, path in zip(self.carriers, self.paths(token), strict=True):
+            for placement in PLACEMENTS:
+                if isinstance(carrier, str):
+                    found += insert_as_text(token, carrier, placement, self.settings.copies, path)
+                else:
+                    found += insert_as_ids(token, carrier, placement, self.settings.copies, path)
+        return found
+
+    def distances(self, vectors: NDArray[np.float32]) -> dict[Metric, NDArray[np.float64]]:
+        """Return distances by carrier, placement and number of copies, 0 first."""
+        shape = len(self.carriers), len(PLACEMENTS)
+        probed = distances(vectors.reshape(*shape, self.settings.copies, -1), self.anchors[:, None, None, :])
+        return {
+            metric: np.concatenate(
+                [np.broadcast_to(clean[:, None, None], (*shape, 1)), probed[metric]], axis=-1
+            )
+            for metric, clean in distances(self.clean, self.anchors).items()
+        }
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Compute rates by metric and placement, and the mean change of the cosine by copies."""
-        found = self.pairs.distances(vectors)
+        found = self.distances(vectors)
         row: dict[str, float | list[float]] = {}
-        for metric in Metric:
-            series = found[metric]
+        for metric, series in found.items():
             # Whether the mean distance over 1, ..., n copies is below the distance without copies.
             falls = (series[..., 1:].mean(-1) < series[..., 0]).astype(np.float64)
             row[f"rate_{metric}"] = weighted(falls, self.settings.validation_weights)
@@ -223,27 +245,25 @@ class ScoringStage(ValidationStage):
     def probes_per_token(self) -> int:
         return super().probes_per_token + 1
 
-    def probes(self, token: Token) -> Sequence[Probe]:
-        return [self.pairs.grid.alone(token), *super().probes(token)]
+    def probes(self, token: Token) -> list[Probe]:
+        carrier = self.carriers[0]
+        alone = token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
+        return [alone, *super().probes(token)]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Compute scores by metric, averaged over pairs and weighted over placements."""
-        alone = distances(vectors[:1], self.pairs.anchors)
-        found = self.pairs.distances(vectors[1:])
-        row: dict[str, float | list[float]] = {}
-        for metric in Metric:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float]:
+        alone = distances(vectors[:1], self.anchors)
+        row = {}
+        for metric, series in self.distances(vectors[1:]).items():
             constants = self.settings.manhattan if metric is Metric.MANHATTAN else self.settings.angular
-            scores = sticky_score(found[metric], alone[metric][:, None], constants)
+            scores = sticky_score(series, alone[metric][:, None], constants)
             row[f"score_{metric}"] = weighted(scores, self.settings.scoring_weights)
         return row
 
 
 def weighted(values: NDArray[np.float64], weights: PlacementWeights) -> float:
     """Average over pairs, weighted over placements."""
-    by_placement = values.mean(axis=0)
-    return float(
-        sum(weights.of(placement) * by_placement[place] for place, placement in enumerate(PLACEMENTS))
-    )
+    by_placement = zip(PLACEMENTS, values.mean(axis=0), strict=True)
+    return float(sum(weights.of(placement) * value for placement, value in by_placement))
 
 
 class PairRecord(Record):
@@ -269,13 +289,11 @@ class StdResultRecord(ResultRecord):
 
 
 _VALIDATION_KEY = 1
-_SIDES = ("sentence1", "sentence2")
 
 
 def make_plan(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
 ) -> StdPlanRecord:
-    """Compute u, sample pairs unless they are given, and choose scoring and validation pairs."""
     # What may fail comes before the long work. Texts that the model would truncate with the copies in are
     # left out.
     probes.require_insertion(encoder, settings.insertion)
@@ -307,8 +325,7 @@ def make_plan(
         )
     validation = select_pairs(pairs, u.value, settings.validation_pairs)
     used = [*scoring, *validation]
-    first, second = (encoder.encode([getattr(pair, side) for pair in used]) for side in _SIDES)
-    own = 1 - distances(first, second)[Metric.COSINE]
+    own = 1 - distances(*_pair_vectors(encoder, used))[Metric.COSINE]
     return StdPlanRecord(
         mean_similarity=u.value,
         mean_similarity_entries=u.entries,
@@ -327,6 +344,21 @@ def _fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
     return {text for text, ids in tokenized if encoder.fits(ids + [0] * room)}
 
 
+def _pair_vectors(
+    encoder: Encoder, pairs: Sequence[PairRecord | SentencePair]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    first, second = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
+    return encoder.encode(first), encoder.encode(second)
+
+
+def _carriers(
+    encoder: Encoder, settings: StdSettings, pairs: Sequence[PairRecord]
+) -> tuple[tuple[probes.Carrier, ...], tuple[int, ...]]:
+    """Return the carriers of pairs, and their numbers of words."""
+    carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in pairs])
+    return carriers, tuple(map(probes.word_count, carriers))
+
+
 def scoring_stage(
     encoder: Encoder,
     settings: StdSettings,
@@ -334,42 +366,20 @@ def scoring_stage(
     vocabulary: Sequence[Token],
     tokens: Sequence[Token],
 ) -> ScoringStage:
-    """Build the stage that scores tokens; random placement replays the published stream."""
-
-    def paths(words: tuple[int, ...]) -> probes.PathSource:
-        copies, insertion = settings.copies, settings.insertion
-        return probes.walk_vocabulary(settings.seed, vocabulary, tokens, words, copies, insertion)
-
-    return ScoringStage(_pair_probes(encoder, settings, plan.scoring, paths), settings)
+    carriers, words = _carriers(encoder, settings, plan.scoring)
+    paths = walk_vocabulary(settings.seed, vocabulary, tokens, words, settings.copies, settings.insertion)
+    vectors = _pair_vectors(encoder, plan.scoring)
+    return ScoringStage(settings, carriers, *vectors, lambda token: paths[token.id])
 
 
 def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ValidationStage:
-    def paths(words: tuple[int, ...]) -> probes.PathSource:
-        return probes.KeyedPaths(settings.seed, _VALIDATION_KEY, words, settings.copies, settings.insertion)
-
-    return ValidationStage(_pair_probes(encoder, settings, plan.validation, paths), settings)
-
-
-def _pair_probes(
-    encoder: Encoder,
-    settings: StdSettings,
-    pairs: Sequence[PairRecord],
-    paths: Callable[[tuple[int, ...]], probes.PathSource],
-) -> PairProbes:
-    texts = [pair.sentence2 for pair in pairs]
-    carriers = probes.as_carriers(encoder, settings.insertion, texts)
-    found = paths(tuple(map(probes.word_count, carriers)))
-    return PairProbes(
-        grid=probes.ProbeGrid(carriers, PLACEMENTS, settings.copies, found),
-        anchors=encoder.encode([pair.sentence1 for pair in pairs]),
-        carriers=encoder.encode(texts),
-    )
+    carriers, words = _carriers(encoder, settings, plan.validation)
+    paths = probes.KeyedPaths(settings.seed, _VALIDATION_KEY, words, settings.copies, settings.insertion)
+    return ValidationStage(settings, carriers, *_pair_vectors(encoder, plan.validation), paths.of)
 
 
 @dataclass(frozen=True, slots=True)
 class StdEvidence:
-    """Result for one token on the validation pairs."""
-
     token_id: int
     token: str
     category: str
@@ -381,7 +391,6 @@ class StdEvidence:
 
 
 def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
-    """Validate tokens one by one on the validation pairs of a run with these settings."""
     plan = make_plan(job.encoder, job.settings, job.corpus, progress)
     stage = validation_stage(job.encoder, job.settings, plan)
     rows = MemoryRunner(job.encoder, progress, shard_probes=1)(stage, job.tokens).to_dicts()
