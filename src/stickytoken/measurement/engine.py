@@ -41,11 +41,9 @@ class Stage(Protocol):
     @property
     def precision(self) -> Precision | None: ...  # that the model may compute in; None is its own
 
-    def probes(self, token: Token) -> Sequence[Probe]:
-        """Return the encoder input for one token: all texts, or all id tuples."""
-
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
-        """Compute the numbers of a token from the vectors of its probes, in order."""
+    # The encoder input for one token, all texts or all id tuples; and its numbers from their vectors.
+    def probes(self, token: Token) -> Sequence[Probe]: ...
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +97,8 @@ class Work(Protocol[S_contra, P]):
     @property
     def name(self) -> str: ...
 
-    def prepare(self, shard: S_contra, encoder: Encoder) -> P:
-        """Prepare a shard while the model computes the previous one."""
-
+    # While the model computes the previous shard.
+    def prepare(self, shard: S_contra, encoder: Encoder) -> P: ...
     def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]: ...
 
 
@@ -117,8 +114,8 @@ class Engine(Protocol):
     @property
     def identity(self) -> EncoderIdentity: ...  # of the model
 
-    def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Yield every shard once, as soon as it is computed."""
+    # Every shard once, as soon as it is computed.
+    def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]: ...
 
 
 class LocalEngine:

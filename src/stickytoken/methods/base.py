@@ -240,20 +240,14 @@ class Recheck(Protocol):
     @property
     def copies(self) -> tuple[int, ...]: ...  # of `curves`, without 0
 
-    def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> Recheck:
-        """Put another model on the same texts."""
-
-    def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]:
-        """Return random tokens, at most ``count``, without those that are excluded by id."""
-
-    def measured(self, tokens: Tokens) -> dict[int, tuple[float, float]]:
-        """Return the mean lift and the contraction of tokens, by id."""
-
-    def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked:
-        """Measure tokens together with ordinary ones, and judge them as a run does."""
-
-    def curves(self, tokens: Tokens) -> dict[int, list[float]]:
-        """Average the similarity of unrelated pairs by number of copies, 0 first, then `copies`."""
+    def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> Recheck: ...
+    def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]: ...
+    # Mean lift and contraction of tokens by id, in all carriers.
+    def measured(self, tokens: Tokens) -> dict[int, tuple[float, float]]: ...
+    # Measured together with ordinary tokens, and judged as a run does.
+    def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked: ...
+    # Mean similarity of unrelated pairs by number of copies, 0 first.
+    def curves(self, tokens: Tokens) -> dict[int, list[float]]: ...
 
 
 def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = None) -> MeanSimilarity:
