@@ -22,53 +22,11 @@ from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
 from stickytoken.methods.profile.anchors import ProfileSettings
 from stickytoken.methods.registry import entries, method_named
-from stickytoken.methods.std.plan import PlacementWeights, ScoreConstants, StdSettings
+from stickytoken.methods.std.plan import StdSettings
 
 ENCODER = EncoderIdentity(
     weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32
 )
-OTHER_ENCODER = {
-    "weights": "ab",
-    "tokenizer": "ba",
-    "modules": "cd",
-    "prompt": "query: ",
-    "dtype": "bfloat16",
-    "max_length": None,
-    "dimension": 33,
-}
-OTHER_SETTINGS = {
-    "sentences": 999,
-    "pairs": 999,
-    "scoring_pairs": 4,
-    "validation_pairs": 249,
-    "copies": 7,
-    "insertion": Insertion.IDS,
-    "candidate_share": 0.021,
-    "outlier_range": 0.8,
-    "seed": 0,
-    "scoring_weights": PlacementWeights(0.3, 0.35, 0.35),
-    "validation_weights": PlacementWeights(0.4, 0.3, 0.3),
-    "angular": ScoreConstants(0.1, 0.05, 0.02),
-    "manhattan": ScoreConstants(1.0, 0.6, 0.1),
-}
-OTHER_PROFILE_SETTINGS = {
-    "budget": 7,
-    "confidence": 0.8,
-    "fdr": 0.1,
-    "smallest_effect": 0.3,
-    "screen_precision": Precision.BFLOAT16,
-    "adaptive": False,
-    "insertion": Insertion.TEXT,
-    "copies": (4, 8),
-    "anchors": 399,
-    "vocabulary_anchors": 399,
-    "topics": 23,
-    "confirming_texts": 95,
-    "reference": 399,
-    "seed": 0,
-    "dimensions": (8,),
-    "layers": (1,),
-}
 TOKENS = [Token(5, "the"), Token(9, " a")]
 
 
@@ -76,29 +34,30 @@ def parts(encoder=ENCODER, method="std", chosen=None, corpus="dd", tokens=None):
     return identity_parts(encoder, method, chosen or StdSettings(), corpus, tokens)
 
 
-def test_the_tables_of_this_module_name_every_setting():
-    """A setting that is added to the library must be added here too."""
-    assert set(OTHER_SETTINGS) == {field.name for field in dataclasses.fields(StdSettings)}
-    assert set(OTHER_PROFILE_SETTINGS) == {field.name for field in dataclasses.fields(ProfileSettings)}
-    assert set(OTHER_ENCODER) == {field.name for field in dataclasses.fields(EncoderIdentity)}
+def other(value):
+    """Another value that the same setting or part of an encoder may have."""
+    if dataclasses.is_dataclass(value):
+        return type(value)(*reversed(dataclasses.astuple(value)))
+    if isinstance(value, Insertion):
+        return Insertion.WORDS
+    kinds = {bool: lambda: not value, int: lambda: value + 1, float: lambda: value * 0.75 + 0.01}
+    kinds |= {str: lambda: f"{value}a", tuple: lambda: (*value, 3), type(None): lambda: Precision.BFLOAT16}
+    return kinds[type(value)]()
+
+
+def changes(whole):
+    """The name of every field, and the same with another value of that field alone."""
+    for field in dataclasses.fields(whole):
+        yield field.name, replace(whole, **{field.name: other(getattr(whole, field.name))})
 
 
 CHANGED = {
     **{
-        f"settings.{name} of {method}": (
-            f"settings.{name}",
-            parts(method=method, chosen=replace(default, **{name: value})),
-        )
-        for method, default, others in (
-            ("std", StdSettings(), OTHER_SETTINGS),
-            ("profile", ProfileSettings(), OTHER_PROFILE_SETTINGS),
-        )
-        for name, value in others.items()
+        f"settings.{name} of {method}": (f"settings.{name}", parts(method=method, chosen=changed))
+        for method, default in (("std", StdSettings()), ("profile", ProfileSettings()))
+        for name, changed in changes(default)
     },
-    **{
-        f"encoder.{name}": (f"encoder.{name}", parts(encoder=replace(ENCODER, **{name: value})))
-        for name, value in OTHER_ENCODER.items()
-    },
+    **{f"encoder.{name}": (f"encoder.{name}", parts(encoder=changed)) for name, changed in changes(ENCODER)},
     "corpus": ("corpus", parts(corpus="de")),
     "tokens": ("tokens", parts(tokens=TOKENS)),
     "version": ("version", parts() | {"version": 99}),
@@ -117,8 +76,11 @@ def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(na
 def test_settings_that_were_added_later_are_left_out_at_their_defaults():
     """What was measured before keeps its identity."""
     plain = parts(method="profile", chosen=ProfileSettings())
-    assert set(OTHER_PROFILE_SETTINGS) - set(plain["settings"]) == {"dimensions", "layers"}
-    assert set(OTHER_SETTINGS) == set(parts()["settings"])
+    assert {name for name, _ in changes(ProfileSettings())} - set(plain["settings"]) == {
+        "dimensions",
+        "layers",
+    }
+    assert {name for name, _ in changes(StdSettings())} == set(parts()["settings"])
 
 
 def test_what_a_truncated_model_is_measured_by_is_named():

@@ -12,13 +12,11 @@ from interrupted import (
     assert_same_run,
     copied,
     finished,
-    killed_again_and_again,
     started,
     wait_for_shards,
 )
 from stickytoken import detect, open_run
 from stickytoken.detection.run_folder import RunFolder
-from stickytoken.errors import RunError
 
 pytestmark = pytest.mark.slow
 
@@ -43,20 +41,6 @@ def continued(encoder, folder, **options):
     """The same detection in this process; it commits a shard for every token."""
     given = {"sentences": planted.small_corpus(), "settings": planted.SMALL}
     return detect(encoder, out=folder, **given | {"shard_probes": planted.SHARD_PROBES} | options)
-
-
-def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterrupted_one(
-    bert_folder, whole, tmp_path
-):
-    folder = tmp_path / "run"
-    seen = killed_again_and_again(planted.detect_small, bert_folder, folder, kills=12, in_shards=5)
-    with pytest.raises(RunError, match=r"not finished: run the same command again"):
-        open_run(folder)
-    assert finished(planted.detect_small, bert_folder, folder) == 0
-    found = planted.shards_of(folder)
-    assert {name: found[name] for name in seen} == seen
-    assert len(found) == SHARDS
-    assert_same_run(folder, whole)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
 """The run folder: one writer, complete files, readable errors, and no foreign files."""
 
 import json
+import os
+import random
 import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import polars as pl
@@ -12,6 +17,7 @@ from stickytoken import detect, open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 from stickytoken.machine import digest
+from stickytoken.measurement.store import ShardCost
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS as PROFILE_COLUMNS
 from stickytoken.methods.std.plan import StdPlanRecord, StdResultRecord
 
@@ -239,3 +245,120 @@ def test_the_hash_of_a_stored_identity_has_not_changed():
     """Otherwise no run of an earlier version could be continued: change IDENTITY_VERSION only on purpose."""
     record = json.loads((GOLDEN / "run.json").read_text("utf-8"))
     assert digest(record["identity_parts"]) == record["identity"]
+
+
+# Shards: read back in full or not at all.
+
+
+def shard_rows():
+    generator = random.Random(0)
+    return [{"token_id": token, "score": generator.random(), "by": [1.0, token / 7]} for token in range(50)]
+
+
+@pytest.fixture
+def shard(tmp_path):
+    """A run folder with one committed shard of 50 tokens."""
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        folder.write_shard("score", 0, shard_rows(), ShardCost(1.25, 10))
+    return folder
+
+
+def test_a_shard_comes_back_as_it_was_written_and_none_for_other_tokens_stages_or_places(shard):
+    assert shard.read_shard("score", 0, range(50)).to_dicts() == shard_rows()
+    assert shard.read_shard("score", 0, range(1, 51)) is None
+    assert shard.read_shard("score", 0, range(49)) is None
+    assert shard.read_shard("score", 1, range(50)) is None
+    assert shard.read_shard("validate", 0, range(50)) is None
+
+
+def test_a_shard_that_was_cut_off_anywhere_is_none(shard):
+    (path,) = (shard.path / "shards").iterdir()
+    content = path.read_bytes()
+    for size in range(0, len(content), 7):
+        path.write_bytes(content[:size])
+        assert shard.read_shard("score", 0, range(50)) is None, size
+
+
+def test_a_shard_without_a_seal_is_none(shard):
+    (path,) = (shard.path / "shards").iterdir()
+    pl.DataFrame(shard_rows()).write_parquet(path)
+    assert shard.read_shard("score", 0, range(50)) is None
+    assert shard.committed() == {}
+
+
+def test_a_shard_with_a_flipped_bit_raises_nothing_and_never_gives_other_numbers(shard, capfd):
+    (path,) = (shard.path / "shards").iterdir()
+    content, generator = path.read_bytes(), random.Random(1)
+    for _ in range(200):
+        damaged = bytearray(content)
+        damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
+        path.write_bytes(damaged)
+        found = shard.read_shard("score", 0, range(50))
+        assert found is None or found.to_dicts() == shard_rows()
+    capfd.readouterr()  # what a panic of Polars writes
+
+
+# Disks that are read-only or inaccessible.
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root on Linux")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this machine does not let a test mount a file system")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def remount(place, options):
+    subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
+
+
+def test_a_disk_that_is_mounted_for_reading_only_is_an_error_for_the_writer_alone(
+    encoder, small_disk, finished_run
+):
+    shutil.copytree(finished_run.path, small_disk / "run")
+    remount(small_disk, "ro")
+    assert open_run(small_disk / "run").tokens.equals(finished_run.tokens)
+    with pytest.raises(RunError, match=r"new cannot be written: .*disk is read-only"):
+        planted.detect_thirty(encoder, small_disk / "new")
+
+
+@pytest.fixture
+def forbidden():
+    """A folder without permissions for the current user."""
+    if os.name != "posix":
+        pytest.skip("POSIX permissions only")
+    base = Path(tempfile.mkdtemp())
+    base.chmod(0o755)
+    closed = base / "closed"
+    (closed / "run").mkdir(parents=True)
+    (closed / "notes.txt").write_bytes(b"x")
+    closed.chmod(0o000)
+    was_root = os.geteuid() == 0
+    if was_root:
+        os.seteuid(65534)
+    yield closed
+    if was_root:
+        os.seteuid(0)
+    closed.chmod(0o700)
+    shutil.rmtree(base)
+
+
+@pytest.mark.parametrize("name", [".", "run", "new"])
+def test_a_folder_that_may_not_be_entered_is_an_error(forbidden, name):
+    folder = RunFolder(forbidden / name)
+    with pytest.raises(RunError, match="Permission denied"), folder.locked():
+        pass
+    with pytest.raises(RunError, match="Permission denied"):
+        folder.holds_other_files()
+    with pytest.raises(RunError, match="Permission denied"):
+        open_run(forbidden / name)

@@ -1,46 +1,24 @@
-"""Rows of a round become arrays: of the same numbers, by ascending id."""
+"""What a round measured: chosen, combined, kept on disk, and completed for the other tokens."""
 
 import numpy as np
-import polars as pl
 import pytest
 from sklearn.linear_model import RidgeCV
 
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.profile.estimates import Measurements, calibrate, measurements, together
+from stickytoken.methods.profile.estimates import (
+    AXES_FILE,
+    EFFECTS_COLUMNS,
+    EFFECTS_FILE,
+    Measurements,
+    calibrate,
+    read_effects,
+    together,
+    write_effects,
+)
+from stickytoken.methods.profile.plan import Round
 from stickytoken.methods.statistics import Pull
 
 CARRIERS, GROUPS, DIMENSION = 3, 2, 5
-
-
-def drawn():
-    """Rows as a stage returns them, in any order; one group has no pair in one carrier."""
-    whole = sample(range(40), 0, CARRIERS)
-    return [
-        {
-            "token_id": row,
-            "lifts": whole.lifts[row].tolist(),
-            "rising": whole.rising[row],
-            "groups": whole.groups[row].ravel(),
-            "contraction": float(whole.effects.contraction[row]),
-            "pull": whole.effects.pull[row].astype(np.float16),
-            "contractions": whole.contractions[row],
-        }
-        for row in np.random.default_rng(0).permutation(40).tolist()
-    ]
-
-
-def test_rows_become_arrays_by_ascending_id_with_what_is_missing_kept_missing(tmp_path):
-    ResultFolder(tmp_path).write_table("rows.parquet", pl.DataFrame(drawn(), infer_schema_length=None))
-    found, expected = (
-        measurements(pl.read_parquet(tmp_path / "rows.parquet"), CARRIERS),
-        sample(range(40), 0, CARRIERS),
-    )
-    assert found.ids.dtype == np.int64
-    for name in ("ids", "lifts", "rising", "groups", "contractions"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    assert np.isnan(found.groups[:, 2, 1]).all()
-    np.testing.assert_array_equal(found.effects.contraction, expected.effects.contraction)
-    np.testing.assert_array_equal(found.effects.pull, expected.effects.pull.astype(np.float16))
 
 
 def sample(ids, seed, carriers=4):
@@ -87,6 +65,34 @@ def test_some_tokens_and_carriers_are_kept_and_the_effects_are_those_of_all_carr
     assert np.array_equal(whole.on_group(0), whole.groups[:, :, 0].astype(np.float64))
     assert np.array_equal(whole.on_group(1), whole.groups[:, [0, 1, 3], 1].astype(np.float64))
     assert whole.group_means() == pytest.approx(np.nanmean(whole.groups.astype(float), axis=1))
+
+
+# effects.parquet
+
+
+def test_effects_are_read_as_they_were_written_by_round_and_token(tmp_path):
+    rounds = {Round.SCREEN: sample([3, 5, 9], 1), Round.CONFIRM: sample([5, 9], 2)}
+    folder = ResultFolder(tmp_path)
+    write_effects(folder, rounds)
+    table = folder.read_table(EFFECTS_FILE)
+    assert tuple(table.columns) == EFFECTS_COLUMNS
+    assert table["round"].to_list() == ["screen"] * 3 + ["confirm"] * 2
+    folder.write_table(EFFECTS_FILE, table.sample(fraction=1, shuffle=True, seed=3))
+    for step, own in rounds.items():
+        found = read_effects(tmp_path, step=step)
+        assert found.ids.tolist() == own.ids.tolist()
+        assert np.array_equal(found.pull, own.effects.pull.astype(np.float16).astype(np.float32))
+        assert found.contraction == pytest.approx(own.effects.contraction, abs=1e-7)
+
+
+def test_the_principal_axes_are_those_of_the_singular_value_decomposition(tmp_path):
+    screened, folder = sample(range(60), 1), ResultFolder(tmp_path)
+    write_effects(folder, {Round.SCREEN: screened}, most_bytes=2 * 3 * 60)
+    left, values, right = np.linalg.svd(screened.effects.pull, full_matrices=False)
+    best = (left[:, :3] * values[:3]) @ right[:3]
+    assert read_effects(tmp_path).pull == pytest.approx(best, abs=0.02)
+    write_effects(folder, {Round.SCREEN: screened}, most_bytes=1)
+    assert folder.read_table(AXES_FILE)["axis"].to_numpy().shape == (1, DIMENSION)
 
 
 # Lifts that are computed from pulls, corrected by a few measured tokens.

@@ -79,26 +79,6 @@ def test_its_settings_alone_choose_the_method(toy_encoder, tmp_path):
     assert "No token is sticky: the highest, for scale" in report(found, format="md")
 
 
-def test_an_interrupted_run_continues_and_gives_the_same_bytes(toy_encoder, run, tmp_path):
-    options = {"method": "toy", "sentences": planted.small_corpus(), "shard_probes": 60}
-    options["out"] = tmp_path / "run"
-
-    def interrupt(progress):
-        if progress.stage == "toy" and progress.done > 30:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        detect(toy_encoder, **options, progress=interrupt)
-    committed = planted.shards_of(tmp_path / "run")
-    with pytest.raises(RunError, match="is not finished"):
-        open_run(tmp_path / "run")
-    assert "not finished" in report(tmp_path / "run", format="md")
-    done = detect(toy_encoder, **options)
-    assert planted.shards_of(done.path).items() > committed.items() > set()
-    for name in ("tokens.parquet", "plan.json", "vocabulary.parquet"):
-        assert (done.path / name).read_bytes() == (run.path / name).read_bytes()
-
-
 def test_reports_show_its_words_columns_and_figures(run):
     html, text = report(run, format="html"), report(run, format="md")
     document = json.loads(report(run, format="json"))

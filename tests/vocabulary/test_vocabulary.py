@@ -1,17 +1,33 @@
 """What each vocabulary entry is: against a slow plain version, and against published tables."""
 
 import csv
+import unicodedata
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 import tiny
 from stickytoken.encoders import load_tokenizer
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.errors import InputError
 from stickytoken.insertion import Token
-from stickytoken.vocabulary import Category, Vocabulary, categorize
+from stickytoken.vocabulary import (
+    NO_SCRIPT,
+    Category,
+    Kind,
+    Vocabulary,
+    WordMark,
+    categorize,
+    kind_of,
+    match_apart,
+    match_benign,
+    script_of,
+    word_mark,
+)
 
 ROLES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -262,3 +278,143 @@ def test_available_tokens_and_categories_are_the_published_ones(shared, name, av
         found = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
         assert found.keys() == published.keys()
         assert sum(found[token_id] != published[token_id] for token_id in found) <= differing
+
+
+# Benign tokens that tokens are compared with.
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    """One of some three hundred entries."""
+    words = [f"{word}{ending}" for word in tiny.WORDS for ending in ("", "s", "ing", "ed")]
+    return categorize(HuggingFaceTokenizer(tiny.wordpiece_tokenizer(words=words)))
+
+
+def ids_of(vocabulary, *names):
+    return [vocabulary.ids[vocabulary.tokens.index(name)] for name in names]
+
+
+def test_benign_tokens_are_alike_and_not_excluded(vocabulary):
+    (token_id,) = ids_of(vocabulary, "garden")
+    match = match_benign(vocabulary, token_id, {token_id + 1}, 8, 42)
+    assert match.same_category
+    assert len(match.tokens) == 8
+    ids = [token.id for token in match.tokens]
+    assert not {token_id, token_id + 1} & {*ids}
+    names = [vocabulary.tokens[vocabulary.ids.index(k)] for k in ids]
+    assert not any(name.startswith("##") for name in names)
+    assert all(len(name) > 1 for name in names)
+    assert match == match_benign(vocabulary, token_id, {token_id + 1}, 8, 42)
+    assert match != match_benign(vocabulary, token_id, {token_id + 1}, 8, 43)
+
+
+@pytest.mark.parametrize(("count", "most"), [(3, 16), (16, 19), (19, 40)])
+def test_a_smaller_request_gets_the_first_of_a_larger_one(vocabulary, count, most):
+    (token_id,) = ids_of(vocabulary, "garden")
+    whole = match_benign(vocabulary, token_id, (), most, 0).tokens
+    assert len(set(whole)) == most
+    assert match_benign(vocabulary, token_id, (), count, 0).tokens == whole[:count]
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_a_measurement_of_a_token_has_the_first_of_the_benign_tokens_of_its_explanation(vocabulary, seed):
+    """`explain` matches every token alone, `impact` all tokens apart; of one token both are the same."""
+    token_ids = ids_of(vocabulary, "garden", "river", "songs")
+    alone = match_benign(vocabulary, token_ids[0], {5, *token_ids}, 16, seed).tokens
+    for each in (1, 8, 16, 19):
+        measured = match_apart(vocabulary, token_ids[:1], {5, *token_ids}, each, seed)
+        assert tuple(measured[:16]) == alone[:each]
+    found = match_apart(vocabulary, token_ids, {5}, 2, seed)
+    assert found[0] == alone[0]
+    for place, token_id in enumerate(token_ids):
+        matches = match_benign(vocabulary, token_id, {5, *token_ids}, 16, seed).tokens
+        own = (found[place], found[place + 3])
+        assert own == tuple(token for token in matches if token in own)
+
+
+def test_a_token_alone_in_its_category_is_compared_with_others(vocabulary):
+    special = [k for k, c in zip(vocabulary.ids, vocabulary.categories, strict=True) if c == "OK_SPECIAL"]
+    assert special
+    match = match_benign(vocabulary, special[0], special, 5, 0)
+    assert not match.same_category
+    assert len(match.tokens) == 5
+
+
+def test_tokens_go_on_when_others_have_all_that_were_drawn(vocabulary):
+    available = [token.id for token in vocabulary.available]
+    token_ids, excluded = available[:6], set(available[30:])
+    # A further token changes no earlier first match.
+    first = match_apart(vocabulary, token_ids[:5], {*excluded, token_ids[5]}, 1, 0)
+    assert match_apart(vocabulary, token_ids, excluded, 1, 0)[:5] == first
+    found = match_apart(vocabulary, token_ids, excluded, 4, 0)
+    assert {token.id for token in found} == set(available[6:30])
+    with pytest.raises(InputError, match="too few tokens that are not flagged to match 6 tokens with 5 each"):
+        match_apart(vocabulary, token_ids, excluded, 5, 0)
+
+
+def test_no_benign_token_is_an_error(vocabulary):
+    everything = set(vocabulary.ids)
+    with pytest.raises(InputError, match=r"'garden'. has 0 benign tokens to compare with, but 3 are needed"):
+        match_benign(vocabulary, *ids_of(vocabulary, "garden"), everything, 5, 0)
+
+
+# Kinds and scripts.
+
+
+@pytest.mark.parametrize(
+    ("tokens", "mark"),
+    [
+        (["[CLS]", "the", "##ing", "##s", "#", "##"], WordMark.CONTINUED),
+        (["<s>", "Ġthe", "ing", "Ġ", "Ċ"], WordMark.BYTE_LEVEL),
+        (["<s>", "▁the", "ing", "▁"], WordMark.SENTENCEPIECE),
+        (["the", "##"], WordMark.NONE),
+    ],
+)
+def test_the_mark_of_a_vocabulary_is_the_most_frequent_one(tokens, mark):
+    assert word_mark(tokens) is mark
+
+
+@pytest.mark.parametrize(
+    ("token", "decoded", "category", "mark", "kind"),
+    [
+        ("[CLS]", "[CLS]", "OK", WordMark.CONTINUED, Kind.SPECIAL),
+        ("</s>", "</s>", "OK_SPECIAL", WordMark.SENTENCEPIECE, Kind.SPECIAL),
+        ("<|endoftext|>", "<|endoftext|>", "OK", WordMark.BYTE_LEVEL, Kind.SPECIAL),
+        ("pad", "pad", "UNREACHABLE_SPECIAL", WordMark.NONE, Kind.SPECIAL),
+        ("[unused17]", "[unused17]", "UNREACHABLE_SPECIAL", WordMark.CONTINUED, Kind.UNUSED),
+        ("<extra_id_3>", "<extra_id_3>", "OK_SPECIAL", WordMark.SENTENCEPIECE, Kind.UNUSED),
+        ("<0x0A>", "\n", "OK", WordMark.SENTENCEPIECE, Kind.BYTE),
+        ("Ã", "\ufffd", "UNDECODEABLE", WordMark.BYTE_LEVEL, Kind.BYTE),
+        ("!", "!", "OK", WordMark.CONTINUED, Kind.SYMBOL),
+        ("[]", "[]", "OK", WordMark.CONTINUED, Kind.SYMBOL),
+        ("##ing", "ing", "OK", WordMark.CONTINUED, Kind.SUBWORD),
+        ("the", "the", "OK", WordMark.CONTINUED, Kind.WORD),
+        ("Ġthe", " the", "OK", WordMark.BYTE_LEVEL, Kind.WORD),
+        ("the", "the", "OK", WordMark.BYTE_LEVEL, Kind.SUBWORD),
+        ("▁the", " the", "OK", WordMark.SENTENCEPIECE, Kind.WORD),
+        ("the", "the", "OK", WordMark.SENTENCEPIECE, Kind.SUBWORD),
+        ("the", "the", "OK", WordMark.NONE, Kind.WORD),
+    ],
+)
+def test_the_kind_of_an_entry(token, decoded, category, mark, kind):
+    assert kind_of(token, decoded, category, mark) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("##ж", "Cyrillic"),
+        ("жab", "Latin"),
+        ("ᚠ", "Other"),
+        ("1\ud800!", NO_SCRIPT),
+    ],
+)
+def test_the_script_is_that_of_most_letters(text, script):
+    assert script_of(text) == script
+
+
+@given(st.text(), st.text(), st.sampled_from([each.value for each in Category]), st.sampled_from(WordMark))
+def test_every_entry_has_a_kind_and_a_script(token, decoded, category, mark):
+    assert kind_of(token, decoded, category, mark) in Kind
+    if any(unicodedata.category(character).startswith("L") for character in decoded):
+        assert script_of(decoded) != NO_SCRIPT

@@ -76,17 +76,6 @@ def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder
     assert names(bundled) == ["corpus"]
 
 
-def test_a_model_that_cannot_read_the_kinds_has_the_topics_of_the_corpus(foreign):
-    corpus = profiled.corpus(61, topics=4)
-    groups, beside = sources(foreign, corpus)
-    assert beside == []
-    assert names(groups) == [f"topic {place}" for place in range(4)]
-    assert {(group.weight, group.kind) for group in groups} == {(0.25, True)}
-    for group in groups:
-        own = [t for t, topic in zip(corpus.texts, corpus.topics, strict=True) if topic == group.name]
-        assert group.texts == own
-
-
 # choose_anchors
 
 
