@@ -104,20 +104,6 @@ def test_what_cannot_be_detected_is_refused_before_a_folder_is_made(encoder, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_input_that_cannot_be_planned_leaves_the_folder_free_for_the_corrected_call(encoder, tmp_path):
-    too_many = dataclasses.replace(planted.SMALL, sentences=61)
-    with pytest.raises(InputError, match="but 61 are needed"):
-        detect(encoder, sentences=planted.small_corpus(), settings=too_many, out=tmp_path / "run")
-    run = detect(
-        encoder,
-        sentences=planted.small_corpus(),
-        settings=planted.SMALL,
-        tokens=[60],
-        out=tmp_path / "run",
-    )
-    assert run.result.scored == 1
-
-
 def test_sentences_that_do_not_fit_with_the_copies_in_are_left_out_and_counted(encoder, tmp_path):
     long = (
         "the old bird sings near the green river and walks over the stone garden in the morning with a song "

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import planted
-from stickytoken import detect, open_run
+from stickytoken import open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 from stickytoken.machine import digest
@@ -108,19 +108,6 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(encoder, tmp_pat
     with pytest.raises(RunError, match="contains files but no run: choose an empty or new folder"):
         planted.detect_thirty(encoder, folder)
     assert (sorted(folder.rglob("*")), planted.files_of(folder)) == before
-
-
-def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_is(encoder, run_copy):
-    before = planted.files_of(run_copy)
-    with pytest.raises(
-        RunError, match=r"contains a different run \(it differs in settings\.seed\): choose another"
-    ):
-        planted.detect_thirty(encoder, run_copy, seed=1)
-    with pytest.raises(RunError, match=r"\(it differs in settings\.copies, settings\.validation_pairs\)"):
-        planted.detect_thirty(encoder, run_copy, validation_pairs=5, copies=2)
-    with pytest.raises(RunError, match=r"\(it differs in tokens\)"):
-        detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, out=run_copy)
-    assert planted.files_of(run_copy) == before
 
 
 NO_VERSION = "is not a valid record .schema_version: missing, where a whole number from 1 is needed"

@@ -16,18 +16,14 @@ from stickytoken import detect
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.methods.std.plan import (
-    PairRecord,
     PlacementWeights,
     ScoreConstants,
     ScoringStage,
-    StdPlanRecord,
     StdSettings,
     ValidationStage,
     candidate_threshold,
     distances,
     outlier_threshold,
-    scoring_stage,
-    validation_stage,
 )
 from word_bag import WordBag
 
@@ -146,36 +142,6 @@ def test_the_lift_equals_the_mean_rise_of_the_cosine_by_copies():
 
 
 # Stages as a plan makes them.
-
-
-@pytest.fixture
-def plan():
-    sentences = tiny.sentences(12)
-    records = [
-        PairRecord(sentence1=first, sentence2=second, similarity=0.0)
-        for first, second in zip(sentences[::2], sentences[1::2], strict=True)
-    ]
-    return StdPlanRecord(
-        mean_similarity=0.5,
-        mean_similarity_entries=10,
-        left_out=0,
-        similarity_deviation=0.0,
-        scoring=records[:2],
-        validation=records,
-    )
-
-
-@pytest.mark.parametrize("insertion", list(Insertion))
-def test_planned_stages_take_tokens_whose_text_has_white_space_inside(encoder, plan, insertion):
-    """Among ids such a token is one word; as text it is several."""
-    settings = StdSettings(copies=8, insertion=insertion)
-    tokens = [Token(token_id, text) for token_id, text in enumerate(["to do", " a b c", "x\ty"] * 10)]
-    for stage in (
-        scoring_stage(encoder, settings, plan, tokens, tokens),
-        validation_stage(encoder, settings, plan),
-    ):
-        for token in tokens:
-            assert len(stage.probes(token)) == stage.probes_per_token
 
 
 # Encoders that no token moves: nothing may be called sticky, and the run says why.

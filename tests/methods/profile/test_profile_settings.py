@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion
 from stickytoken.machine import Precision
 from stickytoken.methods.profile.anchors import ProfileSettings
 from stickytoken.validation import real_number, whole_number
@@ -80,19 +79,7 @@ def test_what_cannot_be_used_is_refused_by_its_name_and_value(values, message):
 
 def test_spellings_of_the_same_values_are_the_same_settings():
     """They are part of a run's identity, which is a hash of their text."""
-    spelled = ProfileSettings(
-        budget=np.float64(4),
-        confidence=np.float64(0.9),
-        smallest_effect=np.float64(0.5),
-        adaptive=True,
-        insertion="ids",
-        copies=[np.int64(8), 4.0],
-        anchors=440.0,
-        topics=np.uint8(24),
-        seed=np.int32(42),
-    )
-    assert repr(spelled) == repr(ProfileSettings())
-    assert hash(spelled) == hash(ProfileSettings())
-    assert repr(ProfileSettings(copies=np.int64(8))) == repr(ProfileSettings(copies=[8]))
-    assert ProfileSettings(insertion="text").insertion is Insertion.TEXT
+    spelled = {"budget": np.float64(4), "insertion": "ids", "copies": [np.int64(8), 4.0], "anchors": 440.0}
+    assert repr(ProfileSettings(**spelled, seed=np.int32(42))) == repr(ProfileSettings())
+    assert ProfileSettings(copies=np.int64(8)) == ProfileSettings(copies=[8])
     assert ProfileSettings(screen_precision="bfloat16").screen_precision is Precision.BFLOAT16
