@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -147,17 +147,13 @@ class Job(Generic[Settings_co]):
         return cast(Sentences, self.corpus)
 
 
-StageRunner: TypeAlias = Callable[[Stage, Sequence[Token]], pl.DataFrame]
-"""Runs a stage over tokens; returns one row per token, in the order of the tokens."""
-
-
 # Texts in a shard: what a kill loses, and enough of every length to fill batches.
 SHARD_PROBES = 8192
 
 
 @dataclass
 class FolderRunner:
-    """Runs stages shard by shard into a run folder, whose lock the caller holds."""
+    """Runs stages shard by shard into a run folder; returns one row per token, in their order."""
 
     engine: Engine
     folder: ResultFolder
@@ -267,34 +263,33 @@ def model_means(
     An encoder of texts only may change without notice (an object of the user, a server), and is not looked
     up. For `most`, see `mean_similarity`.
     """
-    keys: dict[View, str] = {}
-    if reads_ids(encoder):
+    keys, known = dict[View, str](), dict[View, MeanSimilarity]()
+    for view in wanted if reads_ids(encoder) else ():
         # The version is increased when the same model gives another value.
-        parts = {"version": 2, "encoder": asdict(encoder.identity), "most": most}
-        for view in wanted:
-            of_view = {} if view == views.own else {"layer": view.layer, "dimension": view.dimension}
-            keys[view] = f"mean-similarity-{digest(parts | of_view)}"
-    known: dict[View, MeanSimilarity] = {}
-    for view, key in keys.items():
+        parts: dict[str, Any] = {"version": 2, "encoder": asdict(encoder.identity), "most": most}
+        if view != views.own:
+            parts |= {"layer": view.layer, "dimension": view.dimension}
+        keys[view] = f"mean-similarity-{digest(parts)}"
         with suppress(TypeError):  # none, or of another version: computed again
-            known[view] = MeanSimilarity(**(recalled(key) or {}))
+            known[view] = MeanSimilarity(**(recalled(keys[view]) or {}))
+
+    def report(done: int, total: int, computed: int = 0) -> None:
+        progress(Progress("mean similarity", done, total, computed, computed))
+
     if missing := [view for view in wanted if view not in known]:
         # The model itself where its own vectors are all that is needed.
         reading = encoder if missing == [views.own] else model_views.whole_vectors(encoder, views.layers)
-        computed = model_views.mean_similarities(
-            reading,
-            missing,
-            lambda done, total: progress(Progress("mean similarity", done, total, done, done)),
-            most=most,
+        found = model_views.mean_similarities(
+            reading, missing, lambda done, total: report(done, total, done), most=most
         )
-        for view, u in zip(missing, computed, strict=True):
+        for view, u in zip(missing, found, strict=True):
             known[view] = u
             if view in keys:
                 keep(keys[view], u._asdict())
     else:
         entries = known[wanted[0]].entries + known[wanted[0]].left_out
-        progress(Progress("mean similarity", 0, entries))
-        progress(Progress("mean similarity", entries, entries))
+        report(0, entries)
+        report(entries, entries)
     return {view: known[view] for view in wanted}
 
 
@@ -311,11 +306,7 @@ class StoredSettings:
     def restored(self) -> MethodSettings:
         """The settings as the method's own class; what is unknown or compound keeps its default."""
         known = {each.name for each in fields(self.defaults)}
-        plain = {
-            name: value
-            for name, value in self.values.items()
-            if name in known and not isinstance(value, dict)
-        }
+        plain = {k: v for k, v in self.values.items() if k in known and not isinstance(v, dict)}
         if plain.get("screen_precision") == "int8":  # of earlier versions; a finished run screens no more
             del plain["screen_precision"]
         return replace(self.defaults, **plain)

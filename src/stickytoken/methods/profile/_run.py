@@ -114,7 +114,7 @@ def _copies_seen(measured: Measured) -> Vector | None:
 def _measure(
     job: Job[ProfileSettings],
     plan: ProfilePlanRecord,
-    run: base.StageRunner,
+    run: base.FolderRunner | MemoryRunner,
     views: Views,
     confirm_all: bool = False,
 ) -> dict[View, Measured]:
