@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from pydantic import ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import ConfigDict, SerializeAsAny, ValidationInfo, field_validator
 
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
@@ -33,11 +33,11 @@ SCHEMA_VERSION = 3
 class EndpointRecord(Record):
     """How a model behind an endpoint was used; never a key."""
 
-    tokenizer: str | None = Field(default=None, description="folder, name or file of its tokenizer")
-    candidates: str | None = Field(default=None, description="file of strings in place of a tokenizer")
-    max_length: int | None = Field(default=None, description="tokens it reads, if the user said so")
+    tokenizer: str | None = None  # folder, name or file of its tokenizer
+    candidates: str | None = None  # file of strings in place of a tokenizer
+    max_length: int | None = None  # tokens it reads, if the user said so
     dimensions: int | None = None
-    key_variable: str | None = Field(default=None, description="environment variable that holds the key")
+    key_variable: str | None = None  # environment variable that holds the key
 
 
 class LoadingRecord(Record):
@@ -45,7 +45,7 @@ class LoadingRecord(Record):
 
     dtype: str = "float32"
     revision: str | None = None
-    prompt: str | None = Field(default=None, description="null for a saved model that has its own")
+    prompt: str | None = None  # null for a saved model that has its own
     token_prepending: bool = False
     start: int | None = None
     exit: int | None = None
@@ -54,25 +54,20 @@ class LoadingRecord(Record):
     contrast_layer: int | None = None
     contrast_strength: float | None = None
     contrast_rule: str | None = None
-    layer_choice: str | None = Field(
-        default=None, description="where the layer comes from; null without a prompt"
-    )
-
-    endpoint: EndpointRecord | None = Field(default=None, description="of a model behind an endpoint")
+    layer_choice: str | None = None  # where the layer comes from; null without a prompt
+    endpoint: EndpointRecord | None = None  # of a model behind an endpoint
 
     def prompting(self) -> dict[str, Any]:
         return self.model_dump(exclude={"dtype", "revision", "layer_choice", "endpoint"})
 
 
 class ModelRecord(Record):
-    name: str = Field(description="as the user typed it")
-    vocabulary: int = Field(description="entries of the tokenizer")
-    available: int = Field(description="entries that can occur in text")
+    name: str  # as the user typed it
+    vocabulary: int  # entries of the tokenizer
+    available: int  # entries that can occur in text
     device: str
-    parameters: int | None = Field(description="number of parameters, if known")
-    loading: LoadingRecord | None = Field(
-        default=None, description="null if the encoder was made from a model object"
-    )
+    parameters: int | None  # number of parameters, if known
+    loading: LoadingRecord | None = None  # null if the encoder was made from a model object
 
     @property
     def short_name(self) -> str:
@@ -85,13 +80,11 @@ class ModelRecord(Record):
 
 class CorpusRecord(Record):
     source: str
-    sentences: int | None = Field(description="distinct sentences; null for a pair file")
+    sentences: int | None  # distinct sentences; null for a pair file
     blank: int = 0
     duplicates: int = 0
-    too_long: int = Field(default=0, description="sentences left out for their length")
-    unknown: float | None = Field(
-        default=None, description="share of characters that the tokenizer does not know"
-    )
+    too_long: int = 0  # sentences left out for their length
+    unknown: float | None = None  # share of characters that the tokenizer does not know
 
 
 class RunRecord(MeasurementRecord):
@@ -101,7 +94,7 @@ class RunRecord(MeasurementRecord):
     method: str
     model: ModelRecord
     corpus: CorpusRecord
-    tokens: int = Field(description="number of tokens to measure")
+    tokens: int  # number of tokens to measure
     settings: dict[str, Any]
     versions: dict[str, str]
     hardware: dict[str, str]
@@ -221,11 +214,11 @@ RUN = resume.MeasurementKind("run", RUN_FILE, lambda folder: RunFolder(folder.pa
 class EvidenceRecord(Record):
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
-    carriers: list[str] = Field(description="texts with the copies after their last word")
-    anchors: int = Field(description="number of texts that they were compared with")
+    carriers: list[str]  # texts with the copies after their last word
+    anchors: int  # number of texts that they were compared with
     placement: Placement = Placement.SUFFIX
-    pair_copies: int = Field(description="number of copies in the pairs")
-    sequences: int = Field(description="number of encoded texts")
+    pair_copies: int  # number of copies in the pairs
+    sequences: int  # number of encoded texts
     seconds: float
 
 

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import polars as pl
-from pydantic import Field
 
 from stickytoken.data import Sentences
 from stickytoken.data.corpora import PairCorpus
@@ -38,16 +37,10 @@ from stickytoken.vocabulary import Vocabulary
 
 
 class PlanRecord(Record):
-    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
-    mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
-    mean_similarity_error: float = Field(
-        default=0.0, description="standard error of u; 0 if it rests on the whole vocabulary"
-    )
-
-    isoscore: float | None = Field(
-        default=None,
-        description="evenness of the vocabulary's vectors; null in runs of earlier versions",
-    )
+    mean_similarity: float  # u, the mean cosine over the vocabulary
+    mean_similarity_entries: int  # vocabulary entries that u rests on
+    mean_similarity_error: float = 0.0  # standard error of u; 0 if it rests on the whole vocabulary
+    isoscore: float | None = None  # evenness of the vocabulary's vectors; null in runs of earlier versions
 
     @property
     def space(self) -> list[str]:
@@ -65,9 +58,9 @@ class PlanRecord(Record):
 
 
 class ResultRecord(Record):
-    sticky: int = Field(description="sticky tokens")
-    sequences: int = Field(description="texts that shards encoded")
-    seconds: float = Field(description="time that shards took")
+    sticky: int  # sticky tokens
+    sequences: int  # texts that shards encoded
+    seconds: float  # time that shards took
 
 
 DIMENSIONS_FILE = "dimensions.json"
@@ -75,24 +68,21 @@ DIMENSION_TOKENS_FILE = "dimensions.parquet"
 
 
 class DimensionRecord(Record):
-    layer: int | None = Field(description="layers that run; null for the model as it is")
+    layer: int | None  # layers that run; null for the model as it is
     dimension: int
     sticky: int
     topical: int
-    severe: int = Field(description="flagged tokens of this severity")
+    severe: int  # flagged tokens of this severity
     serious: int
     mild: int
     negligible: int
-    similarity_spread: float = Field(description="standard deviation of the similarities of texts")
-    ordinary_lift: float = Field(description="lift of the typical token")
-    ordinary_sd: float = Field(description="spread of ordinary tokens' lifts, in those standard deviations")
-    largest_sd: float | None = Field(
-        description="largest lift above the typical token's, in those standard deviations"
-    )
-    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
-    ordinary_contraction: float | None = Field(
-        default=None, description="contraction of the typical token; null in runs of earlier versions"
-    )
+    similarity_spread: float  # standard deviation of the similarities of texts
+    ordinary_lift: float  # lift of the typical token
+    ordinary_sd: float  # spread of ordinary tokens' lifts, in those standard deviations
+    largest_sd: float | None  # largest lift above the typical token's, in those standard deviations
+    mean_similarity: float  # u, the mean cosine over the vocabulary
+    # Contraction of the typical token; null in runs of earlier versions.
+    ordinary_contraction: float | None = None
 
     @property
     def view(self) -> View:

@@ -131,9 +131,9 @@ class ProfileSettings:
 
 class AnchorGroupRecord(Record):
     name: str
-    weight: float = Field(description="in the lift; 0 for a group that is measured beside it")
-    kind: bool = Field(description="whether universality counts it")
-    spread: float = Field(description="standard deviation of carriers' similarities to its anchors")
+    weight: float  # in the lift; 0 for a group that is measured beside it
+    kind: bool  # whether universality counts it
+    spread: float  # standard deviation of carriers' similarities to its anchors
 
 
 class AnchorRecord(Record):
@@ -143,36 +143,30 @@ class AnchorRecord(Record):
 
 class ViewRecord(Record):
     dimension: int
-    layer: int | None = Field(description="layers that run; null for the model as it is")
+    layer: int | None  # layers that run; null for the model as it is
     mean_similarity: float
     mean_similarity_entries: int
     mean_similarity_error: float
     similarity_spread: float
     share_below: float
     narrow_limit: float | None = None
-    spreads: list[float] = Field(description="by group of anchors")
+    spreads: list[float]  # by group of anchors
 
 
 class ProfilePlanRecord(PlanRecord):
-    similarity_spread: float = Field(
-        description="standard deviation of carriers' similarities to the anchors of the lift"
-    )
-    share_below: float = Field(description="share of those pairs that count for the lift")
-    narrow_limit: float | None = Field(
-        default=None,
-        description="median similarity of a corpus with too few pairs below u: pairs below it count instead",
-    )
-    left_out: int = Field(description="sentences too long for the model")
-    groups: list[AnchorGroupRecord] = Field(description="vocabulary entries, if any, are the last")
-    anchors: list[AnchorRecord] = Field(description="those that the lift is measured on first")
-    vocabulary_anchors: list[int] = Field(description="token ids, each read as a text of its own")
+    similarity_spread: float  # standard deviation of carriers' similarities to the anchors of the lift
+    share_below: float  # share of those pairs that count for the lift
+    # Median similarity of a corpus with too few pairs below u: pairs below it count instead.
+    narrow_limit: float | None = None
+    left_out: int  # sentences too long for the model
+    groups: list[AnchorGroupRecord]  # vocabulary entries, if any, are the last
+    anchors: list[AnchorRecord]  # those that the lift is measured on first
+    vocabulary_anchors: list[int]  # token ids, each read as a text of its own
     carriers: list[str]
-    reference: list[int] = Field(description="random tokens, to show what is ordinary")
-    late_reference: list[int] = Field(description="those of them that are measured on all carriers")
-    call_noise: float = Field(
-        default=0.0, description="standard deviation of a cosine from one call of the model to the next"
-    )
-    views: list[ViewRecord] = Field(default=[], description="of all views but the model as it is")
+    reference: list[int]  # random tokens, to show what is ordinary
+    late_reference: list[int]  # those of them that are measured on all carriers
+    call_noise: float = 0.0  # standard deviation of a cosine from one call of the model to the next
+    views: list[ViewRecord] = Field(default=[])  # of all views but the model as it is
 
     @model_serializer(mode="wrap")
     def _without_empty_views(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -199,22 +193,17 @@ class ProfilePlanRecord(PlanRecord):
 
 
 class ProfileResultRecord(ResultRecord):
-    looked_at: int = Field(description="tokens that the run measured")
-    candidates: int = Field(description="those of them that the last round measured")
+    looked_at: int  # tokens that the run measured
+    candidates: int  # those of them that the last round measured
     topical: int
-    ordinary_lift: float = Field(description="lift of the typical token")
-    ordinary_spread: float = Field(description="standard deviation of the lifts of ordinary tokens")
-    ordinary_contraction: float | None = Field(
-        default=None, description="contraction of the typical token; null in runs of earlier versions"
-    )
-    erasing: int | None = Field(
-        default=None, description="sticky tokens that erase texts; null in runs of earlier versions"
-    )
-    empirical_null: bool = Field(
-        description="whether false discoveries are controlled; with too few tokens, intervals decide"
-    )
-    screening_carriers: list[int] = Field(description="places in the plan of the first round's carriers")
-    texts_per_token: float = Field(description="texts that shards encoded, per measured token")
+    ordinary_lift: float  # lift of the typical token
+    ordinary_spread: float  # standard deviation of the lifts of ordinary tokens
+    # Contraction of the typical token; null in runs of earlier versions.
+    ordinary_contraction: float | None = None
+    erasing: int | None = None  # sticky tokens that erase texts; null in runs of earlier versions
+    empirical_null: bool  # whether false discoveries are controlled; with too few tokens, intervals decide
+    screening_carriers: list[int]  # places in the plan of the first round's carriers
+    texts_per_token: float  # texts that shards encoded, per measured token
 
 
 # Keys of the generators, which make the draws independent.

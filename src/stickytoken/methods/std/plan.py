@@ -10,7 +10,6 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from stickytoken.data import Sentences
 from stickytoken.data.corpora import PairCorpus, SentencePair, sample_pairs, select_pairs
@@ -273,10 +272,8 @@ class PairRecord(Record):
 
 
 class StdPlanRecord(PlanRecord):
-    left_out: int = Field(description="sentences or given pairs too long for the model with the copies in")
-    similarity_deviation: float = Field(
-        description="largest difference between a pair's recorded similarity and the model's own"
-    )
+    left_out: int  # sentences or given pairs too long for the model with the copies in
+    similarity_deviation: float  # largest difference between a pair's recorded similarity and the model's own
     scoring: list[PairRecord]
     validation: list[PairRecord]
 
@@ -284,8 +281,8 @@ class StdPlanRecord(PlanRecord):
 class StdResultRecord(ResultRecord):
     scored: int
     candidates: int
-    score_threshold: float = Field(description="score that candidates reach")
-    rate_threshold: float = Field(description="validation rate that sticky tokens exceed")
+    score_threshold: float  # score that candidates reach
+    rate_threshold: float  # validation rate that sticky tokens exceed
 
 
 _VALIDATION_KEY = 1
