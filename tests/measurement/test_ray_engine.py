@@ -173,9 +173,6 @@ def test_a_number_of_workers_that_cannot_be_is_refused(encoder, tmp_path, worker
         engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(workers=workers))
 
 
-# The command.
-
-
 COMMAND = (
     "import functools, stickytoken.detection as package;"
     "package.detect = functools.partial(package.detect, shard_probes=19);"

@@ -64,9 +64,6 @@ def test_a_damaged_record_without_an_identity_beside_it_is_not_to_be_deleted(run
     assert "elete" not in str(error.value)
 
 
-# One writer
-
-
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds the lock of ``tmp_path / "run"``."""
@@ -153,9 +150,6 @@ def test_a_record_that_is_not_valid_is_named_by_what_is_wrong(run_copy, changes,
     with pytest.raises(RunError, match=rf"run\.json is not a valid record \(.*{message}") as error:
         open_run(run_copy)
     assert len(str(error.value)) < 250 + len(str(run_copy))
-
-
-# Reading
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"no table at all", None, pl.DataFrame({"a": [1]})])

@@ -67,9 +67,6 @@ def test_some_tokens_and_carriers_are_kept_and_the_effects_are_those_of_all_carr
     assert whole.group_means() == pytest.approx(np.nanmean(whole.groups.astype(float), axis=1))
 
 
-# effects.parquet
-
-
 def test_effects_are_read_as_they_were_written_by_round_and_token(tmp_path):
     rounds = {Round.SCREEN: sample([3, 5, 9], 1), Round.CONFIRM: sample([5, 9], 2)}
     folder = ResultFolder(tmp_path)

@@ -29,9 +29,6 @@ def largest_gaps(token, words, counts):
     return sizes
 
 
-# Keyed paths.
-
-
 @settings(max_examples=150)
 @given(st.integers(0, 2**32), st.integers(0, 9), tokens, carriers, st.integers(1, 8))
 def test_keyed_gaps_stay_inside_the_sentence_of_their_step(seed, key, token, words, counts):
@@ -67,9 +64,6 @@ def test_seed_key_and_token_each_change_the_keyed_paths_and_nothing_else_does(se
     assert source.of(token) == base
     assert KeyedPaths(7, 1, (3, 1000, 4), COUNTS).of(token)[1] == base[1]
     assert [path[:3] for path in base] == KeyedPaths(7, 1, words, 3).of(token)
-
-
-# Walked paths.
 
 
 def slow_walk(seed, vocabulary, words, counts):

@@ -33,9 +33,6 @@ def table(seed, tokens=7, probes=5):
     return 3 + effects[:, None] + 2 * common + noise
 
 
-# centre_probes
-
-
 @pytest.mark.parametrize("known", [False, True])
 def test_centring_equals_a_loop_over_probes(known):
     lifts, reference = table(1), np.array([True, False, True, True, False, False, True])
@@ -106,9 +103,6 @@ def test_a_mean_over_what_is_present_equals_a_loop_and_warns_of_nothing(seed, mi
     for column, found in zip(values.T, present_mean(values), strict=True):
         own = column[~np.isnan(column)]
         assert found == pytest.approx(sum(own) / len(own) if len(own) else np.nan, nan_ok=True)
-
-
-# q_values
 
 
 def slow_q_values(p_values):
@@ -187,8 +181,6 @@ def test_the_fit_is_that_of_least_squares_over_carriers_and_dimensions(seed, car
     assert contraction == pytest.approx(1 - kept, abs=1e-5)
     assert pull == pytest.approx(constants, abs=1e-5)
 
-
-# predicted_lifts
 
 GROUPS = np.array([0, 0, 1, 2, 2, 2, 1, 0])
 WEIGHTS = np.array([0.3, 0.7, 0.0])  # a group of weight 0 is measured beside the lift

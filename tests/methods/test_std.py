@@ -164,9 +164,6 @@ def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_ha
     assert any("have the same validation rate" in note for note in run.method.notes(run))
 
 
-# What the paper's method says of a run.
-
-
 class Constant:
     """Gives every text the same vector."""
 
@@ -185,9 +182,6 @@ def test_the_std_method_refuses_a_model_that_nothing_moves(tmp_path):
 ANGULAR = ScoreConstants(0.1, 0.05, 0.01)
 MANHATTAN = ScoreConstants(1.0, 0.5, 0.1)
 # A coarse grid, so that equal neighbours, which neither fall nor rise, are common.
-
-
-# Thresholds.
 
 
 def rows_of(path):
@@ -227,9 +221,6 @@ def test_a_zero_vector_is_refused(zero_first):
     zero[1] = 1.0  # one good row beside the bad one
     with pytest.raises(EncodingError, match="zero vector"):
         distances(*((zero, other) if zero_first else (other, zero)))
-
-
-# Settings.
 
 
 def test_the_defaults_are_the_published_values():

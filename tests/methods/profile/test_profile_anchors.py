@@ -50,9 +50,6 @@ def names(groups):
     return [group.name for group in groups]
 
 
-# sources
-
-
 def test_without_a_corpus_everyday_sentences_and_ten_kinds_weigh_the_same(encoder):
     own, beside = sources(encoder, load_sentences())
     assert beside == []
@@ -82,9 +79,6 @@ def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder
     assert [len(group.texts) for group in anchors] == [100, *[10] * 10]
     bundled, _ = sources(encoder, replace(load_sentences(), bundled=False))
     assert names(bundled) == ["corpus"]
-
-
-# choose_anchors
 
 
 def test_all_groups_give_as_many_anchors_and_none_that_carries(encoder):
@@ -134,9 +128,6 @@ def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
         assert group.weight == pytest.approx(len(group.texts) / 120)
     one = clustered(whole.texts, vectors, replace(settings, topics=1))
     assert [(group.name, group.weight, group.kind) for group in one] == [("cluster 0", 1.0, False)]
-
-
-# vocabulary_anchors, anchor_panel
 
 
 @pytest.mark.parametrize("beside", [True, False])

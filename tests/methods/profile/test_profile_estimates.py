@@ -107,9 +107,6 @@ def test_nine_of_ten_intervals_hold_the_truth_of_selected_and_other_tokens_alike
     assert abs(np.mean(shares) - CONFIDENCE) <= 0.015 + 4 * np.std(shares) / np.sqrt(len(shares))
 
 
-# Loops.
-
-
 def test_screening_equals_loops_over_the_reference_tokens():
     """Values and the variance of their noise, by a two-way table of the reference tokens."""
     ids, lifts = simulate(2, 200, sticky=5).first

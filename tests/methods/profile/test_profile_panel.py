@@ -36,9 +36,6 @@ def similarities(carriers, anchors):
     return (carriers @ anchors.T).astype(float).tolist()
 
 
-# AnchorPanel
-
-
 def test_pairs_count_strictly_below_the_mean_similarity():
     panel, carriers = panel_of(3), draw([3, 2], 5)
     before = np.array(similarities(carriers, panel.vectors))
@@ -49,8 +46,6 @@ def test_pairs_count_strictly_below_the_mean_similarity():
     assert not panel.against(carriers, edge).below[0, 0]
     assert panel.against(carriers, np.nextafter(edge, 2)).below[0, 0]
 
-
-# balanced
 
 topics = st.lists(st.sampled_from("abcd"), max_size=25)
 

@@ -93,9 +93,6 @@ def test_the_numbers_of_a_plan_equal_loops_over_pairs(model, plan, encoder):
         assert group.spread == pytest.approx(np.std(before[:, np.array(groups) == place]), abs=1e-5)
 
 
-# carriers
-
-
 @pytest.mark.parametrize("ending", ["?!", " .", "…", "。", '."', ".)", ""])
 def test_a_text_loses_the_punctuation_that_ends_it_and_no_other(ending):
     assert open_ended(f"Mr. O'Neil (72) isn't here{ending}") == "Mr. O'Neil (72) isn't here"
@@ -163,9 +160,6 @@ def texts_of(plan, vocabulary):
     return screened + late * carriers_needed(plan) + further * plan.confirming_texts
 
 
-# cells
-
-
 @given(distinct_copies, st.integers(0, 60))
 def test_any_three_neighbours_hold_all_placements_and_a_full_turn_every_combination_once(copies, start):
     turn = 3 * len(copies)
@@ -175,12 +169,6 @@ def test_any_three_neighbours_hold_all_placements_and_a_full_turn_every_combinat
     assert set(found[start:]) == {Cell(placement, count) for placement in Placement for count in copies}
     for left, right in itertools.pairwise(found):
         assert len(copies) == 1 or left.copies != right.copies
-
-
-# screening_carriers, carriers_needed
-
-
-# tokens_to_confirm
 
 
 @pytest.mark.parametrize("vocabulary", [5_000, 13_000, 25_000, 30_522, 50_257, 128_000, 200_000])
@@ -195,8 +183,6 @@ def test_the_budget_holds_on_average_unless_the_least_selection_alone_exceeds_it
         # Nothing is left unspent but what one more token would cost.
         assert spent > budget * vocabulary - plan.confirming_texts
 
-
-# highest
 
 value_columns = st.integers(1, 3).flatmap(
     lambda width: st.lists(

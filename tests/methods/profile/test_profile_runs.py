@@ -36,9 +36,6 @@ def run(encoder, tmp_path_factory):
     return detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run")
 
 
-# What is found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("insertion", [Insertion.TEXT, Insertion.WORDS])
 def test_a_planted_token_is_sticky_and_no_other_with_copies_as_text(encoder, tmp_path, insertion):

@@ -57,9 +57,6 @@ def stage_of(carriers=TEXTS, cells=CELLS, seed=3, u=MEAN_SIMILARITY, places=PLAC
     return ProfileStage("screen", carriers, places, cells, panel_of(carriers, u), seed)
 
 
-# probes
-
-
 def test_a_token_goes_into_every_carrier_once_as_its_cell_says():
     for stage, insert, carriers in (
         (stage_of(), insert_as_text, TEXTS),
@@ -130,9 +127,6 @@ def test_random_placement_depends_on_nothing_else():
     others = stage_of((longer, *carriers[1:3]), (CELLS[0], *cells[1:3]), places=(1, *PLACES[1:3]))
     renamed = replace(others, name="confirm", panel=panel_of(["any", "other"], 0.9))
     assert randoms(others) == randoms(renamed) == first[1:3]
-
-
-# measure
 
 
 def slow_row(stage, probes, u):

@@ -31,9 +31,6 @@ def tokens_of(values, errors=0.1, center=0.0, spread=1.0, half=0.3, tested=None)
     return TokenEstimates(ids, np.full(len(values), 9), lift, other, Null(center, spread, Shape()), 0.0)
 
 
-# find_lifts
-
-
 @pytest.mark.parametrize(
     ("value", "half", "tested", "matters"),
     [
@@ -87,9 +84,6 @@ def test_who_names_the_strongest_tokens_of_a_vocabulary_does_not_make_them_rare(
     assert find_lifts(tokens_of(values[chosen]), 400, 1, 6.0, 0.05).found[:6].all()  # as if they were all
 
 
-# universality
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("missing", [(), (2,), (0, 4), (0, 1, 2, 3, 4)])
 def test_universality_counts_kinds_one_by_one(seed, missing):
@@ -104,9 +98,6 @@ def test_universality_counts_kinds_one_by_one(seed, missing):
         assert found[token] == pytest.approx(expected, nan_ok=True)
 
 
-# severities
-
-
 @pytest.mark.parametrize("verdict", [Verdict.STICKY, Verdict.TOPICAL])
 def test_a_severity_begins_at_its_bound_and_benign_tokens_have_none(verdict):
     bounds = [0.2, 0.5, 0.8]
@@ -119,9 +110,6 @@ def test_a_severity_begins_at_its_bound_and_benign_tokens_have_none(verdict):
     # A token that erases has the higher of its two grades.
     assert severities(nothing, effects, ~none, [verdict] * 8) == expected
     assert severities(effects, nothing + 0.3, ~none, [verdict] * 8)[0] == "mild"
-
-
-# verdicts
 
 
 VERDICTS = [  # whether the lift matters, whether that on a kind does, universality, whether it erases
