@@ -6,14 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from stickytoken.errors import InputError
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.statistics import (
     Pull,
     centre_probes,
     combined,
     fit_pull,
-    interaction_variance,
     mean_with_interval,
     predicted_lifts,
     present_mean,
@@ -41,17 +39,6 @@ def test_centring_equals_a_loop_over_probes(known):
     for probe in range(lifts.shape[1]):
         left = [lifts[row, probe] - (expected[row] if known else 0) for row in reference.nonzero()[0]]
         assert found[:, probe] == pytest.approx(lifts[:, probe] - sum(left) / len(left), rel=1e-12)
-
-
-@settings(max_examples=30)
-@given(seeds, st.integers(2, 9), st.integers(2, 6))
-def test_the_interaction_equals_a_two_way_analysis_of_variance(seed, tokens, probes):
-    lifts = table(seed, tokens, probes)
-    by_token = probes * lifts.mean(axis=1).var() * tokens
-    by_probe = tokens * lifts.mean(axis=0).var() * probes
-    expected = (lifts.var() * lifts.size - by_token - by_probe) / ((tokens - 1) * (probes - 1))
-    found = interaction_variance(centre_probes(lifts, np.full(tokens, True)))
-    assert found == pytest.approx(expected, rel=1e-8, abs=1e-12)
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
@@ -208,12 +195,6 @@ def test_where_the_model_holds_the_predicted_lift_is_the_mean_change_over_the_pa
         after = (1 - tokens.contraction[row]) * carriers.vectors + tokens.pull[row]
         lifts = carriers.response(after[None].astype(np.float32))[0][0]
         assert predicted[row] == pytest.approx(lifts[counting].mean(), abs=1e-5)
-
-
-@pytest.mark.parametrize("shape", [(1, 5), (5, 1)])
-def test_an_interaction_needs_two_tokens_and_two_probes(shape):
-    with pytest.raises(InputError, match=f"{shape[0]} tokens with {shape[1]} probes each: two of both"):
-        interaction_variance(np.zeros(shape))
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6, -0.6])

@@ -11,7 +11,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from stickytoken.errors import InputError
 from stickytoken.methods.probes import CarrierPanel, Vector
 
 # Prior of the scale between two rounds: its standard deviation around 1, and its smallest value.
@@ -33,15 +32,6 @@ def centre_probes(values: Vector, reference: NDArray[np.bool_], expected: Vector
     known = np.zeros(len(values)) if expected is None else expected
     centred: Vector = values - (values[reference] - known[reference, None]).mean(axis=0)
     return centred
-
-
-def interaction_variance(centred: Vector) -> float:
-    """Estimate the variance of one probe around its token's effect: the residual mean square."""
-    tokens, probes = centred.shape
-    if tokens < 2 or probes < 2:
-        raise InputError(f"{tokens} tokens with {probes} probes each: two of both are needed")
-    residuals = centred - centred.mean(axis=1, keepdims=True)
-    return float((residuals**2).sum() / ((tokens - 1) * (probes - 1)))
 
 
 def mean_with_interval(

@@ -171,6 +171,12 @@ def test_a_model_that_does_not_tell_texts_apart_is_refused(common, rounding):
         estimate(Lifts(np.arange(20), lifts), None, np.arange(20), np.array([]), CONFIDENCE)
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1)])
+def test_an_estimate_needs_two_tokens_and_two_probes(shape):
+    with pytest.raises(InputError, match=f"{shape[0]} tokens with {shape[1]} probes each: two of both"):
+        estimate(Lifts(np.arange(shape[0]), np.zeros(shape)), None, np.arange(5), np.array([]), CONFIDENCE)
+
+
 # Who goes on, read from the shards of a run.
 
 

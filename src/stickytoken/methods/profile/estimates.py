@@ -159,13 +159,18 @@ def estimate(
     """
     unselected, probes = np.isin(first.ids, reference), first.values.shape[1]
     centred = statistics.centre_probes(first.values, unselected)
-    noise = max(statistics.interaction_variance(centred[unselected]), call_noise**2) / probes
+    values, tokens = centred.mean(axis=1), int(unselected.sum())
+    if tokens < 2 or probes < 2:
+        raise InputError(f"{tokens} tokens with {probes} probes each: two of both are needed")
+    # The variance of one probe around its token's effect: the residual mean square.
+    residuals = centred[unselected] - values[unselected, None]
+    variance = float((residuals**2).sum() / ((tokens - 1) * (probes - 1)))
+    noise = max(variance, call_noise**2) / probes
     if noise <= _ROUNDING * float((first.values**2).mean()):
         raise InputError(
             "every token moves the similarities equally: the model does not tell texts apart, "
             "or there is only one token to measure"
         )
-    values = centred.mean(axis=1)
     tested = Estimates(values, np.full(len(values), np.sqrt(noise)), values, values)
     spread = float(values[unselected].var(ddof=1))
     effects = max(0.0, spread - noise)
