@@ -140,11 +140,12 @@ def make_profile_plan(
     else:
         means = {views.own: similarity}
     weights = np.array([group.weight for group in groups])
-    seen = [(view, AnchorPanel(view.units(vectors), places, weights), u.value) for view, u in means.items()]
+    panels = {view: AnchorPanel(view.units(vectors), places, weights) for view in means}
+    seen = [(view, panel, means[view].value) for view, panel in panels.items()]
     chosen, similarities, limits = usable_carriers(reading, list(carriers), seen, needed, corpus.source)
     records = []
     for (view, u), before, limit in zip(means.items(), similarities, limits, strict=True):
-        of_pairs, of_groups = seen[0][1].weights, [before[:, places == k] for k in range(len(groups))]
+        of_pairs, of_groups = panels[view].weights, [before[:, places == k] for k in range(len(groups))]
         record = sources.ViewRecord(
             dimension=view.dimension,
             layer=view.layer,
