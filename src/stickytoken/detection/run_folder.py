@@ -241,12 +241,7 @@ _MOST_SHOWN = 12
 _LEAST_SHOWN = 4
 _ORDINARY_TOKENS = 8
 _ORDINARY = 12
-_PARTS: dict[str, Any] = {
-    "carrier": pl.String,
-    "anchor": pl.String,
-    "before": pl.Float64,
-    "after": pl.Float64,
-}
+_PARTS = {"carrier": pl.String, "anchor": pl.String, "before": pl.Float64, "after": pl.Float64}
 _EVIDENCE_SCHEMA: dict[str, Any] = {
     "token_id": pl.Int64,
     "ordinary": pl.Boolean,
@@ -306,23 +301,8 @@ def measured_evidence(
     # One shard for all would fill batches best; small ones bound the memory.
     run = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
     measured = run(stage, [by_id[token_id] for token_id in (*shown, *ordinary)]).to_dicts()
-    rows = []
     for row in measured:
-        evidence = {
-            "token_id": row["token_id"],
-            "ordinary": row["token_id"] in ordinary,
-            "copies": [0, *stage.copies],
-            "below": row["below"],
-            "above": row["above"],
-            "ahead": row["ahead"],
-        }
-        for kind in ("typical", "largest"):
-            if row[kind]:
-                carrier, anchor, before, after = row[kind]
-                texts = stage.texts[int(carrier)], stage.sentences[int(anchor)]
-                names = (f"{kind}_{part}" for part in _PARTS)
-                evidence |= zip(names, (*texts, before, after), strict=True)
-        rows.append(evidence)
+        row.update(ordinary=row["token_id"] in ordinary, copies=[0, *stage.copies])
     record = EvidenceRecord(
         carriers=list(stage.texts),
         anchors=len(stage.panel.panel.vectors),
@@ -330,7 +310,7 @@ def measured_evidence(
         sequences=len(measured) * stage.probes_per_token,
         seconds=round(time.perf_counter() - started, 1),
     )
-    return RunEvidence(record, pl.DataFrame(rows, schema=_EVIDENCE_SCHEMA))
+    return RunEvidence(record, pl.DataFrame(measured, schema=_EVIDENCE_SCHEMA))
 
 
 def has_evidence(folder: RunFolder) -> bool:

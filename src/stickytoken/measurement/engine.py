@@ -19,8 +19,8 @@ from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.store import ResultFolder, ShardCost
 
-Measured: TypeAlias = float | list[float] | NDArray[np.floating[Any]]
-"""What a row of a shard holds: a number, or several."""
+Measured: TypeAlias = float | str | list[float] | NDArray[np.floating[Any]]
+"""What a row of a stage holds: a number, a text, or several numbers."""
 
 # The number of shards is a multiple of this, so that one, two or four workers get equal shares.
 _TURNS = 4

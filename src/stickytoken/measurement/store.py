@@ -27,11 +27,10 @@ _LEFTOVERS = ".*.tmp"
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a temporary file next to ``path``, flush it to disk, then rename it to ``path``.
+    """Write a temporary file next to ``path``, flush it to disk, then rename it: nobody reads a part.
 
-    Readers see the old file or the new one, never a part. The temporary file is removed after any error;
-    after a kill, the next writer that locks the folder removes it. A device or a pipe, such as /dev/stdout,
-    is written to as it is, and what a link points to is replaced, not the link.
+    The temporary file is removed after any error; after a kill, by the next writer that locks the folder. A
+    device or a pipe is written to as it is, and what a link points to is replaced, not the link.
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")

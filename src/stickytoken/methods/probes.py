@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from stickytoken.insertion import (
     copies_as_text,
 )
 from stickytoken.machine import Precision
+from stickytoken.measurement.engine import Measured
 from stickytoken.unit_vectors import unit_vectors
 
 Carrier: TypeAlias = str | TokenizedText
@@ -227,7 +228,7 @@ class SymptomStage:
             for copies in self.copies
         ]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
         """Average by number of copies, 0 first, over the pairs below and above; empty without a pair."""
         return self._averages(self._similarities(vectors))
 
@@ -237,8 +238,8 @@ class SymptomStage:
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
-    def _averages(self, curves: Vector) -> dict[str, float | list[float]]:
-        row: dict[str, float | list[float]] = {}
+    def _averages(self, curves: Vector) -> dict[str, Measured]:
+        row: dict[str, Measured] = {}
         for side, pairs in (("below", self.panel.below[:, None]), ("above", ~self.panel.below[:, None])):
             count = int(pairs.sum())
             sums = np.where(pairs, curves, 0.0).sum(axis=(0, 2))
@@ -253,10 +254,10 @@ class EvidenceStage(SymptomStage):
     texts: Sequence[str] = ()  # of the carriers
     sentences: Sequence[str] = ()  # of the anchors
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
         """Measure the curve, the ranks, the pair that rises most, and the one that rises as the lift does.
 
-        Without a pair below, ranks and pairs are empty. Very short carriers are not shown.
+        Without a pair below, ranks are empty, and there are no pairs. Very short carriers are not shown.
         """
         panel, curves = self.panel, self._similarities(vectors)
         row = self._averages(curves) | {"ahead": panel.ahead(curves)}
@@ -266,16 +267,16 @@ class EvidenceStage(SymptomStage):
         shown = shown if shown.any() else panel.below
         pairs = np.argwhere(shown)
         if not len(pairs):
-            return row | {"typical": [], "largest": []}
+            return row
         after = curves[:, 1 + self.copies.index(self.pair_copies)]
         changes = after - panel.before
         present = panel.pair_weights.sum(axis=1) > 0
         lifts = (panel.pair_weights * changes).sum(axis=1)[present]
         lift = float(lifts.mean()) if len(lifts) else 0.0
         rises = changes[shown]
-        # A pair is the places of its carrier and its anchor, and its similarity before and after.
-        for name, nearest in (("typical", np.abs(rises - lift).argmin()), ("largest", rises.argmax())):
+        for kind, nearest in (("typical", np.abs(rises - lift).argmin()), ("largest", rises.argmax())):
             carrier, anchor = map(int, pairs[nearest])
-            before = panel.before[carrier, anchor]
-            row[name] = [float(value) for value in (carrier, anchor, before, after[carrier, anchor])]
+            row[f"{kind}_carrier"], row[f"{kind}_anchor"] = self.texts[carrier], self.sentences[anchor]
+            row[f"{kind}_before"] = float(panel.before[carrier, anchor])
+            row[f"{kind}_after"] = float(after[carrier, anchor])
         return row

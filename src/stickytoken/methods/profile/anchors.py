@@ -100,21 +100,17 @@ class ProfileSettings:
         given: Any = self.copies
         copies = given if isinstance(given, (tuple, list)) else (given,)
         change("copies", tuple(whole_number("copies", count, 1) for count in copies))
-        for name in ("budget", "smallest_effect"):
-            change(name, real_number(name, getattr(self, name)))
+        texts = f"a finite number of texts per available token, at least {_LEAST_BUDGET}"
+        bounds = {"budget": (_LEAST_BUDGET, texts), "smallest_effect": (0, "a finite number of at least 0")}
+        for name, (bound, wanted) in bounds.items():
+            number = real_number(name, getattr(self, name))
+            if not bound <= number < math.inf:
+                raise InputError(f"{name} is {number}: it must be {wanted}")
+            change(name, number)
         for name in ("confidence", "fdr"):
             change(name, proportion(name, getattr(self, name)))
         if not self.copies:
             raise InputError("copies is empty: name at least one number of copies")
-        if not _LEAST_BUDGET <= self.budget < math.inf:
-            raise InputError(
-                f"budget is {self.budget}: it must be a finite number of texts per available token, "
-                f"at least {_LEAST_BUDGET}"
-            )
-        if not 0 <= self.smallest_effect < math.inf:
-            raise InputError(
-                f"smallest_effect is {self.smallest_effect}: it must be a finite number of at least 0"
-            )
         set_choices(self, {"insertion": Insertion})
         require_switch("adaptive", self.adaptive)
         if (precision := self.screen_precision) is None:
@@ -403,9 +399,8 @@ _TYPICAL = 0.3
 def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[int]:
     """Choose carriers whose mean lift predicts the mean over all carriers, one after another.
 
-    Carriers differ in how well a single text in them predicts a token's lift, and neither their length
-    nor where the copies stand tells which are good. Lifts of random tokens in all carriers do. How well is a
-    correlation by group, 0 where one side does not vary, weighted over the groups.
+    Neither their length nor where the copies stand tells which are good; lifts of random tokens do. How well
+    they predict is a correlation by group, 0 where one side does not vary, weighted over the groups.
     """
     # Once centred, a missing value is one that says nothing.
     centred = np.nan_to_num(lifts - present_mean(lifts))

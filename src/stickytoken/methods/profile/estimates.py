@@ -332,8 +332,8 @@ def round_measurements(
 ) -> Measurements:
     """Turn the rows of a round into measurements of as many copies as were planned.
 
-    What m copies do in a text of L other tokens grows about as their share of it, m / (m + L). A probe in
-    which the tokenizer saw fewer copies than planned is scaled by the ratio of the shares, at most twofold.
+    What m copies do among L other tokens grows about as their share, m / (m + L). Where the tokenizer saw
+    fewer than planned, it is scaled by the ratio of the shares, at most twofold.
     """
     measured = measurements(rows, len(stage.carriers), view)
     if measured.seen is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -18,7 +18,6 @@ from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token, insert_as_ids, insert_as_text
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.measurement.resume import Record
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job, MemoryRunner, PlanRecord, ResultRecord, model_mean
 from stickytoken.validation import real_number, set_choices, set_whole_numbers
@@ -265,17 +264,11 @@ def weighted(values: NDArray[np.float64], weights: PlacementWeights) -> float:
     return float(sum(weights.of(placement) * value for placement, value in by_placement))
 
 
-class PairRecord(Record):
-    sentence1: str
-    sentence2: str
-    similarity: float
-
-
 class StdPlanRecord(PlanRecord):
     left_out: int  # sentences or given pairs too long for the model with the copies in
     similarity_deviation: float  # largest difference between a pair's recorded similarity and the model's own
-    scoring: list[PairRecord]
-    validation: list[PairRecord]
+    scoring: list[SentencePair]
+    validation: list[SentencePair]
 
 
 class StdResultRecord(ResultRecord):
@@ -330,8 +323,8 @@ def make_plan(
         isoscore=u.isoscore,
         left_out=left_out,
         similarity_deviation=float(np.abs(own - np.array([pair.similarity for pair in used])).max()),
-        scoring=[PairRecord(**asdict(pair)) for pair in scoring],
-        validation=[PairRecord(**asdict(pair)) for pair in validation],
+        scoring=scoring,
+        validation=validation,
     )
 
 
@@ -342,14 +335,14 @@ def _fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
 
 
 def _pair_vectors(
-    encoder: Encoder, pairs: Sequence[PairRecord | SentencePair]
+    encoder: Encoder, pairs: Sequence[SentencePair]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     first, second = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
     return encoder.encode(first), encoder.encode(second)
 
 
 def _carriers(
-    encoder: Encoder, settings: StdSettings, pairs: Sequence[PairRecord]
+    encoder: Encoder, settings: StdSettings, pairs: Sequence[SentencePair]
 ) -> tuple[tuple[probes.Carrier, ...], tuple[int, ...]]:
     """Return the carriers of pairs, and their numbers of words."""
     carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in pairs])
