@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from scipy import stats
 
 import profiled
 from stickytoken.insertion import Placement, Token, TokenizedText, insert_as_ids, insert_as_text
+from stickytoken.measurement.engine import Shard, TokenWork
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.plan import Cell, ProfileStage
 
@@ -172,3 +174,11 @@ def test_a_row_equals_loops_over_carriers_anchors_and_groups(carriers, u):
     for name, value in expected.items():
         tolerance = 1e-3 if name == "pull" else 1e-5  # pulls are kept in half precision
         assert found[name] == pytest.approx(value, abs=tolerance, nan_ok=name == "groups"), name
+
+
+def test_copies_are_counted_beyond_those_that_the_carrier_has(encoder):
+    carriers, probes = ("the river", "a song", "the river"), ("the river river", "a song", "a song")
+    stage = SimpleNamespace(carrier_texts=carriers, probes=lambda token: list(probes))
+    token = Token(encoder.content_ids(["river"])[0][0], "river")
+    *_, seen = TokenWork(stage).prepare(Shard(0, (token,)), encoder)
+    assert seen == [[1, 0, 0]]
