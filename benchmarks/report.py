@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -22,7 +23,8 @@ from models import large_vocabulary
 
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 DRAWN = "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))"
-REPAIRED = "section[aria-labelledby='repair-symptom'], section[aria-labelledby*='repair']"
+REPAIRED = "section[aria-labelledby=repair]"
+EXAMPLES = ROOT / "src" / "stickytoken" / "demo" / "example"
 
 
 def opened(page: Any, path: Path) -> None:
@@ -114,19 +116,29 @@ def large(entries: int = 250_000, times: int = 20) -> None:
     results.finish(strict=False)
 
 
-def gallery(runs: list[str]) -> None:
-    """Take pictures of the reports of NAME=RUN; one with a repair also gives gallery-NAME-repaired.png."""
+# Of a screen, and of the scheme of its colours; pages choose by the screen of their reader.
+SCREENS: dict[str, dict[str, Any]] = {
+    "": {"viewport": {"width": 1100, "height": 800}},
+    "-dark": {"viewport": {"width": 1100, "height": 800}, "color_scheme": "dark"},
+    "-phone": {"viewport": {"width": 390, "height": 844}},
+}
+
+
+def gallery() -> None:
+    """Take pictures of the reports of the packaged runs, in three versions each, and of their repairs."""
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
-        page = browser.new_page(viewport={"width": 1100, "height": 900})
-        for given in runs:
-            name, _, run = given.partition("=")
-            path = Path(folder).resolve() / f"{name}.html"
-            stickytoken.report(run, out=path)
-            opened(page, path)
-            save_picture(page.screenshot(), IMAGES / f"gallery-{name}.png")
-            if page.locator(REPAIRED).count():
-                picture = page.locator(REPAIRED).first.screenshot()
-                save_picture(picture, IMAGES / f"gallery-{name}-repaired.png")
+        for run in sorted(path.name for path in EXAMPLES.iterdir()):
+            path = Path(folder).resolve() / f"{run}.html"
+            with contextlib.chdir(EXAMPLES):  # reports name their run as it is given
+                stickytoken.report(run, out=path)
+            for version, screen in SCREENS.items():
+                page = browser.new_page(**screen)
+                opened(page, path)
+                save_picture(page.screenshot(), IMAGES / f"gallery-{run}{version}.png")
+                if page.locator(REPAIRED).count():
+                    picture = page.locator(REPAIRED).screenshot()
+                    save_picture(picture, IMAGES / f"gallery-{run}-repaired{version}.png")
+                page.close()
 
 
 TEXT, OTHER, COPIES = "An octopus has three hearts", "Leaves on the line make the rails slippery.", 8

@@ -3,12 +3,14 @@
 python website/build.py    # then open build/docs/index.html
 
 Pages are those of docs/, the README and its neighbours, and two that are generated from the code. They are
-put together in one folder first, so that the site's program needs no plugins for it.
+put together in one folder first, so that the site's program needs no plugins for it. The reports of the
+packaged runs are written beside them, and the pictures of the gallery lead there.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
@@ -18,10 +20,12 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+import stickytoken
 from command_reference import command_page
 from python_reference import python_page
 
 ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "src" / "stickytoken" / "demo" / "example"
 # Files that stand where GitHub looks for them, and their pages.
 _BESIDE = {
     "README.md": "index.md",
@@ -37,6 +41,8 @@ _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _FILE_LINK = re.compile(r"\[(?P<page>\w+)\.md\](?=\((?P=page)\.md)")
 _OUTPUT = re.compile(r"(?<=^```console\n).*?(?=^```)", re.DOTALL | re.MULTILINE)
 _OUTPUT_WIDTH = 96
+# A picture of the report of a packaged run, or of its section on the repair.
+_GALLERY = re.compile(r"<picture>.*?images/gallery-(?P<run>[\w-]+?)(?P<repair>-repaired)?\.png\)</picture>")
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
 
 
@@ -70,6 +76,13 @@ def assemble(folder: Path) -> None:
     titles = {page.stem: _title(page) for page in folder.glob("*.md")}
     for written in folder.rglob("*.md"):
         written.write_text(readable(written.read_text("utf-8"), titles), encoding="utf-8")
+    examples = (folder / "examples").absolute()
+    examples.mkdir()
+    with contextlib.chdir(EXAMPLES):  # reports name their run as it is given
+        for run in sorted(path.name for path in EXAMPLES.iterdir()):
+            stickytoken.report(run, out=examples / f"{run}.html")
+    gallery = folder / "report.md"
+    gallery.write_text(_GALLERY.sub(_linked, gallery.read_text("utf-8")), encoding="utf-8")
     (folder / "reference").mkdir()
     for page, content in (("commands", command_page()), ("python", python_page())):
         (folder / "reference" / f"{page}.md").write_text(content, encoding="utf-8")
@@ -110,6 +123,11 @@ def _folded(line: str) -> str:
     if line.startswith("$ ") or len(line) <= _OUTPUT_WIDTH or "  " in line.strip():
         return line
     return textwrap.fill(line, _OUTPUT_WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def _linked(found: re.Match[str]) -> str:
+    part = "#repair" if found["repair"] else ""
+    return f'<a href="examples/{found["run"]}.html{part}">{found[0]}</a>'
 
 
 def _title(page: Path) -> str:

@@ -91,13 +91,13 @@ def test_the_packaged_run_is_small_and_says_what_the_packaged_model_does():
     assert len(example.tokens) == example.record.tokens == len(shared_model.vocabulary.available)
 
 
-def test_the_worked_example_is_the_worst_token_with_its_typical_pair(planted_profile):
+def test_the_worked_example_is_the_worst_token_with_the_pair_that_it_raises_most(planted_profile):
     model, run = planted_profile
     context = context_of(model, [run])
     example = worked_example(context)
     row = context.content.evidence.tokens.row(0, named=True)
     assert example.token_id == row["token_id"] == worst_token(context.content)
-    assert (example.anchor, example.carrier) == (row["typical_anchor"], row["typical_carrier"])
+    assert (example.anchor, example.carrier) == (row["largest_anchor"], row["largest_carrier"])
     bare = replace(context.content, evidence=None)
     other = worked_example(replace(context, content=bare))
     assert other.token_id == example.token_id
@@ -202,7 +202,7 @@ def test_commands_about_the_packaged_run_show_no_path_of_an_installed_package(de
     (about,) = [
         value
         for value in event_of(started(context_of(demo_bert, [EXAMPLE])), "input", "Run")(EXAMPLE.name)
-        if isinstance(value, str) and "headline" in value
+        if isinstance(value, str) and "What to do" in value
     ]
     assert "RUN" in about
     assert str(EXAMPLE.parent) not in about
@@ -351,5 +351,5 @@ def test_the_tampered_example_has_its_model_and_its_repair():
             text = f"{chosen.carrier}{f' {model.shown_name(chosen.token_id)}' * chosen.copies}"
             units = exact_unit_vectors(encoder.encode([chosen.anchor, chosen.carrier, text]))
             rises.append(float(units[2] @ units[0] - units[1] @ units[0]))
-    assert rises[0] > rises[1] + 0.03
+    assert rises[0] > rises[1] + 0.3
     assert sum(path.stat().st_size for path in TAMPERED.rglob("*")) < 500_000

@@ -103,11 +103,20 @@ def test_every_form_of_a_report_says_the_same(run):
     document = json.loads(stickytoken.report(run, format="json"))
     told = str(escape(document["meaning"]))
     assert document["next_steps"] == [step._asdict() for step in next_steps(run)]
-    first = html.index('id="steps"')
-    assert html.index(told) < first < html.index('class="facts"')
+    marks = ('id="reasons"', 'id="steps"', told, 'class="facts"')
+    assert sorted(marks, key=html.index) == list(marks)
+    for row in read_content(run.path).sticky.head(3).to_dicts():
+        assert f"<bdi>{escape(row['reason'])}</bdi></li>" in html
     text = stickytoken.report(run, format="md")
     assert all(step.purpose in text for step in next_steps(run))
     assert all(f"{step.purpose[1:]}:" in html for step in next_steps(run))
+
+
+def test_the_token_of_the_headline_is_the_first_that_is_shown(run):
+    document = json.loads(stickytoken.report(run, format="json"))
+    names = run.sticky["token"].to_list()
+    assert [row["token"] for row in document["flagged"][: len(names)]] == names
+    assert [row["token"] for row in document["worst"]] == names[:MOST_CARDS]
 
 
 def test_the_command_line_ends_with_the_first_of_them(run):

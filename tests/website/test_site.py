@@ -7,12 +7,12 @@ import pytest
 
 import accessibility
 import stickytoken
-from build import ROOT, moved, readable
+from build import EXAMPLES, ROOT, moved, readable
 from built_site import dead_links, outside, pages_of
 from command_reference import command_page
 from stickytoken.cli.app import app
 
-# Pages with different contents: the entry, formulas, code in three languages, tables.
+# Pages with different contents: the entry, formulas, code in three languages, tables wider than a phone.
 LOOKED_AT = ("index", "method", "ci", "models/all-MiniLM-L6-v2")
 
 
@@ -107,6 +107,29 @@ def test_every_page_is_in_the_menu():
 
 
 @pytest.mark.slow
+def test_pictures_of_the_gallery_lead_to_reports_that_the_site_has(site):
+    targets = re.findall(r'<a href="(examples/[^"]+)"', (site / "report.html").read_text("utf-8"))
+    assert targets == [f"examples/{name}" for name in (
+        "all-MiniLM-L6-v2.html", "tampered.html", "tampered.html#repair"
+    )]  # fmt: skip
+    for run in EXAMPLES.iterdir():
+        html = (site / "examples" / f"{run.name}.html").read_text("utf-8")
+        assert "Why they are flagged" in html
+        assert str(ROOT) not in html
+
+
+@pytest.mark.slow
+def test_on_a_phone_code_wraps_and_columns_scroll(site, browser):
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    wide = "[...document.querySelectorAll('pre > code')].filter(each => each.scrollWidth > each.clientWidth)"
+    page.goto((site / "tutorial.html").as_uri())
+    assert page.evaluate(f"{wide}.length") == 0
+    page.goto((site / "index.html").as_uri())
+    assert all("  " in each for each in page.evaluate(f"{wide}.map(each => each.textContent)"))
+    page.close()
+
+
+@pytest.mark.slow
 def test_search_answers_in_a_browser_without_a_server(site, browser):
     page = browser.new_page()
     heard = []
@@ -121,9 +144,9 @@ def test_search_answers_in_a_browser_without_a_server(site, browser):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_pages_are_accessible(site, browser, scheme):
-    page = browser.new_page(color_scheme=scheme, viewport={"width": 1400, "height": 900})
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_the_pages_are_accessible(site, browser, width, scheme):
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 844})
     found = []
     for name in LOOKED_AT:
         page.goto((site / f"{name}.html").as_uri())

@@ -170,7 +170,7 @@ _MOST_PAIRS, _ENOUGH_PARTNERS = 0.6, 4
 
 
 def sentences(found: Why, top: int = 10) -> list[str]:
-    pairs = found.strongest(top)
+    pairs = found.grouped().strongest(top)
     best = pairs[0]
     strongest = f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."
     lines = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -14,6 +16,7 @@ from stickytoken.demo import _components as ui
 from stickytoken.demo._try import NAMING
 from stickytoken.demo.context import (
     COPIES,
+    EXAMPLES,
     Startup,
     checked_count,
     checked_placement,
@@ -252,6 +255,8 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
                 words=words is True,
                 progress=_step(progress),
             )
+        if found.run is not None and Path(found.run).is_relative_to(EXAMPLES):
+            found = replace(found, run="RUN")  # not where the package is installed, which helps nobody
         answer, *more = reversed(sentences(found, _PAIRS))
         found = found.grouped()
         pairs, rows = found.strongest(_PAIRS), shaded_rows(found)

@@ -33,7 +33,7 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     content = library.content(startup.opened)
     rows = _filtered(content)
     run = gr.Dropdown(library.labels, value=startup.opened, label="Run", interactive=True)
-    about = gr.HTML(_about(content), elem_id="explore-about")
+    about = [gr.HTML(said, elem_id=f"explore-{name}") for name, said in _about(content).items()]
     with gr.Row():
         search = gr.Textbox(label="Search", info="part of a token", min_width=160)
         filters = [
@@ -59,10 +59,10 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         rows = _filtered(found)
         fresh = [gr.update(choices=_choices(found, name), value=[]) for name in _FILTERED]
         offered = gr.update(choices=_offered(rows), value=_first(found))
-        return ["", *fresh, _about(found), _counted(len(rows)), _table(found, rows), offered]
+        return ["", *fresh, *_about(found).values(), _counted(len(rows)), _table(found, rows), offered]
 
     def no_run(error: str) -> list[Any]:
-        return ["", *(gr.update(choices=[], value=[]) for _ in _FILTERED), error, "", *no_tokens]
+        return ["", *(gr.update(choices=[], value=[]) for _ in _FILTERED), error, "", "", *no_tokens]
 
     def narrow(label: object, text: object, *wanted: object) -> list[Any]:
         found = library.content(label)
@@ -82,7 +82,7 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
 
     looked = ui.show_errors(look, lambda error: [error, *ui.slot_contents([None])])
     ui.on_first_opening(own_tab, looked, [run, token], shown, **ui.ON_MODEL)
-    listing = [about, count, table, token]
+    listing = [*about, count, table, token]
     choice = run.input(ui.show_errors(open_run, no_run), run, [search, *filters, *listing], **ui.ON_TABLES)
     choice.then(looked, [run, token], shown, **ui.ON_MODEL)
     # Pasted text is a change but not an input.
@@ -102,27 +102,34 @@ def _first(content: RunContent) -> int | None:
     return None if content.run is None else worst_token(content)
 
 
-def _about(content: RunContent) -> str:
+def _about(content: RunContent) -> dict[str, str]:
+    """Return the headline, which a phone shows first, and what follows it."""
     steps = list(facts.steps(content))
     if content.path.is_relative_to(EXAMPLES):  # where the package is installed, which helps nobody
         installed = quote(str(content.path))
         steps = [each._replace(command=each.command.replace(installed, "RUN")) for each in steps]
-    return ui.render(
+    tone = facts.tone(content)
+    said = ui.render(
         "run.html.j2",
-        tone=facts.tone(content),
-        headline=facts.headline(content),
+        tone=tone,
         meaning=facts.meaning(content),
+        reasons=facts.reasons(content),
+        sticky=len(content.sticky),
         steps=steps,
         facts=facts.key_facts(content),
         notes=facts.notes(content),
     )
+    return {
+        "headline": ui.render("headline.html.j2", tone=tone, headline=facts.headline(content)),
+        "about": said,
+    }
 
 
 def _counted(rows: int) -> str:
     listed = f"; the first {_TABLE_ROWS} are listed, so narrow the search" if rows > _TABLE_ROWS else ""
     return ui.message(
-        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. A token is sticky if its lift is large and "
-        "on most kinds of text; severity grades flagged tokens only."
+        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. A sticky token erases texts or lifts "
+        "most kinds of them; column reason says why a token is flagged."
     )
 
 

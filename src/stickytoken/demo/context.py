@@ -92,7 +92,7 @@ def find_runs(
     for example in examples:
         if (example / RUN_FILE).is_file():
             record = RunFolder(example).read_run()
-            listed.append((f"{record.model.name} (example that comes with stickytoken)", example, record))
+            listed.append((f"{record.model.name} (example)", example, record))
     labels = [label for label, *_ in listed]
     return RunLibrary(
         [
@@ -332,7 +332,7 @@ class Example(NamedTuple):
 
 
 def worked_example(context: AppContext) -> Example:
-    """Choose the worst token of the run with its typical pair; without a run, any token and two sentences."""
+    """Choose the worst token of the run and the pair that it raises most; else any token and sentences."""
     content, vocabulary = context.content, context.model.vocabulary
     if content is None or content.run is None:
         sentences = spread(list(context.corpus.texts), 2)
@@ -345,11 +345,13 @@ def worked_example(context: AppContext) -> Example:
     which = "the worst token" if len(content.flagged) else "not sticky, but ranks highest"
     why = f"It is {which} in the run {content.path.name}; the sentences are"
     if content.evidence is not None:
-        known = ~pl.col("ordinary") & pl.col("typical_before").is_not_null()
+        known = ~pl.col("ordinary") & pl.col("largest_before").is_not_null()
         for row in content.evidence.tokens.filter(known).head(1).iter_rows(named=True):
-            pair = (row["typical_anchor"], row["typical_carrier"])
+            pair = (row["largest_anchor"], row["largest_carrier"])
             copies = content.evidence.record.pair_copies
-            return Example(*pair, row["token_id"], copies, f"{why} a typical unrelated pair of that run.")
+            return Example(
+                *pair, row["token_id"], copies, f"{why} the unrelated pair of that run that they raise most."
+            )
     own = context.sentences
     return Example(own[0], own[-1], worst_token(content), _COPIES, f"{why} from that run.")
 

@@ -596,12 +596,13 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
         )
     else:
         first = NextStep(
-            f"encode your documents again with the repaired copy, written on {repaired} and verified",
+            "encode your documents again with the repaired copy in FOLDER, written on "
+            f"{repaired} and verified",
             "stickytoken embed FOLDER --input DOCUMENTS --out VECTORS",
         )
     return (
         first,
-        NextStep(f"{found}, if the model has to stay", find),
+        NextStep(f"{found}, if you keep this model", find),
         clean,
         NextStep("check the model that you ship, in CI", "stickytoken check FOLDER"),
     )

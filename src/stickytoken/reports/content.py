@@ -67,17 +67,16 @@ class RunContent:
         """Sticky tokens, then topical ones, each worst first."""
         if self.run is None:
             return self.tokens
-        return self.tokens.filter(is_flagged()).sort(
-            pl.col("verdict") == "sticky",
-            self.method.ranked_by.key,
-            "token_id",
-            descending=[True, True, False],
-        )
+        others = self.tokens.filter(is_flagged() & (pl.col("verdict") != "sticky"))
+        ranked = others.sort(self.method.ranked_by.key, "token_id", descending=[True, False])
+        return pl.concat([self.sticky, ranked])
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """Sticky tokens, worst first."""
-        return self.flagged.filter(pl.col("verdict") == "sticky") if self.run is not None else self.tokens
+        """Sticky tokens, worst first, as `Run.sticky` orders them."""
+        if self.run is None:
+            return self.tokens
+        return self.run.sticky.select("token_id").join(self.tokens, on="token_id", maintain_order="left")
 
     @property
     def method(self) -> AnyMethod:
@@ -249,7 +248,9 @@ def meaning(content: RunContent) -> str | None:
     )
     raised = ""
     worst = _worst_tokens(content).head(1)
-    if content.scale is not None and len(worst) and worst["lift"][0] > 0:
+    # Of a token that erases texts, a lift too small to be shown says nothing.
+    least = _LEAST_SHOWN if len(content.sticky) else 0.0
+    if content.scale is not None and len(worst) and worst["lift"][0] > least:
         lift, token = worst["lift"][0], visible(repr(worst["token"][0]))
         by = f"{lift:.2f}" if lift >= _LEAST_SHOWN else "less than 0.01"
         raised = f"copies of {token} raise the cosine similarity of unrelated texts by {by} on average"
@@ -262,6 +263,15 @@ def meaning(content: RunContent) -> str | None:
         return f"{told}None of the tokens examined does so enough to matter; the others may."
     most = f": even {raised}. It" if raised else ": it"
     return f"{told}No token of this model does so enough to matter{most} needs no repair."
+
+
+_MOST_REASONS = 3
+
+
+def reasons(content: RunContent) -> list[dict[str, Any]]:
+    """Return rows of the worst sticky tokens for which the method says why they are flagged."""
+    known = content.sticky if "reason" in content.sticky.columns else content.tokens.clear()
+    return known.head(_MOST_REASONS).to_dicts()
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
@@ -298,10 +308,6 @@ def notes(content: RunContent) -> list[str]:
         failed = [check for check in checks if not check.passed]
         start = f"repair {record.identity[:12]}"
         found += [f"{start}: {check.name} FAILED: {check.finding}" for check in failed]
-    if (made := last_verified(repairs)) is not None:
-        found.append(
-            f"a repaired copy of the model was written on {made} and verified: encode your documents with it"
-        )
     if len(repairs) > MOST_REPAIRS:
         found.append(f"only the latest {MOST_REPAIRS} of {len(repairs)} repairs are shown")
     return found

@@ -52,6 +52,7 @@ def run_page(content: RunContent) -> str:
         record=content.record,
         headline=facts.headline(content),
         meaning=facts.meaning(content),
+        reasons=facts.reasons(content),
         steps=facts.steps(content),
         tone=facts.tone(content),
         facts=facts.key_facts(content),
