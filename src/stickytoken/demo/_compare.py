@@ -10,17 +10,8 @@ import numpy as np
 
 from stickytoken.comparisons import compare
 from stickytoken.demo import _components as ui
+from stickytoken.demo import context as shared
 from stickytoken.demo._try import LOADING, SENTENCES
-from stickytoken.demo.context import (
-    COPIES,
-    RunLibrary,
-    Startup,
-    checked_count,
-    checked_placement,
-    checked_text,
-    checked_token_id,
-    worked_example,
-)
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, place_as_text
@@ -38,7 +29,7 @@ _TWO_RUNS_NEEDED = (
 _FIGURES = 2
 
 
-def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
+def compare_tab(library: shared.RunLibrary, own_tab: gr.Tab) -> None:
     labels = library.labels
     if len(labels) < 2:
         needed = _TWO_RUNS_NEEDED.format(count="one" if labels else "none")
@@ -71,7 +62,7 @@ _ORDINARY = 4
 _COPIES = 8
 
 
-def repair_tab(startup: Startup, page: gr.Blocks) -> None:
+def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     if startup.repair is None:
         gr.HTML(ui.message(_NO_REPAIR), elem_id="repair-answer")
         return
@@ -81,18 +72,21 @@ def repair_tab(startup: Startup, page: gr.Blocks) -> None:
         choices = [(f"{visible(token.token)} ({token.strategy})", key) for key, token in tokens.items()]
         token = gr.Dropdown(choices, value=None, label="Repaired token", min_width=180, interactive=False)
         placement = ui.placement_field()
-        copies = ui.count_field("Copies", 1, COPIES, interactive=False)
+        copies = ui.count_field("Copies", 1, shared.COPIES, interactive=False)
     button = gr.Button("Compare before and after", variant="primary", interactive=False)
     answer = gr.HTML(ui.message(LOADING.format(model=visible(startup.model_name))), elem_id="repair-answer")
     inputs, outputs = [*texts, token, placement, copies], [answer, *ui.figure_slots(1)]
     example = ui.Once()
 
     def respond(anchor: object, carrier: object, token_id: object, where: object, count: object) -> list[Any]:
-        sentences = checked_text("sentence A", anchor), checked_text("sentence B", carrier)
-        chosen = tokens.get(checked_token_id(token_id))
+        sentences = shared.checked_text("sentence A", anchor), shared.checked_text("sentence B", carrier)
+        chosen = tokens.get(shared.checked_token_id(token_id))
         if chosen is None:
             raise InputError("the repair has no token with that id: choose one from the list")
-        place, n = checked_placement(where), checked_count("the number of copies", count, 1, COPIES)
+        place, n = (
+            shared.checked_placement(where),
+            shared.checked_count("the number of copies", count, 1, shared.COPIES),
+        )
         context = startup.context()
         if context.repaired is None:
             raise InputError(
@@ -133,7 +127,7 @@ def repair_tab(startup: Startup, page: gr.Blocks) -> None:
         return [said, *ui.slot_contents([figure])]
 
     def first() -> list[Any]:
-        chosen = worked_example(startup.context())
+        chosen = shared.worked_example(startup.context())
         asked = (chosen.anchor, chosen.carrier, next(iter(tokens)), Placement.SUFFIX.value, _COPIES)
         shown = [gr.update(value=value, interactive=True) for value in asked]
         return [*shown, gr.update(interactive=True), *answered(*asked)]
@@ -164,13 +158,7 @@ def _similarities(
     copies: int,
     ordinary: Sequence[Token],
 ) -> tuple[list[int], dict[str, list[float]], list[str]]:
-    """Compare two sentences with copies of a text, and of ordinary tokens, in the second one.
-
-    Returns:
-        Numbers of copies, 0 first; the similarities with so many, before and after the repair and on average
-        over ordinary tokens before it; and the second sentence with the copies asked for, as the repaired
-        model's tokenizer reads it.
-    """
+    """Numbers of copies, similarities with so many by line, and how the repaired model reads the copies."""
     tried = sorted({copies, *_COUNTS})
     path: tuple[int, ...] = ()
     if placement is Placement.RANDOM:

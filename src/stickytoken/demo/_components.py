@@ -24,7 +24,6 @@ _LINE = 500
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template of the app; all values are escaped."""
     return environment("stickytoken.demo").get_template(template).render(**values)
 
 
@@ -41,7 +40,6 @@ def lead(text: str) -> str:
 
 
 def figure_slots(count: int) -> list[Any]:
-    """Make places for figures, empty at first: title, plot, description and data table of each."""
     slots: list[Any] = []
     for _ in range(count):
         with gr.Column(visible=False, elem_classes="figure") as column:
@@ -50,7 +48,6 @@ def figure_slots(count: int) -> list[Any]:
 
 
 def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
-    """Return new contents of one slot per figure; None hides a slot."""
     contents: list[Any] = []
     for figure in figures:
         if figure is None:
@@ -75,11 +72,7 @@ def text_fields(*labels: str) -> list[gr.Textbox]:
 def count_field(
     name: str, least: int, most: int, value: int | None = None, interactive: bool | None = None
 ) -> gr.Number:
-    """Make a field for a whole number.
-
-    Not a slider: Gradio's sliders put another number in the place of one that is outside their range, and
-    the next click would run what nobody asked for.
-    """
+    """Not a slider: Gradio's sliders put another number in the place of one outside their range."""
     return gr.Number(
         value, minimum=least, maximum=most, step=1, label=name, info=f"{least} to {most}", min_width=150,
         interactive=interactive,
@@ -100,11 +93,7 @@ def placement_field(interactive: bool = False) -> gr.Radio:
 def show_errors(
     handler: Callable[_Arguments, list[Any]], blank: Callable[[str], list[Any]]
 ) -> Callable[_Arguments, list[Any]]:
-    """Make an error replace the old answer, so that none stands under a request that failed.
-
-    A `StickyTokenError` is one line in the page and one in the log. Anything else is a defect: its traceback
-    goes to the log, and the page says where to look.
-    """
+    """Make an error replace the old answer; what is no `StickyTokenError` is a defect, and logged as one."""
 
     @functools.wraps(handler)
     def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> list[Any]:
@@ -134,7 +123,6 @@ class Once:
         self._values: list[Any] | None = None
 
     def get(self, compute: Callable[[], list[Any]]) -> list[Any]:
-        """Return the values; an error is raised to whoever asked, and the next one tries again."""
         with self._lock:
             if self._values is None:
                 self._values = compute()
@@ -142,11 +130,7 @@ class Once:
 
 
 def _events(name: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
-    """Return how events of one queue are run.
-
-    Handlers check their inputs themselves: what Gradio's components refuse, they refuse with a traceback in
-    the log, and the old answer stays in the page.
-    """
+    """Handlers check their inputs themselves: Gradio's components would refuse with a traceback."""
     return {
         "preprocess": False,
         "api_visibility": "private",

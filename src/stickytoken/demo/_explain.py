@@ -13,17 +13,8 @@ import polars as pl
 from stickytoken.attribution.result import AttributionMethod, sentences
 from stickytoken.attribution.why import why
 from stickytoken.demo import _components as ui
+from stickytoken.demo import context as shared
 from stickytoken.demo._try import NAMING
-from stickytoken.demo.context import (
-    COPIES,
-    EXAMPLES,
-    Startup,
-    checked_count,
-    checked_placement,
-    checked_text,
-    named_token,
-    worked_example,
-)
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.files import furthest
@@ -45,12 +36,12 @@ _DIRECTIONS = 256
 _FIGURES = 7
 
 
-def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
+def explain_tab(startup: shared.Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
     gr.HTML(ui.lead("Why is this token sticky? What the model does with its copies, beside benign tokens."))
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
         placement = ui.placement_field(interactive=True)
-        copies = ui.count_field("Copies", 1, COPIES, value=_COPIES)
+        copies = ui.count_field("Copies", 1, shared.COPIES, value=_COPIES)
     with gr.Row():
         carriers = ui.count_field("Texts", 2, _MOST_CARRIERS, value=_CARRIERS)
         benign = ui.count_field("Benign tokens", LEAST_BENIGN, _MOST_BENIGN, value=_BENIGN)
@@ -65,7 +56,7 @@ def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
 
     def example_name() -> str:
         context = startup.context()
-        return context.model.name_of(worked_example(context).token_id)
+        return context.model.name_of(shared.worked_example(context).token_id)
 
     def respond(
         name: object,
@@ -77,17 +68,17 @@ def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
         settings = ExplainSettings(
-            copies=checked_count("the number of copies", copies, 1, COPIES),
-            placement=checked_placement(placement),
-            carriers=checked_count("the number of texts", carriers, 2, _MOST_CARRIERS),
-            benign=checked_count("the number of benign tokens", benign, LEAST_BENIGN, _MOST_BENIGN),
+            copies=shared.checked_count("the number of copies", copies, 1, shared.COPIES),
+            placement=shared.checked_placement(placement),
+            carriers=shared.checked_count("the number of texts", carriers, 2, _MOST_CARRIERS),
+            benign=shared.checked_count("the number of benign tokens", benign, LEAST_BENIGN, _MOST_BENIGN),
             attribution=attribution is True,
             attribution_carriers=_PAIRS_ATTRIBUTED,
             attribution_benign=LEAST_BENIGN,
             directions=_DIRECTIONS,
         )
         context = startup.context()
-        token_id = named_token(context.model.vocabulary, name).id
+        token_id = shared.named_token(context.model.vocabulary, name).id
         with context.model.encoder() as encoder:
             return _shown(
                 explain(encoder, [token_id], run=context.run, settings=settings, progress=_step(progress))
@@ -118,7 +109,6 @@ def _step(progress: gr.Progress) -> ProgressCallback:
 
 
 def _shown(found: Explanation) -> list[Any]:
-    """Return the values of the tab's outputs: words, figures and tables."""
     (token,) = found.tokens
     # The answer is the first sentence; full stops in the name of the token end none.
     start = len(f"{token.token!r}")
@@ -166,7 +156,6 @@ _MEASURES = ("measure", "layer", "value", "low", "high", "benign_low", "benign_h
 
 
 def _deviations(measures: pl.DataFrame, token: str) -> ReportFigure:
-    """Draw all measures on one scale: standard deviations of the benign tokens."""
     every = [row | {"layer": _layer(row["layer"])} for row in furthest(measures)]
     rows = [row for row in every if row["deviations"] is not None]
     rows.sort(key=lambda row: abs(row["deviations"]))
@@ -216,7 +205,7 @@ _METHODS = [
 ]
 
 
-def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
+def why_tab(startup: shared.Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
     gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")
     method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")
@@ -228,9 +217,8 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
     example = ui.Once()
 
     def example_texts() -> tuple[str, str]:
-        """Return the texts of the worked example, the first with copies of its token."""
         context = startup.context()
-        chosen = worked_example(context)
+        chosen = shared.worked_example(context)
         with context.model.encoder() as encoder:
             token = encoder.tokenizer.decode_many([(chosen.token_id,)])[0].strip()
         return " ".join([chosen.carrier, *[token] * chosen.copies]), chosen.anchor
@@ -242,7 +230,7 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         words: object,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
-        asked = checked_text("the first text", first), checked_text("the second text", second)
+        asked = shared.checked_text("the first text", first), shared.checked_text("the second text", second)
         if not isinstance(method, str) or method not in set(AttributionMethod):
             raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
         context = startup.context()
@@ -255,7 +243,7 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
                 words=words is True,
                 progress=_step(progress),
             )
-        if found.run is not None and Path(found.run).is_relative_to(EXAMPLES):
+        if found.run is not None and Path(found.run).is_relative_to(shared.EXAMPLES):
             found = replace(found, run="RUN")  # not where the package is installed, which helps nobody
         answer, *more = reversed(sentences(found, _PAIRS))
         found = found.grouped()

@@ -145,10 +145,6 @@ def _choices(content: RunContent, column: str) -> list[str]:
 
 
 def _filtered(content: RunContent, text: str = "", *wanted: object) -> pl.DataFrame:
-    """Return the rows that pass all filters: sticky, then topical, then other tokens, worst first.
-
-    Each filter lists values of its column, `_NOT_JUDGED` for tokens without a verdict; none allows all.
-    """
     if content.run is None:
         return content.tokens
     kept = content.tokens
@@ -169,11 +165,6 @@ def _filtered(content: RunContent, text: str = "", *wanted: object) -> pl.DataFr
 
 
 def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
-    """Return the first rows for the table: text made visible, a dash for none; numbers rounded, or None.
-
-    Numbers stay numbers, so that they sort; what is read has equally many digits in all of a column.
-    """
-
     def cell(value: Any, digits: int | None) -> Any:
         if isinstance(value, str):
             return visible(value)
@@ -206,7 +197,6 @@ def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
 
 
 def _evidence(startup: Startup, label: object, token_id: object) -> list[Any]:
-    """Return the card and the curves of a token; what the run does not keep is computed by its model."""
     if token_id is None:
         return ["", *ui.slot_contents([None])]
     content, wanted = startup.library.content(label), checked_token_id(token_id)

@@ -11,19 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.demo import _components as ui
-from stickytoken.demo.context import (
-    COPIES,
-    AppContext,
-    Startup,
-    checked_count,
-    checked_placement,
-    checked_text,
-    checked_token_id,
-    listed_tokens,
-    named_token,
-    other_sentences,
-    worked_example,
-)
+from stickytoken.demo import context as shared
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
@@ -51,7 +39,7 @@ _LISTED = "flagged tokens, then ordinary ones"
 LOADING = "{model} is being loaded; a worked example follows in a few seconds. Explore and Compare are ready."
 
 
-def try_tab(startup: Startup, page: gr.Blocks) -> None:
+def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     texts = ui.text_fields(*SENTENCES)
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
@@ -59,7 +47,7 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
             [], value=None, label="From the run", info=_LISTED, min_width=180, interactive=False
         )
         placement = ui.placement_field()
-        copies = ui.count_field("Copies", 1, COPIES, interactive=False)
+        copies = ui.count_field("Copies", 1, shared.COPIES, interactive=False)
     button = gr.Button("Show what happens", variant="primary", interactive=False)
     answer = gr.HTML(ui.message(LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
     outputs = [answer, *ui.figure_slots(2), gr.HTML("", elem_id="try-sentences")]
@@ -71,13 +59,12 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
     def choose(anchor: object, carrier: object, token_id: object, *how: object) -> list[Any]:
         if token_id is None:
             return [gr.skip()] * (1 + len(outputs))
-        name = startup.context().model.name_of(checked_token_id(token_id))
+        name = startup.context().model.name_of(shared.checked_token_id(token_id))
         return [name, *answered(anchor, carrier, name, *how)]
 
     def first() -> list[Any]:
-        """Return the first values of all inputs and outputs."""
         context = startup.context()
-        chosen = worked_example(context)
+        chosen = shared.worked_example(context)
         name = context.model.name_of(chosen.token_id)
         asked = (chosen.anchor, chosen.carrier, name, Placement.SUFFIX.value, chosen.copies)
         try:
@@ -86,7 +73,7 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
             said = _blank(ui.message(str(error)))
         listed = [
             (f"{context.model.shown_name(token_id)}: {verdict}", token_id)
-            for token_id, verdict in listed_tokens(context.content)
+            for token_id, verdict in shared.listed_tokens(context.content)
         ]
         info = _LISTED if listed else "no run of this model is open"
         return [
@@ -110,7 +97,6 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
 
 
 def _blank(error: str) -> list[Any]:
-    """Return outputs that are empty except for an error message."""
     return [error, *ui.slot_contents([None, None]), ""]
 
 
@@ -134,19 +120,25 @@ class Trial:
     heat: list[Matrix]
 
     def at(self, copies: int) -> list[float]:
-        """Return the similarities of the two sentences with so many copies, by token."""
         return [float(value) for value in self.curves[:, self.counts.index(copies)]]
 
 
 def _asked(
-    context: AppContext, anchor: object, carrier: object, name: object, placement: object, copies: object
+    context: shared.AppContext,
+    anchor: object,
+    carrier: object,
+    name: object,
+    placement: object,
+    copies: object,
 ) -> Trial:
-    """Put copies of a token into sentence B."""
-    first, second = checked_text("sentence A", anchor), checked_text("sentence B", carrier)
-    place, count = checked_placement(placement), checked_count("the number of copies", copies, 1, COPIES)
-    token = named_token(context.model.vocabulary, name)
+    first, second = shared.checked_text("sentence A", anchor), shared.checked_text("sentence B", carrier)
+    place, count = (
+        shared.checked_placement(placement),
+        shared.checked_count("the number of copies", copies, 1, shared.COPIES),
+    )
+    token = shared.named_token(context.model.vocabulary, name)
     benign = context.model.benign(token.id, context.run, _BENIGN)
-    others = [text for text in other_sentences(context) if text not in (first, second)]
+    others = [text for text in shared.other_sentences(context) if text not in (first, second)]
     with context.model.encoder() as encoder:
         return try_token(encoder, [first, second, *others], token, benign, place, count)
 
@@ -216,8 +208,7 @@ def try_token(
     )
 
 
-def _answered(context: AppContext, trial: Trial, why: str = "") -> list[Any]:
-    """Return the values of the tab's outputs: words, the curve, the heat map and its sentences."""
+def _answered(context: shared.AppContext, trial: Trial, why: str = "") -> list[Any]:
     token = context.model.shown_name(trial.token.id)
     benign = [context.model.shown_name(each.id) for each in trial.benign]
     u = None if context.run is None else context.run.plan.mean_similarity
@@ -240,7 +231,6 @@ def _answered(context: AppContext, trial: Trial, why: str = "") -> list[Any]:
 
 
 def describe_trial(trial: Trial, token: str) -> str:
-    """Describe what the copies did in one sentence."""
     copies = trial.copies
     after, *others = trial.at(copies)
     text = (
@@ -263,7 +253,6 @@ _TICKS = (0, 1, 2, 4, 8, 16, 32)
 
 
 def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | None) -> ReportFigure:
-    """Draw the similarity of the two sentences by number of copies."""
     counts, asked, (own, *others) = trial.counts, trial.copies, trial.curves.tolist()
     places = fig.spread_out(counts)
     figure = fig.new_figure(height=380)
@@ -316,7 +305,6 @@ def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | Non
 
 
 def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
-    """Draw similarities of a few sentences: unchanged, with copies of the token, and of a benign token."""
     copies, names, matrices = trial.copies, trial.names, trial.heat
     titles = ["without copies", f"{copies} × {fig.label(token)}", f"{copies} × {fig.label(benign)} (benign)"]
     columns = ["mean similarity to the others, without copies"]

@@ -70,7 +70,6 @@ class RunLibrary:
 def find_runs(
     named: Sequence[Path], folder: Path, examples: Sequence[Path] = (TAMPERED, EXAMPLE)
 ) -> RunLibrary:
-    """List the named runs, then those in a folder, newest first, then the packaged examples."""
     listed = [_listed(path.expanduser()) for path in named]
     taken = {path.expanduser().resolve() for path in named}
     try:
@@ -140,7 +139,6 @@ class SharedModel:
             yield self._encoder
 
     def is_model_of(self, record: MeasurementRecord) -> bool:
-        """Whether a run was made with this model, or a repair began with it."""
         return model_difference(record, self._identity) == []
 
     def reopened(self, run: Run) -> Reopened:
@@ -154,7 +152,6 @@ class SharedModel:
             return self._reopened(run)
 
     def benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
-        """Match benign tokens to a token as an explanation does."""
         excluded = flagged_tokens(run) | self._unread | {token_id}
         return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
 
@@ -243,7 +240,6 @@ class AppContext:
 
     @property
     def sentences(self) -> list[str]:
-        """The sentences that the run compared with, ordered by topic; else those of the corpus."""
         kept = []
         if self.content is not None and self.content.plan is not None:
             kept = self.content.method.texts(self.content.plan).anchors
@@ -261,7 +257,6 @@ class AppContext:
 def make_context(
     model: SharedModel, library: RunLibrary, corpus: Sentences, repaired: SharedModel | None = None
 ) -> AppContext:
-    """Find the run that belongs to the model."""
     for label in library.labels:
         record = library.record(label)
         if record.result is not None and model.is_model_of(record):
@@ -296,7 +291,6 @@ class Startup:
         self._context.set_result(context)
 
     def context(self) -> AppContext:
-        """Wait until the model is loaded, and return the context of the tabs."""
         return self._context.result()
 
 
@@ -357,7 +351,6 @@ def worked_example(context: AppContext) -> Example:
 
 
 def worst_token(content: RunContent) -> int:
-    """Return the first flagged token of a finished run, or else the one that ranks highest."""
     if len(content.flagged):
         return int(content.flagged["token_id"][0])
     ranked = content.tokens.sort(
@@ -367,7 +360,6 @@ def worst_token(content: RunContent) -> int:
 
 
 def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
-    """Return tokens of a run to choose from, with their verdicts: flagged ones, then ordinary ones."""
     if content is None or content.run is None:
         return []
     listed = dict(content.flagged.head(_LISTED).select("token_id", "verdict").iter_rows())

@@ -48,7 +48,6 @@ _COLORS = {
 
 
 def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
-    """Build the page. Parts that need the model are filled in once it is loaded."""
     model = visible(startup.model_name)
     title = f"Sticky tokens of {model}"
     blocks = _CheckedBlocks(title=title, analytics_enabled=False, fill_width=False)
@@ -116,11 +115,7 @@ _READING = ("GET", "HEAD", "OPTIONS")
 
 
 class AllowedHosts:
-    """Names under which the app may be addressed.
-
-    A page of another site can make a browser resolve that site's name to this machine and then read the
-    app (DNS rebinding); the request still carries the other name.
-    """
+    """Against DNS rebinding: requests that reach this machine under the name of another site carry it."""
 
     def __init__(self, names: Iterable[str] = LOOPBACK) -> None:
         self._names = {name.lower() for name in names}
@@ -129,7 +124,6 @@ class AllowedHosts:
         self._names.add(name.lower())
 
     def allow(self, address: str) -> bool:
-        """Return whether a ``Host`` header, with or without a port, is allowed."""
         found = _HOST.fullmatch(address.lower())
         return found is not None and found[1] in self._names
 
@@ -180,7 +174,6 @@ class RequestGuard:
             await _refuse(scope, with_policy, *refused)
 
     def _refusal(self, scope: Message) -> tuple[int, str] | None:
-        """Return the status and the reason for a rejection; None if the request is allowed."""
         headers: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
@@ -242,7 +235,6 @@ class Served:
 
 
 def require_free(port: int) -> int:
-    """Return a port that can be served on; 0 finds a free one."""
     if not 0 <= port <= _LARGEST_PORT:
         raise InputError(
             f"port {port} is not a port number: use 1 to {_LARGEST_PORT}, or 0 for any free port"

@@ -12,8 +12,8 @@ from stickytoken.comparisons.result import HEADINGS, READING, Comparison, listed
 from stickytoken.reports.figures import figure as fig
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.reports.page import render
-from stickytoken.reports.templating import bullets, glossary
-from stickytoken.validation import markdown, visible
+from stickytoken.reports.templating import glossary, render_markdown
+from stickytoken.validation import visible
 
 # By the answer to whether measures can be compared, the gravest first.
 _WARNINGS = {
@@ -24,7 +24,6 @@ _TONES = ("severe", "serious", "mild", "clean")
 
 
 def comparison_parts(comparison: Comparison) -> dict[str, Any]:
-    """Return what every form of a report says beside the figures, by name."""
     answers, reasons = comparison.comparability
     return {
         "headlines": [(each.name, short_headline(each.run), each.tone) for each in comparison.runs],
@@ -49,7 +48,6 @@ def comparison_parts(comparison: Comparison) -> dict[str, Any]:
 
 
 def finding(comparison: Comparison) -> str:
-    """Say which runs found sticky tokens, and whether their numbers can be compared."""
     found = [each.name for each in comparison.runs if len(each.run.sticky)]
     none = [each.name for each in comparison.runs if not len(each.run.sticky)]
     if not found:
@@ -85,32 +83,16 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    shown = comparison_parts(comparison)
-    parts = [
-        "# Sticky tokens compared",
-        markdown(finding(comparison)),
-        bullets(f"**{markdown(name)}**: {markdown(line)}" for name, line, _ in shown["headlines"]),
-        bullets(f"Note: {markdown(note)}" for note in shown["notes"]),
-        "## The runs",
-        shown["summary"].markdown(missing=""),
-        "## What can be compared",
-        bullets(map(markdown, shown["answers"])),
-        shown["comparability"].markdown(missing=""),
-        "## Agreement",
-        shown["agreements"].markdown(missing=""),
-    ]
-    for figure in comparison_figures(comparison):
-        parts += [f"## {markdown(figure.title)}", markdown(figure.alt), figure.table.markdown(missing="")]
-    words = _glossary(comparison).items()
-    parts += [
-        "## How to read the numbers",
-        bullets(f"**{markdown(word)}**: {markdown(text)}" for word, text in words),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return render_markdown(
+        "comparison.md.j2",
+        finding=finding(comparison),
+        figures=comparison_figures(comparison),
+        glossary=_glossary(comparison),
+        **comparison_parts(comparison),
+    )
 
 
 def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
-    """Return the figures: the worst token of each run, and the sticky tokens of all if there are any."""
     tokens = [tokens_by_run(comparison)] if comparison.tokens else []
     return [worst_by_run(comparison), *tokens]
 
@@ -125,10 +107,6 @@ _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "
 
 
 def worst_by_run(comparison: Comparison) -> ReportFigure:
-    """Draw one row per run: where its tokens lie, and its worst token with the interval.
-
-    The numbers are in standard deviations; runs without that scale are only named.
-    """
     rows, parts, left_out, serious = [], [], [], set()
     for each in comparison.runs:
         if each.worst is None or each.quantiles is None or each.scale is None:
@@ -213,7 +191,6 @@ def _worst(rows: Sequence[tuple[str, WorstToken, tuple[float, float]]], serious:
 
 
 def tokens_by_run(comparison: Comparison) -> ReportFigure:
-    """Draw one row per token and one mark per run, filled if the run calls it sticky."""
     tokens, names = comparison.tokens, comparison.names
     drawn = [each for each in tokens if any(value is not None for value in each.standardized_lifts)]
     drawn = drawn[:_MOST_TOKENS]

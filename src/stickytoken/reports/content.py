@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,6 @@ _WITHOUT_EVIDENCE = (
 
 @dataclass(frozen=True)
 class RunContent:
-    """Everything that a report shows of one run."""
-
     path: Path  # the run folder
     record: RunRecord  # run.json
     plan: PlanRecord | None  # plan.json; None if it is not written yet
@@ -98,7 +95,6 @@ class RunContent:
 
 
 def read_content(path: str | Path, explanations: Path | None = None) -> RunContent:
-    """Read a run folder, finished or not."""
     folder = RunFolder(Path(path).expanduser())
     if not folder.exists():
         raise RunError(f"no run folder {str(path)!r}")
@@ -123,11 +119,26 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     evidence = read_evidence(folder)
     found, not_shown = _explanations(run, explanations)
     absent = () if evidence else (_WITHOUT_EVIDENCE,)
+    # What the entries are: their position is the share of the vocabulary before them.
+    whole = run.tokens if vocabulary is None else vocabulary
+    mark = word_mark(whole["token"].drop_nulls())
+    ranks = whole.select("token_id").sort("token_id").with_row_index("rank")
+    entries = [
+        (kind_of(token or "", decoded or "", category or "", mark).value, script_of(decoded or ""))
+        for token, decoded, category in run.tokens.select("token", "decoded", "category").iter_rows()
+    ]
+    lengths = [len((decoded or "").strip()) for decoded in run.tokens["decoded"]]
+    tokens = run.tokens.join(ranks, on="token_id", how="left").with_columns(
+        entry=pl.Series([kind for kind, _ in entries], dtype=pl.String),
+        script=pl.Series([script for _, script in entries], dtype=pl.String),
+        length=pl.Series(lengths, dtype=pl.Int64),
+        position=pl.col("rank") / max(1, len(whole) - 1),
+    )
     return replace(
         unfinished,
         plan=run.plan,
         run=run,
-        tokens=_classified(run.tokens, vocabulary),
+        tokens=tokens.drop("rank"),
         evidence=evidence,
         explanations=tuple(found),
         missing=(*absent, *not_shown, *no_impacts, *no_scans, *no_repairs),
@@ -165,31 +176,6 @@ def _explanations(run: Run, asked: Path | None) -> tuple[list[files.StoredExplan
     return found, unread
 
 
-def _classified(tokens: pl.DataFrame, vocabulary: pl.DataFrame | None) -> pl.DataFrame:
-    """Describe the entries: columns entry (its kind), script, length and position.
-
-    The length is in characters, the position the share of the vocabulary before the entry.
-    """
-    whole = tokens if vocabulary is None else vocabulary
-    mark = word_mark(whole["token"].drop_nulls())
-    ranks = whole.select("token_id").sort("token_id").with_row_index("rank")
-    rows = [
-        (kind_of(token or "", decoded or "", category or "", mark).value, script_of(decoded or ""))
-        for token, decoded, category in tokens.select("token", "decoded", "category").iter_rows()
-    ]
-    lengths = [len((decoded or "").strip()) for decoded in tokens["decoded"]]
-    return (
-        tokens.join(ranks, on="token_id", how="left")
-        .with_columns(
-            entry=pl.Series([kind for kind, _ in rows], dtype=pl.String),
-            script=pl.Series([script for _, script in rows], dtype=pl.String),
-            length=pl.Series(lengths, dtype=pl.Int64),
-            position=pl.col("rank") / max(1, len(whole) - 1),
-        )
-        .drop("rank")
-    )
-
-
 MOST_CARDS = 12
 """Sticky tokens with a card of their own."""
 # The least similarity that two digits show.
@@ -197,7 +183,6 @@ _LEAST_SHOWN = 0.005
 
 
 def headline(content: RunContent) -> str:
-    """Say in one sentence whether this model has a problem, and how bad it is."""
     if content.run is None:
         # Stages overlap, and beside a selection of tokens random ones are measured.
         measured = min(max(content.measured.values(), default=0), content.record.tokens)
@@ -239,7 +224,6 @@ def key_facts(content: RunContent) -> list[Fact]:
 
 
 def meaning(content: RunContent) -> str | None:
-    """Say for a reader who has never heard of sticky tokens what the headline means; None if unfinished."""
     if content.run is None:
         return None
     told = (
@@ -269,13 +253,12 @@ _MOST_REASONS = 3
 
 
 def reasons(content: RunContent) -> list[dict[str, Any]]:
-    """Return rows of the worst sticky tokens for which the method says why they are flagged."""
+    """Rows of the worst sticky tokens; none if the method gives no reasons."""
     known = content.sticky if "reason" in content.sticky.columns else content.tokens.clear()
     return known.head(_MOST_REASONS).to_dicts()
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
-    """Return what to do about the verdicts; nothing for an unfinished run."""
     return () if content.run is None else next_steps(content.run, last_verified(content.repairs))
 
 
@@ -285,7 +268,6 @@ _STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the ver
 
 
 def notes(content: RunContent) -> list[str]:
-    """Return what a reader should know before relying on the run."""
     if content.run is None:
         return list(content.missing)
     found = []
@@ -314,7 +296,6 @@ def notes(content: RunContent) -> list[str]:
 
 
 def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
-    """Return model, corpus, settings, versions and timing of the run, in groups."""
     record = content.record
     model = record.model.model_dump()
     if loading := model.get("loading"):  # only what was set
@@ -369,13 +350,11 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
 
 
 def _repair_checks(record: RepairRecord) -> dict[str, str]:
-    """Return what the verification of a repair found, by check."""
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: f"{'' if check.passed else 'FAILED: '}{check.finding}" for check in checks}
 
 
 def columns(content: RunContent) -> tuple[Column, ...]:
-    """Return the columns of a table of tokens; those of the method are in the middle."""
     first = (Column("token", "token"), Column("verdict", "verdict"))
     last = (Column("entry", "entry"), Column("script", "script"), Column("token_id", "id"))
     return (*first, *content.method.reported, *last)
@@ -399,7 +378,6 @@ class Card:
 
 
 def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]:
-    """Return cards of tokens; without them, of the worst sticky ones or else of those that rank highest."""
     rows = rows_of(content, _worst_tokens(content) if tokens is None else tokens)
     pairs: dict[int, list[dict[str, Any]]] = {}
     moved: dict[int, Moved | None] = {}
@@ -444,7 +422,6 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
 
 
 def _worst_tokens(content: RunContent) -> pl.DataFrame:
-    """Return the worst sticky tokens; if none is sticky, the three that rank highest."""
     if content.run is None:
         return content.tokens
     if len(content.sticky):
@@ -455,7 +432,6 @@ def _worst_tokens(content: RunContent) -> pl.DataFrame:
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
-    """Return all figures that the run has data for; none for an unfinished run."""
     if content.run is None:
         return []
     described = content.method.figures(content.run)
@@ -492,7 +468,6 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def curves_of(content: RunContent) -> tuple[list[run_figures.Curve], list[run_figures.Curve]]:
-    """Return the symptom curves of the tokens shown, worst first, and those of ordinary tokens."""
     if content.evidence is None:
         return [], []
     verdicts = content.tokens.select("token_id", "verdict")
@@ -517,12 +492,7 @@ _MOST_DRAWN = 4
 
 
 def explained_tokens(content: RunContent) -> list[dict[str, Any]]:
-    """Return the explained tokens: first those that the run flags, worst first.
-
-    Each has its id, its string, the verdicts of the run and of the explanation in words, one line per
-    measure outside the benign interval, what the verdict rests on, what could not be measured, and figures,
-    which all but the first few tokens lack.
-    """
+    """Explained tokens as values of a page: flagged ones first, worst first; only the first have figures."""
     order = (
         {token_id: place for place, token_id in enumerate(content.flagged["token_id"])} if content.run else {}
     )
@@ -564,7 +534,6 @@ _MOST_WORDS = 3
 
 
 def shown_scans(content: RunContent) -> list[dict[str, Any]]:
-    """Return the latest scans of a run folder as values of a page; `sources` is a table."""
     found = []
     for scan in content.scans[:_MOST_SCANS]:
         worst = scan.worst.head(_MOST_DOCUMENTS)
@@ -574,38 +543,36 @@ def shown_scans(content: RunContent) -> list[dict[str, Any]]:
         if scan.result.matter is not None:
             columns.append("that matter")
             rows = [[*row, each.matter] for row, each in zip(rows, sources, strict=True)]
+        documents = []
+        for row in worst.iter_rows(named=True):
+            words = [f"{each['text']} \N{MULTIPLICATION SIGN} {each['copies']}" for each in row["words"]]
+            if len(words) > _MOST_WORDS:
+                words[_MOST_WORDS:] = ["\N{HORIZONTAL ELLIPSIS}"]
+            place, effect = row["path"], ""
+            if place is not None and row["line"] is not None:
+                place = f"{place}, line {row['line']}"
+            if row["effect"] is not None:
+                up = "" if row["moves_up"] is None else f", moves up for {row['moves_up']:.0%} of the queries"
+                effect = f"effect {number(row['effect'], 2)} SD{up}"
+            documents.append(
+                {
+                    "id": row["id"],
+                    "place": place,
+                    "found": f"{', '.join(words)}; {row['share']:.0%} of the text",
+                    "severity": row["severity"],
+                    "effect": effect,
+                    "pieces": [(each["text"], each["found"]) for each in row["excerpt"]],
+                }
+            )
         found.append(
             {
                 "name": scan.record.documents,
                 "headline": scans.headline(scan),
                 "basis": scans.basis(scan),
                 "sources": DataTable(columns, rows),
-                "documents": [_document(row) for row in worst.iter_rows(named=True)],
+                "documents": documents,
                 "more": scan.result.found - len(worst),
                 "skipped": scan.result.skipped,
             }
         )
     return found
-
-
-def _document(row: Mapping[str, Any]) -> dict[str, Any]:
-    words = [
-        f"{each['text']} \N{MULTIPLICATION SIGN} {each['copies']}" for each in row["words"][:_MOST_WORDS]
-    ]
-    if len(row["words"]) > _MOST_WORDS:
-        words.append("\N{HORIZONTAL ELLIPSIS}")
-    place = row["path"]
-    if place is not None and row["line"] is not None:
-        place = f"{place}, line {row['line']}"
-    effect = ""
-    if row["effect"] is not None:
-        up = "" if row["moves_up"] is None else f", moves up for {row['moves_up']:.0%} of the queries"
-        effect = f"effect {number(row['effect'], 2)} SD{up}"
-    return {
-        "id": row["id"],
-        "place": place,
-        "found": f"{', '.join(words)}; {row['share']:.0%} of the text",
-        "severity": row["severity"],
-        "effect": effect,
-        "pieces": [(each["text"], each["found"]) for each in row["excerpt"]],
-    }

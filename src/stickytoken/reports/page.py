@@ -17,65 +17,115 @@ from stickytoken.attribution.result import Part, Why, sentences
 from stickytoken.errors import InputError
 from stickytoken.measurement.store import write_atomically
 from stickytoken.reports import content as facts
+from stickytoken.reports import templating
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.figures.figure import ReportFigure, template
-from stickytoken.reports.templating import environment, glossary, json_for_html, packaged
+from stickytoken.reports.figures.figure import DataTable, ReportFigure, template
 
 # More rows would make the file slow to open; tokens.parquet has them all.
 _MOST_ROWS = 1000
 
 
+def _values(content: RunContent) -> dict[str, Any]:
+    """Everything that a page and its Markdown say."""
+    return {
+        "content": content,
+        "record": content.record,
+        "headline": facts.headline(content),
+        "meaning": facts.meaning(content),
+        "steps": facts.steps(content),
+        "facts": facts.key_facts(content),
+        "notes": facts.notes(content),
+        "cards": facts.cards(content),
+        "overview": facts.report_figures(content),
+        "explained": facts.explained_tokens(content),
+        "scans": facts.shown_scans(content),
+        "rows": facts.rows_of(content, content.flagged),
+        "how": content.method.how(content.settings),
+        "computed": facts.run_details(content),
+        "glossary": templating.glossary(content.method),
+    }
+
+
 def run_page(content: RunContent) -> str:
-    overview, tokens = facts.report_figures(content), facts.explained_tokens(content)
-    flagged, scans = content.flagged, facts.shown_scans(content)
+    values, flagged = _values(content), content.flagged
+    overview, tokens = values["overview"], values["explained"]
     parts = {"computed": "What was computed", "words": "How to read the numbers"}
     if content.run is not None:
         parts = {
             "worst": "The worst tokens" if len(content.sticky) else "No token is sticky",
             **{figure.name: figure.title for figure in overview},
             **({"explanations": "Why tokens stick"} if tokens else {}),
-            **({"documents": "Documents with copies"} if scans else {}),
+            **({"documents": "Documents with copies"} if values["scans"] else {}),
             "flagged": "All flagged tokens",
             **parts,
         }
-    return render(
-        "run.html.j2",
-        [*overview, *(figure for each in tokens for figure in each["figures"])],
-        overview=overview,
-        explained=tokens,
-        scans=scans,
-        parts=parts,
+    tone = facts.tone(content)
+    own = {
+        "parts": parts,
         # Of a model that needs nothing, a reader wants the answer; what else was measured is closed.
-        quiet=facts.tone(content) == "clean",
-        title=content.record.model.short_name,
-        content=content,
-        record=content.record,
-        headline=facts.headline(content),
-        meaning=facts.meaning(content),
-        reasons=facts.reasons(content),
-        steps=facts.steps(content),
-        tone=facts.tone(content),
-        facts=facts.key_facts(content),
-        notes=facts.notes(content),
-        cards=facts.cards(content),
-        confidence=content.confidence,
+        "quiet": tone == "clean",
+        "tone": tone,
+        "title": content.record.model.short_name,
+        "reasons": facts.reasons(content),
+        "confidence": content.confidence,
         # A page has no room for columns in which no flagged token has a value.
-        columns=[
+        "columns": [
             column
             for column in facts.columns(content)
             if column.key not in flagged.columns or flagged[column.key].is_not_null().any()
         ],
-        rows=facts.rows_of(content, flagged.head(_MOST_ROWS)),
-        flagged=len(flagged),
-        how=content.method.how(content.settings),
-        computed=facts.run_details(content),
-        glossary=glossary(content.method),
-    )
+        "rows": values["rows"][:_MOST_ROWS],
+        "flagged": len(flagged),
+    }
+    figures = [*overview, *(figure for each in tokens for figure in each["figures"])]
+    return render("run.html.j2", figures, **values | own)
+
+
+def run_markdown(content: RunContent) -> str:
+    values, columns = _values(content), facts.columns(content)
+    rows = [[templating.number(row[each.key], each.digits) for each in columns] for row in values["rows"]]
+    flagged = DataTable([each.title for each in columns], rows)
+    return templating.render_markdown("run.md.j2", flagged=flagged, **values)
+
+
+def run_document(content: RunContent) -> dict[str, Any]:
+    """Return the report of one run as JSON values; what is missing is null or an empty list."""
+    values, (curves, ordinary) = _values(content), facts.curves_of(content)
+    return {
+        "run": str(content.path),
+        "model": content.record.model.name,
+        "method": content.record.method,
+        "finished": content.run is not None,
+        "headline": values["headline"],
+        "meaning": values["meaning"],
+        "next_steps": [step._asdict() for step in values["steps"]],
+        "tone": facts.tone(content),
+        "notes": values["notes"],
+        "worst": [
+            card.row | {"pairs": card.pairs, "moved": card.moved and card.moved._asdict()}
+            for card in values["cards"]
+        ],
+        "flagged": values["rows"],
+        "curves": curves,
+        "ordinary_curves": ordinary,
+        "figures": [_figure(figure) for figure in values["overview"]],
+        "explanations": [
+            each | {"figures": [_figure(figure) for figure in each["figures"]]}
+            for each in values["explained"]
+        ],
+        "scans": [each | {"sources": vars(each["sources"])} for each in values["scans"]],
+        **{key: values[key] for key in ("how", "computed", "glossary")},
+    }
+
+
+def _figure(figure: ReportFigure) -> dict[str, Any]:
+    said = {"name": figure.name, "title": figure.title, "alt": figure.alt, "reading": figure.reading}
+    return said | vars(figure.table)
 
 
 def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
     """Fill a template and add style, scripts, the data of the figures and the content policy."""
-    script = packaged("pieces.js") + packaged("report.js")
+    script = templating.packaged("pieces.js") + templating.packaged("report.js")
     bundle, digest = _plotly_bundle() if figures else (None, None)
     drawn = {}
     for figure in figures:
@@ -92,14 +142,14 @@ def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
         "form-action 'none'",
     )
     return (
-        environment()
+        templating.environment()
         .get_template(name)
         .render(
             figures={figure.name: figure for figure in figures},
             bundle=bundle,
-            data=json_for_html({"themes": themes, "figures": drawn}),
+            data=templating.json_for_html({"themes": themes, "figures": drawn}),
             policy="; ".join(policy),
-            style=Markup(packaged("pieces.css") + packaged("report.css")),
+            style=Markup(templating.packaged("pieces.css") + templating.packaged("report.css")),
             script=Markup(script),
             **values,
         )
@@ -108,10 +158,7 @@ def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
 
 @cache
 def _plotly_bundle() -> tuple[str, str]:
-    """Return the script of the installed Plotly, compressed, and its digest.
-
-    It has 4.8 MB, compressed 2 MB; browsers unpack it themselves.
-    """
+    """The script of the installed Plotly, compressed (2 MB of 4.8), and its digest."""
     from plotly.offline import get_plotlyjs
 
     script = get_plotlyjs()
@@ -130,7 +177,6 @@ _DEEPEST = 0.55
 
 
 def similarity_page(found: Why, top: int = 10) -> str:
-    """Return one self-contained HTML page: findings in words, strongest pairs, the matrix, deletions."""
     shown = found.grouped()
     return render(
         "similarity.html.j2",
@@ -163,7 +209,6 @@ def write_similarity_page(found: Why, path: Path, top: int = 10) -> None:
 
 
 def require_place(path: Path) -> None:
-    """Refuse a path that no file can be written to."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: pass the name of a file to write")
     if not path.parent.is_dir():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -13,7 +12,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from stickytoken.methods.base import AnyMethod
-from stickytoken.validation import visible
+from stickytoken.validation import markdown, visible
 
 _BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _IN_SCRIPT = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
@@ -37,17 +36,14 @@ def finalized(value: Any) -> Any:
 
 
 def spaced(name: str) -> str:
-    """Return the name of a setting as words; names in capitals stay as they are."""
     return name if name.isupper() else name.replace("_", " ")
 
 
 def minus(text: str) -> str:
-    """Write every hyphen of a number as a minus sign."""
     return text.replace("-", "\N{MINUS SIGN}")
 
 
 def plain(value: Any) -> str:
-    """Format a setting or another value, without needless digits."""
     if value == "":
         return "(empty)"
     if isinstance(value, float):
@@ -75,11 +71,6 @@ def commands(text: str) -> Markup:
     return Markup("").join(pieces)
 
 
-def bullets(lines: Iterable[str]) -> str:
-    """Return a Markdown list of lines that are escaped already."""
-    return "\n".join(f"- {line}" for line in lines)
-
-
 def cosine(value: float | None, digits: int = 2) -> str:
     if value is None:
         return number(None)
@@ -87,7 +78,6 @@ def cosine(value: float | None, digits: int = 2) -> str:
 
 
 def number(value: Any, digits: int | None = None) -> str:
-    """Format a number for people; text stays as it is, a missing value is a dash."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -123,8 +113,27 @@ def environment(package: str = _OWN) -> Environment:
 
 
 @cache
+def _markdown_environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(_OWN),
+        finalize=lambda value: value if isinstance(value, Markup) else markdown(str(value)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {"number": number, "plain": plain, "spaced": spaced}
+    environment.filters |= filters | {"table": lambda table, *missing: Markup(table.markdown(*missing))}
+    return environment
+
+
+def render_markdown(name: str, **values: Any) -> str:
+    """Fill a template of Markdown, in which every value is escaped; empty paragraphs go."""
+    text = _markdown_environment().get_template(name).render(**values)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+@cache
 def packaged(name: str, package: str = _OWN) -> str:
-    """Read a style sheet or script that lies beside the templates of a package."""
     return (files(package) / "templates" / name).read_text("utf-8")
 
 
@@ -144,5 +153,4 @@ _SHARED = {
 
 
 def glossary(method: AnyMethod) -> dict[str, str]:
-    """Return the words of a method with their meanings."""
     return _SHARED | dict(method.glossary)

@@ -29,7 +29,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
-    """Return the figures of a measurement that has results; the suffix tells measurements apart."""
     found, kind = [], measured_kind(impact.record)
     if effects := impact.effects.to_dicts():
         main = impact.effects.filter("main").select("task", "metric")
@@ -45,7 +44,6 @@ def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
 
 
 def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: str = "") -> ReportFigure:
-    """Draw two marks per task and metric: the mean drop under sticky and under benign copies."""
     figure = fig.new_figure(height=150 + 54 * len(effects))
     tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
     for kind, (color, symbol) in _LOOKS.items():
@@ -83,7 +81,6 @@ def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: s
 
 
 def _arms(rows: Rows, column: str) -> dict[str, Any]:
-    """Return both arms of the intervals; empty if there are no intervals."""
     arms: dict[str, list[float | None]] = {"array": [], "arrayminus": []}
     for row in rows:
         low, high = row[f"{column}_low"], row[f"{column}_high"]
@@ -99,7 +96,6 @@ def _finish(figure: go.Figure) -> None:
 
 
 def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
-    """Draw one panel per task and one mark per token: the drop of the main metric."""
     panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
     words = []
     for task, metric in panels:
@@ -134,7 +130,6 @@ def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") ->
 
 
 def _look(row: Mapping[str, Any]) -> str:
-    """Return the kind that decides how a row looks."""
     kind: str = row["kind"].split()[0]
     return "sticky" if kind in _MEASURED else kind
 
@@ -173,7 +168,6 @@ def _token_costs(conditions: Rows, panels: Sequence[tuple[str, str]], measured: 
 
 
 def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
-    """Draw top-10 appearances of a random document: means of both kinds, and a thin line per sticky token."""
     figure = fig.new_figure(height=400)
     lines = []
     by_token = {row["token"]: None for row in curves if row["kind"] in _MEASURED}
@@ -210,21 +204,7 @@ def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str
     figure.update_xaxes(title_text="copies", **fig.copies_axis([row["copies"] for row in summary]))
     figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
     figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
-    return ReportFigure(
-        f"intrusion{suffix}",
-        "Documents pushed into search results",
-        figure,
-        _intrusion_in_words(summary, measured),
-        f"Copies went into {summary[0]['documents']} random documents; the curves count the queries that "
-        "have such a document among their first 10 results. Dotted: without copies. Below that line, "
-        "copies push documents out of results. The ratio compares measured with benign copies, so it can "
-        "rise while both fall.",
-        DataTable(*statistics.headed(statistics.INTRUSION, summary, measured)),
-        in_markdown=True,
-    )
 
-
-def _intrusion_in_words(summary: Rows, measured: str) -> str:
     def counted(copies: int) -> str:
         return "1 copy" if copies == 1 else f"{copies} copies"
 
@@ -241,7 +221,18 @@ def _intrusion_in_words(summary: Rows, measured: str) -> str:
             f"{last[f'hits_{kind}']:.2f}; its median rank goes from {first[f'rank_{kind}']:.0f} to "
             f"{last[f'rank_{kind}']:.0f}."
         )
-    return said
+    return ReportFigure(
+        f"intrusion{suffix}",
+        "Documents pushed into search results",
+        figure,
+        said,
+        f"Copies went into {summary[0]['documents']} random documents; the curves count the queries that "
+        "have such a document among their first 10 results. Dotted: without copies. Below that line, "
+        "copies push documents out of results. The ratio compares measured with benign copies, so it can "
+        "rise while both fall.",
+        DataTable(*statistics.headed(statistics.INTRUSION, summary, measured)),
+        in_markdown=True,
+    )
 
 
 _SIDES = {"before": (fig.STICKY, "diamond"), "after": (fig.TOPICAL, "circle")}
@@ -258,7 +249,6 @@ _REPAIRED = {
 
 
 def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> ReportFigure:
-    """Draw a line per token, from its lift before the repair to that after it."""
     measured = [row for row in rows if row["deviations_after"] is not None]
     if measured:
         before, after = (max(row[f"deviations_{side}"] for row in measured) for side in _SIDES)
@@ -266,7 +256,32 @@ def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> 
             f"Largest lift of {len(measured)} repaired {'token' if len(measured) == 1 else 'tokens'} beyond "
             f"an ordinary token's: {before:.2f} SD before, {after:.2f} SD after."
         )
-        plot = _repaired(measured[:_MOST_TOKENS][::-1])  # the first token on top
+        shown = measured[:_MOST_TOKENS][::-1]  # the first token on top
+        names, places = [fig.label(row["token"]) for row in shown], list(range(len(shown)))
+        plot = fig.new_figure(height=130 + 26 * len(shown))
+        for place, row in enumerate(shown):
+            plot.add_scatter(
+                x=[row["deviations_before"], row["deviations_after"]],
+                y=[place, place],
+                mode="lines",
+                line={"color": fig.ORDINARY, "width": 1.5},
+                hoverinfo="skip",
+                showlegend=False,
+            )
+        for side, (color, symbol) in _SIDES.items():
+            plot.add_scatter(
+                x=[row[f"deviations_{side}"] for row in shown],
+                y=places,
+                customdata=names,
+                mode="markers",
+                marker={"color": color, "symbol": symbol, "size": 9},
+                name=side,
+                hovertemplate=f"%{{customdata}}<br>{side}: %{{x:.2f}} SD<extra></extra>",
+            )
+        plot.update_yaxes(tickvals=places, ticktext=names, range=[-0.7, len(shown) - 0.3], zeroline=False)
+        plot.update_xaxes(
+            title_text="lift beyond an ordinary token's (SD)", rangemode="tozero", zeroline=True
+        )
     else:
         said = "Nothing was measured after the repair."
         plot = fig.empty_figure("the repair was not verified: nothing was measured")
@@ -281,34 +296,6 @@ def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> 
     )
 
 
-def _repaired(shown: Rows) -> go.Figure:
-    names = [fig.label(row["token"]) for row in shown]
-    places = list(range(len(shown)))
-    figure = fig.new_figure(height=130 + 26 * len(shown))
-    for place, row in enumerate(shown):
-        figure.add_scatter(
-            x=[row["deviations_before"], row["deviations_after"]],
-            y=[place, place],
-            mode="lines",
-            line={"color": fig.ORDINARY, "width": 1.5},
-            hoverinfo="skip",
-            showlegend=False,
-        )
-    for side, (color, symbol) in _SIDES.items():
-        figure.add_scatter(
-            x=[row[f"deviations_{side}"] for row in shown],
-            y=places,
-            customdata=names,
-            mode="markers",
-            marker={"color": color, "symbol": symbol, "size": 9},
-            name=side,
-            hovertemplate=f"%{{customdata}}<br>{side}: %{{x:.2f}} SD<extra></extra>",
-        )
-    figure.update_yaxes(tickvals=places, ticktext=names, range=[-0.7, len(shown) - 0.3], zeroline=False)
-    figure.update_xaxes(title_text="lift beyond an ordinary token's (SD)", rangemode="tozero", zeroline=True)
-    return figure
-
-
 def repair_curves(
     name: str,
     title: str,
@@ -318,7 +305,6 @@ def repair_curves(
     what: str = "Mean similarity of unrelated texts",
     axis: str = "mean cosine similarity",
 ) -> ReportFigure:
-    """Draw similarities before and after a repair, and of ordinary tokens, by number of copies."""
     figure = fig.new_figure(height=340)
     places = list(range(len(copies)))
     looks = [(fig.STICKY, "solid"), (fig.TOPICAL, "solid"), (fig.CONTROL, "dash")]

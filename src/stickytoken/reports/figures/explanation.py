@@ -72,7 +72,6 @@ def explanation_figures(found: StoredExplanation) -> list[ReportFigure]:
 def _by_layer(
     name: str, title: str, measures: pl.DataFrame, panels: Mapping[str, str], token: str, reading: str
 ) -> ReportFigure:
-    """Draw one panel per measure: the token with its interval, and the benign interval, by layer."""
     columns = ("layer", "value", "low", "high", *_BENIGN, "outside")
     headings = ("measure", *(column.replace("_", " ") for column in columns))
     found = {}
@@ -94,16 +93,6 @@ def _by_layer(
             f"{start} leaves the benign interval in layer {outside[0]['layer']} and is furthest from it in "
             f"layer {far['layer']}, at {far['value']:.3f} where benign tokens have {far['benign_mean']:.3f}."
         )
-    plot = _layers(found, token)
-    table = DataTable(
-        headings,
-        [(said, *(row[column] for column in columns)) for said, rows in found.items() for row in rows],
-    )
-    narrow = fig.stacked(plot, len(found), 360 * len(found)) if len(found) > 1 else {}
-    return ReportFigure(name, title, plot, " ".join(words), reading, table, narrow)
-
-
-def _layers(found: Mapping[str, list[dict[str, Any]]], token: str) -> go.Figure:
     figure = fig.new_panels(list(found), 380, 0.1)
     for column, rows in enumerate(found.values(), start=1):
         layers = [row["layer"] for row in rows]
@@ -138,7 +127,12 @@ def _layers(found: Mapping[str, list[dict[str, Any]]], token: str) -> go.Figure:
     step = max(1, len(next(iter(found.values()))) // 8)
     figure.update_xaxes(title_text="layer", dtick=step, zeroline=False)
     figure.update_layout(legend={"y": -0.24, "yanchor": "top"}, hovermode="closest")
-    return figure
+    table = DataTable(
+        headings,
+        [(said, *(row[column] for column in columns)) for said, rows in found.items() for row in rows],
+    )
+    narrow = fig.stacked(figure, len(found), 360 * len(found)) if len(found) > 1 else {}
+    return ReportFigure(name, title, figure, " ".join(words), reading, table, narrow)
 
 
 def _symbols(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -151,7 +145,6 @@ _MOST_HEADS = 5
 
 
 def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
-    """Draw one cell per layer and head: how far the token's share of attention is from the benign ones."""
     title = "Attention that the copies receive, by layer and head"
     reading = (
         "Orange heads attend more to these copies than to copies of matched benign tokens, blue heads "
@@ -184,10 +177,6 @@ def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
             for row in rows
         ],
     )
-    return ReportFigure(name, title, _heads(single), said, reading, table)
-
-
-def _heads(single: pl.DataFrame) -> go.Figure:
     layers, width = single["layer"].unique().sort().to_list(), int(single["head"].max()) + 1  # type: ignore[arg-type]
     known = {(row["layer"], row["head"]): row for row in single.to_dicts()}
     cells = [[known.get((layer, head)) for head in range(width)] for layer in layers]
@@ -207,11 +196,10 @@ def _heads(single: pl.DataFrame) -> go.Figure:
     )
     figure.update_xaxes(title_text="head", dtick=1 if width <= 16 else 4, showgrid=False)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(layers) <= 12 else 4)
-    return figure
+    return ReportFigure(name, title, figure, said, reading, table)
 
 
 def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
-    """Draw the token's value over the benign interval, one line per measure of the pooling."""
     title = "What the copies contribute to the sentence vector"
     reading = (
         f"Pooling of this model: {pooling}. With mean pooling every position contributes a share; with "
@@ -266,7 +254,6 @@ def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> Rep
 def _measured(
     measures: pl.DataFrame, names: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return one row per measure, in the order of the names and with its name in words."""
     found = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
     return [found[key] | {"measure": said} for key, said in names.items() if key in found]
 
@@ -276,7 +263,6 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> DataTab
 
 
 def _embedding(name: str, measures: pl.DataFrame, token: str, found: StoredExplanation) -> ReportFigure:
-    """Draw the share of the vocabulary below the token, one line per measure of its embedding."""
     title = "The row of the embedding matrix"
     reading = (
         "Rows close to those of unused entries were hardly trained (Land and Bartolo 2024). An unusual row "
@@ -335,10 +321,7 @@ _MOST_CELLS = 10
 
 
 def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
-    """Draw one cell per pair of tokens, the row and column of the reference, and the sums of rows.
-
-    The table has the sum of every row, and the pairs of tokens that add or subtract most.
-    """
+    """The table has the sum of every row, and the pairs of tokens that add or subtract most."""
     title = "One pair's similarity, token by token"
     reading = (
         "Integrated Jacobians (Moeller et al. 2023): the cells sum to the similarity. Orange cells add to "

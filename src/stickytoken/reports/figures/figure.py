@@ -75,7 +75,6 @@ _INKS = {"light": ("#1d2430", "#e3e6eb", "#ffffff"), "dark": ("#e6e9ee", "#333b4
 
 
 def template(theme: Theme) -> dict[str, Any]:
-    """Return the Plotly template of a theme as plain data."""
     ink, grid, ground = _INKS[theme]
     axis = {
         "gridcolor": grid,
@@ -107,14 +106,12 @@ def template(theme: Theme) -> dict[str, Any]:
 
 
 def new_figure(height: int = 380) -> go.Figure:
-    """Make an empty figure in our style; pages exchange its template for that of another theme."""
     figure = go.Figure()
     figure.update_layout(template=go.layout.Template(template("light")), height=height, dragmode=False)
     return figure
 
 
 def new_panels(titles: Sequence[str], height: int, spacing: float, *, same_scale: bool = False) -> go.Figure:
-    """Make an empty figure of panels side by side."""
     return make_subplots(
         rows=1,
         cols=len(titles),
@@ -126,7 +123,6 @@ def new_panels(titles: Sequence[str], height: int, spacing: float, *, same_scale
 
 
 def diverging(strongest: float, title: str) -> dict[str, Any]:
-    """Return options of a heatmap of values around zero, with gaps between its cells."""
     return {
         "colorscale": _DIVERGING,
         "zmid": 0,
@@ -148,7 +144,6 @@ def label(text: str) -> str:
 
 
 def legend_label(text: str) -> str:
-    """Shorten token text for a legend, which a narrow screen would cut off."""
     shown = visible(text)
     return label(shown if len(shown) <= _LEGEND_LETTERS else f"{shown[: _LEGEND_LETTERS - 1]}…")
 
@@ -159,12 +154,10 @@ def spread_out(copies: Sequence[int]) -> list[float]:
 
 
 def copies_axis(copies: Sequence[int]) -> dict[str, Any]:
-    """Return the ticks of an axis whose places `spread_out` gives."""
     return {"tickvals": spread_out(copies), "ticktext": [str(n) for n in copies]}
 
 
 def empty_figure(message: str) -> go.Figure:
-    """Make a figure that says why it is empty, in lines that fit a narrow screen."""
     figure = new_figure(height=120)
     figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
     lines = "<br>".join(label(line) for line in textwrap.wrap(message, _NARROW_LETTERS))
@@ -175,7 +168,6 @@ def empty_figure(message: str) -> go.Figure:
 def figure_of_nothing(
     name: str, title: str, reading: str, message: str, columns: Sequence[str] = (), **options: Any
 ) -> ReportFigure:
-    """Make a figure that says, as picture and in words, why there is nothing to show."""
     said = f"{message[0].upper()}{message[1:]}."
     return ReportFigure(name, title, empty_figure(message), said, reading, DataTable(columns), **options)
 
@@ -193,7 +185,6 @@ def draw_ordinary(
     column: int | None = None,
     **options: Any,
 ) -> None:
-    """Draw the range of ordinary tokens as a band and their mean as a dashed line, into a panel if any."""
     low, mean, high = lines
     row = None if column is None else 1
     figure.add_scatter(
@@ -220,7 +211,6 @@ def draw_ordinary(
 
 
 def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
-    """Return layout changes that stack the panels of a figure."""
     gap = 0.4 / panels
     size = (1 - gap * (panels - 1)) / panels
     changes: dict[str, Any] = {"height": height}

@@ -24,7 +24,6 @@ _NAMED = 5
 
 
 def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
-    """Draw a histogram with a mark for every flagged token; its table has at most twelve rows."""
     key, name = described.column.key, described.column.title
     about = (described.name, described.title)
     measured = tokens.filter(pl.col(key).is_not_null())
@@ -91,7 +90,6 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
 def _mark(
     figure: go.Figure, flagged: pl.DataFrame, verdict: str, x: pl.Series, y: Iterable[float], where: str
 ) -> None:
-    """Draw flagged tokens by colour and shape; a few sticky ones with their names."""
     if flagged.is_empty():
         return
     names = [fig.label(token) for token in flagged["token"]]
@@ -116,7 +114,6 @@ _THIN = 5
 
 
 def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
-    """Draw a cloud of ordinary tokens and the flagged ones; its table has the latter and the quartiles."""
     x, y = described.x.key, described.y.key
     names = (described.x.title, described.y.title)
     about = (described.name, described.title)
@@ -167,7 +164,6 @@ Curve = dict[str, Any]
 
 
 def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> ReportFigure:
-    """Draw two panels: pairs below the mean similarity u, and pairs above it."""
     ordinary = {side: lines for side in _SIDES if (lines := [each[side] for each in controls if each[side]])}
     said = "There are no symptom curves."
     if curves:
@@ -273,7 +269,6 @@ _DIMENSION_COLUMNS = {
 
 
 def by_dimension(rows: Sequence[Mapping[str, Any]]) -> ReportFigure:
-    """Draw the flagged tokens by severity, the largest lift, and the spread of similarities."""
     names = [
         f"{row['dimension']}" if row["layer"] is None else f"layer {row['layer']}, {row['dimension']}"
         for row in rows
@@ -330,10 +325,7 @@ _DECILES = 10
 
 
 def breakdowns(tokens: pl.DataFrame) -> list[tuple[str, list[str], list[int], list[int]]]:
-    """Count tokens by kind of entry, script, length and position.
-
-    Each has its name, its groups in order, and by group the tokens examined and the sticky ones of them.
-    """
+    """Names, groups in order, and by group the tokens examined and the sticky ones of them."""
     scripts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])["script"]
     kept = scripts.head(_MOST_SCRIPTS).to_list()
     lengths = [str(length) for length in range(1, _LONGEST)] + [f"{_LONGEST}+"]
@@ -364,7 +356,6 @@ def breakdowns(tokens: pl.DataFrame) -> list[tuple[str, list[str], list[int], li
 
 
 def composition(tokens: pl.DataFrame) -> ReportFigure:
-    """Draw shares of all tokens and of the sticky ones, one panel per property; some must be sticky."""
     parts = breakdowns(tokens)
     plot = make_subplots(
         rows=2,
