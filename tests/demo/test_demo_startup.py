@@ -17,7 +17,7 @@ import pytest
 import planted
 from stickytoken.demo.context import Startup, find_runs
 from stickytoken.demo.server import require_free
-from stickytoken.errors import InputError, ModelError
+from stickytoken.errors import ModelError
 from web_app import SHOWN, WIDE, context_of, error, named, open_tab, opened_early, rows, serving_startup
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -134,12 +134,6 @@ def test_a_port_in_use_is_one_line(taken):
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_number_that_is_no_port_is_one_line(port):
     assert f"port {port} is not a port number" in refused(f"--port={port}")
-
-
-def test_any_free_port_can_be_asked_for():
-    assert 0 < require_free(0) <= 65_535
-    with pytest.raises(InputError):
-        require_free(70_000)
 
 
 def test_runs_that_cannot_be_opened_are_one_line(tmp_path, finished_run):

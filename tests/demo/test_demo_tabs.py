@@ -9,7 +9,6 @@ import pytest
 import accessibility
 from report_pages import words_cut_off
 from web_app import (
-    ATTACKS,
     SHOWN,
     TABS,
     TOKEN,
@@ -54,27 +53,6 @@ def test_another_token_is_tried_by_name_by_id_and_from_the_list(page):
     panel.get_by_label("From the run").click()
     page.get_by_role("option").filter(has_text=SHOWN[1]).click()
     expect(named(page)).to_have_text(SHOWN[1])
-
-
-def test_bad_input_is_one_line_in_the_page(page):
-    panel = open_tab(page, "Try")
-    usual = {"Token": "baba", "Sentence A": "baba bama", "Sentence B": "laga lara"}
-    for label, text, reason in (
-        ("Token", "volcano", "the vocabulary has no token 'volcano'"),
-        ("Token", ATTACKS[0] + "x", f"the vocabulary has no token '{ATTACKS[0]}x'"),
-        ("Token", "#999999", "token id 999999 cannot occur in text"),
-        ("Sentence A", "x" * 1001, "sentence A has 1,001 characters"),
-        ("Sentence B", " ", "sentence B is empty"),
-    ):
-        for name, value in (usual | {label: text}).items():
-            panel.get_by_role("textbox", name=re.compile(f"^{name}")).fill(value)
-        panel.get_by_role("button", name="Show what happens").click()
-        expect(error(page)).to_contain_text(reason)
-        expect(panel.locator(".headline, .figure, table").filter(visible=True)).to_have_count(0)
-        assert "Traceback" not in page.content()
-        assert page.locator("img[src=x]").count() == 0
-    for name, value in usual.items():  # others go on with this page
-        panel.get_by_role("textbox", name=re.compile(f"^{name}")).fill(value)
 
 
 def test_a_number_of_copies_that_is_refused_is_not_replaced_and_not_computed(browser, app):

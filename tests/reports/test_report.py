@@ -21,7 +21,7 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.reports.content import cards, read_content, report_figures
 
 SECTIONS = [
-    "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction",
+    "reasons", "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction",
     "flagged", "computed", "words",
 ]  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(run):
 def test_every_figure_has_its_words_its_numbers_and_a_name(run):
     figures = report_figures(read_content(run.path))
     page = Page(stickytoken.report(run))
-    assert list(page.data["figures"]) == [figure.name for figure in figures] == SECTIONS[2:5]
+    assert list(page.data["figures"]) == [figure.name for figure in figures] == SECTIONS[3:6]
     labels = [value for tag, name, value in page.attributes if (tag, name) == ("div", "aria-label")]
     for figure in figures:
         assert figure.alt in labels
@@ -89,15 +89,6 @@ def test_every_figure_has_its_words_its_numbers_and_a_name(run):
         assert figure.reading in page.text
         assert figure.table.rows
         assert all(len(row) == len(figure.table.columns) for row in figure.table.rows)
-
-
-def test_the_table_has_all_flagged_tokens_with_their_numbers(run):
-    html = stickytoken.report(run)
-    table = html[html.index('id="tokens"') : html.index("</table>", html.index('id="tokens"'))]
-    flagged = run.tokens.filter(pl.col("verdict").is_in(["sticky", "topical"]))
-    assert table.count("<tr>") == 1 + len(flagged)
-    for lift in flagged["lift"]:
-        assert f'data-value="{lift}"' in table
 
 
 # Markdown and JSON
@@ -122,7 +113,7 @@ def test_json_is_one_document_with_everything(run):
     assert worst["position"] == pytest.approx(ids.index(sticky["token_id"]) / (len(ids) - 1))
     assert document["curves"][0]["token"] == "!"
     assert len(document["ordinary_curves"]) == 8
-    assert [figure["name"] for figure in document["figures"]] == SECTIONS[2:5]
+    assert [figure["name"] for figure in document["figures"]] == SECTIONS[3:6]
 
 
 def test_markdown_has_the_same_parts(run):
@@ -159,7 +150,7 @@ def test_the_contents_lead_to_every_part(run, clean_run, run_copy):
     for page in map(stickytoken.report, (run, clean_run, run_copy)):
         contents = page[page.index('<nav class="contents"') : page.index("</nav>")]
         assert re.findall('href="#([^"]+)"', contents) == [
-            part for part in section_ids(page) if part != "steps"
+            part for part in section_ids(page) if part not in ("reasons", "steps")
         ]
 
 

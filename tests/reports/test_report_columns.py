@@ -92,51 +92,36 @@ def test_the_glossary_explains_every_heading(run):
     assert len(columns(content)) == len(titles)
 
 
-# How settings and texts are written.
+# How settings, numbers and texts are written.
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("written", "shown"),
     [
-        ([], "–"),
-        ({}, "–"),
-        (None, "–"),
-        ("", "(empty)"),
-        ([8, 4], "8, 4"),
-        ({"token_prepending": True, "layer": -1}, "token prepending: yes, layer: -1"),
-        (-0.00158148, "−0.00158148"),
+        (plain([]), "–"),
+        (plain({}), "–"),
+        (plain(None), "–"),
+        (plain(""), "(empty)"),
+        (plain([8, 4]), "8, 4"),
+        (plain({"token_prepending": True, "layer": -1}), "token prepending: yes, layer: -1"),
+        (plain(-0.00158148), "−0.00158148"),
+        (flowing("Team,\n\nthe client \r\n has\tpulled"), "Team, the client has\tpulled"),
+        (commands("run `detect A` again"), "run <code>detect A</code> again"),
+        (commands("`a` and `<b>`"), "<code>a</code> and <code>&lt;b&gt;</code>"),
+        (commands("a name ` <b>"), "a name ` &lt;b&gt;"),
+        (commands("`\u202e`"), r"<code>\u202e</code>"),
+        # A change near zero has no sign.
+        (cosine(0.0004, 3), "0.000"),
+        (cosine(-0.0004, 3), "0.000"),
+        (cosine(-0.0281, 3), "−0.028"),
+        (cosine(None, 3), "–"),
+        # What the digits do not show is less than they do, or zero.
+        (number(0.04, 1), "< 0.1"),
+        (number(-0.04, 1), "0.0"),
+        (number(0.0, 1), "0.0"),
+        (number(-0.06, 1), "−0.1"),
+        (number(1234.5, 1), "1,234.5"),
     ],
 )
-def test_a_setting_is_never_blank_and_has_words_for_a_name(value, shown):
-    assert plain(value) == shown
-
-
-def test_a_text_with_line_breaks_is_one_paragraph():
-    assert flowing("Team,\n\nthe client \r\n has\tpulled") == "Team, the client has\tpulled"
-
-
-@pytest.mark.parametrize(
-    ("sentence", "shown"),
-    [
-        ("run `detect A` again", "run <code>detect A</code> again"),
-        ("`a` and `<b>`", "<code>a</code> and <code>&lt;b&gt;</code>"),
-        ("a name ` <b>", "a name ` &lt;b&gt;"),
-        ("`\u202e`", r"<code>\u202e</code>"),
-    ],
-)
-def test_commands_in_a_sentence_are_code_and_nothing_else_is(sentence, shown):
-    assert commands(sentence) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(0.0004, "0.000"), (-0.0004, "0.000"), (-0.0281, "−0.028"), (None, "–")]
-)
-def test_a_change_near_zero_is_a_number_without_a_sign(value, shown):
-    assert cosine(value, 3) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(0.04, "< 0.1"), (-0.04, "0.0"), (0.0, "0.0"), (-0.06, "−0.1"), (1234.5, "1,234.5")]
-)
-def test_a_number_that_its_digits_do_not_show_is_less_than_they_do_or_zero(value, shown):
-    assert number(value, 1) == shown
+def test_settings_numbers_and_texts_are_written_for_people(written, shown):
+    assert written == shown

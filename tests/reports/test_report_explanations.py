@@ -174,13 +174,6 @@ def test_tables_that_somebody_changed_are_refused(run_copy, name, change, said):
     assert "has no column" in Page(stickytoken.report(run_copy)).text
 
 
-@pytest.mark.parametrize("end", ["low", "high"])
-def test_an_interval_that_is_not_known_is_not_drawn(run_copy, end):
-    path = folder_of(run_copy) / "measures.parquet"
-    pl.read_parquet(path).with_columns(pl.lit(None, pl.Float64).alias(end)).write_parquet(path)
-    assert any(each.startswith("explain-") for each in Page(stickytoken.report(run_copy)).data["figures"])
-
-
 def test_an_explanation_of_another_schema_or_model_is_not_shown(run_copy):
     change(folder_of(run_copy), schema_version=99)
     other = folder_of(run_copy, 1)
@@ -219,10 +212,3 @@ def test_explanations_that_cannot_be_shown_are_refused(explained_run, tmp_path):
     with pytest.raises(InputError, match="explanations belong to one run: leave them out of a comparison"):
         make_report(comparison, explanations=explained_run / "explain")
     planted.refused("report", explained_run, "--explanations", tmp_path, saying="contains no explanation")
-
-
-def test_an_unfinished_run_is_reported_without_them(run_copy):
-    planted.edit_record(run_copy, result=None)
-    page = Page(stickytoken.report(run_copy))
-    assert "not finished" in page.text
-    assert page.data["figures"] == {}

@@ -79,13 +79,6 @@ def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
     assert "7 sticky between" in figure.alt
 
 
-def test_values_that_are_not_there_are_left_out():
-    table = tokens(10, sticky=2).with_columns(lift=pl.when(pl.col("token_id") < 5).then("lift"))
-    bars, marks = drawn(distribution(table, LIFTS))
-    assert sum(count or 0 for count in bars["y"]) == 5
-    assert len(marks["x"]) == 2
-
-
 # Scatter
 
 

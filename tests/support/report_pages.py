@@ -22,7 +22,7 @@ class Page(HTMLParser):
         self._raw = {}
         self.feed(html)
         self.close()
-        self.data = json.loads(self._raw["report-data"])
+        self.data = json.loads(self._raw.get("report-data", "null"))
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)

@@ -158,7 +158,8 @@ def _filtered(content: RunContent, text: str = "", *wanted: object) -> pl.DataFr
     if text := text.strip().lower():
         names = pl.col("token", "decoded").str.to_lowercase()
         kept = kept.filter(pl.any_horizontal(names.str.contains(text, literal=True)))
-    order = pl.col("verdict").replace_strict({"sticky": 0, "topical": 1}, default=2, return_dtype=pl.Int64)
+    places = {token_id: place for place, token_id in enumerate(content.flagged["token_id"])}
+    order = pl.col("token_id").replace_strict(places, default=len(places), return_dtype=pl.Int64)
     return kept.sort(
         order, content.method.ranked_by.key, "token_id", descending=[False, True, False], nulls_last=True
     )

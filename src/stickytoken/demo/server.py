@@ -7,13 +7,14 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import gradio as gr
 from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stickytoken.demo._compare import compare_tab, repair_tab
 from stickytoken.demo._components import one_line, render
@@ -99,11 +100,6 @@ def _malformed(reason: str) -> gr.Error:
     )
 
 
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
-
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
 _BODY_BYTES = 16_000_000
@@ -114,18 +110,14 @@ _POSTED = (_JOIN, f"{_API}/cancel", f"{_API}/reset")
 _READING = ("GET", "HEAD", "OPTIONS")
 
 
-class AllowedHosts:
-    """Against DNS rebinding: requests that reach this machine under the name of another site carry it."""
+def is_allowed(address: str, names: Container[str] = LOOPBACK) -> bool:
+    """Whether a ``Host`` header, with or without a port, has one of these names.
 
-    def __init__(self, names: Iterable[str] = LOOPBACK) -> None:
-        self._names = {name.lower() for name in names}
-
-    def add(self, name: str) -> None:
-        self._names.add(name.lower())
-
-    def allow(self, address: str) -> bool:
-        found = _HOST.fullmatch(address.lower())
-        return found is not None and found[1] in self._names
+    A page of another site can make a browser resolve that site's name to this machine and then read the
+    app (DNS rebinding); the request still carries the other name.
+    """
+    found = _HOST.fullmatch(address.lower())
+    return found is not None and found[1] in names
 
 
 # Gradio's page contains inline scripts and builds functions from templates, so both must be allowed; but
@@ -150,11 +142,11 @@ _HEADERS = ((b"content-security-policy", _POLICY.encode("ascii")), (b"referrer-p
 class RequestGuard:
     """ASGI middleware that answers the app's own page alone, and adds a policy to every response."""
 
-    def __init__(self, app: Application, hosts: AllowedHosts) -> None:
+    def __init__(self, app: ASGIApp, hosts: Container[str]) -> None:
         self._app = app
         self._hosts = hosts
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
@@ -173,16 +165,16 @@ class RequestGuard:
             _LOG.warning("refused a request: %s", refused[1])
             await _refuse(scope, with_policy, *refused)
 
-    def _refusal(self, scope: Message) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
         hosts = headers.get(b"host", [])
-        if len(hosts) != 1 or not self._hosts.allow(hosts[0]):
+        if len(hosts) != 1 or not is_allowed(hosts[0], self._hosts):
             return 403, "this app answers on this machine only: open it as localhost or 127.0.0.1"
         for origin in headers.get(b"origin", []):
             address = origin.partition("://")[2]
-            public = self._hosts.allow(address) and not AllowedHosts().allow(address)
+            public = is_allowed(address, self._hosts) and not is_allowed(address)
             if address != hosts[0] and not public:
                 return 403, "this app answers its own page only"
         if scope["type"] == "websocket":
@@ -190,7 +182,7 @@ class RequestGuard:
         return None if scope["method"] in _READING else _refused_body(scope, headers)
 
 
-def _refused_body(scope: Message, headers: dict[bytes, list[str]]) -> tuple[int, str] | None:
+def _refused_body(scope: Scope, headers: dict[bytes, list[str]]) -> tuple[int, str] | None:
     if scope["path"].rstrip("/") not in _POSTED:
         return 404, "this app has no API: use the command line or the Python package instead"
     length = headers.get(b"content-length", [""])[0]
@@ -201,7 +193,7 @@ def _refused_body(scope: Message, headers: dict[bytes, list[str]]) -> tuple[int,
     return None
 
 
-async def _refuse(scope: Message, send: Send, status: int, reason: str) -> None:
+async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": reason})
         return
@@ -256,7 +248,9 @@ def require_free(port: int) -> int:
 def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
     """Start serving in the background, on 127.0.0.1 alone, to requests that address this machine by name."""
     free = require_free(port)
-    hosts = AllowedHosts()
+    hosts = set(LOOPBACK)
+    themes = json.dumps({name: template(name) for name in ("light", "dark")})
+    script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes) + packaged("pieces.js")
     try:
         _, url, public = blocks.launch(
             server_name=HOST,
@@ -274,7 +268,10 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
             enable_monitoring=False,
             allowed_paths=[],
             app_kwargs={"middleware": [Middleware(RequestGuard, hosts=hosts)]},
-            **_style(),
+            # System fonts, so that nothing is fetched.
+            theme=gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),
+            css=packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
+            head=f"<script>{script}</script>",
         )
     except OSError as error:
         raise InputError(f"port {free} was just taken: choose another one with --port") from error
@@ -284,16 +281,5 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
             "no public address could be made: check the network, or start the app without --share"
         )
     if public:
-        hosts.add(urlsplit(public).hostname or "")
+        hosts.add((urlsplit(public).hostname or "").lower())
     return Served(blocks, url, public)
-
-
-def _style() -> dict[str, Any]:
-    themes = json.dumps({name: template(name) for name in ("light", "dark")})
-    script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes) + packaged("pieces.js")
-    return {
-        # System fonts, so that nothing is fetched.
-        "theme": gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),
-        "css": packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
-        "head": f"<script>{script}</script>",
-    }

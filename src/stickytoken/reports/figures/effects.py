@@ -113,8 +113,37 @@ def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") ->
             f"{task}: of all {measured} tokens, copies of {worst} cost {metric} most, {most:.4f}; benign "
             f"tokens cost {min(benign):.4f} to {max(benign):.4f}."
         )
-    plot = _token_costs(conditions, panels, measured)
+
+    def named(row: Mapping[str, Any]) -> str:
+        return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
+
+    ranked = sorted(conditions, key=lambda row: _look(row) != "sticky")
+    names = list(dict.fromkeys(named(row) for row in ranked))[:_MOST_TOKENS]
+    shown = [row for row in ranked if named(row) in names and row["drop"] is not None]
     count = len(panels)
+    plot = fig.empty_figure("no metric of these tasks is defined")
+    if shown:
+        titles = [fig.label(f"{task}, {metric}") for task, metric in panels]
+        plot = fig.new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
+        for column, panel in enumerate(panels, start=1):
+            for kind, (color, symbol) in _LOOKS.items():
+                rows = [row for row in shown if (row["task"], row["metric"]) == panel and _look(row) == kind]
+                plot.add_scatter(
+                    x=[round(row["drop"], 5) for row in rows],
+                    y=[named(row) for row in rows],
+                    error_x=_arms(rows, "drop"),
+                    mode="markers",
+                    marker={"color": color, "symbol": symbol, "size": 9},
+                    name=f"{measured if kind == 'sticky' else kind} tokens",
+                    legendgroup=kind,
+                    showlegend=column == 1,
+                    hovertemplate="%{y}: %{x:.4f} lost<extra></extra>",
+                    row=1,
+                    col=column,
+                )
+        _finish(plot)
+        plot.update_xaxes(title_text="score lost")
+        plot.update_yaxes(categoryorder="array", categoryarray=names[::-1], dtick=1)
     return ReportFigure(
         f"impact-tokens{suffix}",
         "What copies of each token cost",
@@ -132,39 +161,6 @@ def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") ->
 def _look(row: Mapping[str, Any]) -> str:
     kind: str = row["kind"].split()[0]
     return "sticky" if kind in _MEASURED else kind
-
-
-def _token_costs(conditions: Rows, panels: Sequence[tuple[str, str]], measured: str) -> go.Figure:
-    def named(row: Mapping[str, Any]) -> str:
-        return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
-
-    ranked = sorted(conditions, key=lambda row: _look(row) != "sticky")
-    names = list(dict.fromkeys(named(row) for row in ranked))[:_MOST_TOKENS]
-    shown = [row for row in ranked if named(row) in names and row["drop"] is not None]
-    if not shown:
-        return fig.empty_figure("no metric of these tasks is defined")
-    titles = [fig.label(f"{task}, {metric}") for task, metric in panels]
-    figure = fig.new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
-    for column, panel in enumerate(panels, start=1):
-        for kind, (color, symbol) in _LOOKS.items():
-            rows = [row for row in shown if (row["task"], row["metric"]) == panel and _look(row) == kind]
-            figure.add_scatter(
-                x=[round(row["drop"], 5) for row in rows],
-                y=[named(row) for row in rows],
-                error_x=_arms(rows, "drop"),
-                mode="markers",
-                marker={"color": color, "symbol": symbol, "size": 9},
-                name=f"{measured if kind == 'sticky' else kind} tokens",
-                legendgroup=kind,
-                showlegend=column == 1,
-                hovertemplate="%{y}: %{x:.4f} lost<extra></extra>",
-                row=1,
-                col=column,
-            )
-    _finish(figure)
-    figure.update_xaxes(title_text="score lost")
-    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], dtick=1)
-    return figure
 
 
 def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.explanation.files import StoredExplanation
@@ -354,24 +353,21 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
         *largest.head(_MOST_CELLS).select("row_token", "row_part", "column_token", "value").iter_rows(),
     ]
     table = DataTable(("carrier with copies", "part", "anchor", "adds"), rows)
-    return ReportFigure(name, title, _matrix(cells.sort("row", "column")), said, reading, table)
-
-
-def _matrix(cells: pl.DataFrame) -> go.Figure:
-    by_row, by_column = (cells.unique(side).sort(side) for side in ("row", "column"))
-    rows = [fig.label(token) for token in by_row["row_token"]]
-    columns = [fig.label(token) for token in by_column["column_token"]]
-    values = cells["value"].to_numpy().reshape(len(rows), len(columns))
+    ordered = cells.sort("row", "column")
+    every_row, every_column = (ordered.unique(side).sort(side) for side in ("row", "column"))
+    names = [fig.label(token) for token in every_row["row_token"]]
+    columns = [fig.label(token) for token in every_column["column_token"]]
+    values = ordered["value"].to_numpy().reshape(len(names), len(columns))
     # The cell of both references is near 1 and tells nothing: colours are those of the tokens.
     strongest = float(np.abs(values[:-1, :-1]).max(initial=0)) or 1.0
     values = np.hstack([values, values.sum(axis=1, keepdims=True)])
     columns.append("(sum of the row)")
-    figure = fig.new_figure(height=220 + 22 * len(rows))
+    figure = fig.new_figure(height=220 + 22 * len(names))
     figure.add_heatmap(
         x=list(range(len(columns))),
-        y=list(range(len(rows))),
+        y=list(range(len(names))),
         z=values.round(6).tolist(),
-        customdata=[[[left, right] for right in columns] for left in rows],
+        customdata=[[[left, right] for right in columns] for left in names],
         hovertemplate="%{customdata[0]} and %{customdata[1]}: %{z:.4f}<extra></extra>",
         **fig.diverging(strongest, "added to the similarity"),
     )
@@ -385,16 +381,16 @@ def _matrix(cells: pl.DataFrame) -> go.Figure:
     )
     figure.update_yaxes(
         title_text="carrier with copies",
-        tickvals=list(range(len(rows))),
-        ticktext=rows,
+        tickvals=list(range(len(names))),
+        ticktext=names,
         autorange="reversed",
         showgrid=False,
         zeroline=False,
     )
     figure.add_vline(x=len(columns) - 1.5, line=fig.DOTTED_LINE)
     # Between the rows where copies begin or end.
-    copies = (by_row["row_part"] == "copies").to_list()
-    for place, (above, below) in enumerate(pairwise(copies)):
+    of_copies = (every_row["row_part"] == "copies").to_list()
+    for place, (above, below) in enumerate(pairwise(of_copies)):
         if above != below:
             figure.add_hline(y=place + 0.5, line=fig.DOTTED_LINE)
-    return figure
+    return ReportFigure(name, title, figure, said, reading, table)
