@@ -81,7 +81,7 @@ def test_in_the_page_it_is_text(hostile_run):
         "h3", "br", "bdi", "dl", "dt", "dd", "div", "ul", "ol", "li", "main", "section", "article", "span",
         "strong", "svg", "line", "rect", "details", "summary", "blockquote", "figure", "figcaption", "table",
         "caption", "thead", "tbody", "tr", "th", "td", "form", "label", "input", "select", "option", "output",
-        "code", "footer", "script", "nav", "button",
+        "code", "em", "footer", "script", "nav", "button",
     }  # fmt: skip
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     assert set(ATTACKS.values()) <= set(page.tokens)
