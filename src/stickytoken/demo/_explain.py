@@ -236,12 +236,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         context = startup.context()
         with context.model.encoder() as encoder:
             found = why(
-                encoder,
-                *asked,
-                method=method,
-                run=context.run,
-                words=words is True,
-                progress=_step(progress),
+                encoder, *asked, method=method, run=context.run, words=words is True, progress=_step(progress)
             )
         if found.run is not None and Path(found.run).is_relative_to(shared.EXAMPLES):
             found = replace(found, run="RUN")  # not where the package is installed, which helps nobody
