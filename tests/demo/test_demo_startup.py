@@ -136,15 +136,6 @@ def test_a_number_that_is_no_port_is_one_line(port):
     assert f"port {port} is not a port number" in refused(f"--port={port}")
 
 
-def test_runs_that_cannot_be_opened_are_one_line(tmp_path, finished_run):
-    assert "no run folder" in refused("--port", 0, "--run", tmp_path / "absent")
-    assert "it has no run.json" in refused("--port", 0, "--run", tmp_path)
-    shutil.copytree(finished_run.path, tmp_path / "newer")
-    record = json.loads((finished_run.path / "run.json").read_text("utf-8")) | {"schema_version": 99}
-    (tmp_path / "newer" / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    assert "99" in refused("--port", 0, "--run", tmp_path / "newer")
-
-
 def test_a_model_that_is_not_there_is_one_line(tmp_path, hub_cache):
     assert "error:" in refused("--port", 0, "--model", tmp_path / "absent", "--folder", tmp_path)
     for name in ("nope", "no/such-model"):

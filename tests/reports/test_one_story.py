@@ -172,14 +172,6 @@ def test_a_measurement_concludes_alike_everywhere(content, documents, capsys):
             assert said in text
 
 
-def test_an_explanation_and_a_measurement_compare_with_the_same_benign_tokens(content, row):
-    benign = explained(content, planted.PLANTED).tables["benign"]["benign_id"].to_list()
-    assert len(benign) == 16
-    for found in content.impacts:
-        matches = [each.token_id for each in found.record.tokens if each.matched_to == row["token_id"]]
-        assert matches[:16] == benign[: len(matches)]
-
-
 def test_the_typical_pair_rises_about_as_much_as_the_stated_lift(documents, row):
     for pair in documents["json"]["worst"][0]["pairs"]:
         rise = pair["after"] - pair["before"]
