@@ -190,6 +190,17 @@ def test_filters_keep_what_passes_all_of_them(table, content, filters):
     assert 0 < len(wanted) < len(content.tokens)
 
 
+def test_sticky_tokens_have_the_order_of_the_report(planted_profile, tmp_path):
+    run = shutil.copytree(planted_profile[1], tmp_path / "run")
+    grades = pl.when(pl.col("token_id") % 2 == 0).then(pl.lit("severe")).otherwise(pl.lit("mild"))
+    tokens = pl.read_parquet(run / "tokens.parquet")
+    tokens.with_columns(verdict=pl.lit("sticky"), severity=grades).write_parquet(run / "tokens.parquet")
+    narrow = event_of(started(context_of(planted_profile[0], [run])), "change", *web_app.FILTERS)
+    _, table, _ = narrow("run", "", [], [], [])
+    place = table["headers"].index("id")
+    assert [row[place] for row in table["data"]] == read_content(run).flagged["token_id"].to_list()
+
+
 def test_the_token_that_is_shown_follows_what_is_searched(startup, content):
     narrow = event_of(startup, "change", *web_app.FILTERS)
     _, table, offered = narrow("run", "ba", [], [], [])
@@ -316,6 +327,15 @@ def test_every_method_answers_with_pairs_a_matrix_and_deletions(why):
         # No token is known to be sticky, and numbers near zero are numbers.
         assert ">sticky</th>" not in page
         assert "&lt; 0.001" not in page
+
+
+def test_an_answer_about_the_packaged_run_shows_no_path_of_an_installed_package(planted_profile, monkeypatch):
+    model, run = planted_profile
+    monkeypatch.setattr("stickytoken.demo.context.EXAMPLES", run.parent)
+    ask = event_of(started(context_of(model, [run])), "click", *web_app.WHY)
+    (page,) = ask("! baba ! laga", "lara bama", "deletion", False)
+    assert "stickytoken repair RUN --out FOLDER" in page
+    assert str(run) not in page
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def test_a_topical_token_names_the_kind_of_text_that_it_lifts_most(run_copy):
     assert "Flagged: <bdi>outlier on &lt;b&gt;law</bdi>" in html
     assert '<td data-label="reason">outlier on &lt;b&gt;law</td>' in html
     assert '<td data-label="entry">symbol</td>' in html
+    assert '<td data-label="id" class="number"' in html
     listed = f"({markdown('topical')}): {markdown('outlier on <b>law')}"
     assert listed in stickytoken.report(run_copy, format="md")
     (row,) = json.loads(stickytoken.report(run_copy, format="json"))["flagged"]

@@ -156,6 +156,7 @@ def test_every_figure_stands_on_what_little_there_is(table):
         assert figure.plot.to_json()
         assert figure.alt.endswith(".")
         assert "nan" not in figure.alt.lower()
+    assert sum(row[2] for row in distribution(table, LIFTS).table.rows) == len(table)
 
 
 def test_without_curves_or_runs_the_figures_say_so():

@@ -65,6 +65,7 @@ def test_the_page_shows_the_figures_with_their_words_and_numbers(measured):
     hits = measured.intrusion["hits_sticky"].to_list()
     assert [row[1] for row in figures[2].table.rows] == hits
     assert f"is in the top 10 of {hits[0]:.2f} queries" in figures[2].alt
+    assert f"to {hits[-1]:.2f}; its median rank" in figures[2].alt
     assert measured.path.name in page.text
 
 

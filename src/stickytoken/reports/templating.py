@@ -94,6 +94,7 @@ def number(value: Any, digits: int | None = None) -> str:
 
 
 _OWN = "stickytoken.reports"
+_OPTIONS: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
 
 
 @cache
@@ -103,9 +104,7 @@ def environment(package: str = _OWN) -> Environment:
         loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, _OWN))]),
         autoescape=True,
         finalize=finalized,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        **_OPTIONS,
     )
     for each in (commands, cosine, flowing, number, plain, spaced):
         environment.filters[each.__name__] = each
@@ -117,9 +116,7 @@ def _markdown_environment() -> Environment:
     environment = Environment(
         loader=PackageLoader(_OWN),
         finalize=lambda value: value if isinstance(value, Markup) else markdown(str(value)),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        **_OPTIONS,
     )
     filters = {"number": number, "plain": plain, "spaced": spaced}
     environment.filters |= filters | {"table": lambda table, *missing: Markup(table.markdown(*missing))}
