@@ -3,15 +3,17 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import norm, spearmanr
 
 import planted
 import profiled
 from stickytoken import judge, load_encoder
 from stickytoken.data.corpora import collect_sentences
 from stickytoken.errors import InputError, RunError
+from stickytoken.methods.profile import verdict
 
 OTHER = profiled.WORDS[::2]
 SMALL = {"sentences": profiled.sentences(400, OTHER, seed=5), "anchors": 200}
@@ -66,6 +68,22 @@ def test_the_table_has_one_row_a_token_of_the_run(found, run):
     assert found.measured == (found.tokens["texts"] > 0).sum()
     summary = found.summary()
     assert [row["token"] for row in summary["flagged"]] == found.flagged["token"].to_list()
+
+
+def test_computed_lifts_have_the_error_of_the_computation_and_measured_ones_their_own(
+    run, pulling, monkeypatch
+):
+    judged, find_lifts = [], verdict.find_lifts
+    monkeypatch.setattr(
+        verdict, "find_lifts", lambda tokens, *rest: (judged.append(tokens), find_lifts(tokens, *rest))[1]
+    )
+    found = judge(run, **SMALL, encoder=pulling)
+    (tokens,) = judged
+    computed = tokens.texts == 0
+    assert 0 < computed.sum() < len(computed)
+    np.testing.assert_array_equal(tokens.tested.error == found.error, computed)
+    half = found.tokens.filter(texts=0).select(pl.col("lift_high") - pl.col("lift")).to_series()
+    np.testing.assert_allclose(half, norm.ppf(0.95) * found.error)
 
 
 def test_the_same_call_gives_the_same_numbers_and_a_run_in_a_folder_does_too(found, run, pulling):

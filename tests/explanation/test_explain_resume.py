@@ -109,6 +109,10 @@ def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, tmp_
     # One text of the token and of each of three benign ones, and both texts of the pair.
     assert len(texts) == 1 + SETTINGS.attribution_benign + 2
     assert "inside" not in {event.stage for event in events}
+    # Those of the token itself had been kept: they count as done, not as computed.
+    steps = [event for event in events if event.stage == "attribution"]
+    assert (steps[1].computed, steps[-1].computed) == (0, SETTINGS.attribution_benign * steps[1].done)
+    assert steps[-1].done == steps[-1].total
     assert_equal(found, whole)
     assert not (folder / "shards").exists()
 

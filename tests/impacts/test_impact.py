@@ -63,6 +63,12 @@ def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, t
     assert (tmp_path / "out" / "impact.md").read_text("utf-8").count(said) == len(effects)
 
 
+def test_every_measured_token_has_a_benign_match_of_its_own(whole, options):
+    benign = [token for token in whole.record.tokens if token.kind == "benign"]
+    assert [token.matched_to for token in benign] == options["tokens"]
+    assert len({token.token_id for token in benign} - set(options["tokens"])) == 2
+
+
 def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky, tasks):
     task, _ = load_task(tasks[0])
     left = planted_encoder.encode(task.first)
