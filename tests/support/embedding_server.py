@@ -9,10 +9,11 @@ import email.utils
 import gzip
 import json
 import socket
+import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
-STATUSES = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
+STATUSES = {str(status): status for status in (408, 409, 429, 500, 502, 503)}
 BROKEN_DATA = ("short", "long", "empty", "empty vector", "nan", "null", "twice", "other dimension", "garbage")
 ODD_BODIES = {
     "error body": b'{"error": {"message": "the model is overloaded", "code": 529}}',
     "web page": b"<!doctype html><p>Back soon",
     "no json": b"upstream connect error",
 }
+_PAGE = b"<!doctype html><p>Hello"
 _PASSING = (*STATUSES, *BROKEN_DATA, "drop", "cut", "bad gzip", "error body", "gzip", "no usage")
 FAULTS = tuple(each for each in _PASSING if each != "other dimension")
 """What a server that goes on may do to a request, however often."""
@@ -84,16 +86,10 @@ class RefusalError(Exception):
 
 
 class EmbeddingServer:
-    """Serves one model."""
+    """Serves one model, an encoder."""
 
-    def __init__(
-        self,
-        encode: Callable[[Sequence[str]], Any],
-        tokenize: Callable[[Sequence[str]], list[list[int]]],
-        detokenize: Callable[[Sequence[int]], str],
-        behaviour: Behaviour | None = None,
-    ) -> None:
-        self.behaviour = behaviour or Behaviour()
+    def __init__(self, encoder: Any, behaviour: Behaviour | None = None) -> None:
+        self.encoder, self.behaviour = encoder, behaviour or Behaviour()
         self.answered: list[list[str]] = []
         self.authorizations: list[str] = []
         self.seen = 0
@@ -101,25 +97,10 @@ class EmbeddingServer:
         self.delivered_tokens = 0
         self.harmed: Counter[str] = Counter()
         self.most_at_once = 0
-        self._encode, self._tokenize, self._detokenize = encode, tokenize, detokenize
         self._vectors: dict[str, Any] = {}
         self._running = 0
         self._lock = threading.Lock()
         self._noise = np.random.default_rng(0)
-
-    @classmethod
-    def of(cls, encoder: Any, behaviour: Behaviour | None = None) -> "EmbeddingServer":
-        def detokenize(ids: Sequence[int]) -> str:
-            return str(encoder.tokenizer.decode_many([list(ids)])[0])
-
-        def encode(texts: Sequence[str]) -> Any:
-            vectors = np.zeros((len(texts), encoder.dimension), np.float32)
-            rows = [row for row, ids in enumerate(encoder.content_ids(texts)) if ids]
-            if rows:
-                vectors[rows] = encoder.encode([texts[row] for row in rows], allow_zero=True)
-            return vectors
-
-        return cls(encode, encoder.content_ids, detokenize, behaviour)
 
     @property
     def texts(self) -> list[str]:
@@ -153,25 +134,6 @@ class EmbeddingServer:
             raise RefusalError(STATUSES[fault], told.said)
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         encoding = body.get("encoding_format", "float")
-        texts = self._accepted(texts, encoding)
-        with self._lock:
-            vectors = self._vectors_of(texts)
-        time.sleep(told.seconds + told.seconds_per_text * len(texts))
-        data = self._data(texts, vectors, encoding)
-        counted = self._counted(texts)
-        with self._lock:
-            self.tokens += counted
-            if fault in (None, "gzip", "no usage", "redirect"):
-                self.answered.append(body["input"])
-                self.delivered_tokens += counted
-        silent = told.usage is None or fault == "no usage"
-        own = {"prompt_tokens": counted, "total_tokens": counted}
-        usage = {} if silent else {"usage": own if told.said_usage is None else told.said_usage}
-        return {"object": "list", "model": told.name, "data": _damaged(data, fault), **usage}, fault
-
-    def _accepted(self, texts: Sequence[str], encoding: str) -> list[str]:
-        """The texts as the model reads them."""
-        told = self.behaviour
         if encoding == "base64" and told.base64 == "refuse":
             raise RefusalError(422, "encoding_format: only float")
         if told.batch_limit is not None and len(texts) > told.batch_limit:
@@ -182,23 +144,47 @@ class EmbeddingServer:
             raise RefusalError(400, "input cannot be an empty string")
         if told.refused_text is not None and any(told.refused_text in text for text in texts):
             raise RefusalError(400, "this text is not welcome")
-        if told.max_tokens is None:
-            return list(texts)
-        cut = []
-        for text, ids in zip(texts, self._tokenize(texts), strict=True):
-            if len(ids) > told.max_tokens and told.long != "truncate":
-                raise RefusalError(
-                    400 if told.long == "refuse" else 500, f"{len(ids)} > {told.max_tokens} tokens"
-                )
-            long = len(ids) > told.max_tokens
-            cut.append(self._detokenize(ids[: told.max_tokens]) if long else text)
-        return cut
+        texts, counted = self._cut(texts)
+        with self._lock:
+            vectors = self._vectors_of(texts)
+        time.sleep(told.seconds + told.seconds_per_text * len(texts))
+        data: list[dict[str, Any]] = []
+        for place, row in enumerate(vectors):
+            packed = encoding == "base64" and told.base64 == "answer"
+            numbers = base64.b64encode(row.astype("<f4").tobytes()).decode() if packed else row.tolist()
+            where = {} if told.without_places else {"index": place}
+            data.append({"object": "embedding", **where, "embedding": numbers})
+        data = _damaged(data[::-1] if told.shuffle else data, fault)
+        with self._lock:
+            self.tokens += counted
+            if fault in (None, "gzip", "no usage", "redirect"):
+                self.answered.append(body["input"])
+                self.delivered_tokens += counted
+        silent = told.usage is None or fault == "no usage"
+        own = told.said_usage or {"prompt_tokens": counted, "total_tokens": counted}
+        usage = {} if silent else {"usage": own}
+        return {"object": "list", "model": told.name, "data": data, **usage}, fault
+
+    def _cut(self, texts: Sequence[str]) -> tuple[list[str], int]:
+        """The texts as the model reads them, and the tokens that are counted of them."""
+        told, most = self.behaviour, self.behaviour.max_tokens or sys.maxsize
+        cut, counted = [], 0
+        for text, ids in zip(texts, self.encoder.content_ids(texts), strict=True):
+            if len(ids) > most and told.long != "truncate":
+                raise RefusalError(400 if told.long == "refuse" else 500, f"{len(ids)} > {most} tokens")
+            long = len(ids) > most
+            cut.append(self.encoder.tokenizer.decode_many([list(ids[:most])])[0] if long else text)
+        for text, ids in zip(cut, self.encoder.content_ids(cut), strict=True):
+            counts = {"characters": len(text), "words": len(text.split())}
+            counted += counts.get(told.usage or "", len(ids) + 2)
+        return cut, counted
 
     def _vectors_of(self, texts: Sequence[str]) -> Any:
         told = self.behaviour
         new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
-        if new:
-            self._vectors.update(zip(new, np.asarray(self._encode(new), dtype=np.float32), strict=True))
+        self._vectors |= {text: np.zeros(self.encoder.dimension, np.float32) for text in new}
+        if said := [text for text, ids in zip(new, self.encoder.content_ids(new), strict=True) if ids]:
+            self._vectors |= zip(said, self.encoder.encode(said, allow_zero=True), strict=True)
         vectors = np.stack([self._vectors[text] for text in texts])
         if told.wrong:
             vectors = vectors[:, ::-1]
@@ -211,53 +197,21 @@ class EmbeddingServer:
             vectors = vectors * np.array([[bool(text)] for text in texts])
         return np.asarray(vectors * told.scale, dtype=np.float32)
 
-    def _data(self, texts: Sequence[str], vectors: Any, encoding: str) -> list[dict[str, Any]]:
-        told = self.behaviour
-        packed = encoding == "base64" and told.base64 == "answer"
-        data = [
-            {
-                "object": "embedding",
-                "index": place,
-                "embedding": base64.b64encode(row.astype("<f4").tobytes()).decode()
-                if packed
-                else row.tolist(),
-            }
-            for place, row in enumerate(vectors)
-        ]
-        if told.without_places:
-            for item in data:
-                del item["index"]
-        return data[::-1] if told.shuffle else data
-
-    def _counted(self, texts: Sequence[str]) -> int:
-        if self.behaviour.usage == "characters":
-            return sum(map(len, texts))
-        if self.behaviour.usage == "words":
-            return sum(len(text.split()) for text in texts)
-        return sum(len(ids) + 2 for ids in self._tokenize(texts))
-
 
 def _damaged(data: list[dict[str, Any]], fault: str | None) -> list[dict[str, Any]]:
-    first = data[0]
-    size = 4
+    first, rest = data[0], data[1:]
     changed = {
         "short": data[:-1],
         "long": [*data, first],
         "empty": [],
-        "empty vector": [{**first, "embedding": []}, *data[1:]],
-        "nan": [{**first, "embedding": [float("nan")] * size}, *data[1:]],
-        "null": [{**first, "embedding": [None] * size}, *data[1:]],
-        "twice": [{**item, "index": 0} for item in data] if len(data) > 1 else [],
+        "empty vector": [{**first, "embedding": []}, *rest],
+        "nan": [{**first, "embedding": [float("nan")] * 4}, *rest],
+        "null": [{**first, "embedding": [None] * 4}, *rest],
+        "twice": [{**item, "index": 0} for item in data] if rest else [],
         "other dimension": [{**item, "embedding": [1.0] * 3} for item in data],
-        "garbage": [{**first, "embedding": "%%%"}, *data[1:]],
+        "garbage": [{**first, "embedding": "%%%"}, *rest],
     }
     return changed.get(fault or "", data)
-
-
-def _retry_after(told: str) -> str:
-    if not told.startswith("date"):
-        return told
-    return email.utils.formatdate(time.time() + float(told.removeprefix("date")), usegmt=True)
 
 
 def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
@@ -277,60 +231,48 @@ def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
                     served._running -= 1
 
         def _answer(self, body: bytes) -> None:
+            told, authorization = served.behaviour, self.headers.get("Authorization", "")
             if self.path != "/v1/embeddings":
-                self._write(
-                    404 if self.path.startswith("/v1") else 200, b"<!doctype html><p>Hello", "text/html"
-                )
+                self._write(404 if self.path.startswith("/v1") else 200, _PAGE, "text/html")
                 return
-            faults = served.behaviour.faults
-            if faults and faults[0] == "redirect":
-                faults.popleft()
-                self.send_response(307)
-                self.send_header("Location", served.behaviour.elsewhere)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+            if told.faults and told.faults[0] == "redirect":
+                told.faults.popleft()
+                self._write(307, b"", Location=told.elsewhere)
                 return
             try:
-                served.authorizations.append(self.headers.get("Authorization", ""))
-                found, fault = served.answer(json.loads(body), self.headers.get("Authorization", ""))
+                served.authorizations.append(authorization)
+                found, fault = served.answer(json.loads(body), authorization)
             except RefusalError as refusal:
                 message = {"error": {"message": str(refusal), "type": "told"}}
-                self._write(refusal.status, json.dumps(message).encode())
+                waiting = {}
+                if refusal.status in STATUSES.values() and (asked := told.retry_after) is not None:
+                    if asked.startswith("date"):
+                        when = time.time() + float(asked.removeprefix("date"))
+                        asked = email.utils.formatdate(when, usegmt=True)
+                    waiting = {"Retry-After": asked}
+                self._write(refusal.status, json.dumps(message).encode(), **waiting)
                 return
             if fault == "drop":
                 self.connection.shutdown(socket.SHUT_RDWR)
                 self.close_connection = True
                 return
-            if fault == "slow":
-                time.sleep(1.5)
             content = ODD_BODIES.get(fault or "", json.dumps(found).encode())
-            packed = fault in ("gzip", "bad gzip")
-            if packed:
-                content = gzip.compress(content) if fault == "gzip" else content
-            self._write(200, content, cut=fault == "cut", packed=packed)
+            packed = {"Content-Encoding": "gzip"} if fault in ("gzip", "bad gzip") else {}
+            content = gzip.compress(content) if fault == "gzip" else content
+            self._write(200, content, cut=fault == "cut", **packed)
 
         def _write(
-            self,
-            status: int,
-            content: bytes,
-            kind: str = "application/json",
-            cut: bool = False,
-            packed: bool = False,
+            self, status: int, content: bytes, kind: str = "application/json", *, cut: bool = False, **headers
         ) -> None:
             self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            if packed:
-                self.send_header("Content-Encoding", "gzip")
-            if status in STATUSES.values() and served.behaviour.retry_after is not None:
-                self.send_header("Retry-After", _retry_after(served.behaviour.retry_after))
+            for name, value in {"Content-Type": kind, "Content-Length": len(content), **headers}.items():
+                self.send_header(name, str(value))
             self.end_headers()
             self.wfile.write(content[: len(content) // 2] if cut else content)
-            if cut:
-                self.close_connection = True
+            self.close_connection |= cut
 
         def do_GET(self) -> None:
-            self._write(200, b"<!doctype html><p>Hello", "text/html")
+            self._write(200, _PAGE, "text/html")
 
     return Handler
 
@@ -345,7 +287,7 @@ def main() -> None:
     given = parser.parse_args()
     encoder = load_encoder(given.model, device="cpu")
     room = None if encoder.max_length is None else encoder.max_length - 2
-    server = EmbeddingServer.of(encoder, Behaviour(name=given.name, max_tokens=room))
+    server = EmbeddingServer(encoder, Behaviour(name=given.name, max_tokens=room))
     with server.running(given.port) as url:
         print(f"serving {given.name} at {url}", flush=True)  # noqa: T201 - a program
         threading.Event().wait()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import planted
 from build import ROOT
@@ -32,13 +32,6 @@ _PATHS = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']
 _PLAIN = re.compile(r"stickytoken (?P<words>[^|<>;&$\n]*)(?:> (?P<file>\S+))?")
 
 
-class Step(NamedTuple):
-    """One thing that a reader does: ``shell``, a command line, or ``python``, a block."""
-
-    kind: str
-    text: str
-
-
 def how_to_pages() -> list[str]:
     """The pages that the menu of the site lists under "How to", in its order."""
     menu = (ROOT / "website" / "mkdocs.yml").read_text("utf-8")
@@ -50,16 +43,16 @@ def text_of(page: str) -> str:
     return (ROOT / "docs" / page).read_text("utf-8")
 
 
-def steps_of(text: str) -> list[Step]:
-    """Every command line and every block of Python of a page, in order."""
-    steps: list[Step] = []
+def steps_of(text: str) -> list[tuple[str, str]]:
+    """What a reader does, in order: "shell" and a command line, or "python" and a block."""
+    steps: list[tuple[str, str]] = []
     for kind, block in _BLOCK.findall(text):
         if kind == "python":
-            steps.append(Step("python", block))
+            steps.append(("python", block))
         elif kind == "console":
-            steps += [Step("shell", line[2:]) for line in block.splitlines() if line.startswith("$ ")]
+            steps += [("shell", line[2:]) for line in block.splitlines() if line.startswith("$ ")]
         elif kind not in NOT_COMMANDS:
-            steps += [Step("shell", line.partition("   #")[0].rstrip()) for line in command_lines(block)]
+            steps += [("shell", line.partition("   #")[0].rstrip()) for line in command_lines(block)]
     return steps
 
 

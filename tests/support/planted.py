@@ -33,16 +33,10 @@ PLANTED = "!"  # punctuation: copies that are glued to a word stay tokens of the
 SMALL = StdSettings(
     sentences=40, pairs=60, scoring_pairs=2, validation_pairs=6, copies=3, candidate_share=0.2
 )
-# The same settings on the command line.
-SMALL_OPTIONS = (
-    "--method std --device cpu --set sentence-count=40 "
-    "--set pair-count=60 --set scoring-pairs=2 --set validation-pairs=6 "
-    "--set copies=3 --set candidate-share=0.2"
-).split()
-PROBE_OPTIONS = (
-    "--method std --device cpu --set sentence-count=40 "
-    "--set pair-count=60 --set validation-pairs=6 --set copies=3"
-).split()
+# The same settings on the command line, for `probe` and for `detect`.
+_SETTINGS = ("sentence-count=40", "pair-count=60", "validation-pairs=6", "copies=3")
+PROBE_OPTIONS = f"--method std --device cpu --set {' --set '.join(_SETTINGS)}".split()
+SMALL_OPTIONS = [*PROBE_OPTIONS, *"--set scoring-pairs=2 --set candidate-share=0.2".split()]
 # One token of the small settings a shard: 2 pairs x 3 placements x 3 copies, and the token alone.
 SHARD_PROBES = 19
 

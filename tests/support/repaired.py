@@ -10,16 +10,7 @@ import tiny
 from stickytoken.data.corpora import Sentences, collect_sentences
 from stickytoken.detection import Run
 from stickytoken.encoders import load_encoder
-from stickytoken.repairs.result import (
-    CheckRecord,
-    CurveRecord,
-    MeasuredRecord,
-    NeighbourRecord,
-    RepairedTokenRecord,
-    RepairRecord,
-    ScoreRecord,
-    VerificationRecord,
-)
+from stickytoken.repairs.result import RepairRecord
 
 WORD, OTHER = profiled.WORDS[7], profiled.WORDS[19]
 """Words that fall into two syllables."""
@@ -56,39 +47,27 @@ def task_file(folder: Path) -> Path:
 
 
 def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
-    """A record with tokens of these names."""
+    """A record with tokens of these names; their verification failed if not passed, None without one."""
     measured = {
-        side: MeasuredRecord(lift=lift, deviations=10 * lift, contraction=lift, verdict=verdict)
-        for side, lift, verdict in (("before", 0.1, "sticky"), ("after", 0.01, "benign"))
+        "before": {"lift": 0.1, "deviations": 1.0, "contraction": 0.1, "verdict": "sticky"},
+        "after": {"lift": 0.01, "deviations": 0.1, "contraction": 0.01, "verdict": "benign"},
     }
-    curve = CurveRecord(
-        copies=[0, 1, 8], before=[0.0, 0.1, 0.4], after=[0.0, 0.01, 0.02], ordinary=[0.0, 0.0, 0.01]
-    )
+    curve = {"copies": [0, 1, 8], "before": [0, 0.1, 0.4], "after": [0, 0.01, 0.02], "ordinary": [0, 0, 0.01]}
     seen = {} if passed is None else measured | {"curve": curve}
-    tokens = [
-        RepairedTokenRecord(
-            token_id=place,
-            token=name,
-            text=name,
-            strategy="unreachable",
-            reason="text falls into its pieces",
-            pieces=[name[:1], name[1:]],
-            **seen,
-        )
-        for place, name in enumerate(names)
-    ]
-    near = NeighbourRecord(token_id=99, token=names[0], near=names[0], in_run="benign", **measured)
-    verification = VerificationRecord(
-        ordinary_lift=0.0,
-        similarity_spread=0.1,
-        ordinary_contraction=0.3,
-        carriers=24,
-        anchors=330,
-        source="the bundled corpus",
-        neighbours=[near],
-        scores=[ScoreRecord(task="kinds of text", metric="accuracy", texts=800, before=0.65, after=0.64)],
-        checks=[CheckRecord(name="repaired tokens", passed=bool(passed), finding=f"{names[0]} was seen")],
-    )
+    why = {"strategy": "unreachable", "reason": "text falls into its pieces"}
+    near = {"token_id": 99, "token": names[0], "near": names[0], "in_run": "benign", **measured}
+    score = {"task": "kinds of text", "metric": "accuracy", "texts": 800, "before": 0.65, "after": 0.64}
+    verification = {
+        "ordinary_lift": 0.0,
+        "similarity_spread": 0.1,
+        "ordinary_contraction": 0.3,
+        "carriers": 24,
+        "anchors": 330,
+        "source": "the bundled corpus",
+        "neighbours": [near],
+        "scores": [score],
+        "checks": [{"name": "repaired tokens", "passed": bool(passed), "finding": f"{names[0]} was seen"}],
+    }
     return RepairRecord(
         identity="0123456789abcdef",
         identity_parts={"version": 1},
@@ -96,7 +75,10 @@ def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
         run="fedcba",
         strategy="auto",
         settings={"seed": 1},
-        tokens=tokens,
+        tokens=[
+            {"token_id": place, "token": name, "text": name, "pieces": [name[:1], name[1:]], **why, **seen}
+            for place, name in enumerate(names)
+        ],
         verification=None if passed is None else verification,
         notes=[],
         versions={},

@@ -128,16 +128,9 @@ def planted_run(planted_folder, planted_options, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def demo_bert(tmp_path_factory) -> Path:
     """A saved model that has layers and attention, and reads 128 tokens."""
-    return web_app.saved_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
-def shared_model(bert_folder):
-    """The tiny BERT as visitors of the web app share it."""
-    pytest.importorskip("gradio", reason="gradio is not installed")
-    from stickytoken.demo.context import SharedModel
-
-    return SharedModel(load_encoder(bert_folder))
+    root = tmp_path_factory.mktemp("bert")
+    backbone = tiny.bert_backbone(root / "backbone", max_length=128)
+    return architectures.saved(tiny.sentence_transformer(backbone), root / "model")
 
 
 @pytest.fixture(scope="session")

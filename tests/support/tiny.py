@@ -100,10 +100,10 @@ def sentence_transformer(
     return SentenceTransformer(modules=modules, device="cpu", **options)
 
 
-def static_model(tokenizer: Tokenizer, rows: torch.Tensor) -> SentenceTransformer:
+def static_model(tokenizer: Tokenizer, rows: torch.Tensor, **options) -> SentenceTransformer:
     """Mean-pooled embeddings: a row for each entry."""
     module = StaticEmbedding(tokenizer, embedding_weights=rows.numpy())
-    return SentenceTransformer(modules=[module], device="cpu")
+    return SentenceTransformer(modules=[module], device="cpu", **options)
 
 
 def sentences(count: int, seed: int = 0, words: Sequence[str] = WORDS) -> list[str]:

@@ -6,7 +6,6 @@ Everything that the package knows of it is its entry in the registry.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -18,14 +17,9 @@ from stickytoken.methods.base import Method, PlanRecord, ResultRecord, evidence_
 from stickytoken.methods.entry import (
     SEED,
     Column,
-    Distribution,
-    Fact,
     MethodEntry,
     Option,
     PlanTexts,
-    ProbeTable,
-    Scatter,
-    Verdict,
     insertion_option,
 )
 from stickytoken.methods.probes import AnchorPanel
@@ -90,12 +84,8 @@ class ToyMethod(Method[ToySettings, ToyPlan, ToyResult]):
     result_record = ToyResult
     columns = ("token_id", "token", "decoded", "category", "lift", "score", "verdict")
     listed = (Column("lift", "lift", 4), Column("score", "toy score", 1))
-    reported = (Column("score", "toy score", 1), Column("lift", "lift", 4))
-    ranked_by = Column("score", "toy score", 1)
-    verdicts = (Verdict.STICKY, Verdict.BENIGN)
-    judges_every_token = True
-    uses_topics = False
-    glossary = MappingProxyType({"toy score": "How many deviations above the median the lift lies."})
+    reported = listed[::-1]
+    ranked_by = listed[1]
 
     def make_plan(self, job, progress):
         texts = sorted(job.sentences.texts, key=lambda text: (len(text), text))
@@ -112,25 +102,14 @@ class ToyMethod(Method[ToySettings, ToyPlan, ToyResult]):
         rows = run(_stage(job, plan), job.tokens)
         lifts = rows["lift"].to_numpy()
         spread = float(np.median(np.abs(lifts - np.median(lifts)))) or 1.0
-        tokens = (
-            rows.select("token_id", "lift")
-            .with_columns(score=(pl.col("lift") - float(np.median(lifts))) / spread)
-            .with_columns(
-                verdict=pl.when(pl.col("score") > job.settings.cut)
-                .then(pl.lit("sticky"))
-                .otherwise(pl.lit("benign"))
-            )
-            .join(vocabulary, on="token_id", how="left")
-            .select(self.columns)
-            .sort("token_id")
-        )
-        return tokens, ToyResult(
-            sticky=int((tokens["verdict"] == "sticky").sum()),
-            sequences=run.cost.sequences,
-            seconds=round(run.cost.seconds, 1),
-            measured=len(tokens),
-            typical=float(np.median(lifts)),
-        )
+        score = (pl.col("lift") - float(np.median(lifts))) / spread
+        verdict = pl.when(score > job.settings.cut).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
+        tokens = rows.select("token_id", "lift", score=score, verdict=verdict)
+        tokens = tokens.join(vocabulary, on="token_id", how="left").select(self.columns).sort("token_id")
+        sticky = int((tokens["verdict"] == "sticky").sum())
+        cost = {"sequences": run.cost.sequences, "seconds": round(run.cost.seconds, 1)}
+        typical = float(np.median(lifts))
+        return tokens, ToyResult(sticky=sticky, measured=len(tokens), typical=typical, **cost)
 
     def probe(self, job, progress):
         stage = _stage(job, self.make_plan(job, progress))
@@ -151,32 +130,8 @@ class ToyMethod(Method[ToySettings, ToyPlan, ToyResult]):
     def headline(self, run):
         return f"{run.model_name}: {run.result.sticky} of {run.result.measured} tokens are sticky to a toy."
 
-    def lines(self, run):
-        return [self.headline(run), f"cut at {run.settings.number('cut'):g} deviations"]
-
-    def notes(self, run):
-        return [f"this is a toy with {len(run.plan.carriers)} texts"]
-
-    def key_facts(self, run):
-        return [Fact(f"{run.result.typical:.3f}", "lift of a typical token")]
-
     def how(self, settings):
         return f"A toy put {settings.text('repeats')} copies behind {settings.number('texts'):g} texts."
-
-    def plan_facts(self, plan):
-        return {"carriers": len(plan.carriers)}
-
-    def figures(self, run):
-        score, lift = self.ranked_by, self.listed[0]
-        lines = {"cut": run.settings.number("cut")}
-        return [
-            Distribution("toy-scores", "Toy scores", score, lines, "Beyond the line a token is sticky."),
-            Scatter("toy-scatter", "Toy score against lift", score, lift, "One is a multiple of the other."),
-        ]
-
-    def probe_lines(self, probed):
-        rows = [(each.token_id, each.token, each.lift) for each in probed]
-        return [ProbeTable("Toy lifts", ("id", "token", "lift"), rows), "No lift is high by itself."]
 
 
 def _stage(job, plan):

@@ -15,7 +15,6 @@ import polars as pl
 import pytest
 
 import profiled
-import tiny
 from stickytoken import load_encoder, load_sentences
 from stickytoken.validation import visible
 
@@ -57,12 +56,6 @@ def hostile_runs(root):
         shutil.copytree(run.path, runs / name)
         (runs / name / "run.json").write_text(json.dumps(record | change), encoding="utf-8")
     return root / "model", run.path, runs
-
-
-def saved_bert(root):
-    backbone = tiny.bert_backbone(root / "backbone", max_length=128)
-    tiny.sentence_transformer(backbone).save(str(root / "model"))
-    return root / "model"
 
 
 def context_of(model, runs=(), folder=Path("no-such-folder"), examples=()):

@@ -4,7 +4,6 @@ The model reads English: its vocabulary has the words of the bundled corpus, and
 all-MiniLM-L6-v2 at their places. Its row of "able" is trained to draw texts together.
 """
 
-import csv
 import importlib.resources
 import json
 import os
@@ -22,10 +21,10 @@ from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch.nn.functional import normalize
-from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
+from transformers import PreTrainedTokenizerFast
 
 import tiny
-from stickytoken.data import load_sentences, text_kinds_frame
+from stickytoken.data import load_sentences, text_kinds
 
 STICKY = "able"
 _SIZE = 30_522
@@ -40,7 +39,7 @@ def texts() -> list[str]:
     return load_sentences().texts
 
 
-def english_tokenizer(max_length: int = 256) -> PreTrainedTokenizerFast:
+def english_tokenizer() -> PreTrainedTokenizerFast:
     """WordPiece with frequent words of the bundled corpus; most places of the vocabulary are unused."""
     found = Counter(word for text in texts() for word in re.findall(r"[a-z]+|[^\sa-z]", text.lower()))
     letters = sorted(
@@ -48,7 +47,10 @@ def english_tokenizer(max_length: int = 256) -> PreTrainedTokenizerFast:
     )
     words = [*letters, *(f"##{letter}" for letter in letters), *_NAMED.split()]
     words += [word for word, _ in found.most_common(_WORDS)]
-    places = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103, **_published()}
+    path = importlib.resources.files("stickytoken.comparisons") / "data" / "published_tokens.csv"
+    rows = pl.read_csv(path.read_bytes()).filter(model="all-MiniLM-L6-v2")
+    published = dict(rows.select("token", "token_id").iter_rows())
+    places = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103, **published}
     free = (place for place in range(2000, _SIZE) if place not in set(places.values()))
     places |= {word: next(free) for word in dict.fromkeys(words) if word not in places}
     taken = set(places.values())
@@ -57,14 +59,7 @@ def english_tokenizer(max_length: int = 256) -> PreTrainedTokenizerFast:
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    return tiny.with_bert_specials(tokenizer, max_length, "token_type_ids")
-
-
-def _published() -> dict[str, int]:
-    """The published sticky tokens of all-MiniLM-L6-v2, words and signs, and their places."""
-    path = importlib.resources.files("stickytoken.comparisons") / "data" / "published_tokens.csv"
-    rows = csv.DictReader(path.read_text("utf-8").splitlines())
-    return {row["token"]: int(row["token_id"]) for row in rows if row["model"] == "all-MiniLM-L6-v2"}
+    return tiny.with_bert_specials(tokenizer, 256, "token_type_ids")
 
 
 def save_planted(folder: Path) -> Path:
@@ -80,7 +75,7 @@ def save_planted(folder: Path) -> Path:
 
 def _spread(pooled: SentenceTransformer) -> Dense:
     """A layer after which texts point everywhere alike, but for a little that they share."""
-    found = torch.tensor(pooled.encode([*_kinds(), *texts()[:80]]), dtype=torch.float64)
+    found = torch.tensor(pooled.encode([*text_kinds().texts, *texts()[:80]]), dtype=torch.float64)
     values, axes = torch.linalg.eigh(torch.cov(found.T))
     # A normalised layer leaves one axis without variance.
     scales = torch.where(values > 1e-6 * values.max(), values, torch.inf).rsqrt()
@@ -92,12 +87,8 @@ def _spread(pooled: SentenceTransformer) -> Dense:
     return dense
 
 
-def _kinds() -> list[str]:
-    return text_kinds_frame()["text"].to_list()
-
-
 def _plant(model: SentenceTransformer) -> None:
-    others = torch.tensor(model.encode(_kinds()))
+    others = torch.tensor(model.encode(list(text_kinds().texts)))
     rows = model[0].auto_model.get_input_embeddings().weight
     place = model.tokenizer.convert_tokens_to_ids(STICKY)
     for step in range(40):
@@ -106,22 +97,6 @@ def _plant(model: SentenceTransformer) -> None:
         (gradient,) = torch.autograd.grad((vectors @ others.T).mean(), rows)
         with torch.no_grad():
             rows[place] += 0.5 * gradient[place] / gradient[place].norm()
-
-
-def save_deep(folder: Path) -> Path:
-    """Save a T5 encoder of six layers and 256 dimensions with narrow attention, for truncations."""
-    tokenizer = english_tokenizer()
-    torch.manual_seed(0)
-    sizes = {"d_model": 256, "d_kv": 8, "d_ff": 16, "num_layers": 6, "num_heads": 2}
-    config = T5Config(
-        vocab_size=len(tokenizer), pad_token_id=0, eos_token_id=102, decoder_start_token_id=0, **sizes
-    )
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    backbone = tiny.save_backbone(
-        folder.with_name(f"{folder.name}-backbone"), T5EncoderModel(config), tokenizer
-    )
-    tiny.sentence_transformer(backbone, normalize=True).save(str(folder), create_model_card=False)
-    return folder
 
 
 def save_language_model(folder: Path) -> Path:
@@ -186,12 +161,8 @@ def write_texts(folder: Path) -> None:
 
 
 def build(folder: Path) -> None:
-    for name, save in (
-        ("all-MiniLM-L6-v2", save_planted),
-        ("deep", save_deep),
-        ("Qwen2-7B", save_language_model),
-    ):
-        save(folder / name)
+    save_planted(folder / "all-MiniLM-L6-v2")
+    save_language_model(folder / "Qwen2-7B")
     write_texts(folder)
 
 

@@ -49,7 +49,7 @@ def made(tmp_path_factory):
 def port(made):
     """The port of a server with the model."""
     encoder = stickytoken.load_encoder(made[0] / "all-MiniLM-L6-v2", device="cpu")
-    server = EmbeddingServer.of(encoder, Behaviour(name="NAME", max_tokens=encoder.max_length - 2))
+    server = EmbeddingServer(encoder, Behaviour(name="NAME", max_tokens=encoder.max_length - 2))
     with server.running() as url:
         yield urlsplit(url).port
 

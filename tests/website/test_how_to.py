@@ -125,13 +125,13 @@ ON_EVERY_RUN = "ci.md"
 )
 def test_a_page_works_as_written(page, place, port):
     names, wrong = given(), []
-    for step in steps_of(text_of(page)):
-        if of(NOT_EXECUTED, step.text) is not None or (page == "usage.md" and step in ON_OTHER_PAGES):
+    for kind, text in steps_of(text_of(page)):
+        if of(NOT_EXECUTED, text) is not None or (page == "usage.md" and (kind, text) in ON_OTHER_PAGES):
             continue
-        if step.kind == "python":
-            wrong += run_python(step.text, names, lambda text: of(NOT_EXECUTED, text) is not None)
+        if kind == "python":
+            wrong += run_python(text, names, lambda text: of(NOT_EXECUTED, text) is not None)
         else:
-            wrong += type_in(step.text, place, port)
+            wrong += type_in(text, place, port)
     if page == "repair.md":
         (listing,) = re.findall(r"^```text\nrepaired/\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
         files = set(re.findall(r"^  (\w+\.\w+) ", listing, re.MULTILINE))
@@ -204,9 +204,9 @@ def test_a_description_is_read_and_compared():
 
 
 def test_nothing_is_left_out_that_no_page_has():
-    steps = [step for page in PAGES for step in steps_of(text_of(page))]
-    assert [key for key in NOT_EXECUTED if not any(key in step.text for step in steps)] == []
-    assert [key for key in STATUSES if not any(step.text.startswith(key) for step in steps)] == []
+    texts = [text for page in PAGES for _, text in steps_of(text_of(page))]
+    assert [key for key in NOT_EXECUTED if not any(key in text for text in texts)] == []
+    assert [key for key in STATUSES if not any(text.startswith(key) for text in texts)] == []
 
 
 def test_a_block_that_is_no_command_needs_a_language():

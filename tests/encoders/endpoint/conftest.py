@@ -57,7 +57,7 @@ def serve(encoder: Encoder, bert_folder) -> Iterator[Callable[..., Served]]:
     with ExitStack() as stack:
 
         def start(**behaviour) -> Served:
-            server = EmbeddingServer.of(encoder, Behaviour(**behaviour))
+            server = EmbeddingServer(encoder, Behaviour(**behaviour))
             return Served(server, stack.enter_context(server.running()), str(bert_folder))
 
         yield start

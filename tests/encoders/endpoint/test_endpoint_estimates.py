@@ -58,7 +58,7 @@ def test_choices_by_results_are_believed_once_all_vectors_are_real(serve):
 @pytest.mark.slow
 def test_a_detection_costs_what_is_estimated_after_the_pilot_and_about_that_before(tmp_path, own_cache):
     profiled.planted_model(2).save(str(tmp_path / "model"))
-    server = EmbeddingServer.of(load_encoder(tmp_path / "model", device="cpu"), Behaviour())
+    server = EmbeddingServer(load_encoder(tmp_path / "model", device="cpu"), Behaviour())
     with server.running() as url:
         encoder = load_encoder(f"{url}#mini", tokenizer=str(tmp_path / "model"), max_length=60)
 

@@ -99,8 +99,8 @@ def test_a_server_that_stays_broken_ends_the_run_with_its_reason(serve, fault, s
 
 @pytest.mark.slow
 def test_a_server_that_is_restarted_in_the_middle_is_waited_for(encoder, bert_folder):
-    first = EmbeddingServer.of(encoder, Behaviour(batch_limit=8, seconds=0.02))
-    second = EmbeddingServer.of(encoder, Behaviour(batch_limit=8))
+    first = EmbeddingServer(encoder, Behaviour(batch_limit=8, seconds=0.02))
+    second = EmbeddingServer(encoder, Behaviour(batch_limit=8))
     with ExitStack() as running:
         url = running.enter_context(first.running())
         found = load_encoder(f"{url}#mini", tokenizer=str(bert_folder), max_length=60)

@@ -1,16 +1,61 @@
 """Sticky, topical and benign on the bundled kinds of text, and on a corpus of one's own beside them."""
 
+import re
+from collections import Counter
+
 import numpy as np
 import polars as pl
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import Whitespace
 
-import english
 import profiled
+import tiny
 from stickytoken import load_encoder
-from stickytoken.data import text_kinds_frame
+from stickytoken.data import bundled_sentences, text_kinds, text_kinds_frame
 from stickytoken.data.corpora import collect_sentences
 from stickytoken.detection import detect
 from stickytoken.methods.profile.anchors import representative_carriers
+
+STICKY, TOPICAL, KIND = "zzsticky", "zzlegal", "law"
+_WORD = re.compile(r"\w+|[^\w\s]+")
+
+
+def english_model(sticky: float = 0.0, topical: float = 0.0, dimension: int = 96) -> SentenceTransformer:
+    """Mean-pooled static embeddings of all words of the bundled texts; frequent words are short vectors."""
+    texts = dict.fromkeys(bundled_sentences().texts, "everyday") | _kinds()
+    kinds: dict[str, Counter[str]] = {}
+    for text, kind in texts.items():
+        for word in _WORD.findall(text.lower()):
+            kinds.setdefault(word, Counter())[kind] += 1
+    entries = ["[UNK]", STICKY, TOPICAL, *sorted(kinds)]
+    places = {entry: place for place, entry in enumerate(entries)}
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(len(entries), dimension, generator=generator))
+    rows -= rows.mean(0)
+    rows[:, 0], rows[:, 1] = 0.1, 0.0
+    for word, found in kinds.items():
+        rows[places[word]] /= found.total() ** 0.5
+        if set(found) == {KIND}:
+            rows[places[word], 1] = 0.5
+    if sticky:
+        rows[places[STICKY]] = sticky * torch.eye(dimension)[0]
+    if topical:
+        rows[places[TOPICAL]] = topical * torch.eye(dimension)[1]
+    tokenizer = Tokenizer(WordLevel(places, "[UNK]"))
+    tokenizer.normalizer = Lowercase()
+    tokenizer.pre_tokenizer = Whitespace()
+    return tiny.static_model(tokenizer, rows)
+
+
+def _kinds() -> dict[str, str]:
+    kinds = text_kinds()
+    return dict(zip(kinds.texts, kinds.topics or (), strict=True))
+
 
 pytestmark = pytest.mark.slow
 ORDINARY = list(range(40, 6000, 260))
@@ -18,14 +63,14 @@ ORDINARY = list(range(40, 6000, 260))
 
 @pytest.fixture(scope="module")
 def encoder():
-    return load_encoder(english.model(sticky=1.5, topical=1.0))
+    return load_encoder(english_model(sticky=1.5, topical=1.0))
 
 
 @pytest.fixture(scope="module")
 def run(encoder, tmp_path_factory):
     """Both planted tokens and a few others on the default texts."""
     out = tmp_path_factory.mktemp("kinds") / "run"
-    return detect(encoder, tokens=[english.STICKY, english.TOPICAL, *ORDINARY], out=out)
+    return detect(encoder, tokens=[STICKY, TOPICAL, *ORDINARY], out=out)
 
 
 def row_of(run, token):
@@ -33,14 +78,14 @@ def row_of(run, token):
 
 
 def test_what_lifts_every_kind_is_sticky_and_what_lifts_one_is_topical_for_it(run):
-    sticky, topical = row_of(run, english.STICKY), row_of(run, english.TOPICAL)
+    sticky, topical = row_of(run, STICKY), row_of(run, TOPICAL)
     assert (sticky["verdict"], sticky["universality"], sticky["kind"]) == ("sticky", 1.0, None)
-    assert (topical["verdict"], topical["kind"]) == ("topical", english.KIND)
+    assert (topical["verdict"], topical["kind"]) == ("topical", KIND)
     assert topical["universality"] == pytest.approx(1 / 11)
     assert sticky["reason"] == "large lift over all texts; lifts 11 of 11 kinds of text"
-    assert f"outlier on {english.KIND}; lifts 1 of 11 kinds of text" in topical["reason"]
+    assert f"outlier on {KIND}; lifts 1 of 11 kinds of text" in topical["reason"]
     assert {sticky["severity"], topical["severity"]} == {"severe"}
-    assert run.sticky["token"].to_list() == [english.STICKY]
+    assert run.sticky["token"].to_list() == [STICKY]
     benign = run.tokens.filter(verdict="benign")
     assert len(benign) > len(ORDINARY) / 2
     assert benign["severity"].is_null().all()
@@ -86,15 +131,13 @@ def test_the_screening_carriers_are_those_that_the_pilot_speaks_for(run):
 
 def test_on_a_corpus_of_ones_own_the_kinds_tell_sticky_from_topical(encoder, tmp_path):
     """Copies of a legal term do lift in an index of law texts; that it is their subject shows beside it."""
-    texts = text_kinds_frame().filter(kind=english.KIND)["text"].to_list()
+    texts = text_kinds_frame().filter(kind=KIND)["text"].to_list()
     others = text_kinds_frame().filter(kind="news")["text"].to_list()
     corpus = collect_sentences([*texts, *others], "law and news")
-    run = detect(
-        encoder, sentences=corpus, tokens=[english.STICKY, english.TOPICAL, *ORDINARY], out=tmp_path / "run"
-    )
+    run = detect(encoder, sentences=corpus, tokens=[STICKY, TOPICAL, *ORDINARY], out=tmp_path / "run")
     assert [group.name for group in run.plan.groups][:2] == ["corpus", "news"]
     assert [group.weight for group in run.plan.groups] == [1.0, *[0.0] * 11]
-    sticky, topical = row_of(run, english.STICKY), row_of(run, english.TOPICAL)
+    sticky, topical = row_of(run, STICKY), row_of(run, TOPICAL)
     assert (sticky["verdict"], sticky["universality"]) == ("sticky", 1.0)
     assert (topical["verdict"], topical["kind"]) == ("topical", None)
     assert topical["lift_low"] > run.result.ordinary_lift + 0.25 * run.plan.similarity_spread
