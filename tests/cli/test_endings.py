@@ -24,6 +24,7 @@ def started(*arguments, code=MAIN):
 # Output
 
 
+@pytest.mark.slow
 def test_characters_that_the_encoding_of_stdout_lacks_are_escaped(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     stdout, stderr = started("published", "sentence-t5-base", "--format", "csv").communicate()
@@ -123,6 +124,7 @@ print(signal.getsignal(signal.SIGINT).name)
 # Full disks
 
 
+@pytest.mark.slow
 def test_a_full_disk_behind_stdout_is_one_line(small_run, tmp_path):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
     with (tmp_path / "out").open("w", encoding="utf-8") as full:

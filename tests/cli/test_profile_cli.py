@@ -16,6 +16,8 @@ from stickytoken import open_run
 from stickytoken.methods.profile.anchors import ProfileSettings
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
+pytestmark = pytest.mark.slow  # whole runs
+
 SUMMARY = (
     "run method model headline available looked_at candidates sticky topical sequences seconds ordinary_lift "
     "ordinary_contraction erasing ordinary_spread empirical_null screening_carriers texts_per_token"
@@ -68,7 +70,6 @@ def test_a_run_is_one_document(run):
     assert (set(sticky), sticky["token"]) == (set(TOKEN_COLUMNS), planted.PLANTED)
 
 
-@pytest.mark.slow
 def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_path):
     shown = planted.command("show", run)
     assert shown.stdout == (place / "printed.txt").read_text("utf-8")
@@ -109,7 +110,6 @@ def test_tokens_that_were_asked_for_are_all_listed(place, options, tmp_path, mon
     assert sorted(open_run(folder).tokens["token"]) == ["!", "a", "river", "stone"]
 
 
-@pytest.mark.slow
 def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
     given = (
         "--method profile --seed 9 --insertion text --set budget=8 --set confidence=0.8 --set fdr=0.1 "

@@ -64,6 +64,7 @@ def test_detect_gives_one_document_which_show_repeats(planted_folder, planted_op
     assert re.search(r"^ *34 +! .* sticky *$", shown, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_progress_and_notes_go_to_stderr(planted_folder, planted_options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = ("detect", planted_folder, *planted_options, "--sample", "9")

@@ -51,6 +51,7 @@ def test_there_are_840_pairs_of_distinct_sentences_each_on_one_topic(frame, text
     assert [text for text in texts if text[-1] not in ".?!"] == []
 
 
+@pytest.mark.slow
 def test_a_paraphrase_is_more_than_the_same_words_and_no_two_pairs_say_nearly_the_same(frame):
     assert near(frame.select("pair_id", "sentence").iter_rows(), 0.5) == []
     for _, pair in frame.group_by("pair_id"):

@@ -19,6 +19,7 @@ from stickytoken.measurement.store import default_folder, folder_name
 from stickytoken.methods.registry import entries
 
 
+@pytest.mark.slow
 def test_a_sample_is_drawn_by_the_seed_among_the_named_tokens(encoder, tmp_path):
     found = []
     for place, seed in enumerate((1, 1, 2)):

@@ -41,6 +41,7 @@ def test_a_locked_folder_is_refused_before_the_model_is_loaded(tmp_path):
         detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_locked_folder_of_an_impact_or_explanation_is_refused_before_the_model_is_loaded(
     small_run, tmp_path
 ):

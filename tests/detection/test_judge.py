@@ -46,6 +46,7 @@ def test_the_planted_token_is_sticky_on_another_corpus_and_no_other(found):
     assert "1 sticky" in repr(found)
 
 
+@pytest.mark.slow
 def test_lifts_agree_with_a_run_made_on_the_corpus(found, pulling, tmp_path):
     own = profiled.detect_profile(
         pulling,

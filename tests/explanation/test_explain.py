@@ -26,6 +26,8 @@ from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
 
+pytestmark = pytest.mark.slow  # whole runs
+
 SMALL = ExplainSettings(
     copies=4, carriers=6, benign=5, attribution_carriers=2, attribution_benign=3, steps=6, directions=20
 )
@@ -318,7 +320,6 @@ def test_settings_out_of_range_are_refused(name, value):
 OPTIONS = "--copies 3 --device cpu --set carriers=3 --set benign=3 --set steps=3".split()
 
 
-@pytest.mark.slow
 def test_the_command_says_a_verdict_and_prints_json(bert_folder, small_run, tmp_path):
     result = planted.command("explain", bert_folder, "river", "--out", tmp_path / "out", *OPTIONS)
     assert result.exit_code == 0, result.stderr
@@ -341,7 +342,6 @@ def test_the_command_refuses_bad_input(bert_folder, small_run, tmp_path):
     planted.refused("explain", folder, "river", *OPTIONS, saying="if it has moved, pass --model")
 
 
-@pytest.mark.slow
 def test_the_command_explains_tokens_of_a_prompted_run(tmp_path):
     reading = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
     encoder = load_prompted(tiny_decoders.saved_decoder(tmp_path / "model"), device="cpu", **reading)

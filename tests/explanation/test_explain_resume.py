@@ -15,6 +15,8 @@ from stickytoken.errors import RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.result import TABLES
 
+pytestmark = pytest.mark.slow  # whole runs
+
 SETTINGS = ExplainSettings(
     copies=3, carriers=4, benign=4, attribution_carriers=1, attribution_benign=3, steps=3, directions=16
 )
@@ -68,7 +70,6 @@ def assert_equal(one, other):
         assert getattr(one, name).equals(getattr(other, name)), name
 
 
-@pytest.mark.slow
 def test_explanations_that_are_killed_again_and_again_end_with_the_same_bytes(bert_folder, whole, tmp_path):
     folder = tmp_path / "explain"
     seen = killed_again_and_again(
@@ -127,7 +128,6 @@ def test_progress_of_attribution_counts_parts_of_texts(encoder):
     assert all(event.done == event.computed for event in steps)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["heads.parquet", "explanation.json"])
 def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes(
     bert_folder, whole, tmp_path, moment

@@ -65,6 +65,7 @@ def test_the_files_of_a_model_are_enough_once_it_was_loaded(own):
     assert checked(renamed, runs) == ["closed", str(runs / "run"), False]
 
 
+@pytest.mark.slow
 def test_a_detection_of_a_named_model_records_its_files_and_of_a_loaded_one_nothing(own, tmp_path):
     """The owner of a loaded model may have changed it since."""
     model, _ = own

@@ -191,6 +191,7 @@ def test_markdown_holds_hostile_names(whole):
 SHORT = "--set repetitions=1 --set resamples=100 --copies 4 --device cpu".split()
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_by_its_own_tokens_in_its_own_folder(planted_run, tasks, tmp_path):
     run = shutil.copytree(planted_run, tmp_path / "run", ignore=shutil.ignore_patterns("impact-*"))
     result = planted.command("impact", run, "--task", tasks[0], *SHORT, "--format", "json")

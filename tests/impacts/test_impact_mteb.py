@@ -20,7 +20,7 @@ from datasets import Dataset, DatasetDict  # noqa: E402
 from mteb import mocks  # noqa: E402
 
 # Libraries of MTEB raise warnings of their own.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 CLEAN = Condition(Kind.CLEAN, (), 0, 1)
 SETTINGS = ImpactSettings(copies=3, placement=Placement.RANDOM, side=Side.DOCUMENT, seeds=1, resamples=100)

@@ -33,6 +33,7 @@ def run_copy(finished_run, tmp_path):
 # A lost or damaged record
 
 
+@pytest.mark.slow
 def test_a_run_whose_record_is_damaged_or_lost_is_continued_from_its_shards(encoder, tmp_path):
     folder = tmp_path / "run"
     planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)

@@ -85,6 +85,7 @@ def test_a_folder_that_needs_an_extra_names_it_whatever_is_imported_from_it(pack
     assert f"pip install 'stickytoken[{extra}]'" in last
 
 
+@pytest.mark.slow
 def test_every_public_name_can_be_looked_at_without_any_extra():
     code = """
 import pydoc, stickytoken

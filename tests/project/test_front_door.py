@@ -196,6 +196,7 @@ def test_tokens_may_be_ids_or_texts_or_a_file_in_any_mixture(encoder, write):
     assert single.token_id == river
 
 
+@pytest.mark.slow
 def test_detect_takes_a_folder_a_name_and_a_loaded_model(bert_folder, encoder, tmp_path):
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "backbone"), normalize=True)
     arguments = {"sentences": TEXTS, "settings": planted.SMALL, "tokens": ["river", "stone"]}

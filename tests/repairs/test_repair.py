@@ -25,6 +25,8 @@ from stickytoken.repairs.repair import neighbours_of, used_texts
 from stickytoken.repairs.result import DOCUMENT_FILE, REPAIR_FILE
 from stickytoken.vocabulary import categorize
 
+pytestmark = pytest.mark.slow  # whole runs
+
 NAMES = (repaired.WORD, repaired.OTHER)
 
 
@@ -42,7 +44,7 @@ def task(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mended(run, task, tmp_path_factory):
-    """The whole repair, verified; it takes seconds, so its tests are slow ones."""
+    """The whole repair, verified."""
     out = tmp_path_factory.mktemp("mended") / "model"
     before = planted.files_of(run.path.parent / "model")
     found = repair(run, out=out, sentences=repaired.unused_corpus(), task=task)
@@ -61,7 +63,6 @@ def ids_of(model, text):
 # What a repair is.
 
 
-@pytest.mark.slow
 def test_the_repaired_tokens_are_verified_not_to_be_sticky(mended):
     assert mended.verified is True, mended.record.verification
     rows = {row["token"]: row for row in mended.tokens.to_dicts()}
@@ -76,7 +77,6 @@ def test_the_repaired_tokens_are_verified_not_to_be_sticky(mended):
     assert checks == "repaired tokens,neighbours,other texts,fresh process,tokenizers,scores".split(",")
 
 
-@pytest.mark.slow
 def test_no_text_produces_an_entry_that_is_verified_to_be_unreachable(run, task, tmp_path):
     options = {"sentences": repaired.unused_corpus(), "task": task}
     found = repair(run, out=tmp_path / "out", strategy="unreachable", **options)
@@ -89,7 +89,6 @@ def test_no_text_produces_an_entry_that_is_verified_to_be_unreachable(run, task,
     assert len(ids_of(found.model, repaired.WORD)) > 1
 
 
-@pytest.mark.slow
 def test_the_same_call_opens_the_repair_and_another_one_is_refused(run, mended, task):
     before = planted.files_of(mended.path)
     left = mended.path.with_name(f".{mended.path.name}.repairing")
@@ -113,7 +112,6 @@ def test_the_same_call_puts_a_record_into_the_run_folder_that_a_kill_kept_out_of
     assert json.loads((kept / REPAIR_FILE).read_text("utf-8"))["identity"] == made.record.identity
 
 
-@pytest.mark.slow
 def test_what_must_be_encoded_again_is_what_has_another_vector(run, mended):
     texts = [*profiled.sentences(80, seed=21), f"{repaired.WORD}.", f"{profiled.WORDS[0]} {repaired.OTHER}"]
     original = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
@@ -125,7 +123,6 @@ def test_what_must_be_encoded_again_is_what_has_another_vector(run, mended):
     assert "stickytoken" not in (mended.path / "modules.json").read_text("utf-8")
 
 
-@pytest.mark.slow
 def test_the_run_folder_and_its_report_know_the_repair(run, mended):
     html = stickytoken.report(run)
     assert "What a repair changed" in html
@@ -138,7 +135,6 @@ def test_the_run_folder_and_its_report_know_the_repair(run, mended):
     assert "NOT VERIFIED" not in (mended.path / DOCUMENT_FILE).read_text("utf-8")
 
 
-@pytest.mark.slow
 def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task, tmp_path, monkeypatch):
     def present_rows(table, _):  # a strategy that changes nothing
         return {token_id: table.rows[token_id] for token_id in table.pieces}
@@ -271,7 +267,6 @@ def repair_and_die(run, out, step):
     quick(run, out)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_leaves_no_folder_that_looks_finished(run, tmp_path, step):
     process = planted.processes().Process(target=repair_and_die, args=(str(run.path), tmp_path / "out", step))

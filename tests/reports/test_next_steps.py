@@ -98,6 +98,7 @@ def test_how_far_texts_move_is_said_as_a_similarity(run, tmp_path):
     assert meaning(fallen).endswith("No token of this model does so enough to matter: it needs no repair.")
 
 
+@pytest.mark.slow
 def test_every_form_of_a_report_says_the_same(run):
     html = stickytoken.report(run)
     document = json.loads(stickytoken.report(run, format="json"))

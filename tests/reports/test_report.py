@@ -267,6 +267,7 @@ def test_several_runs_are_a_comparison_and_the_report_says_so(run, clean_run):
 # The command
 
 
+@pytest.mark.slow
 def test_detect_writes_the_report_unless_told_not_to(planted_run, planted_folder, planted_options, tmp_path):
     assert Page((planted_run / "report.html").read_text("utf-8")).tokens
     arguments = ("detect", planted_folder, *planted_options, "--out", tmp_path / "run")
@@ -314,6 +315,7 @@ def test_the_command_refuses_in_one_line(run_copy, tmp_path):
     planted.refused("report", run_copy, "--figures", tmp_path / "file", saying="cannot be created")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_of_and_leaves_the_old_report(run_copy, monkeypatch):
     planted.command("report", run_copy)
     before = planted.files_of(run_copy)

@@ -19,6 +19,8 @@ from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.reports import report as make_report
 from stickytoken.reports.content import explained_tokens, read_content
 
+pytestmark = pytest.mark.slow  # whole runs
+
 COPIED = "explained_run"
 SMALL = ExplainSettings(carriers=4, benign=4, attribution=False, directions=16)
 KINDS = ["attention", "heads", "drift", "pooling", "attribution", "embedding"]

@@ -14,6 +14,8 @@ import tiny
 from stickytoken import detect, judge, load_encoder, open_run
 from stickytoken.errors import EncodingError, InputError, ModelError
 
+pytestmark = pytest.mark.slow  # whole runs
+
 DIMENSIONS = (8, 16, 32)
 EXACT = 1e-6
 
@@ -52,7 +54,6 @@ def run(backbone, tmp_path_factory):
     return detect_profile(load_encoder(model), tmp_path_factory.mktemp("run") / "run", dimensions=DIMENSIONS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_each_dimension_is_a_run_on_the_model_truncated_to_it(name, backbone, tmp_path):
     every = detect_profile(load_encoder(MODELS[name](backbone)), tmp_path / "all", dimensions=DIMENSIONS)
@@ -63,7 +64,6 @@ def test_each_dimension_is_a_run_on_the_model_truncated_to_it(name, backbone, tm
         assert_same(every.at(dimension), alone.tokens)
 
 
-@pytest.mark.slow
 def test_dimensions_below_a_configured_truncation_are_those_of_the_whole_model(backbone, tmp_path):
     truncated = tiny.sentence_transformer(backbone, truncate_dim=16)
     found = detect_profile(load_encoder(truncated), tmp_path / "below", dimensions=[8])
@@ -96,7 +96,6 @@ def test_the_table_has_a_row_per_dimension_with_the_model_as_it_is_first(run):
         run.at(8, layer=1)
 
 
-@pytest.mark.slow
 def test_a_layer_is_a_run_on_the_model_cut_to_it(backbone, tmp_path):
     """The cut model knows no later layers, so nothing must be chosen by them."""
     options = {"adaptive": False, "sentences": profiled.corpus(topics=4)}
@@ -139,7 +138,6 @@ def test_layers_of_a_model_without_any_and_dimensions_without_components_are_ref
         detect_profile(load_encoder(model), tmp_path / "run", dimensions=[4])
 
 
-@pytest.mark.slow
 def test_each_dimension_of_a_judgement_is_that_of_a_run_on_the_truncated_model(run, backbone, tmp_path):
     texts = profiled.sentences(120, seed=5)
     truncated = tiny.sentence_transformer(backbone, normalize=True, truncate_dim=8)
@@ -167,7 +165,6 @@ def test_a_judgement_at_what_the_run_did_not_measure_is_refused(run, backbone):
         judge(run, profiled.sentences(60), layers=1, **options)
 
 
-@pytest.mark.slow
 def test_the_run_itself_is_that_without_dimensions(run, backbone, tmp_path):
     plain = detect_profile(
         load_encoder(tiny.sentence_transformer(backbone, normalize=True)), tmp_path / "run"

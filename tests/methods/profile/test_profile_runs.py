@@ -19,6 +19,8 @@ from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.profile.plan import Round
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
+pytestmark = pytest.mark.slow  # whole runs
+
 ROUNDS = ("pilot", "screen", "confirm")
 # With fewer texts, noise explains all that the tokens of this model differ by.
 detect_profile = functools.partial(profiled.detect_profile, budget=8)
@@ -36,7 +38,6 @@ def run(encoder, tmp_path_factory):
     return detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("insertion", [Insertion.TEXT, Insertion.WORDS])
 def test_a_planted_token_is_sticky_and_no_other_with_copies_as_text(encoder, tmp_path, insertion):
     run = detect_profile(encoder, tmp_path / "run", insertion=insertion)
