@@ -1,5 +1,7 @@
 """What is found in texts with planted copies, and what is left alone in natural ones."""
 
+import itertools
+
 import pytest
 
 from stickytoken.cleaning import CleaningRules, SpanKind, find_spans
@@ -106,3 +108,14 @@ def test_a_word_that_keeps_company_is_in_ordinary_use():
         "the contract was drawn up in June, and the contract now covers repairs."
     )
     assert find_spans(text, RULES) == []
+
+
+@pytest.mark.parametrize(
+    ("copy", "copies", "uneven", "count"),
+    [("violet", 6, 0, 6), ("violet", 5, 0, 0), ("violet", 6, 9, 0), ("deep violet", 6, 0, 0)],
+)
+def test_another_word_at_regular_distances_in_ever_new_company_is_planted(copy, copies, uneven, count):
+    words = ["".join(letters) for letters in itertools.product("bdfgk", "aeiou", "lmnr", "aeio")]
+    parts = [words[20 * part : 20 * part + 20 + part % 2 * uneven] for part in range(copies)]
+    text = " ".join(" ".join([*part, copy]) for part in parts)
+    assert found(text) == [("violet", SpanKind.INTERLEAVED, 1)] * count
