@@ -88,8 +88,12 @@ def test_computed_lifts_have_the_error_of_the_computation_and_measured_ones_thei
 
 
 def test_the_same_call_gives_the_same_numbers_and_a_run_in_a_folder_does_too(found, run, pulling):
-    again = judge(str(run.path), **SMALL, encoder=pulling)
+    events = []
+    again = judge(str(run.path), **SMALL, encoder=pulling, progress=events.append)
     assert again.tokens.equals(found.tokens)
+    calibrated = [(event.done, event.total) for event in events if event.stage == "calibrate"]
+    assert calibrated == sorted(calibrated)
+    assert calibrated[-1] == (len(run.tokens), len(run.tokens))
     assert run.judge(**SMALL, encoder=pulling).tokens.equals(found.tokens)
 
 
