@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -21,9 +21,8 @@ from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import Finding, Level, Rule, repository_path, repository_root
 from stickytoken.machine import digest
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.measurement.resume import package_versions
-from stickytoken.measurement.store import TOKENS_FILE, default_folder
 from stickytoken.methods.base import adjusted_defaults
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import file_path, require_callable, shown, visible, whole_number
@@ -213,7 +212,7 @@ def check(
         _require_comparable(run, compared)
         incomplete += _gaps(compared, "the baseline")
     root = repository_root(Path.cwd())
-    table = repository_path(run.path / TOKENS_FILE, root)
+    table = repository_path(run.path / store.TOKENS_FILE, root)
     where = place or ((None, None) if table is None else (table, 1))
     findings, counted = _judge_tokens(run, FailOn(fail_on), max_tokens, compared, where)
     rules, checked = [_STICKY_TOKEN], None
@@ -250,24 +249,19 @@ def check(
 def _run_of_model(
     model: AnyModel, runs: Path, revision: str | None, progress: ProgressCallback
 ) -> tuple[Run, list[str]]:
-    """Return the newest finished run of a model over its whole vocabulary, and notes; without one, detect.
-
-    A run is taken only if its model is proven to be this one: by its files if they were recorded, or by its
-    identity.
-    """
+    """Return the newest finished run that is proven to be of a model, and notes; without one, detect."""
     candidates, notes = _candidates(runs)
     if isinstance(model, str) and names_endpoint(model):
         # The same model must still answer there.
         for path, record in candidates:
-            if record.model.name == model:
-                loading = runs_of.recorded_loading(record)
-                found = runs_of.load_recorded_endpoint(model, loading, EndpointOptions())
-                if (
-                    isinstance(found, EndpointEncoder)
-                    and runs_of.model_difference(record, found.identity) == []
-                ):
-                    found.require_same_model()
-                    return open_run(path), notes
+            if record.model.name != model:
+                continue
+            loading = runs_of.recorded_loading(record)
+            found = runs_of.load_recorded_endpoint(model, loading, EndpointOptions())
+            same = runs_of.model_difference(record, found.identity) == []
+            if same and isinstance(found, EndpointEncoder):
+                found.require_same_model()
+                return open_run(path), notes
         raise InputError(
             f"{runs} has no run of {model} over its whole vocabulary: detect it first, which shows what it "
             "costs"
@@ -292,15 +286,15 @@ def _run_of_model(
         )
     out = None
     if runs != _DEFAULT_FOLDER:
-        identity = digest([asdict(encoder.identity), package_versions()["stickytoken"]])
-        out = runs / default_folder(encoder.name, "check", identity).name
+        identity = digest([asdict(encoder.identity), resume.package_versions()["stickytoken"]])
+        out = runs / store.default_folder(encoder.name, "check", identity).name
     run = detect(encoder, out=out, progress=progress)
     runs_of.record_model(run.path, run.record, files)
     return run, notes
 
 
 def _candidates(runs: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
-    """List the finished runs of the default method over a whole vocabulary, newest first."""
+    # The finished runs of the default method over a whole vocabulary, newest first.
     method = choose_method(None, None, pairs_given=False).entry.name
     try:
         whole_folder = RunFolder(runs).holds_run()
@@ -321,7 +315,6 @@ def _candidates(runs: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
 
 
 def _gaps(run: Run, whose: str = "the run") -> list[str]:
-    """List the reasons why a run does not cover the whole vocabulary."""
     found = []
     tokens, record = run.tokens, run.record
     if record.identity_parts.get("tokens") is not None or record.tokens < run.available:
@@ -383,25 +376,21 @@ _FREE = {"seed", "budget", "confirming_texts", "reference"}
 _FREE |= {"adaptive", "screen_precision", "dimensions", "layers"}
 
 
-class _Effect(NamedTuple):
-    """What a token does beyond an ordinary one, in standard deviations of the model's own similarities."""
-
-    value: float
-    low: float
-    high: float
+# What a token does beyond an ordinary one, in standard deviations of the model's own similarities, with the
+# ends of its interval.
+_Effect: TypeAlias = tuple[float, float, float]
 
 
 def _effect_of(row: Mapping[str, Any], run: Run) -> _Effect | None:
-    """Compute the effect of a row of tokens.parquet; None where it was not measured with an interval."""
     scale = run.method.scale(run)
     ends: list[Any] = [row.get(name) for name in ("lift", "lift_low", "lift_high")]
     if scale is None or None in ends:
         return None
-    return _Effect(*((end - scale.ordinary) / scale.spread for end in ends))
+    effect, low, high = ((end - scale.ordinary) / scale.spread for end in ends)
+    return effect, low, high
 
 
 def _require_comparable(run: Run, baseline: Run) -> None:
-    """Refuse a baseline whose effects mean something else, or have no intervals."""
     if run.record.method != baseline.record.method:
         raise InputError(
             f"the baseline {baseline.path} used the method {baseline.record.method}, the run in {run.path} "
@@ -438,17 +427,12 @@ _COUNTED = {FailOn.STICKY: None, FailOn.SERIOUS: {"serious", "severe"}, FailOn.S
 
 
 def _judge_tokens(
-    run: Run,
-    fail_on: FailOn,
-    max_tokens: int,
-    baseline: Run | None,
-    place: tuple[str | None, int | None],
+    run: Run, fail_on: FailOn, max_tokens: int, baseline: Run | None, place: tuple[str | None, int | None]
 ) -> tuple[list[Finding], int]:
-    """Judge the sticky tokens of a run; return those that count before the others, and how many count.
+    """Return findings of the sticky tokens, those that count before the others, and how many count.
 
     A token that counts is an error if more than the tolerated number do, and otherwise a warning. One that is
-    milder is a warning too, and one that the baseline has as well a note. Without a baseline,
-    every one counts.
+    milder is a warning too, and one that the baseline has as well a note.
     """
     grades = _COUNTED[fail_on]
     if grades is not None and "severity" not in run.method.columns:
@@ -467,7 +451,7 @@ def _judge_tokens(
             # token without an effect cannot be compared: it counts.
             if earlier is None or before is None or effect is None:
                 change = "new"
-            elif effect.low <= before.high and not _erases_more(row, earlier):
+            elif effect[1] <= before[2] and not _erases_more(row, earlier):
                 change = "known"
             else:
                 change = "worse" if earlier["verdict"] in FLAGGED else "new"
@@ -501,7 +485,6 @@ def _judge_tokens(
 
 
 def _erases_more(row: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
-    """Whether a token erases texts that did not in the baseline, beyond its interval there."""
     if not row.get("erases") or earlier.get("erases"):
         return False
     before = earlier["contraction_high"]  # null in runs of earlier versions
@@ -525,4 +508,4 @@ def _message(
 
 
 def _interval(effect: _Effect) -> str:
-    return f"{effect.value:.2f} ({effect.low:.2f} to {effect.high:.2f})"
+    return "{:.2f} ({:.2f} to {:.2f})".format(*effect)

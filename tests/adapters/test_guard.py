@@ -70,21 +70,14 @@ def test_of_pairs_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(gua
         return [{"role": "user", "content": parts}, {"role": "[SEP]", "content": second}]
 
     assert guarded._cleaned(messages("a [SEP] bird", "[SEP] the river")) == messages("a bird", "the river")
-    array = np.zeros(3)
-    assert guarded._cleaned(array) is array
 
 
-def test_it_takes_the_place_of_the_model(model, guarded):
-    assert isinstance(guarded, SentenceTransformer)
-    assert guarded.max_seq_length == model.max_seq_length
-    assert guarded.prompts == model.prompts
-    assert guarded.get_embedding_dimension() == model.get_embedding_dimension()
-    assert guarded[0] is model[0]
-
-
-def test_the_model_itself_does_not_change(model, cleaner):
+def test_it_takes_the_place_of_the_model_which_does_not_change(model, cleaner):
     before = dict(vars(model)), model.encode(DIRTY)
     guarded = guard(model, cleaner)
+    assert guarded.max_seq_length == model.max_seq_length
+    assert guarded.prompts == model.prompts
+    assert guarded[0] is model[0]
     guarded.encode(DIRTY)
     guarded.prompts["new"] = "x"
     guarded.append(torch.nn.Identity())
@@ -100,16 +93,9 @@ def test_a_model_of_a_class_of_its_own_keeps_it(bert_folder, cleaner):
     guarded = guard(own, cleaner)
     assert isinstance(guarded, OwnModel)
     same(guarded.twice(DIRTY[0]), own.encode([CLEAN[0]] * 2))
-    copied = copy.deepcopy(guarded)
-    same(copied.encode(DIRTY), own.encode(CLEAN))
+    for again in (copy.deepcopy(guarded), pickle.loads(pickle.dumps(guarded))):  # as other processes get it
+        same(again.encode(DIRTY), own.encode(CLEAN))
     assert type(guarded.unguarded) is OwnModel
-
-
-def test_other_processes_clean_too(guarded, model):
-    """They are sent the model; the bytes are those that start a process."""
-    again = pickle.loads(pickle.dumps(guarded))
-    assert isinstance(again, SentenceTransformer)
-    same(again.encode(DIRTY), model.encode(CLEAN))
 
 
 def test_a_saved_model_is_the_plain_one(guarded, model, tmp_path):

@@ -70,8 +70,8 @@ def test_nodes_are_cleaned_with_all_else_that_they_hold(nodes, cleaner):
 def test_the_note_is_not_embedded(nodes, cleaner):
     found = StickyTokenCleaner(cleaner=cleaner)(nodes)
     assert found[1].metadata == {"source": "b", "stickytoken": "1 flagged"}
-    assert found[1].get_content(MetadataMode.EMBED) == "source: b\n\na bird"
-    assert found[1].get_content(MetadataMode.LLM) == "source: b\n\na bird"
+    for mode in (MetadataMode.EMBED, MetadataMode.LLM):
+        assert found[1].get_content(mode) == "source: b\n\na bird"
     assert found[2].excluded_embed_metadata_keys == ["file", "stickytoken"]
     assert StickyTokenCleaner(cleaner=cleaner, note=None)(nodes)[1].metadata == {"source": "b"}
 

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import planted
-from hostile import assert_harmless
 from stickytoken.errors import InputError
 from stickytoken.findings import Level
 from stickytoken.gate import Outcome, check
@@ -69,14 +68,3 @@ def test_the_command_names_file_and_line(run, write, tmp_path, monkeypatch):
     assert table.exit_code == 10
     assert "document-copies" in table.stdout
     planted.refused("check", "--column", "nothing", saying="nothing")
-
-
-def test_hostile_documents_are_shown_and_do_nothing(run, write):
-    name = "docs\x1b[31m.jsonl"
-    hostile = {"id": "\x1b]0;x\x07::error::](http://x)", "text": COPIES + " \x1b[31m ##[error]"}
-    path = write(name, json.dumps(hostile) + "\n")
-    for output_format in ("table", "json", "sarif", "junit", "github"):
-        result = planted.command("check", run, "--documents", path, "--format", output_format)
-        assert result.exit_code == 10
-        assert_harmless(result.stdout)
-        assert_harmless(result.stderr)

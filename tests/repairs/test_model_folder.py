@@ -13,14 +13,11 @@ from transformers import AutoModel
 
 import planted
 import tiny_architectures as architectures
-from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError, RunError
-from stickytoken.repairs import model_folder as _write
 from stickytoken.repairs.model_folder import rows_writable, workshop, write_model
 from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 ROWS = {7: np.linspace(-1, 1, 32, dtype=np.float32), 60: np.full(32, 0.1, dtype=np.float32)}
-TEXTS = ["the river sings.", "a teacher mends the winter road near the garden."]
 
 
 @pytest.fixture
@@ -143,13 +140,6 @@ def test_old_weights_in_other_formats_are_left_out_only_where_weights_change(mod
 # What is refused.
 
 
-def refused(model, target, match):
-    """Rows are refused before anything is written."""
-    with pytest.raises(RepairError, match=match):
-        write_model(model, target, ModelEdit(rows=ROWS))
-    assert not target.exists()
-
-
 def test_a_folder_that_is_there_is_left_alone(model, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
@@ -181,7 +171,9 @@ def converted(model, dtype):
 def test_a_model_whose_rows_cannot_be_written_is_refused(spoil, match, model, tmp_path):
     spoil(model)
     assert not rows_writable(model)
-    refused(model, tmp_path / "out", match=match)
+    with pytest.raises(RepairError, match=match):
+        write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):
@@ -195,18 +187,18 @@ def test_a_full_disk_is_said_in_few_words(model, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_write, "write_rows", full)
+    monkeypatch.setattr(shutil, "copytree", full)
     with pytest.raises(RepairError, match="no space is left; free some"):
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
 
 
 def test_errors_name_the_folder_that_was_passed(model, tmp_path):
-    encoder, out = load_encoder(model), tmp_path / "out"
-    with workshop(out, model, encoder) as bench:
+    out = tmp_path / "out"
+    with workshop(out) as folder:
         with pytest.raises(RunError, match=f"^{out} is being written") as error:
-            workshop(out, model, encoder).__enter__()
+            workshop(out).__enter__()
         assert "repairing" not in str(error.value)
-        folder = bench.build(ModelEdit(rows=ROWS))
-    with pytest.raises(RunError, match=f"write {out}/REPAIR.md"), workshop(out, model, encoder):
+        write_model(model, folder, ModelEdit(rows=ROWS))
+    with pytest.raises(RunError, match=f"write {out}/REPAIR.md"), workshop(out):
         raise RunError(f"no space left to write {folder}/REPAIR.md")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -8,17 +8,9 @@ import pytest
 import repaired
 from hostile import HOSTILE
 from stickytoken.errors import RunError
-from stickytoken.repairs import open_repair
+from stickytoken.repairs import open_repair, result
 from stickytoken.repairs.documents import card_block, drawn, mean_curves, repair_document, write_documents
-from stickytoken.repairs.result import (
-    DOCUMENT_FILE,
-    PICTURE_FILE,
-    REPAIR_FILE,
-    keep_copy,
-    repairs_in,
-    require_place,
-    token_rows,
-)
+from stickytoken.repairs.result import REPAIR_FILE
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -48,7 +40,7 @@ def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
     write_documents(tmp_path, record)
     card = (tmp_path / "README.md").read_text("utf-8")
     assert card.startswith("---\nlicense: mit\n---\n# Model\n\n## Repaired tokens\n")
-    names = {"README.md", DOCUMENT_FILE, PICTURE_FILE, REPAIR_FILE}
+    names = {"README.md", result.DOCUMENT_FILE, result.PICTURE_FILE, REPAIR_FILE}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert open_repair(tmp_path).record == record
 
@@ -64,12 +56,15 @@ def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
     assert heights[0] < heights[1] <= heights[2]  # before ends highest
 
 
-def test_a_repair_is_a_table_with_lifts_before_and_after():
-    (row,) = token_rows(repaired.repair_record("river"))
+def test_a_repair_is_a_table_with_lifts_and_contractions_before_and_after():
+    record, unseen = repaired.repair_record("river"), repaired.repair_record("river", passed=None)
+    (row,) = result.token_rows(record)
     assert (row["deviations_before"], row["deviations_after"], row["verdict_after"]) == (1.0, 0.1, "benign")
-    (unseen,) = token_rows(repaired.repair_record("river", passed=None))
-    assert unseen["deviations_after"] is None
-    assert mean_curves(repaired.repair_record("river", passed=None)) is None
+    assert "| 1.00 SD | 0.10 SD | 0.10 | 0.01 |" in repair_document(record)
+    (row,) = result.token_rows(unseen)
+    assert row["deviations_after"] is None
+    assert "| – | – | – | – |" in repair_document(unseen)
+    assert mean_curves(unseen) is None
 
 
 def test_pieces_are_shown_where_a_token_has_them_and_zero_has_no_sign():
@@ -86,13 +81,13 @@ def test_pieces_are_shown_where_a_token_has_them_and_zero_has_no_sign():
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
-    require_place(tmp_path / "new")
-    require_place(tmp_path)  # empty
+    result.require_place(tmp_path / "new")
+    result.require_place(tmp_path)  # empty
     (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(RunError, match="contains files but no repaired model"):
-        require_place(tmp_path)
+        result.require_place(tmp_path)
     with pytest.raises(RunError, match="it is a file"):
-        require_place(tmp_path / "file.txt")
+        result.require_place(tmp_path / "file.txt")
 
 
 LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
@@ -116,10 +111,10 @@ def test_a_run_folder_keeps_the_records_of_its_repairs(tmp_path):
     older = repaired.repair_record("river")
     newer = older.model_copy(update={"identity": "f" * 64, "started": "2026-02-01T00:00:00+00:00"})
     for record in (older, newer):
-        keep_copy(tmp_path, record)
+        result.keep_copy(tmp_path, record)
     (tmp_path / "repair-broken").mkdir()
     (tmp_path / "repair-broken" / REPAIR_FILE).write_text("{", encoding="utf-8")
-    found, unread = repairs_in(tmp_path)
+    found, unread = result.repairs_in(tmp_path)
     assert found == (newer, older)
     assert len(unread) == 1
     assert json.loads((tmp_path / "repair-0123456789ab" / REPAIR_FILE).read_text("utf-8"))["model"] == "model"

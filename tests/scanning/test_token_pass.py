@@ -65,21 +65,12 @@ def test_a_stopped_scan_continues_where_it_was(scanned_run, tmp_path):
     found = scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
     assert found.documents.equals(whole.documents)
     assert steps[-1].computed == 80 - 40
-    again = []
-    scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=again.append)
-    assert again[-1].computed == 0
-    assert open_scan(tmp_path / "scan").documents.equals(whole.documents)
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_only_batches_that_changed_are_searched_again(scanned_run, tmp_path):
-    texts = scanned.documents(80)
-    scan(scanned_run, texts, out=tmp_path / "scan", workers=1)
+    # A finished scan searches the batches that changed.
     texts[44] += " " + scanned.copies()
-    steps = []
     found = scan(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
-    assert found["number"].to_list() == [44]
+    assert found["number"].to_list() == [44, *range(70, 80)]
     assert steps[-1].computed == 8
+    assert open_scan(tmp_path / "scan").documents.equals(found)
 
 
 def test_scans_of_a_run_folder_are_listed_and_damaged_or_different_ones_named(scanned_run, tmp_path):
@@ -126,6 +117,12 @@ def test_the_sample_depends_on_no_order(scanned_run):
     before = spread()
     Random(0).shuffle(texts)
     assert spread() == before
+
+
+def test_a_document_that_is_there_twice_is_drawn_once(scanned_run):
+    encoder, texts = load_encoder(scanned_run.parent / "model"), scanned.documents(40, range(1))
+    found = scan_documents(scanned_run, [*texts, *[texts[-1]] * 60], encoder=encoder, effect="predicted")
+    assert found.result.effect.queries + found.result.effect.reference == 39
 
 
 def test_batches_end_at_a_number_of_documents_or_a_size(scanned_run, tmp_path, monkeypatch):

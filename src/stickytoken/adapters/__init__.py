@@ -3,9 +3,10 @@
 Each module is for one library and needs its extra; none of them is imported here.
 """
 
+from collections import Counter
 from typing import NamedTuple
 
-from stickytoken.cleaning.cleaner import Cleaner, summary
+from stickytoken.cleaning.cleaner import Cleaner, counts_in_words
 from stickytoken.errors import InputError, RefusedTextError
 from stickytoken.validation import shown
 
@@ -26,4 +27,6 @@ def cleaned_text(cleaner: Cleaner, text: str, name: str) -> CleanText:
         cleaned = cleaner.clean(text)
     except RefusedTextError as error:
         raise RefusedTextError(f"{name}: {error}") from error
-    return CleanText(cleaned.text, cleaned.text != text, summary(cleaned))
+    removed = Counter(removal.kind for removal in cleaned.removals)
+    note = counts_in_words(removed, Counter(span.kind for span in cleaned.reported))
+    return CleanText(cleaned.text, cleaned.text != text, note)

@@ -31,29 +31,24 @@ class ColumnCleaner:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cleaned columns of a batch, or of a single row."""
-        cleaned: dict[str, Any] = {}
-        notes: dict[int, list[str]] = {}
+        cleaned: dict[str, list[str | None]] = {}
+        notes: list[list[str]] = []
         single = False
         for column in self.columns:
             if column not in batch:
                 known = ", ".join(map(str, batch)) or "none"
                 raise InputError(f"there is no column {column!r}: the columns are {known}")
             single = isinstance(batch[column], str) or batch[column] is None
-            values = [batch[column]] if single else batch[column]
-            texts: list[str | None] = []
-            for row, value in enumerate(values):
-                if value is None:
-                    texts.append(None)
-                    continue
-                name = f"column {column!r}, row {row + 1:,} of the batch"
-                found = cleaned_text(self.cleaner, value, name)
-                texts.append(found.text)
-                if found.note:
-                    of = f"{column}: " if len(self.columns) > 1 else ""
-                    notes.setdefault(row, []).append(of + found.note)
-            cleaned[column] = texts[0] if single else texts
+            cleaned[column] = list([batch[column]] if single else batch[column])
+            notes = notes or [[] for _ in cleaned[column]]
+            for row, value in enumerate(cleaned[column]):
+                if value is not None:
+                    found = cleaned_text(
+                        self.cleaner, value, f"column {column!r}, row {row + 1:,} of the batch"
+                    )
+                    cleaned[column][row] = found.text
+                    if found.note:
+                        notes[row].append(f"{column}: {found.note}" if len(self.columns) > 1 else found.note)
         if self.note is not None:
-            rows = 1 if single else len(cleaned[self.columns[0]])
-            joined = ["; ".join(notes.get(row, ())) for row in range(rows)]
-            cleaned[self.note] = joined[0] if single else joined
-        return cleaned
+            cleaned[self.note] = list(map("; ".join, notes))
+        return {name: values[0] if single else values for name, values in cleaned.items()}

@@ -11,12 +11,7 @@ from stickytoken.errors import require_package
 
 require_package("llama_index", "a LlamaIndex transformation", "llama-index")
 
-from llama_index.core.schema import (  # noqa: E402 (not before the check)
-    BaseNode,
-    MetadataMode,
-    Node,
-    TransformComponent,
-)
+from llama_index.core import schema  # noqa: E402 (not before the check)
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema  # noqa: E402
 
 # The pipeline's cache is keyed by what this serialises to, so all of the cleaner is in it.
@@ -28,7 +23,7 @@ _AnyCleaner = Annotated[
 ]
 
 
-class StickyTokenCleaner(TransformComponent):
+class StickyTokenCleaner(schema.TransformComponent):
     """Cleans the text of LlamaIndex nodes; ids, metadata and relationships stay.
 
     A node whose text changes loses its embedding, which was that of the old text.
@@ -47,20 +42,21 @@ class StickyTokenCleaner(TransformComponent):
         """Return the name used in serialised pipelines."""
         return "StickyTokenCleaner"
 
-    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+    def __call__(self, nodes: Sequence[schema.BaseNode], **kwargs: Any) -> Sequence[schema.BaseNode]:
         """Return one node for each, the same object where nothing was found."""
         del kwargs
         return [self._cleaned(node) for node in nodes]
 
-    def _cleaned(self, node: BaseNode) -> BaseNode:
-        found = cleaned_text(self.cleaner, node.get_content(MetadataMode.NONE), f"node {node.node_id!r}")
+    def _cleaned(self, node: schema.BaseNode) -> schema.BaseNode:
+        text = node.get_content(schema.MetadataMode.NONE)
+        found = cleaned_text(self.cleaner, text, f"node {node.node_id!r}")
         if not found.note:
             return node
         copied = node.model_copy()
         if found.changed:
             copied.embedding = None
             # Change nothing else about the resource that holds the text.
-            if isinstance(copied, Node) and copied.text_resource is not None:
+            if isinstance(copied, schema.Node) and copied.text_resource is not None:
                 copied.text_resource = copied.text_resource.model_copy(update={"text": found.text})
             else:
                 copied.set_content(found.text)

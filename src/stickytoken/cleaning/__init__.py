@@ -7,13 +7,4 @@ from stickytoken.cleaning.cleaner import Cleaned, Cleaner, Removal
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import Action, Span, SpanKind, find_spans
 
-__all__ = [
-    "Action",
-    "Cleaned",
-    "Cleaner",
-    "CleaningRules",
-    "Removal",
-    "Span",
-    "SpanKind",
-    "find_spans",
-]
+__all__ = ["Action", "Cleaned", "Cleaner", "CleaningRules", "Removal", "Span", "SpanKind", "find_spans"]

@@ -31,10 +31,9 @@ class Stretch(NamedTuple):
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
-    """Find the stretches in which a word or phrase is repeated at least ``copies`` times.
+    """Find where a word or phrase of up to 16 words is repeated so often, with nothing else in between.
 
-    A phrase of up to 16 words counts where nothing else stands between its copies. A word also counts where
-    at most two other words stand between its copies, again and again, in any order.
+    A word also counts where at most two other words stand between its copies, again and again, in any order.
     """
     gaps = copies - 1
     regular: list[Stretch] = []
@@ -104,7 +103,7 @@ def _repeats_in(text: str) -> Iterator[Repeat]:
     """Yield where four or more copies of a piece of 3 to 32 characters follow each other, short pieces first.
 
     Where a text is equal to itself moved by a period, the bytes of their exclusive or are zero. Python
-    computes it for a whole text at once.
+    computes it for a whole text at once, and finds zeros several times as fast as a regular expression.
     """
     if len(text) - len(set(text)) < (_COPIES - 1) * _SHORTEST:
         return
@@ -114,25 +113,18 @@ def _repeats_in(text: str) -> Iterator[Repeat]:
     taken = bytearray(len(text))
     for period in range(_SHORTEST, min(_LONGEST, len(text) // _COPIES) + 1):
         equal = (number ^ number >> 8 * width * period).to_bytes(len(data), "little")
-        least = (_COPIES - 1) * period
-        for first, last in _zeros(equal, least * width):
+        zeros = bytes((_COPIES - 1) * period * width)
+        first = equal.find(zeros)
+        while first >= 0:
+            other = _NOT_ZERO.search(equal, first + len(zeros))
+            last = other.start() if other else len(equal)
             start = -(-first // width)
             copies = (last // width - start) // period + 1
             end = start + copies * period
             if copies >= _COPIES and not any(taken[start:end]):
                 taken[start:end] = b"\1" * (end - start)
                 yield start, end, period
-
-
-def _zeros(data: bytes, least: int) -> Iterator[tuple[int, int]]:
-    """Yield where at least so many bytes in a row are zero; several times as fast as a regular expression."""
-    wanted = bytes(least)
-    start = data.find(wanted)
-    while start >= 0:
-        other = _NOT_ZERO.search(data, start + least)
-        end = other.start() if other else len(data)
-        yield start, end
-        start = data.find(wanted, end)
+            first = equal.find(zeros, last)
 
 
 Part = tuple[str, int, int]
@@ -143,7 +135,8 @@ _GENETIC = frozenset("acgtu")
 _DIACRITICS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f"
 _INVISIBLE = "\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
 _BREAKS = re.compile(f"[{_DIACRITICS}{_INVISIBLE}\U000e0000-\U000e0fff]+")
-_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
+_IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+_SINGLE_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPHS}]|[^{_IDEOGRAPHS}]+")
 _PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")
 _REMEMBERED = 50_000
 _LONGEST_REMEMBERED = 64
@@ -151,43 +144,127 @@ _LONGEST_DECOMPOSED = 4
 """Some signs stand for whole phrases, up to 18 characters; no one writes a word with them."""
 
 
-class _WordReader:
+def _key_of(word: str) -> str:
+    return "".join(map(_plain, _BREAKS.sub("", word)))
+
+
+def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
+    """Find repeated pieces of letters in a part of a key, in order; but not in genetic sequences."""
+    found = []
+    for first, last, period in _repeats_in(key[start:end]):
+        root = key[start + first : start + first + period]
+        if root.isalpha() and len(set(root)) > 1 and not _GENETIC.issuperset(key):
+            found.append((start + first, start + last, period))
+    return sorted(found)
+
+
+def _pieces(word: str) -> list[tuple[str, list[int]]]:
+    """Split a word at invisible characters and loose accents into equal pieces.
+
+    With each piece, normalised, come the offsets of its characters, and where the next piece begins.
+    """
+    pieces = []
+    start = 0
+    for end, stop in [*(match.span() for match in _BREAKS.finditer(word)), (len(word), len(word))]:
+        plain = [_plain(each) for each in word[start:end]]
+        if places := [start + number for number, each in enumerate(plain) for _ in each]:
+            pieces.append(("".join(plain), [*places, stop]))
+        start = stop
+    long = [key for key, _ in pieces if len(key) > 1]
+    if len(pieces) > 1 and len(set(long)) == len(long):
+        joined = [place for _, places in pieces for place in places[:-1]]
+        return [("".join(key for key, _ in pieces), [*joined, pieces[-1][1][-1]])]
+    return pieces
+
+
+@cache
+def _plain(character: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", character)
+    if len(decomposed) > _LONGEST_DECOMPOSED:
+        return character
+    return unicodedata.normalize("NFC", _BREAKS.sub("", decomposed)).casefold()
+
+
+_WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
+
+
+class Units(NamedTuple):
+    keys: list[str]  # what each is compared by
+    starts: list[int]
+    ends: list[int]  # offsets behind the last characters
+
+
+class UnitReader:
     def __init__(self, flagged: Iterable[str]) -> None:
-        words = frozenset(flagged)
+        texts = {text.strip() for text in flagged} - {""}
+        words = {_key_of(text) for text in texts if _key_of(text).isalnum()}
+        self._literals = {text.casefold() for text in texts if not _key_of(text).isalnum()}
+        self.flagged = frozenset(words | self._literals)
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
         self._remembered = lru_cache(_REMEMBERED)(self._divided)
-        self._whole: set[str] = set()
+        self._whole: set[str] = set()  # words in lower-case ASCII that are one part, themselves
+        ascii_literals = sorted(text for text in self._literals if text.isascii())
+        self._ascii_word = re.compile(_either(ascii_literals, "[A-Za-z0-9]+"), re.IGNORECASE)
+        self._lower_word = re.compile(_either(ascii_literals, "[a-z0-9]+"))
 
-    def all_whole(self, words: list[str]) -> bool:
-        """Whether each of these words in lower-case ASCII is one part, itself."""
+    @cached_property
+    def _unicode_word(self) -> regex.Pattern[str]:
+        import regex  # takes longer to import than a cleaner to load
+
+        return regex.compile(_either(sorted(self._literals), _WORD), regex.IGNORECASE)
+
+    def plain_keys(self, text: str) -> list[str] | None:
+        """Return the keys of a plain text, several times as fast as `read`; None for any other text."""
+        if not text.isascii():
+            return None
+        words: list[str] = self._lower_word.findall(text.lower())
         new = set(words) - self._whole
-        if any(len(self.parts(word)) > 1 for word in new):
-            return False
+        if any(len(self._parts(word)) > 1 for word in new):
+            return None
         if len(self._whole) > _REMEMBERED:
             self._whole.clear()
         self._whole.update(word for word in new if len(word) <= _LONGEST_REMEMBERED)
-        return True
+        return words
 
-    def parts(self, word: str) -> tuple[Part, ...]:
+    def read_plain(self, text: str, keys: list[str]) -> Units:
+        spans = [match.span() for match in self._lower_word.finditer(text.lower())]
+        return Units(keys, [start for start, _ in spans], [end for _, end in spans])
+
+    def read(self, text: str) -> Units:
+        keys: list[str] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        pattern = self._ascii_word if text.isascii() else self._unicode_word
+        for match in pattern.finditer(text):
+            start, word = match.start(), match[0]
+            # Each ideograph is a unit, and these are their own keys.
+            if word > "\u3400" and _PLAIN_IDEOGRAPHS.fullmatch(word):
+                keys.extend(word)
+                starts.extend(range(start, start + len(word)))
+                ends.extend(range(start + 1, start + len(word) + 1))
+                continue
+            folded = word.casefold() if self._literals else ""
+            parts = ((folded, 0, len(word)),) if folded in self._literals else self._parts(word)
+            for key, first, last in parts:
+                keys.append(key)
+                starts.append(start + first)
+                ends.append(start + last)
+        return Units(keys, starts, ends)
+
+    def _parts(self, word: str) -> tuple[Part, ...]:
         return self._remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._divided(word)
 
     def _divided(self, word: str) -> tuple[Part, ...]:
-        return tuple(self._divide(word))
-
-    def _divide(self, word: str) -> Iterator[Part]:
         if word.isascii():
-            yield from self._split_copies(word.lower(), range(len(word) + 1))
-            return
+            return tuple(self._split_copies(word.lower(), range(len(word) + 1)))
+        parts: list[Part] = []
         for piece, places in _pieces(word):
             if piece.isascii() and len(piece) <= _LONGEST_REMEMBERED:
-                for key, first, last in self.parts(piece):
-                    yield key, places[first], places[last]
+                parts += [(key, places[first], places[last]) for key, first, last in self._parts(piece)]
                 continue
-            for first, last in _around_ideographs(piece):
-                if last - first == 1:
-                    yield piece[first], places[first], places[last]
-                    continue
-                yield from self._split_copies(piece[first:last], places[first : last + 1])
+            for first, last in (match.span() for match in _SINGLE_IDEOGRAPHS.finditer(piece)):
+                parts += self._split_copies(piece[first:last], places[first : last + 1])
+        return tuple(parts)
 
     def _split_copies(self, key: str, places: Sequence[int]) -> Iterator[Part]:
         """Split glued copies; ``places`` are the offsets of the characters of the key, with its end."""
@@ -214,124 +291,6 @@ class _WordReader:
         yield from _repeats_between(key, done, len(key))
 
 
-def _key_of(word: str) -> str:
-    return word.lower() if word.isascii() else "".join(_plain(each) for each in _BREAKS.sub("", word))
-
-
-def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
-    """Find repeated pieces of letters in a part of a key, in order; but not in genetic sequences."""
-    found = []
-    for first, last, period in _repeats_in(key[start:end]):
-        root = key[start + first : start + first + period]
-        if root.isalpha() and len(set(root)) > 1 and not _GENETIC.issuperset(key):
-            found.append((start + first, start + last, period))
-    return sorted(found)
-
-
-def _pieces(word: str) -> list[tuple[str, Sequence[int]]]:
-    """Normalise a word, and split it at invisible characters and loose accents into equal pieces."""
-    pieces = []
-    start = 0
-    for match in _BREAKS.finditer(word):
-        pieces.append(_normalised(word, start, match.start(), match.end()))
-        start = match.end()
-    pieces.append(_normalised(word, start, len(word), len(word)))
-    pieces = [piece for piece in pieces if piece[0]]
-    long = [key for key, _ in pieces if len(key) > 1]
-    if len(pieces) > 1 and len(set(long)) == len(long):
-        joined = [place for _, places in pieces for place in places[:-1]]
-        return [("".join(key for key, _ in pieces), [*joined, pieces[-1][1][-1]])]
-    return pieces
-
-
-def _normalised(word: str, start: int, end: int, stop: int) -> tuple[str, Sequence[int]]:
-    """Return the key of a piece of a word, and the offsets of the key's characters with ``stop`` behind."""
-    piece = word[start:end]
-    if piece.isascii():
-        return piece.lower(), [*range(start, end), stop]
-    plain = [_plain(each) for each in piece]
-    places = [start + number for number, each in enumerate(plain) for _ in each]
-    return "".join(plain), [*places, stop]
-
-
-def _around_ideographs(key: str) -> Iterator[tuple[int, int]]:
-    start = 0
-    for match in _IDEOGRAPHS.finditer(key):
-        if match.start() > start:
-            yield start, match.start()
-        yield match.span()
-        start = match.end()
-    if start < len(key):
-        yield start, len(key)
-
-
-@cache
-def _plain(character: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", character)
-    if len(decomposed) > _LONGEST_DECOMPOSED:
-        return character
-    return unicodedata.normalize("NFC", _BREAKS.sub("", decomposed)).casefold()
-
-
-_WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
-
-
-class Units(NamedTuple):
-    keys: list[str]  # what each is compared by
-    starts: list[int]
-    ends: list[int]  # offsets behind the last characters
-
-
-class UnitReader:
-    def __init__(self, flagged: Iterable[str]) -> None:
-        texts = {text.strip() for text in flagged} - {""}
-        words = {_key_of(text) for text in texts if _key_of(text).isalnum()}
-        self._literals = {text.casefold() for text in texts if not _key_of(text).isalnum()}
-        self.flagged = frozenset(words | self._literals)
-        self._words = _WordReader(words)
-        ascii_literals = sorted(text for text in self._literals if text.isascii())
-        self._ascii_word = re.compile(_either(ascii_literals, "[A-Za-z0-9]+"), re.IGNORECASE)
-        self._lower_word = re.compile(_either(ascii_literals, "[a-z0-9]+"))
-
-    @cached_property
-    def _unicode_word(self) -> regex.Pattern[str]:
-        import regex  # takes longer to import than a cleaner to load
-
-        return regex.compile(_either(sorted(self._literals), _WORD), regex.IGNORECASE)
-
-    def plain_keys(self, text: str) -> list[str] | None:
-        """Return the keys of a plain text, several times as fast as `read`; None for any other text."""
-        if not text.isascii():
-            return None
-        words: list[str] = self._lower_word.findall(text.lower())
-        return words if self._words.all_whole(words) else None
-
-    def read_plain(self, text: str, keys: list[str]) -> Units:
-        spans = [match.span() for match in self._lower_word.finditer(text.lower())]
-        return Units(keys, [start for start, _ in spans], [end for _, end in spans])
-
-    def read(self, text: str) -> Units:
-        keys: list[str] = []
-        starts: list[int] = []
-        ends: list[int] = []
-        pattern = self._ascii_word if text.isascii() else self._unicode_word
-        for match in pattern.finditer(text):
-            start, word = match.start(), match[0]
-            # Each ideograph is a unit, and these are their own keys.
-            if word > "\u3400" and _PLAIN_IDEOGRAPHS.fullmatch(word):
-                keys.extend(word)
-                starts.extend(range(start, start + len(word)))
-                ends.extend(range(start + 1, start + len(word) + 1))
-                continue
-            folded = word.casefold() if self._literals else ""
-            parts = ((folded, 0, len(word)),) if folded in self._literals else self._words.parts(word)
-            for key, first, last in parts:
-                keys.append(key)
-                starts.append(start + first)
-                ends.append(start + last)
-        return Units(keys, starts, ends)
-
-
 def _either(literals: list[str], word: str) -> str:
     """Return the source of a pattern for some texts, as whole words where they begin or end like one."""
     guarded = [text for text in literals if text[0].isalnum() or text[-1].isalnum()]
@@ -346,12 +305,6 @@ def _either(literals: list[str], word: str) -> str:
 
 
 _MOST_OF = 0.75
-
-
-class Company(NamedTuple):
-    alike: float  # pairs of copies with the same word before them, and pairs with the same word behind them
-    chance: float  # how many such pairs copies would have that stand at random places
-    varied: float  # share of different words among the neighbours
 
 
 class Document:
@@ -384,10 +337,12 @@ class Document:
     def evenness(self) -> float:
         return sum(len(places) ** 2 for places in self.positions.values()) / max(1, len(self)) ** 2
 
-    def company(self, places: Sequence[int]) -> Company:
+    def company(self, places: Sequence[int]) -> tuple[float, float, float]:
         """Compare the neighbours of the copies of a word: no other copies, and no punctuation in between.
 
-        A word in ordinary use keeps company (*the* contract, boundary *layer*); copies put in keep none.
+        A word in ordinary use keeps company (*the* contract, boundary *layer*); copies put in keep none. How
+        many pairs of copies have the same word before or behind them, how many would have one if they stood
+        at random places, and the share of different words among the neighbours.
         """
         keys, spaced = self.keys, self._spaced
         word = keys[places[0]]
@@ -401,7 +356,7 @@ class Document:
             chance += size * (size - 1) / 2 * self.evenness
             neighbours += size
             different += len(side)
-        return Company(alike, chance, different / max(1, neighbours))
+        return alike, chance, different / max(1, neighbours)
 
     def is_listed(self, places: Sequence[int]) -> bool:
         if not self._line_ends:
@@ -419,24 +374,18 @@ class Document:
     @cached_property
     def _spaced(self) -> list[bool]:
         """Whether only white space separates a unit from the one before it."""
-        blank = {joint for joint in self._distinct_joints if joint.isspace()}
-        return [False, *(joint in blank for joint in self.joints[1:-1]), False]
+        return [False, *map(str.isspace, self.joints[1:-1]), False]
 
     @cached_property
     def _bare(self) -> list[bool]:
         """Whether a unit stands between single spaces or at an end of the text."""
         first, *inner, last = self.joints
-        closing = {
-            joint for joint in self._distinct_joints if joint[-1:] == " " and not joint[-2:-1].isspace()
-        }
-        opening = {joint for joint in self._distinct_joints if joint[:1] == " " and not joint[1:2].isspace()}
+        distinct = set(self.joints)
+        closing = {joint for joint in distinct if joint[-1:] == " " and not joint[-2:-1].isspace()}
+        opening = {joint for joint in distinct if joint[:1] == " " and not joint[1:2].isspace()}
         before = [not first or first in closing, *(joint in closing for joint in inner)]
         behind = [*(joint in opening for joint in inner), not last or last in opening]
         return [one and other for one, other in zip(before, behind, strict=True)]
-
-    @cached_property
-    def _distinct_joints(self) -> set[str]:
-        return set(self.joints)
 
 
 FEWEST_COPIES = 4
@@ -466,16 +415,15 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
                 found.update(places)
             continue
         if len(places) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
-            company = document.company(places)
-            if company.alike <= _ALIKE + _TIMES_CHANCE * company.chance:
+            alike, chance, _ = document.company(places)
+            if alike <= _ALIKE + _TIMES_CHANCE * chance:
                 found.update(places)
         for first, last in _close_groups(places, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             found.update(places[first:last])
             found.update(_repeated_between(document, places[first:last]))
     # Stretches of flagged words, equal or not, without another word in between.
-    every = sorted(
-        place for key in words.intersection(document.positions) for place in document.positions[key]
-    )
+    present = words.intersection(document.positions)
+    every = sorted(place for key in present for place in document.positions[key])
     for first, last in _close_groups(every, 1, FEWEST_COPIES):
         group = range(every[first], every[last - 1] + 1)
         if not all(_is_common(document.keys[place]) for place in group):
@@ -484,7 +432,7 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
 
 
 def _is_common(key: str) -> bool:
-    """Whether a word or sign is so common that copies of it far apart prove nothing."""
+    """Whether copies of a word or sign that are far apart prove nothing."""
     return (len(key) == 1 and key.isascii()) or key in COMMON
 
 
@@ -498,7 +446,7 @@ def _close_groups(places: Sequence[int], farthest: int, least: int) -> Iterator[
 
 
 def _repeated_between(document: Document, places: Sequence[int]) -> list[int]:
-    """Return the places of the other words between copies, if each of them is repeated as the copies are."""
+    # The other words between copies, if each of them is repeated as the copies are.
     keys, copies = document.keys, set(places)
     first, last = places[0], places[-1] + 1
     words = set(keys[first:last])
@@ -531,13 +479,8 @@ def planted_copies(document: Document, words: frozenset[str], runs: Iterable[Str
     found: set[int] = set()
     taken = {place for run in runs for place in range(run.first, run.last)}
     for key, everywhere in document.positions.items():
-        if (
-            len(everywhere) < FEWEST_COPIES
-            or len(key) == 1
-            or key[0].isdigit()
-            or _is_common(key)
-            or key in words
-        ):
+        counts = len(everywhere) >= FEWEST_COPIES and len(key) > 1 and not key[0].isdigit()
+        if not counts or _is_common(key) or key in words:
             continue
         places = [place for place in everywhere if place not in taken] if taken else everywhere
         if len(places) < FEWEST_COPIES or document.is_listed(places):
@@ -556,10 +499,8 @@ def _is_planted(document: Document, places: Sequence[int]) -> bool:
     many = copies >= _MANY and copies * _UNITS_PER_PLANTED >= len(document)
     dense = copies * _DENSE_SHARE >= len(document)
     if (many or dense) and document.bare(places) >= _MOSTLY_BARE:
-        company = document.company(places)
-        if many and company.alike <= _TIMES_CHANCE_PLANTED * company.chance:
-            return True
-        if dense and company.varied >= _VARIED:
+        alike, chance, varied = document.company(places)
+        if (many and alike <= _TIMES_CHANCE_PLANTED * chance) or (dense and varied >= _VARIED):
             return True
     return copies >= _REGULAR and _is_regular(document, places)
 
@@ -568,4 +509,4 @@ def _is_regular(document: Document, places: Sequence[int]) -> bool:
     gaps = [after - before for before, after in pairwise(places)]
     if max(gaps) > _UNEVEN * min(gaps) + 1:
         return False
-    return document.company(places).varied >= _VARIED and document.bare(places) >= _OFTEN_BARE
+    return document.company(places)[2] >= _VARIED and document.bare(places) >= _OFTEN_BARE

@@ -5,29 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from stickytoken.cleaning.rules import CleaningRules
-from stickytoken.cleaning.spans import (
-    DEFAULT_ACTIONS,
-    Action,
-    Span,
-    SpanFinder,
-    SpanKind,
-    actions_of,
-    finder_of,
-)
+from stickytoken.cleaning.spans import DEFAULT_ACTIONS, Action, Span, SpanKind, actions_of, finder_of
 from stickytoken.errors import InputError, RefusedTextError
 from stickytoken.validation import file_path, shown
 
 if TYPE_CHECKING:
+    from stickytoken.cleaning.spans import SpanFinder
     from stickytoken.detection import Run
 
 
@@ -44,37 +35,24 @@ class Edit(NamedTuple):
 class EditedText:
     def __init__(self, text: str) -> None:
         self.text = text
-        # Pieces of the present text: where each begins, where in the original, and whether it is from there.
-        self._starts = [0]
-        self._origins = [(0, True)]
+        # Where each character was in the original, with the end; what replaces others is where they began.
+        self._origins: Sequence[int] = range(len(text) + 1)
 
     def original(self, start: int, end: int) -> tuple[int, int]:
-        return self._origin(start), (self._origin(end - 1) + 1 if end > start else self._origin(start))
+        first = self._origins[start]
+        return first, self._origins[end - 1] + 1 if end > start else first
 
     def apply(self, edits: Sequence[Edit]) -> None:
         parts: list[str] = []
-        origins: list[tuple[int, bool]] = []
-        size = len(self.text)
+        origins: list[int] = []
         done = 0
-        for start, end, replacement in (*edits, Edit(size, size, "")):
-            number = bisect_right(self._starts, done) - 1
-            while done < start:
-                stop = min([start, *self._starts[number + 1 : number + 2]])
-                parts.append(self.text[done:stop])
-                origins.append((self._origin(done), self._origins[number][1]))
-                done, number = stop, number + 1
-            if replacement:
-                parts.append(replacement)
-                origins.append((self._origin(start), False))
+        for start, end, replacement in edits:
+            parts += [self.text[done:start], replacement]
+            origins += self._origins[done:start]
+            origins += [self._origins[start]] * len(replacement)
             done = end
-        self.text = "".join(parts)
-        self._starts = [0, *accumulate(map(len, parts[:-1]))]
-        self._origins = origins or [(0, True)]
-
-    def _origin(self, place: int) -> int:
-        number = bisect_right(self._starts, place) - 1
-        origin, copied = self._origins[number]
-        return origin + (place - self._starts[number] if copied else 0)
+        self.text = "".join([*parts, self.text[done:]])
+        self._origins = [*origins, *self._origins[done:]]
 
 
 _SIGNS = ",;:.!?…/|_~·-–—"
@@ -267,10 +245,7 @@ class Cleaner:
         write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the prepared rules, which another process prepares again.
-
-        They remember words, so that equal cleaners would have different hashes in a cache.
-        """
+        # The prepared rules remember words, so that equal cleaners would have different hashes in a cache.
         return {name: value for name, value in self.__dict__.items() if name != "_finder"}
 
     def __call__(self, text: str) -> str:
@@ -286,43 +261,61 @@ class Cleaner:
         """
         if not isinstance(text, str):
             raise InputError(f"the text is {shown(text)}: pass a string")
+        spans = self._finder.find(text)
+        if Action.REFUSE in self.actions.values():
+            found = [(span.start, span.kind, span.what) for span in spans]
+            found += [(start, SpanKind.SPECIAL, what) for start, what in self._finder.specials.starts(text)]
+            for start, kind, what in sorted(found):
+                if self.actions[kind] is Action.REFUSE:
+                    raise RefusedTextError(
+                        f"the text contains {kind.phrase} ({what[:_SHOWN]!r}) at character {start:,}: refused"
+                    )
         edited = EditedText(text)
         removals: list[Removal] = []
         rounds = margin = 0
-        while True:
-            spans = self._finder.find(edited.text)
-            if not rounds and Action.REFUSE in self.actions.values():
-                self._refuse(text, spans)
-            edits = self._plan(edited, spans, removals, margin)
-            if not edits:
-                return Cleaned(edited.text, tuple(_outermost(removals)), tuple(spans))
+        while edits := self._plan(edited, spans, removals, margin):
             edited.apply(edits)
+            spans = self._finder.find(edited.text)
             rounds += 1
             # A removal can make a new finding of what it joins. Ordinary texts are clean after a round or
             # two; for one that was nested on purpose, growing margins keep the number of rounds small.
             if rounds >= _ORDINARY_ROUNDS:
                 margin = max(1, margin) * _GROWTH
+        outermost: list[Removal] = []
+        end = -1
+        for removal in sorted(removals, key=lambda each: (each.start, -each.end)):
+            if removal.end > end or (removal.start == removal.end and removal.start >= end):
+                outermost.append(removal)
+                end = max(end, removal.end)
+        return Cleaned(edited.text, tuple(outermost), tuple(spans))
 
     @cached_property
     def _finder(self) -> SpanFinder:
         return finder_of(self.rules)
 
-    def _refuse(self, text: str, spans: Iterable[Span]) -> None:
-        found = [(span.start, span.kind, span.what) for span in spans]
-        found += [(start, SpanKind.SPECIAL, what) for start, what in self._finder.specials.starts(text)]
-        for start, kind, what in sorted(found):
-            if self.actions[kind] is Action.REFUSE:
-                raise RefusedTextError(
-                    f"the text contains {kind.phrase} ({what[:_SHOWN]!r}) at character {start:,}: refused"
-                )
-
     def _plan(
         self, edited: EditedText, spans: Iterable[Span], removals: list[Removal], margin: int
     ) -> list[Edit]:
-        text = edited.text
+        """Plan the edits of special tokens, since other findings may hide them, or else of spans."""
+        text, specials = edited.text, self._finder.specials
+        writes = {Action.REMOVE: "", Action.REPLACE: self.replacement}
+        action = self.actions[SpanKind.SPECIAL]
+        wanted: list[tuple[Edit, SpanKind, str]] = []
+        if action in writes:
+            for start, end, what in specials.find_nested(text):
+                wanted.append((tidied(text, Edit(start, end, writes[action])), SpanKind.SPECIAL, what))
+        elif action is Action.ESCAPE:
+            for start, what in specials.starts(text):
+                wanted.append((Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, what))
+        for span in () if wanted else spans:
+            action = self.actions[span.kind]
+            if span.kind is not SpanKind.SPECIAL and action in writes:
+                start = span.first_end if span.kind is SpanKind.RUN else span.start
+                edit = tidied(text, Edit(start, span.end, writes[action]))
+                wanted.append((edit, span.kind, span.what))
         edits: list[Edit] = []
         done = 0
-        for (start, end, replacement), kind, what in sorted(self._wanted(text, spans)):
+        for (start, end, replacement), kind, what in sorted(wanted):
             first, last = start, end
             if margin and kind is not SpanKind.SPECIAL:
                 first, last = max(done, start - margin), min(len(text), end + margin)
@@ -331,35 +324,6 @@ class Cleaner:
                 removals.append(Removal(*edited.original(first, last), kind, what))
                 done = last
         return edits
-
-    def _wanted(
-        self, text: str, spans: Iterable[Span]
-    ) -> Iterator[tuple[tuple[int, int, str], SpanKind, str]]:
-        """Yield the edits of special tokens, since other findings may hide them, or else of spans."""
-        writes = {Action.REMOVE: "", Action.REPLACE: self.replacement}
-        finder, action = self._finder.specials, self.actions[SpanKind.SPECIAL]
-        nested = finder.find_nested(text) if action in writes else []
-        for start, end, what in nested:
-            yield tidied(text, Edit(start, end, writes[action])), SpanKind.SPECIAL, what
-        starts = list(finder.starts(text)) if action is Action.ESCAPE else []
-        for start, what in starts:
-            yield Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, what
-        if nested or starts:
-            return
-        for span in spans:
-            action = self.actions[span.kind]
-            if span.kind is not SpanKind.SPECIAL and action in writes:
-                start = span.first_end if span.kind is SpanKind.RUN else span.start
-                yield tidied(text, Edit(start, span.end, writes[action])), span.kind, span.what
-
-
-def _outermost(removals: list[Removal]) -> Iterator[Removal]:
-    """Yield removals in order, without those inside others, which came first."""
-    end = -1
-    for removal in sorted(removals, key=lambda each: (each.start, -each.end)):
-        if removal.end > end or (removal.start == removal.end and removal.start >= end):
-            yield removal
-            end = max(end, removal.end)
 
 
 CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
@@ -376,17 +340,8 @@ def open_cleaner(source: CleanerSource) -> Cleaner:
     return Cleaner.from_run(source)
 
 
-def summary(cleaned: Cleaned) -> str:
-    """Count what was removed from a text and what was left; empty if nothing was found.
-
-    No text of what was found is in it, so that it may be stored and shown anywhere.
-    """
-    removed = Counter(removal.kind for removal in cleaned.removals)
-    return counts_in_words(removed, Counter(span.kind for span in cleaned.reported))
-
-
 def counts_in_words(removed: Mapping[SpanKind, int], left: Mapping[SpanKind, int]) -> str:
-    """Return counts of findings by kind as text, such as ``2 flagged, 1 run left``."""
+    """Return counts of findings by kind, such as ``2 flagged, 1 run left``; empty if nothing was found."""
     parts = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
     parts += [f"{count:,} {kind.value} left" for kind, count in sorted(left.items())]
     return ", ".join(parts)
@@ -413,7 +368,6 @@ class LineTotals:
 
 
 def clean_lines(lines: Iterable[bytes], cleaner: Cleaner, totals: LineTotals) -> Iterator[CleanedLine]:
-    """Yield every line, cleaned; line endings and bytes that are not UTF-8 stay unchanged."""
     for number, line in enumerate(lines, 1):
         content = line.rstrip(b"\r\n")
         ending = line[len(content) :]

@@ -6,13 +6,12 @@ One natural occurrence of a flagged word is no finding: a word has a meaning, wh
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -103,10 +102,7 @@ class SpanFinder:
         self._fewest = rules.longest_run + 1
 
     def find(self, text: str) -> list[Span]:
-        specials = [
-            Span(start, end, SpanKind.SPECIAL, name, copies, first_end)
-            for start, end, name, copies, first_end in self.specials.find(text)
-        ]
+        specials = list(self.specials.find(text))
         parts, done = [], 0
         for span in specials:  # put as many spaces in their place
             parts += [text[done : span.start], " " * (span.end - span.start)]
@@ -114,14 +110,7 @@ class SpanFinder:
         text = "".join([*parts, text[done:]])
         others: list[Span] = []
         for start, end in _segments(text):
-            found = self._in_segment(text[start:end])
-            if start or end < len(text):
-                found = [
-                    replace(
-                        each, start=start + each.start, end=start + each.end, first_end=start + each.first_end
-                    )
-                    for each in sorted(found, key=lambda each: each.start)
-                ]
+            found = sorted(self._in_segment(text[start:end], start), key=lambda each: each.start)
             if others and found:
                 # The end of a segment may cut a span in two.
                 last, first = others[-1], found[0]
@@ -129,48 +118,54 @@ class SpanFinder:
                 if same and not text[last.end : first.start].strip():
                     found[0] = replace(others.pop(), end=first.end, count=last.count + first.count)
             others += found
-        return _without_overlaps([*specials, *others])
+        # Of spans that overlap, the kind that comes first in `SpanKind` stays.
+        precedence = list(SpanKind).index
+        kept: list[Span] = []
+        for span in sorted([*specials, *others], key=lambda each: (each.start, -each.end)):
+            while kept and span.start < kept[-1].end and precedence(span.kind) < precedence(kept[-1].kind):
+                kept.pop()
+            if not kept or span.start >= kept[-1].end:
+                kept.append(span)
+        return kept
 
-    def _in_segment(self, text: str) -> list[Span]:
-        document = Document(text, self._reader)
+    def _in_segment(self, text: str, offset: int) -> Iterator[Span]:
+        document, words = Document(text, self._reader), self._reader.flagged
+        keys = document.keys
         fewest = min(self._fewest, _copies.FEWEST_COPIES)
-        if len(document) < fewest:
-            return []
-        flagged = _copies.flagged_copies(document, self._reader.flagged)
+        if len(keys) < fewest:
+            return
+        flagged = _copies.flagged_copies(document, words)
         often = {key: places for key, places in document.positions.items() if len(places) >= fewest}
         if not often and not flagged:
-            return []
-        stretches = _copies.stretches_of(document.keys, often, self._fewest)
+            return
+        stretches = _copies.stretches_of(keys, often, self._fewest)
         runs = [stretch for stretch in stretches if self._is_run(document, stretch)]
-        planted = _copies.planted_copies(document, self._reader.flagged, runs)
-        if not runs and not flagged and not planted:
-            return []
-        return list(self._spans(document, runs, flagged, planted))
+        planted = _copies.planted_copies(document, words, runs)
 
-    def _spans(
-        self, document: Document, runs: Sequence[Stretch], flagged: set[int], planted: set[int]
-    ) -> Iterator[Span]:
-        units = document.units
-        keys = units.keys
+        def span(places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
+            _, starts, ends = document.units
+            start, end, first_end = starts[places[0]], ends[places[-1]], ends[places[first - 1]]
+            return Span(offset + start, offset + end, kind, what, count, offset + first_end)
+
         for run in runs:
             places = range(run.first, run.last)
-            words = [key for key in keys[run.first : run.last] if key in self._reader.flagged]
-            if words and run.period == 1:
+            repeated = [key for key in keys[run.first : run.last] if key in words]
+            if repeated and run.period == 1:
                 flagged.update(places)
                 continue
             flagged.difference_update(places)
-            if words:
-                yield _span(units, places, SpanKind.FLAGGED, words[0], len(words), len(places))
+            if repeated:
+                yield span(places, SpanKind.FLAGGED, repeated[0], len(repeated), len(places))
             elif not run.period:
                 ((word, copies),) = Counter(keys[run.first : run.last]).most_common(1)
                 kind = SpanKind.RUN if len(places) >= _copies.MIXED_RUN else SpanKind.INTERLEAVED
-                yield _span(units, places, kind, word, copies, 1)
+                yield span(places, kind, word, copies, 1)
             else:
                 what = " ".join(keys[run.first : run.first + run.period])
-                yield _span(units, places, SpanKind.RUN, what, len(places) // run.period, run.period)
+                yield span(places, SpanKind.RUN, what, len(places) // run.period, run.period)
         for found, kind in ((flagged, SpanKind.FLAGGED), (planted - flagged, SpanKind.INTERLEAVED)):
             for group in _groups(document, sorted(found)):
-                yield _span(units, group, kind, keys[group[0]], len(group), 1)
+                yield span(group, kind, keys[group[0]], len(group), 1)
 
     def _is_run(self, document: Document, stretch: Stretch) -> bool:
         keys = document.keys[stretch.first : stretch.last]
@@ -182,8 +177,11 @@ class SpanFinder:
             return False
         if len(keys) < self._fewest * stretch.period:
             return False
-        repeated = {word for word in words if keys.count(word) > 1}
-        return not all(_is_value(word) for word in repeated) and not _is_structured(document, stretch)
+        # Tables and formulas hold rows of numbers, letters and placeholders.
+        others = (word for word in words if keys.count(word) > 1 and word not in _VALUES)
+        if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in others):
+            return False
+        return not _is_structured(document, stretch)
 
 
 def _segments(text: str) -> Iterator[tuple[int, int]]:
@@ -199,13 +197,8 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
     yield start, len(text)
 
 
-def _is_value(word: str) -> bool:
-    """Whether tables and formulas hold rows of this word: a number, a letter, a placeholder."""
-    return word[0].isdigit() or word in _VALUES or (word.isascii() and len(set(word)) == 1)
-
-
 def _is_structured(document: Document, stretch: Stretch) -> bool:
-    """Whether a stretch is a list of one phrase per line, a compound word, or joined by signs of code."""
+    """Whether it is a list of one phrase per line, a compound word, or joined by signs of code."""
     joints = document.joints[stretch.first + 1 : stretch.last]
     around = document.joints[stretch.first : stretch.last + 1]
     if sum(not _CODE.isdisjoint(joint) for joint in around) >= 0.25 * len(around):
@@ -217,11 +210,6 @@ def _is_structured(document: Document, stretch: Stretch) -> bool:
     copies = (len(joints) + 1) // stretch.period if stretch.period else len(joints)
     lines = sum("\n" in joint for joint in joints)
     return lines >= copies - 1 or sum(not _NAMES.isdisjoint(joint) for joint in joints) >= 0.5 * len(joints)
-
-
-def _span(units: _copies.Units, places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
-    start, end, first_end = units.starts[places[0]], units.ends[places[-1]], units.ends[places[first - 1]]
-    return Span(start, end, kind, what, count, first_end)
 
 
 def _groups(document: Document, places: list[int]) -> Iterator[range]:
@@ -236,21 +224,6 @@ def _groups(document: Document, places: list[int]) -> Iterator[range]:
                 continue
         yield range(places[start], places[number - 1] + 1)
         start = number
-
-
-def _without_overlaps(spans: list[Span]) -> list[Span]:
-    """Sort spans by place; of those that overlap, keep the kind that comes first in `SpanKind`."""
-    precedence = list(SpanKind)
-    kept: list[Span] = []
-    for span in sorted(spans, key=lambda each: (each.start, -each.end)):
-        stronger = True
-        while kept and span.start < kept[-1].end and stronger:
-            stronger = precedence.index(span.kind) < precedence.index(kept[-1].kind)
-            if stronger:
-                kept.pop()
-        if stronger:
-            kept.append(span)
-    return kept
 
 
 @lru_cache(maxsize=_FINDERS)
@@ -273,8 +246,7 @@ class SpecialFinder:
         self._single = re.compile(source)
         self._reach = max(map(len, texts), default=1) - 1
 
-    def find(self, text: str) -> Iterator[tuple[int, int, str, int, int]]:
-        """Yield adjacent special tokens: start, end, name of the first, how many, end of the first."""
+    def find(self, text: str) -> Iterator[Span]:
         if self._pattern is None:
             return
         plain, places = _plain(text)
@@ -282,10 +254,10 @@ class SpecialFinder:
             alone = match.end() == match.end("first")
             copies = 1 if alone else sum(1 for _ in self._single.finditer(plain, *match.span()))
             start, end = places[match.start()], places[match.end() - 1] + 1
-            yield start, end, match["first"], copies, places[match.end("first") - 1] + 1
+            first_end = places[match.end("first") - 1] + 1
+            yield Span(start, end, SpanKind.SPECIAL, match["first"], copies, first_end)
 
     def starts(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield where each special token in a text begins, and its name."""
         if self._pattern is not None:
             plain, places = _plain(text)
             for match in self._single.finditer(plain):
@@ -300,27 +272,24 @@ class SpecialFinder:
         plain, places = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
             return []
-        kept, names = self._kept(plain, self._pattern)
-        bounds = pairwise([(0, 0), *kept, (len(plain), len(plain))])
-        removed = [
-            (end, start, names[end]) for (_, end), (start, _) in bounds if end in names and start > end
-        ]
-        return [
-            (places[end - 1] + 1 if end else 0, places[start] if start < len(plain) else len(text), name)
-            for end, start, name in removed
-        ]
-
-    def _kept(self, plain: str, pattern: re.Pattern[str]) -> tuple[list[tuple[int, int]], dict[int, str]]:
         kept: list[tuple[int, int]] = []
         names: dict[int, str] = {}
         place = 0
-        while match := pattern.search(plain, place):
+        while match := self._pattern.search(plain, place):
             if match.start() > place:
                 kept.append((place, match.start()))
             place, name = match.end(), match["first"]
             while True:
-                before = self._tail(plain, kept)
-                joined = pattern.search(before + plain[place : place + self._reach])
+                # The end of what is kept, as long as a token that spans the joint can begin with.
+                parts: list[str] = []
+                missing = self._reach
+                for start, end in reversed(kept):
+                    parts.append(plain[max(start, end - missing) : end])
+                    missing -= end - start
+                    if missing <= 0:
+                        break
+                before = "".join(reversed(parts))
+                joined = self._pattern.search(before + plain[place : place + self._reach])
                 if joined is None or joined.start() >= len(before):
                     break
                 place += max(0, joined.end() - len(before))
@@ -333,39 +302,30 @@ class SpecialFinder:
             names[kept[-1][1] if kept else 0] = name
         if place < len(plain):
             kept.append((place, len(plain)))
-        return kept, names
-
-    def _tail(self, plain: str, kept: Sequence[tuple[int, int]]) -> str:
-        """Return the last characters that are kept, as many as a token that spans a joint can begin with."""
-        parts: list[str] = []
-        missing = self._reach
-        for start, end in reversed(kept):
-            parts.append(plain[max(start, end - missing) : end])
-            missing -= end - start
-            if missing <= 0:
-                break
-        return "".join(reversed(parts))
+        bounds = pairwise([(0, 0), *kept, (len(plain), len(plain))])
+        return [
+            (
+                places[end - 1] + 1 if end else 0,
+                places[start] if start < len(plain) else len(text),
+                names[end],
+            )
+            for (_, end), (start, _) in bounds
+            if end in names and start > end
+        ]
 
 
-class _Offsets:
-    def __init__(self, gaps: Iterable[re.Match[str]]) -> None:
-        self._starts, self._left_out = [0], [0]
-        for gap in gaps:
-            left_out = self._left_out[-1]
-            self._starts.append(gap.start() - left_out)
-            self._left_out.append(left_out + gap.end() - gap.start())
-
-    def __getitem__(self, place: int) -> int:
-        return place + self._left_out[bisect_right(self._starts, place) - 1]
-
-
-def _plain(text: str) -> tuple[str, range | _Offsets]:
+def _plain(text: str) -> tuple[str, Sequence[int]]:
     """Return a text without invisible and full-width characters, and the offset of each of its characters."""
     if text.isascii() or not _DISGUISED.search(text):
         return text, range(len(text))
-    plain, gaps = _INVISIBLE_CHARACTERS.subn("", text)
-    offsets = _Offsets(_INVISIBLE_CHARACTERS.finditer(text)) if gaps else range(len(text))
-    return plain.translate(_NARROW), offsets
+    ends = chain.from_iterable(match.span() for match in _INVISIBLE_CHARACTERS.finditer(text))
+    bounds = [0, *ends, len(text)]
+    offsets = (
+        range(len(text))
+        if len(bounds) == 2
+        else [*chain.from_iterable(map(range, bounds[::2], bounds[1::2]))]
+    )
+    return _INVISIBLE_CHARACTERS.sub("", text).translate(_NARROW), offsets
 
 
 Kind = TypeVar("Kind", bound=StrEnum)

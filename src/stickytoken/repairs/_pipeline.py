@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ _ADD_NO_SPACE = {"Prepend", "Lowercase", "Strip", "StripAccents"}
 def entries_of(document: dict[str, Any]) -> dict[int, str]:
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, dict):
-        entries = {int(token_id): entry for entry, token_id in vocabulary.items()}
+        entries = {token_id: entry for entry, token_id in vocabulary.items()}
     else:
         entries = {token_id: entry for token_id, (entry, _) in enumerate(vocabulary)}
     return entries | {added["id"]: added["content"] for added in document.get("added_tokens", ())}
@@ -47,24 +47,15 @@ def _steps(part: dict[str, Any] | None, members: str) -> list[dict[str, Any]]:
 
 def _keeps_spaces_out(document: dict[str, Any]) -> bool:
     """Check that no space reaches the vocabulary, so that an entry with a space matches no text."""
-    if any(
-        step["type"] in _WITHOUT_SPACES for step in _steps(document.get("pre_tokenizer"), "pretokenizers")
-    ):
-        return True
-
-    def replaces_without_space(step: dict[str, Any]) -> bool:
-        return step["type"] == "Replace" and " " not in step["content"]
-
-    steps = _steps(document.get("normalizer"), "normalizers")
-    replacing = [
-        number
-        for number, step in enumerate(steps)
-        if step["type"] == "ByteLevel"
-        or (replaces_without_space(step) and step["pattern"].get("String") == " ")
-    ]
-    return bool(replacing) and all(
-        step["type"] in _ADD_NO_SPACE or replaces_without_space(step) for step in steps[replacing[-1] + 1 :]
-    )
+    splitting = {step["type"] for step in _steps(document.get("pre_tokenizer"), "pretokenizers")}
+    kept_out = not _WITHOUT_SPACES.isdisjoint(splitting)
+    for step in () if kept_out else _steps(document.get("normalizer"), "normalizers"):
+        replaces = step["type"] == "Replace" and " " not in step["content"]
+        if step["type"] == "ByteLevel" or (replaces and step["pattern"].get("String") == " "):
+            kept_out = True
+        elif not replaces and step["type"] not in _ADD_NO_SPACE:
+            kept_out = False
+    return kept_out
 
 
 def _tokenizer_of_steps(steps: dict[str, Any]) -> Tokenizer:
@@ -77,7 +68,6 @@ def _tokenizer_of_steps(steps: dict[str, Any]) -> Tokenizer:
 # Entries that text no longer reaches.
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-_SHOWN_ENTRIES = 3
 _NO_NAME = "spaces reach the vocabulary, so that a text could hold any name it is given"
 # How entries that begin a word are marked: by byte-level tokenizers, and by SentencePiece.
 _WORD_MARKS = ("Ġ", "▁")
@@ -92,11 +82,10 @@ class Vocabulary:
         self._document = document
         self._can_change_steps = can_change_steps
         self._model: dict[str, Any] = document["model"]
-        if (kind := self._model.get("type")) is None:  # old files do not name it
-            kind = json.loads(Tokenizer.from_str(json.dumps(document)).to_str())["model"]["type"]
-        self._kind = str(kind)
+        self._kind: str | None = self._model.get("type")
+        if self._kind is None:  # old files do not name it
+            self._kind = json.loads(Tokenizer.from_str(json.dumps(document)).to_str())["model"]["type"]
         self._entries = entries_of({"model": self._model})
-        self._added = {added["id"] for added in document.get("added_tokens", ())}
         self._name_is_safe = _keeps_spaces_out(document)
         self._order = {pair: rank for rank, pair in enumerate(merge_pairs(self._model) or ())}
         self._merges_with: dict[str, list[Pair]] = {}  # by each part and by what they make
@@ -107,11 +96,10 @@ class Vocabulary:
         self._merges_left: dict[frozenset[str], tuple[dict[Pair, int], tuple[str, ...]]] = {}
 
     def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:
-        """Say why an entry cannot be made unreachable together with others; None if it can."""
         entry, model = self._entries[token_id], self._model
         if token_id == model.get("unk_id") or entry == model.get("unk_token"):
             return "unknown text becomes this token"
-        removed = frozenset(self._entries[each] for each in (*accepted, token_id) if each in self._entries)
+        removed = frozenset(self._entries[each] for each in (*accepted, token_id))
         is_byte = bool(model.get("byte_fallback")) and _BYTE.fullmatch(entry) is not None
         if self._kind == "BPE":
             return self._reason_of_merges(entry, is_byte, removed)
@@ -128,7 +116,10 @@ class Vocabulary:
         if self._kind == "WordPiece":
             cut: object = word_pieces(entry, left, self._model.get("continuing_subword_prefix", "##"))
         else:
-            cut = self._model.get("byte_fallback") or _is_segmentable(entry, left)
+            reached = [True]  # by pieces, up to each character
+            for end in range(1, len(entry) + 1):
+                reached.append(any(reached[start] and entry[start:end] in left for start in range(end)))
+            cut = self._model.get("byte_fallback") or reached[-1]
         return None if cut else "without it, its text would be unknown"
 
     def _reason_of_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
@@ -147,12 +138,11 @@ class Vocabulary:
         )
         if begin_words and self._looks_up_words:
             return None
-        shown = ", ".join(map(repr, lost[:_SHOWN_ENTRIES]))
-        return f"{len(lost)} other entries are built from it, such as {shown}"
+        return f"{len(lost)} other entries are built from it, such as {', '.join(map(repr, lost[:3]))}"
 
     def without(self, ids: Sequence[int]) -> tuple[dict[str, Any], dict[int, str]]:
         """Make entries unreachable; return the document, and the new names of entries by id."""
-        renamed = {token_id: _new_name(token_id) for token_id in ids}
+        renamed = _new_names(ids)
         if self._kind != "BPE":
             return self._document | {"model": renamed_model(self._model, renamed)}, renamed
         removed = frozenset(self._entries[token_id] for token_id in ids)
@@ -162,7 +152,7 @@ class Vocabulary:
         model = self._model | {"merges": merges}
         if not lost and not model.get("ignore_merges"):
             return self._document | {"model": model}, {}
-        renamed |= {token_id: _new_name(token_id) for token_id in self._never_merged}
+        renamed |= _new_names(self._never_merged)
         document = self._document | {"model": renamed_model(model | {"ignore_merges": True}, renamed)}
         # What is looked up must be cut off the beginnings of words first, the longest entry first.
         cut_off = tuple(entry for entry in lost if entry.startswith(tuple(removed)))
@@ -191,15 +181,10 @@ class Vocabulary:
         for part in removed - self._containing.keys():
             self._containing[part] = [entry for entry in self._model["vocab"] if part in entry]
         built = dict.fromkeys(entry for part in sorted(removed) for entry in self._containing[part])
-        lost = [
-            entry
-            for entry in built
-            if entry not in removed
-            and len(_merged(entry, order)) > 1
-            and len(_merged(entry, self._order)) == 1
-        ]
-        self._merges_left[removed] = order, tuple(lost)
-        return self._merges_left[removed]
+        others = (entry for entry in built if entry not in removed and len(_merged(entry, order)) > 1)
+        lost = tuple(entry for entry in others if len(_merged(entry, self._order)) == 1)
+        self._merges_left[removed] = order, lost
+        return order, lost
 
     def _is_word(self, entry: str) -> bool:
         """Say whether an entry without the mark of a word is one all the same, at the beginning of a text."""
@@ -229,10 +214,11 @@ class Vocabulary:
         if self._model.get("ignore_merges"):
             return {}
         merging = BPE(vocab=self._model["vocab"], merges=list(self._order))
+        added = {each["id"] for each in self._document.get("added_tokens", ())}
         return {
             token_id: entry
             for token_id, entry in self._entries.items()
-            if len(entry) > 1 and token_id not in self._added and len(merging.tokenize(entry)) > 1
+            if len(entry) > 1 and token_id not in added and len(merging.tokenize(entry)) > 1
         }
 
 
@@ -243,20 +229,19 @@ def merge_pairs(model: dict[str, Any]) -> list[Pair] | None:
     return [(left, right) for left, right in pairs]
 
 
-def _new_name(token_id: int) -> str:
-    """Name an entry by a string that no text can produce, as spaces never reach the vocabulary."""
-    return f"[unreachable {token_id}]"
-
-
 def renamed_model(model: dict[str, Any], renamed: Mapping[int, str]) -> dict[str, Any]:
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
-        changed: Any = {renamed.get(token_id, entry): token_id for entry, token_id in vocabulary.items()}
-    else:
-        changed = [
-            [renamed.get(token_id, entry), score] for token_id, (entry, score) in enumerate(vocabulary)
-        ]
-    return model | {"vocab": changed}
+        return model | {
+            "vocab": {renamed.get(token_id, entry): token_id for entry, token_id in vocabulary.items()}
+        }
+    entries = enumerate(vocabulary)
+    return model | {"vocab": [[renamed.get(token_id, entry), score] for token_id, (entry, score) in entries]}
+
+
+def _new_names(ids: Iterable[int]) -> dict[int, str]:
+    """Name entries by strings that no text can produce, as spaces never reach the vocabulary."""
+    return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
 # Special and added tokens.
@@ -266,17 +251,29 @@ def with_plain_specials(
     document: dict[str, Any], ids: Sequence[int], pad_id: int | None
 ) -> tuple[dict[str, Any], dict[int, str]]:
     added = {each["id"]: each for each in document.get("added_tokens", ())}
-    model = _with_all_added(document["model"], added, ids)
+    model = document["model"]
     vocabulary = entries_of({"model": model})
-    renamed = {
-        token_id: _new_name(token_id)
-        for token_id in ids
-        if token_id == pad_id or _in_reach(document | {"model": model}, vocabulary[token_id])
-    }
+    missing = {token_id: str(added[token_id]["content"]) for token_id in sorted(added.keys() - vocabulary)}
+    if not missing.keys().isdisjoint(ids):  # all of them become entries
+        entries = model["vocab"]
+        if isinstance(entries, dict):
+            entries = entries | {entry: token_id for token_id, entry in missing.items()}
+        elif list(missing) == list(range(len(entries), len(entries) + len(missing))):
+            lowest = min(score for _, score in entries)
+            entries = [*entries, *([entry, lowest] for entry in missing.values())]
+        else:
+            token_id = next(each for each in ids if each in missing)
+            raise RepairError(
+                f"{shown_entry(missing[token_id], token_id)} cannot become plain text: the ids of the added "
+                "tokens have gaps, so that other tokens would change theirs"
+            )
+        model, vocabulary = model | {"vocab": entries}, vocabulary | missing
+    reached = document | {"model": model}
+    renamed = _new_names(each for each in ids if each == pad_id or _in_reach(reached, vocabulary[each]))
     if renamed and not _keeps_spaces_out(document):
-        entry = vocabulary[next(iter(renamed))]
+        token_id = next(iter(renamed))
         raise RepairError(
-            f"{shown_entry(entry, next(iter(renamed)))} cannot become plain text: its vocabulary would "
+            f"{shown_entry(vocabulary[token_id], token_id)} cannot become plain text: its vocabulary would "
             "still match it, and spaces reach the vocabulary, so that no other name is safe"
         )
     for token_id, name in renamed.items():
@@ -292,30 +289,8 @@ def with_plain_specials(
     return changed, renamed
 
 
-def _with_all_added(
-    model: dict[str, Any], added: Mapping[int, Mapping[str, Any]], ids: Collection[int]
-) -> dict[str, Any]:
-    vocabulary = model["vocab"]
-    entries = entries_of({"model": model})
-    missing = {
-        token_id: str(added[token_id]["content"]) for token_id in sorted(added) if token_id not in entries
-    }
-    if missing.keys().isdisjoint(ids):
-        return model
-    if isinstance(vocabulary, dict):
-        return model | {"vocab": vocabulary | {entry: token_id for token_id, entry in missing.items()}}
-    if list(missing) != list(range(len(vocabulary), len(vocabulary) + len(missing))):
-        token_id = next(each for each in ids if each in missing)
-        raise RepairError(
-            f"{shown_entry(missing[token_id], token_id)} cannot become plain text: the ids of the added "
-            "tokens have gaps, so that other tokens would change theirs"
-        )
-    lowest = min(score for _, score in vocabulary)
-    return model | {"vocab": [*vocabulary, *([entry, lowest] for entry in missing.values())]}
-
-
 def _in_reach(document: dict[str, Any], entry: str) -> bool:
-    """Check whether the vocabulary could match the string of an entry in text."""
+    """Whether the vocabulary could match the string of an entry in text."""
     model = document["model"]
     if "merges" in model:
         return bool(model.get("ignore_merges"))
@@ -344,13 +319,6 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
         pieces.append(mark + text[start:end])
         start = end
     return pieces
-
-
-def _is_segmentable(text: str, entries: Collection[str]) -> bool:
-    reached = [True, *(False for _ in text)]
-    for end in range(1, len(text) + 1):
-        reached[end] = any(reached[start] and text[start:end] in entries for start in range(end))
-    return reached[-1]
 
 
 def _merged(text: str, order: Mapping[Pair, int]) -> list[str]:

@@ -108,7 +108,8 @@ def _train(
         for step, group in enumerate(order, 1):
             batch = [contexts[k] for k in groups[group]]
             contents = [context.filled((0,)) for context in batch for _ in rows]
-            positions = torch.stack([context.positions(row) for context in batch for row in range(len(rows))])
+            marked = [(context.filled((-1,)), row) for context in batch for row in range(len(rows))]
+            positions = torch.tensor([[row if each < 0 else -1 for each in ids] for ids, row in marked])
             vectors = network.vectors(contents, rows, positions)
             # Mean over contexts, sum over rows: so each row moves as if it were trained alone.
             distance: Any = ((vectors - targets[groups[group]].flatten(0, 1)) ** 2).sum() / len(batch)
@@ -137,10 +138,6 @@ class Context:
         words = self.text.words
         copies = tuple(ids) * self.copies
         return replace(self.text, words=(*words[: self.gap], copies, *words[self.gap :])).ids
-
-    def positions(self, row: int) -> torch.Tensor:
-        """Return the row at each position if one stands in the context, -1 elsewhere; shape (length,)."""
-        return torch.tensor([row if token_id < 0 else -1 for token_id in self.filled((-1,))])
 
 
 def contexts_among(

@@ -8,10 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -42,10 +42,10 @@ _CARRIER, _COPIES = "the river", 4
 _MINUS = "\N{MINUS SIGN}"
 
 
-class Neighbour(NamedTuple):
-    token: Token
-    near: str  # vocabulary string of the repaired token
-    verdict: str | None  # of the run
+Check: TypeAlias = tuple[bool, str]
+"""Whether it passed, and what was found, in one sentence."""
+Neighbour: TypeAlias = tuple[Token, str, str | None]
+"""A token, the vocabulary string of the repaired token that it is near, and its verdict in the run."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Verification:
 
     def run(self) -> tuple[result.VerificationRecord, list[result.RepairedTokenRecord]]:
         asked = self._as_measured()
-        every = asked._replace(as_ids=[*asked.as_ids, *(each.token for each in self.neighbours)])
+        every = asked._replace(as_ids=[*asked.as_ids, *(token for token, _, _ in self.neighbours)])
         judged = self.after.judged(every, self.flagged)
 
         def record(side: Recheck, lift: float, contraction: float, **verdict: str) -> result.MeasuredRecord:
@@ -95,23 +95,30 @@ class Verification:
             )
             for token, near, verdict in self.neighbours
         ]
-        tokens = [
-            token.model_copy(update={"before": before[token.token_id], "after": after[token.token_id]})
-            for token in self.tokens
-        ]
+        # Curves of the repaired tokens beside the mean of ordinary ones.
+        ordinary = Tokens(self.after.ordinary((*self.flagged, *asked.ids), _ORDINARY_CURVES), [], [])
+        old, new = self.before.curves(asked), self.after.curves(asked)
+        lines = zip(*self.after.curves(ordinary).values(), strict=True)
+        copies, mean = [0, *self.after.copies], [sum(line) / len(line) for line in lines]
+        tokens = []
+        for token in self.tokens:
+            key = token.token_id
+            curve = result.CurveRecord(copies=copies, before=old[key], after=new[key], ordinary=mean)
+            measured = {"before": before[key], "after": after[key], "curve": curve}
+            tokens.append(token.model_copy(update=measured))
         scores, kept_score = self._scores()
         self.progress(Progress("compare", 0, 1))
         # Texts to compare the models on: the bundled kinds of text, and the corpus.
         kinds = as_read(text_kinds(), self.original.tokenizer)
         texts = list(dict.fromkeys((*kinds.texts, *self.corpus.texts)))
-        checks = [
-            _mended(tokens),
-            _neighbours_unharmed(neighbours),
-            self._other_texts(texts),
-            *self._unreachable(texts),
-            *self._loads_anywhere(texts),
-            kept_score,
-        ]
+        checks = {
+            "repaired tokens": _mended({token.token: after[token.token_id] for token in tokens}),
+            "neighbours": _neighbours_unharmed(neighbours),
+            "other texts": self._other_texts(texts),
+            **self._unreachable(texts),
+            **self._loads_anywhere(texts),
+            "scores": kept_score,
+        }
         self.progress(Progress("compare", 1, 1, 1))
         verification = result.VerificationRecord(
             ordinary_lift=judged.ordinary_lift,
@@ -122,23 +129,15 @@ class Verification:
             source=self.corpus.source,
             neighbours=neighbours,
             scores=scores,
-            checks=checks,
+            checks=[
+                result.CheckRecord(name=name, passed=passed, finding=finding)
+                for name, (passed, finding) in checks.items()
+            ],
         )
-        # Curves of the repaired tokens beside the mean of ordinary ones.
-        ordinary = Tokens(self.after.ordinary((*self.flagged, *asked.ids), _ORDINARY_CURVES), [], [])
-        old, new = self.before.curves(asked), self.after.curves(asked)
-        lines = zip(*self.after.curves(ordinary).values(), strict=True)
-        copies, mean = [0, *self.after.copies], [sum(line) / len(line) for line in lines]
-        curves = {
-            token_id: result.CurveRecord(
-                copies=copies, before=old[token_id], after=new[token_id], ordinary=mean
-            )
-            for token_id in asked.ids
-        }
-        return verification, [token.model_copy(update={"curve": curves[token.token_id]}) for token in tokens]
+        return verification, tokens
 
     def _as_measured(self) -> Tokens:
-        """Choose how copies go into a text: as text where the tokenizer changes, apart if read so."""
+        # How copies go into a text: as text where the tokenizer changes, apart if read so.
         tokens = Tokens([], [], [])
         for each in self.tokens:
             bare = each.text.strip()
@@ -153,8 +152,7 @@ class Verification:
                 tokens.written.append(Token(each.token_id, bare))
         return tokens
 
-    def _other_texts(self, texts: Sequence[str]) -> result.CheckRecord:
-        """Check that texts without a repaired token keep bit-identical vectors."""
+    def _other_texts(self, texts: Sequence[str]) -> Check:
         repaired = {token.token_id for token in self.tokens}
         read = zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
         kept = [
@@ -167,54 +165,65 @@ class Verification:
         largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
         finding = f"the vectors of {len(kept)} texts without a repaired token are "
         finding += "identical" if same else f"not identical: they differ by up to {largest:.2g}"
-        return _check("other texts", same and bool(kept), finding)
+        return same and bool(kept), finding
 
-    def _unreachable(self, texts: Sequence[str]) -> list[result.CheckRecord]:
+    def _unreachable(self, texts: Sequence[str]) -> dict[str, Check]:
         gone = {each.token_id: each for each in self.tokens if each.strategy in result.TOKENIZER}
         if not gone:
-            return []
+            return {}
         every = [*texts, *(text for each in gone.values() for text in _spellings(each.text))]
         for text, found in zip(every, self.repaired.tokenizer.encode_many(every), strict=True):
             hit = next((gone[token_id].token for token_id in found if token_id in gone), None)
             if hit is not None:
-                said = f"{visible(text[:_SHOWN_TEXT])!r} still becomes {visible(hit)!r}"
-                return [_check("unreachable", False, said)]
+                return {
+                    "unreachable": (False, f"{visible(text[:_SHOWN_TEXT])!r} still becomes {visible(hit)!r}")
+                }
         counted = "the entry" if len(gone) == 1 else f"any of the {len(gone)} entries"
         said = f"none of {len(every):,} texts, spellings of the tokens among them, produces {counted}"
-        return [_check("unreachable", True, said)]
+        return {"unreachable": (True, said)}
 
-    def _loads_anywhere(self, texts: Sequence[str]) -> list[result.CheckRecord]:
+    def _loads_anywhere(self, texts: Sequence[str]) -> dict[str, Check]:
         sample = [*(text for each in self.tokens for text in _spellings(each.text)), *texts[:_TEXTS]]
         read = zip(texts, self.repaired.content_ids(texts), strict=True)
         fitting = [text for text, ids in read if self.repaired.fits(ids)][:_ENCODED]
-        found = _loaded_fresh(
-            folder=str(self.folder.absolute()),
-            tokenizer=str(tokenizer_folder(self.folder, self.folder.name).absolute()),
-            prompt=self.original.prompt,
-            texts=sample,
-            encoded=fitting,
-        )
-        if isinstance(found, str):
-            said = f"a process without stickytoken cannot load the folder: {visible(found)}"
-            return [_check("fresh process", False, said)]
+        given = {
+            "folder": str(self.folder.absolute()),
+            "tokenizer": str(tokenizer_folder(self.folder, self.folder.name).absolute()),
+            "prompt": self.original.prompt,
+            "texts": sample,
+            "encoded": fitting,
+        }
+        with tempfile.TemporaryDirectory(prefix="stickytoken-") as elsewhere:
+            done = subprocess.run(
+                [sys.executable, "-c", _SCRIPT],
+                cwd=elsewhere,
+                env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+                input=json.dumps(given).encode(),
+                capture_output=True,
+                check=False,
+            )
+        if done.returncode:
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            reason = lines[-1][:_SHOWN] if lines else f"the process ended with {done.returncode}"
+            said = f"a process without stickytoken cannot load the folder: {visible(reason)}"
+            return {"fresh process": (False, said)}
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         ours = self.repaired.encode(fitting).astype(np.float64)
         theirs = np.array(found["vectors"], dtype=np.float64)
         norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
         least = float(((ours * theirs).sum(axis=1) / norms).min())
-        loaded = _check(
-            "fresh process",
-            least >= _LEAST_COSINE,
-            "a process without stickytoken loads the folder with sentence-transformers "
-            f"{found['version']} and computes the same vectors (least cosine {least:.6f} of {len(fitting)} "
-            "texts)",
+        loaded = (
+            f"a process without stickytoken loads the folder with sentence-transformers {found['version']} "
+            f"and computes the same vectors (least cosine {least:.6f} of {len(fitting)} texts)"
         )
         said = f"{', '.join(found['loaders'])} give equal ids for {len(sample):,} texts"
         for kind, text in list(found["unequal"].items())[:1]:
             shown = visible(text[:_SHOWN_TEXT])
             said = f"{kind} tokenizes {shown!r} differently than sentence-transformers"
-        return [loaded, _check("tokenizers", not found["unequal"], said)]
+        equal = not found["unequal"]
+        return {"fresh process": (least >= _LEAST_COSINE, loaded), "tokenizers": (equal, said)}
 
-    def _scores(self) -> tuple[list[result.ScoreRecord], result.CheckRecord]:
+    def _scores(self) -> tuple[list[result.ScoreRecord], Check]:
         self.progress(Progress("score", 0, 2))
         before, old = _scored(self.original, self.task, self.seed)
         self.progress(Progress("score", 1, 2))
@@ -229,39 +238,34 @@ class Verification:
         return records, _kept_score(records[0], task, old, new, self.seed)
 
 
-def _check(name: str, passed: bool, finding: str) -> result.CheckRecord:
-    return result.CheckRecord(name=name, passed=passed, finding=finding)
-
-
-def _mended(tokens: Sequence[result.RepairedTokenRecord]) -> result.CheckRecord:
-    measured = [(token, token.after) for token in tokens if token.after is not None]
-    sticky = [(token, after) for token, after in measured if after.verdict == Verdict.STICKY]
+def _mended(measured: Mapping[str, result.MeasuredRecord]) -> Check:
+    sticky = {name: after for name, after in measured.items() if after.verdict == Verdict.STICKY}
     if sticky:
-        names = ", ".join(f"{token.token!r} ({after.deviations:.2f} SD)" for token, after in sticky[:5])
-        said = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {names}"
-        return _check("repaired tokens", False, said)
-    worst = max(after.deviations for _, after in measured)
+        named = [f"{name!r} ({after.deviations:.2f} SD)" for name, after in sticky.items()]
+        said = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(named[:5])}"
+        return False, said
+    worst = max(after.deviations for after in measured.values())
     counted = "repaired token is" if len(measured) == 1 else f"{len(measured)} repaired tokens are"
     said = f"the {counted} not sticky: at most {worst:.2f} SD beyond an ordinary token"
-    return _check("repaired tokens", True, said.replace("-", _MINUS))
+    return True, said.replace("-", _MINUS)
 
 
 # A neighbour whose lift rises by less, in standard deviations, has not changed.
 _HARM = 0.1
 
 
-def _neighbours_unharmed(neighbours: list[result.NeighbourRecord]) -> result.CheckRecord:
+def _neighbours_unharmed(neighbours: list[result.NeighbourRecord]) -> Check:
     sticky = [each for each in neighbours if each.after.verdict == Verdict.STICKY]
     harmed = [each for each in sticky if each.after.deviations > each.before.deviations + _HARM]
     counted = f"{len(neighbours)} nearest neighbours of repaired tokens"
     if harmed:
         names = ", ".join(repr(each.token) for each in harmed[:5])
-        return _check("neighbours", False, f"of the {counted}, some became sticky: {names}")
+        return False, f"of the {counted}, some became sticky: {names}"
     said = f"none of the {counted} became sticky"
     if sticky:
         names = ", ".join(repr(each.token) for each in sticky[:5])
         said += f"; {len(sticky)} lift as they did before, and are worth a repair of their own: {names}"
-    return _check("neighbours", True, said)
+    return True, said
 
 
 def _spellings(text: str) -> list[str]:
@@ -317,24 +321,6 @@ print(json.dumps(answer))
 """
 
 
-def _loaded_fresh(**given: Any) -> dict[str, Any] | str:
-    """Load a model folder in a process that cannot import this package; a text says why it cannot be."""
-    with tempfile.TemporaryDirectory(prefix="stickytoken-") as folder:
-        done = subprocess.run(
-            [sys.executable, "-c", _SCRIPT],
-            cwd=folder,
-            env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-            input=json.dumps(given).encode(),
-            capture_output=True,
-            check=False,
-        )
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:_SHOWN] if lines else f"the process ended with {done.returncode}"
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 # Scores.
 
 # Largest loss of a score, of 1, and the largest that is excused because chance alone may explain it.
@@ -345,7 +331,6 @@ _SAMPLES, _CONFIDENCE = 400, 0.95
 def _scored(
     encoder: SentenceTransformerEncoder, task: AnyTask, seed: int
 ) -> tuple[dict[str, float], Outcomes | None]:
-    """Return the scores of a model by metric, and the outcomes behind them."""
     if isinstance(task, MtebTask):
         load_data(task)
         return {"main_score": evaluate(encoder.model, task)}, None
@@ -354,17 +339,17 @@ def _scored(
         for role, texts in task.texts.items()
     }
     outcomes = task.outcomes(vectors, seed)
-    values = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}
-    return {metric: value for metric, value in values.items() if math.isfinite(value)}, outcomes
+    scores = ((metric, float(task.scores(metric, outcomes[None])[0])) for metric in task.metrics)
+    return {metric: value for metric, value in scores if math.isfinite(value)}, outcomes
 
 
 def _kept_score(
     main: result.ScoreRecord, task: AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
-) -> result.CheckRecord:
+) -> Check:
     change, chance = main.after - main.before, False
     said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"
     if not change:
-        return _check("scores", True, f"{said} (no change)")
+        return True, f"{said} (no change)"
     said += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points"
     if not isinstance(task, MtebTask) and before is not None and after is not None:
         # Where the change lies with other texts.
@@ -377,4 +362,4 @@ def _kept_score(
             ends = (f"{100 * end:+.2f}".replace("-", _MINUS) for end in (interval.low, interval.high))
             said += f" (with other {task.unit}, {' to '.join(ends)}"
             said += "; chance alone may explain it)" if chance else ")"
-    return _check("scores", change >= -(_EXCUSED if chance else _TOLERANCE), said)
+    return change >= -(_EXCUSED if chance else _TOLERANCE), said

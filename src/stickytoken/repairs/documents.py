@@ -12,7 +12,6 @@ from stickytoken.repairs import result
 from stickytoken.repairs.result import DOCUMENT_FILE, PICTURE_FILE, RepairRecord, Strategy
 from stickytoken.validation import markdown, markdown_table
 
-_CARD = "README.md"
 _MINUS = "\N{MINUS SIGN}"
 _SHOWN_IN_CARD = 20
 _SAID = {
@@ -25,18 +24,16 @@ _SAID = {
 
 def write_documents(folder: Path, record: RepairRecord) -> None:
     files = ResultFolder(folder)
-    curves = mean_curves(record)
-    if curves is not None:
+    if (curves := mean_curves(record)) is not None:
         files.write_text(PICTURE_FILE, drawn(curves))
     files.write_text(DOCUMENT_FILE, repair_document(record))
-    card = folder / _CARD
+    card = folder / "README.md"
     earlier = card.read_text("utf-8", "replace").rstrip() + "\n\n" if card.is_file() else ""
-    files.write_text(_CARD, earlier + card_block(record))
+    files.write_text(card.name, earlier + card_block(record))
     files.write_text(result.REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
 
 
 def card_block(record: RepairRecord) -> str:
-    """Return a section for the model card."""
     names = [markdown(token.token) for token in record.tokens[:_SHOWN_IN_CARD]]
     more = len(record.tokens) - len(names)
     listed = ", ".join(names) + (f" and {more} more" if more else "")
@@ -120,19 +117,15 @@ def _headline(record: RepairRecord) -> str:
 
 
 def _tokens(record: RepairRecord) -> str:
-    def lift(measured: result.MeasuredRecord | None) -> str:
-        return "–" if measured is None else f"{_number(measured.deviations)} SD"
-
-    def meaning_lost(measured: result.MeasuredRecord | None) -> str:
-        return "–" if measured is None or measured.contraction is None else _number(measured.contraction)
-
     headings = ["token", "strategy", "why", "lift before", "lift after"]
     headings += ["meaning lost before", "meaning lost after"]
+    units = {"deviations_before": " SD", "deviations_after": " SD"}
+    units |= {"contraction_before": "", "contraction_after": ""}
     rows = []
-    for token in record.tokens:
-        sides = token.before, token.after
+    for token, values in zip(record.tokens, result.token_rows(record), strict=True):
         cells = [markdown(token.token), token.strategy, markdown(token.reason)]
-        rows.append([*cells, *map(lift, sides), *map(meaning_lost, sides)])
+        measured = [(values[name], unit) for name, unit in units.items()]
+        rows.append([*cells, *("–" if value is None else _number(value) + unit for value, unit in measured)])
     if any(token.pieces for token in record.tokens):
         headings.append("read as")
         for row, token in zip(rows, record.tokens, strict=True):

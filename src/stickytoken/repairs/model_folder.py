@@ -8,13 +8,11 @@ import re
 import shutil
 import stat
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import RepairError, StickyTokenError
@@ -22,9 +20,6 @@ from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
@@ -39,6 +34,8 @@ _NOT_COPIED = (".git", ".cache")
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """Write an edited copy; where vectors change, without old weights in other formats."""
+    import torch
+
     tokenizer = edited_tokenizer(source, edit)
     matrices = _embedding_matrices(source) if edit.rows else []
 
@@ -59,12 +56,27 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
             file.chmod(mode | stat.S_IWUSR)
         for name, content in tokenizer.items():
             (target / name).write_bytes(content)
-        copies = [each._replace(file=target / each.file.relative_to(source)) for each in matrices]
-        write_rows(edit.rows, copies)
+        for matrix in matrices:
+            with (target / matrix.file.relative_to(source)).open("r+b") as stream:
+                for token_id, row in edit.rows.items():
+                    kind = _TYPES[matrix.dtype]
+                    stored = torch.from_numpy(row.copy()).to(getattr(torch, kind))
+                    if not bool(stored.isfinite().all()):
+                        raise RepairError(f"the row of token {token_id} is not finite in {kind}")
+                    content = stored.view(torch.uint8).numpy().tobytes()
+                    stream.seek(matrix.start + token_id * len(content))
+                    stream.write(content)
         for file, mode in modes.items():
             file.chmod(mode)
-    except (OSError, shutil.Error) as error:
-        raise RepairError(f"{target} cannot be written: {_reason(error)}") from error
+    except OSError as error:
+        said, number = error.strerror or str(error), error.errno
+        if isinstance(error, shutil.Error):  # of each file, its source, its target and what was wrong
+            said = str(error.args[0][0][-1])  # such as "[Errno 28] No space left on device: 'a' -> 'b'"
+            parts = re.match(r"\[Errno (\d+)\] (.+?)(: |$)", said)
+            number, said = (int(parts[1]), parts[2]) if parts else (None, said)
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            said = "no space is left; free some and run the same command again"
+        raise RepairError(f"{target} cannot be written: {said}") from error
 
 
 def rows_writable(folder: Path) -> bool:
@@ -73,17 +85,6 @@ def rows_writable(folder: Path) -> bool:
     except RepairError:
         return False
     return True
-
-
-def _reason(error: OSError) -> str:
-    said, number = error.strerror or str(error), error.errno
-    if isinstance(error, shutil.Error):  # of each file, its source, its target and what was wrong
-        said = str(error.args[0][0][-1])  # such as "[Errno 28] No space left on device: 'a' -> 'b'"
-        found = re.match(r"\[Errno (\d+)\] (.+?)(: |$)", said)
-        number, said = (int(found[1]), found[2]) if found else (None, said)
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return "no space is left; free some and run the same command again"
-    return said
 
 
 # Rows.
@@ -99,26 +100,7 @@ class _Tensor(NamedTuple):
     start: int  # the byte at which it begins
 
 
-def write_rows(rows: Mapping[int, NDArray[np.float32]], matrices: Sequence[_Tensor]) -> None:
-    import torch
-
-    for matrix in matrices:
-        with matrix.file.open("r+b") as stream:
-            for token_id, row in rows.items():
-                stored = torch.from_numpy(row.copy()).to(getattr(torch, _TYPES[matrix.dtype]))
-                if not bool(stored.isfinite().all()):
-                    raise RepairError(f"the row of token {token_id} is not finite in {_TYPES[matrix.dtype]}")
-                content = stored.view(torch.uint8).numpy().tobytes()
-                stream.seek(matrix.start + token_id * len(content))
-                stream.write(content)
-
-
-# Where the rows lie.
-
-_MODULES_FILE = "modules.json"
-_INDEX = "model.safetensors.index.json"
 _STATIC = "StaticEmbedding"
-_SHOWN_REASON = 200
 
 
 def _embedding_matrices(folder: Path) -> list[_Tensor]:
@@ -130,7 +112,7 @@ def _embedding_matrices(folder: Path) -> list[_Tensor]:
                 "(merge_and_unload of peft), save that, and repair it"
             )
     module, kind = _token_module(folder)
-    tensors = [tensor for file in _weight_files(module) for tensor in _tensors_of(file)]
+    tensors = _tensors(module)
     if not tensors:
         raise RepairError(
             f"the weights in {module} are pickled: save them as safetensors first, by loading the model "
@@ -140,14 +122,13 @@ def _embedding_matrices(folder: Path) -> list[_Tensor]:
         names, size = ["embedding.weight", "weight"], None
     else:
         names, size = _names_in_model(module)
-
-    def is_named(stored: str) -> bool:
-        return any(
-            stored == name or stored.endswith(f".{name}") or name.endswith(f".{stored}") for name in names
-        )
-
     fitting = [each for each in tensors if len(each.shape) == 2 and size in (None, each.shape)]
-    matrices = [each for each in fitting if is_named(each.name)]
+    # A name may begin with that of a larger model, in the file or in the model as it is built.
+    matrices = [
+        each
+        for each in fitting
+        if any(f".{each.name}".endswith(f".{name}") or name.endswith(f".{each.name}") for name in names)
+    ]
     if not matrices and len(fitting) != 1:
         shown = ", ".join(each.name for each in fitting[:5]) or "none"
         raise RepairError(
@@ -175,14 +156,14 @@ def _names_in_model(module: Path) -> tuple[list[str], tuple[int, ...]]:
             model: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
         embeddings = model.get_input_embeddings().weight
     except Exception as error:  # every architecture refuses a configuration in its own way
-        reason = " ".join(str(error).split())[:_SHOWN_REASON]
+        reason = " ".join(str(error).split())[:200]
         raise RepairError(f"the model in {module} cannot be built by transformers: {reason}") from error
     names = [name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings]
     return names, tuple(embeddings.shape)
 
 
 def _token_module(folder: Path) -> tuple[Path, str]:
-    path = folder / _MODULES_FILE
+    path = folder / "modules.json"
     if not path.is_file():
         return folder, ""
     entries = json.loads(path.read_text("utf-8"))
@@ -198,28 +179,22 @@ def _token_module(folder: Path) -> tuple[Path, str]:
     raise RepairError(f"{folder} has no module with token embeddings: its modules are {', '.join(kinds)}")
 
 
-def _weight_files(module: Path) -> list[Path]:
-    whole, index = module / "model.safetensors", module / _INDEX
-    if whole.is_file():
-        return [whole]
-    if not index.is_file():
-        return []
-    names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    return [module / name for name in sorted(names)]
-
-
-def _tensors_of(file: Path) -> list[_Tensor]:
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        header = json.loads(stream.read(length))
-    return [
-        _Tensor(file, name, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
-        for name, entry in header.items()
-        if name != "__metadata__"
-    ]
-
-
-_MODEL = "model"
+def _tensors(module: Path) -> list[_Tensor]:
+    names, index = {"model.safetensors"}, module / "model.safetensors.index.json"
+    if index.is_file() and not (module / "model.safetensors").is_file():
+        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    tensors = []
+    for file in (module / name for name in sorted(names)):
+        if not file.is_file():
+            continue
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(length))
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            start = 8 + length + entry["data_offsets"][0]
+            tensors.append(_Tensor(file, name, entry["dtype"], tuple(entry["shape"]), start))
+    return tensors
 
 
 def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
@@ -243,41 +218,20 @@ def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
     return encoder, place
 
 
-@dataclass(frozen=True)
-class Workshop:
-    folder: Path
-    source: Path
-    original: SentenceTransformerEncoder
-
-    def build(self, edit: ModelEdit, name: str = _MODEL) -> Path:
-        self.clear()
-        write_model(self.source, self.folder / name, edit)
-        return self.folder / name
-
-    def load(self, folder: Path) -> SentenceTransformerEncoder:
-        encoder, _ = repairable(loaded_like(self.original, folder))
-        return encoder
-
-    def clear(self) -> None:
-        for copy in self.folder.iterdir():
-            if copy.is_dir():  # the lock beside the copies stays
-                shutil.rmtree(copy, ignore_errors=True)
-
-
 @contextmanager
-def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> Iterator[Workshop]:
-    """Lock the hidden folder beside ``out``, clear what a killed process left there, remove it at the end."""
+def workshop(out: Path) -> Iterator[Path]:
+    """Lock the hidden folder beside ``out``, yield where a model is built in it, remove it at the end."""
     hidden = _hidden(out)
+    model = hidden / "model"
     try:
         with ResultFolder(hidden).locked():
-            bench = Workshop(hidden, source, original)
-            bench.clear()
+            shutil.rmtree(model, ignore_errors=True)  # left there by a killed process
             try:
-                yield bench
+                yield model
             finally:
                 clear_workshop(out)
     except StickyTokenError as error:
-        said = str(error).replace(str(hidden / _MODEL), str(out)).replace(str(hidden), str(out))
+        said = str(error).replace(str(model), str(out)).replace(str(hidden), str(out))
         if said == str(error):
             raise
         raise type(error)(said) from error

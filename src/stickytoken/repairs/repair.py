@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,14 @@ from stickytoken.data.corpora import SentenceSource, readable
 from stickytoken.data.tasks import AnyTask, find_task, kinds_task
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, restored_settings
 from stickytoken.detection.selection import TokenSource, token_ids
-from stickytoken.encoders.loading.load import AnyModel
+from stickytoken.encoders.loading.load import AnyModel, loaded_like
 from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError
 from stickytoken.insertion import Token
 from stickytoken.machine import digest
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.measurement.resume import differences, hardware, identity_of, now, package_versions
-from stickytoken.measurement.store import move_folder
 from stickytoken.methods.base import Recheck, RecheckJob, Tokens
 from stickytoken.methods.registry import choose_method
 from stickytoken.repairs import model_folder, result
@@ -118,7 +118,7 @@ def repair(
     for token_id in ids:
         vocabulary.place(token_id)  # refuses other ids
     corpus, notes = verification_corpus(opened, sentences, model)
-    parts = identity_of(
+    parts = resume.identity_of(
         _VERSION,
         model.identity,
         settings,
@@ -129,7 +129,7 @@ def repair(
     )
     if (done := result.finished_repair(folder)) is not None:
         if done.identity != digest(parts):
-            different = ", ".join(differences(parts, done.identity_parts)) or "its identity"
+            different = ", ".join(resume.differences(parts, done.identity_parts)) or "its identity"
             raise RunError(
                 f"{folder} contains a different repair (it differs in {different}): choose another folder"
             )
@@ -137,9 +137,9 @@ def repair(
         if done not in result.repairs_in(opened.path)[0]:  # a kill came between the last two steps
             result.keep_copy(opened.path, done)
         return Repair(folder)
-    job = _Job(opened, model, source, vocabulary, settings, corpus, chosen, ids, notes, progress)
-    with model_folder.workshop(folder, source, model) as bench:
-        record = job.build(bench, parts, folder)
+    with model_folder.workshop(folder) as place:
+        job = _Job(opened, model, source, place, vocabulary, settings, corpus, chosen, ids, notes, progress)
+        record = job.build(parts, folder)
     result.keep_copy(opened.path, record)
     return Repair(folder)
 
@@ -149,6 +149,7 @@ class _Job:
     run: Run
     encoder: SentenceTransformerEncoder
     source: Path
+    place: Path  # where the model is built
     vocabulary: Vocabulary
     settings: RepairSettings
     corpus: Sentences
@@ -157,86 +158,126 @@ class _Job:
     notes: list[str]
     progress: ProgressCallback
 
-    def build(self, bench: model_folder.Workshop, parts: dict[str, object], out: Path) -> result.RepairRecord:
-        began, started = time.perf_counter(), now()
-        asked = self.settings.strategy
-        facts = token_facts(self.encoder, self.source, self.vocabulary, self.ids)
-        writable = asked is Strategy.AUTO and model_folder.rows_writable(self.source)
-        plans = {token.token_id: plan_token(asked, token, writable) for token in facts}
-        candidates = {token_id: each for token_id, (each, _) in plans.items() if each[0] in ROWS}
-        choices = self._chosen_rows(candidates, bench)
-        tokens = [_decided(each, *plans[each.token_id], choices.get(each.token_id)) for each in facts]
+    def build(self, parts: dict[str, object], out: Path) -> result.RepairRecord:
+        began, started = time.perf_counter(), resume.now()
+        plans = self._plans()
+        choices = {token_id: RowChoice(each[0], None, []) for token_id, (each, _) in plans.items()}
+        choices |= self._chosen_rows({key: each for key, (each, _) in plans.items() if each[0] in ROWS})
         rows = {token_id: choice.row for token_id, choice in choices.items() if choice.row is not None}
         unreachable, plain_specials = (
-            tuple(sorted(token.token_id for token in tokens if token.strategy == strategy))
-            for strategy in result.TOKENIZER
+            tuple(sorted(token_id for token_id, choice in choices.items() if choice.strategy is kind))
+            for kind in result.TOKENIZER
         )
-        folder = bench.build(ModelEdit(rows, unreachable, plain_specials))
-        tokenizer = load_tokenizer(folder)
-        split = [each.text.strip() if each.strategy in result.TOKENIZER else "" for each in tokens]
-        tokens = [
-            each.model_copy(update={"pieces": [tokenizer.entries[piece] for piece in pieces]})
-            for each, pieces in zip(tokens, tokenizer.encode_many(split), strict=True)
-        ]
+        self._write(ModelEdit(rows, unreachable, plain_specials))
+        tokenizer = load_tokenizer(self.place)
+        tokens = []
+        for token_id, (strategy, _, tried) in choices.items():
+            index = self.vocabulary.place(token_id)
+            token, text = self.vocabulary.tokens[index], self.vocabulary.decoded[index]
+            (pieces,) = tokenizer.encode_many([text.strip() if strategy in result.TOKENIZER else ""])
+            (preferred, *_), reason = plans[token_id]
+            if strategy is Strategy.UNREACHABLE and preferred in ROWS:
+                reason = "text falls into its pieces, because no new row is ordinary"
+            others = [each for each in tried if each.strategy != strategy]
+            if rejected := ", ".join(f"{each.strategy} {each.deviations:.2f} SD" for each in others):
+                reason += f"; rejected, with the lift that they leave: {rejected}"
+            repaired = result.RepairedTokenRecord(
+                token_id=token_id,
+                token=token,
+                text=text,
+                strategy=strategy.value,
+                reason=reason,
+                pieces=[tokenizer.entries[piece] for piece in pieces],
+                tried=tried,
+            )
+            tokens.append(repaired)
         verification = None
         if self.settings.verify:
-            judged = self.run.tokens.filter(pl.col("verdict").is_not_null())
-            verdicts = dict(judged.select("token_id", "verdict").iter_rows())
-            repaired = bench.load(folder)
-            verification, tokens = Verification(
-                self.encoder,
-                repaired,
-                folder,
-                self._original,
-                self._original.of_model(repaired, categorize(repaired.tokenizer), "after"),
-                tokens,
-                neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
-                flagged_tokens(self.run),
-                self.corpus,
-                self.task,
-                self.settings.seed,
-                self.progress,
-            ).run()
+            verification, tokens = self._verified(tokens)
         record = result.RepairRecord(
             identity=digest(parts),
             identity_parts=parts,
             model=Path(self.encoder.name).name,
             run=self.run.record.identity,
-            strategy=asked.value,
+            strategy=self.settings.strategy.value,
             settings={"neighbours": self.settings.neighbours, "seed": self.settings.seed},
             tokens=tokens,
             verification=verification,
             notes=self.notes,
-            versions=package_versions(),
-            hardware=hardware(self.encoder.device),
+            versions=resume.package_versions(),
+            hardware=resume.hardware(self.encoder.device),
             started=started,
             seconds=round(time.perf_counter() - began, 1),
         )
-        write_documents(folder, record)
-        move_folder(folder, out)
+        write_documents(self.place, record)
+        store.move_folder(self.place, out)
         return record
 
-    def _chosen_rows(
-        self, candidates: Mapping[int, Sequence[Strategy]], bench: model_folder.Workshop
-    ) -> dict[int, RowChoice]:
-        if not candidates:
-            return {}
+    def _plans(self) -> dict[int, tuple[tuple[Strategy, ...], str]]:
+        asked = self.settings.strategy
+        # Entries that the tokenizer matches in text before anything else.
+        tokenizer: Any = self.encoder.user_tokenizer
+        added = getattr(tokenizer, "added_tokens_decoder", None)
+        added = tokenizer.get_added_tokens_decoder() if added is None else added
+        special = {*added, *getattr(tokenizer, "all_special_ids", ())}
+        template = {*self.encoder.template.before, *self.encoder.template.after}
+        reasons = splittable(self.source, [token_id for token_id in self.ids if token_id not in special])
+        writable = asked is Strategy.AUTO and model_folder.rows_writable(self.source)
+        plans = {}
+        for token_id in self.ids:
+            name = f"token {self.vocabulary.tokens[self.vocabulary.place(token_id)]!r} (id {token_id})"
+            about = token_id in special, token_id in template, reasons.get(token_id)
+            plans[token_id] = plan_token(asked, name, *about, writable)
+        return plans
+
+    def _chosen_rows(self, candidates: Mapping[int, Sequence[Strategy]]) -> dict[int, RowChoice]:
+        asked, seed = self.settings.strategy, self.settings.seed
         avoided = flagged_tokens(self.run).union(self.ids)
         texts = used_texts(self.run)
         names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
 
         def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-            model, seed = self.encoder.model, self.settings.seed
-            return new_rows(strategy, ids, model, texts, seed, self.progress, avoided)
+            return new_rows(strategy, ids, self.encoder.model, texts, seed, self.progress, avoided)
 
         def trial(rows: Mapping[int, Row]) -> dict[int, float]:
-            repaired = bench.load(bench.build(ModelEdit(rows), "candidate"))
-            again = self._original.of_model(repaired, categorize(repaired.tokenizer), "try")
+            self._write(ModelEdit(rows))
+            again = self._original.of_model(*self._load(), "try")
             tokens = Tokens([Token(token_id, names[token_id]) for token_id in rows], [], [])
             measured, ordinary = again.measured(tokens), self._ordinary_lift
             return {each: (lift - ordinary) / again.similarity_spread for each, (lift, _) in measured.items()}
 
+        if asked in ROWS:
+            return {each: RowChoice(asked, row, []) for each, row in compute(asked, self.ids).items()}
         return choose_rows(candidates, compute, trial if self.settings.verify else None)
+
+    def _write(self, edit: ModelEdit) -> None:
+        shutil.rmtree(self.place, ignore_errors=True)
+        model_folder.write_model(self.source, self.place, edit)
+
+    def _load(self) -> tuple[SentenceTransformerEncoder, Vocabulary]:
+        encoder, _ = model_folder.repairable(loaded_like(self.encoder, self.place))
+        return encoder, categorize(encoder.tokenizer)
+
+    def _verified(
+        self, tokens: Sequence[result.RepairedTokenRecord]
+    ) -> tuple[result.VerificationRecord, list[result.RepairedTokenRecord]]:
+        judged = self.run.tokens.filter(pl.col("verdict").is_not_null())
+        verdicts = dict(judged.select("token_id", "verdict").iter_rows())
+        repaired, vocabulary = self._load()
+        return Verification(
+            self.encoder,
+            repaired,
+            self.place,
+            self._original,
+            self._original.of_model(repaired, vocabulary, "after"),
+            tokens,
+            neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
+            flagged_tokens(self.run),
+            self.corpus,
+            self.task,
+            self.settings.seed,
+            self.progress,
+        ).run()
 
     @cached_property
     def _ordinary_lift(self) -> float:
@@ -261,67 +302,20 @@ class _Job:
         return choose_method(None, None, pairs_given=False).recheck(job, "before")
 
 
-def _decided(
-    token: TokenFacts, candidates: Sequence[Strategy], reason: str, choice: RowChoice | None
-) -> result.RepairedTokenRecord:
-    strategy, _, tried = choice or RowChoice(candidates[0], None, [])
-    if choice is not None and strategy is Strategy.UNREACHABLE:
-        reason = "text falls into its pieces, because no new row is ordinary"
-    if rejected := [
-        f"{each.strategy} {each.deviations:.2f} SD" for each in tried if each.strategy != strategy
-    ]:
-        reason += f"; rejected, with the lift that they leave: {', '.join(rejected)}"
-    return result.RepairedTokenRecord(
-        token_id=token.token_id,
-        token=token.token,
-        text=token.text,
-        strategy=strategy.value,
-        reason=reason,
-        pieces=[],
-        tried=tried,
-    )
-
-
-# What a repair starts from.
-
-
-def token_facts(
-    encoder: SentenceTransformerEncoder, folder: Path, vocabulary: Vocabulary, ids: Sequence[int]
-) -> list[TokenFacts]:
-    # Entries that the tokenizer matches in text before anything else.
-    tokenizer: Any = encoder.user_tokenizer
-    added = getattr(tokenizer, "added_tokens_decoder", None)
-    added = tokenizer.get_added_tokens_decoder() if added is None else added
-    special = {*added, *getattr(tokenizer, "all_special_ids", ())}
-    template = {*encoder.template.before, *encoder.template.after}
-    reasons = splittable(folder, [token_id for token_id in ids if token_id not in special])
-    facts = []
-    for token_id in ids:
-        place = vocabulary.place(token_id)
-        token, text = vocabulary.tokens[place], vocabulary.decoded[place]
-        about = token_id in special, token_id in template, reasons.get(token_id)
-        facts.append(TokenFacts(token_id, token, text, *about))
-    return facts
-
-
 def neighbours_of(
     encoder: SentenceTransformerEncoder,
     vocabulary: Vocabulary,
     ids: Sequence[int],
     count: int,
     verdicts: Mapping[int, str],
-) -> tuple[Neighbour, ...]:
-    """Find the available tokens whose rows are closest to those of the repaired tokens."""
+) -> list[Neighbour]:
     from stickytoken.inspection import inspector_of
 
     matrix = inspector_of(encoder).embedding_matrix()
-    if matrix is None or not count:
-        return ()
-    repaired = set(ids)
-    others = [token for token in vocabulary.available if token.id not in repaired and token.id < len(matrix)]
-    if not others:
-        return ()
-    rows = np.array([token.id for token in others])
+    if matrix is None:
+        return []
+    others = [token for token in vocabulary.available if token.id not in ids and token.id < len(matrix)]
+    rows = np.array([token.id for token in others], dtype=np.intp)
     norms = np.maximum(np.linalg.norm(matrix, axis=1), np.finfo(np.float32).tiny)
     names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
     found: dict[int, Neighbour] = {}
@@ -329,8 +323,8 @@ def neighbours_of(
         cosines = (matrix @ matrix[token_id]) / norms
         for place in np.argsort(-cosines[rows])[:count]:
             token = others[int(place)]
-            found.setdefault(token.id, Neighbour(token, names[token_id], verdicts.get(token.id)))
-    return tuple(found.values())
+            found.setdefault(token.id, (token, names[token_id], verdicts.get(token.id)))
+    return list(found.values())
 
 
 def verification_corpus(
@@ -365,49 +359,39 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TokenFacts:
-    token_id: int
-    token: str  # its vocabulary string
-    text: str  # its decoded text
-    special: bool  # the tokenizer matches it in text before anything else
-    templated: bool  # the model puts it around every text
-    unsplittable: str | None  # why text cannot fall into its pieces; None if it can
+def plan_token(
+    asked: Strategy, token: str, special: bool, templated: bool, unsplittable: str | None, rows_writable: bool
+) -> tuple[tuple[Strategy, ...], str]:
+    """Return the strategies to try, the preferred one first, and the reason; one alone needs no trial.
 
-
-def plan_token(asked: Strategy, token: TokenFacts, rows_writable: bool) -> tuple[tuple[Strategy, ...], str]:
-    """Return the strategies to try, the preferred one first, and the reason; one alone needs no trial."""
-    unsplittable = token.unsplittable
+    A tokenizer matches a special token in text before anything else, and the model puts a templated one
+    around every text; ``unsplittable`` says why text cannot fall into its pieces, if it cannot.
+    """
+    refused, advice = None, "use auto, or leave the token out"
+    if asked in ROWS and templated:
+        refused, advice = _ALL_TEXTS, "use plain-specials or auto"
+    elif asked is Strategy.PLAIN_SPECIALS and not special:
+        refused = "it is not a special token"
+    elif asked is Strategy.UNREACHABLE and special:
+        refused, advice = "it is a special token", "use plain-specials or auto"
+    elif asked is Strategy.UNREACHABLE:
+        refused = unsplittable
+    elif asked is Strategy.AUTO and templated and not special and unsplittable is not None:
+        refused, advice = f"{unsplittable}; {_ALL_TEXTS}", "leave the token out"
+    if refused is not None:
+        by = "" if asked is Strategy.AUTO else f" by {asked}"
+        raise RepairError(f"{token} cannot be repaired{by}: {refused}; {advice}")
     if asked is not Strategy.AUTO:
-        if asked in ROWS and token.templated:
-            raise _refusal(token, _ALL_TEXTS, asked, "use plain-specials or auto")
-        if asked is Strategy.PLAIN_SPECIALS and not token.special:
-            raise _refusal(token, "it is not a special token", asked, "use auto, or leave the token out")
-        if asked is Strategy.UNREACHABLE and token.special:
-            raise _refusal(token, "it is a special token", asked, "use plain-specials or auto")
-        if asked is Strategy.UNREACHABLE and unsplittable is not None:
-            raise _refusal(token, unsplittable, asked, "use auto, or leave the token out")
         return (asked,), _REASONS.get(asked, "asked for")
-    if token.special:
+    if special:
         return (Strategy.PLAIN_SPECIALS,), _REASONS[Strategy.PLAIN_SPECIALS]
     if unsplittable is not None:
-        if token.templated:
-            raise _refusal(token, f"{unsplittable}; {_ALL_TEXTS}")
         return ROWS, f"a new row, because {unsplittable}"
-    if token.templated:
+    if templated:
         return (Strategy.UNREACHABLE,), f"text falls into its pieces; {_ALL_TEXTS}"
     if not rows_writable:
         return (Strategy.UNREACHABLE,), "text falls into its pieces; no row can be written into these weights"
     return (Strategy.RELATIVES, Strategy.UNREACHABLE), _REASONS[Strategy.RELATIVES]
-
-
-def _refusal(
-    token: TokenFacts, reason: str, asked: Strategy | None = None, advice: str = "leave the token out"
-) -> RepairError:
-    by = "" if asked is None else f" by {asked}"
-    return RepairError(
-        f"token {token.token!r} (id {token.token_id}) cannot be repaired{by}: {reason}; {advice}"
-    )
 
 
 # Half of what a run calls a lift that matters.
@@ -425,35 +409,32 @@ def choose_rows(
     compute: Callable[[Strategy, list[int]], Mapping[int, Row]],
     trial: Callable[[Mapping[int, Row]], Mapping[int, float]] | None,
 ) -> dict[int, RowChoice]:
-    """Choose the row of the first strategy whose row is ordinary, or the least lifting."""
+    """Choose the first row that is ordinary, as all are without a trial, or the one that lifts least."""
     made: dict[int, list[tuple[float, Strategy, Row]]] = {token_id: [] for token_id in candidates}
-    chosen: dict[int, RowChoice] = {}
 
-    def choose(token_id: int, strategy: Strategy, row: Row | None) -> None:
+    def is_open(token_id: int) -> bool:
+        return all(lift > _ORDINARY_LIFT for lift, _, _ in made[token_id])
+
+    for strategy in ROWS:
+        ids = [each for each, own in candidates.items() if strategy in own and is_open(each)]
+        rows = _possible(compute, strategy, ids)
+        lifts = trial(rows) if rows and trial is not None else dict.fromkeys(rows, -np.inf)
+        for token_id, row in rows.items():
+            made[token_id].append((lifts[token_id], strategy, row))
+    chosen = {}
+    for token_id, own in candidates.items():
+        if not made[token_id] and Strategy.UNREACHABLE not in own:
+            compute(own[-1], [token_id])  # raises, with the reason
         tried = [
             result.TriedRecord(strategy=each.value, deviations=lift)
             for lift, each, _ in made[token_id]
             if np.isfinite(lift)
         ]
-        chosen[token_id] = RowChoice(strategy, row, tried)
-
-    for strategy in ROWS:
-        ids = [each for each, own in candidates.items() if strategy in own and each not in chosen]
-        alone = all(len(candidates[token_id]) == 1 for token_id in ids)
-        rows = compute(strategy, ids) if alone and ids else _possible(compute, strategy, ids)
-        lifts = dict.fromkeys(rows, -np.inf) if alone or not rows or trial is None else trial(rows)
-        for token_id, row in rows.items():
-            made[token_id].append((lifts[token_id], strategy, row))
-            if lifts[token_id] <= _ORDINARY_LIFT:
-                choose(token_id, strategy, row)
-    for token_id in [each for each in candidates if each not in chosen]:
-        if Strategy.UNREACHABLE in candidates[token_id]:
-            choose(token_id, Strategy.UNREACHABLE, None)
-            continue
-        if not made[token_id]:
-            compute(candidates[token_id][-1], [token_id])  # raises, with the reason
-        _, best, made_row = min(made[token_id], key=lambda each: each[0])
-        choose(token_id, best, made_row)
+        if is_open(token_id) and Strategy.UNREACHABLE in own:
+            chosen[token_id] = RowChoice(Strategy.UNREACHABLE, None, tried)
+        else:  # the last one, where it is ordinary, lifts least
+            _, best, row = min(made[token_id], key=lambda each: each[0])
+            chosen[token_id] = RowChoice(best, row, tried)
     return chosen
 
 

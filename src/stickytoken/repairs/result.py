@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _NAMES = ("id", "_id", "doc_id", "document_id")
 _BATCH = 1000
-_LENGTH_FILE = "sentence_bert_config.json"
 
 
 @dataclass(frozen=True)
@@ -64,32 +63,6 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
     return Affected(str(repair.path.parent / name), len(texts), len(affected))
 
 
-def affected_documents(
-    original: Path,
-    repaired: Path,
-    tokens: Sequence[RepairedTokenRecord],
-    texts: Iterable[str],
-    ids: Iterable[str] | None = None,
-    prompt: str = "",
-) -> pl.DataFrame:
-    """Find the documents whose ids change, or that hold an entry with a new row where the model reads."""
-    before, after = (_encoder(tokenizer_edit.read_pipeline(folder)) for folder in (original, repaired))
-    gone = {token.token_id for token in tokens if token.strategy in TOKENIZER}
-    new_rows = {token.token_id for token in tokens} - gone
-    rows = []
-    for number, batch in enumerate(_batches(texts, ids)):
-        inputs = [prompt + text for text, _ in batch]
-        encoded = zip(batch, before(inputs), after(inputs), strict=True)
-        for index, ((_, name), old, new) in enumerate(encoded, number * _BATCH):
-            found = new_rows & set(new)
-            if old != new or found:
-                found |= gone & (Counter(old) - Counter(new)).keys()
-                rows.append({"index": index, "id": name, "tokens": sorted(found)})
-    schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
-    frame = pl.DataFrame(rows, schema=schema)
-    return frame if ids is not None else frame.drop("id")
-
-
 def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
     named = iter(zip(texts, repeat(None) if ids is None else ids, strict=ids is not None))
     try:
@@ -100,10 +73,9 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[t
 
 
 def _encoder(pipeline: tokenizer_edit.Pipeline) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Tokenize as the model does."""
     if (tokenizer := pipeline.tokenizer) is not None:
-        length = tokenizer_edit.read_object(pipeline.folder / _LENGTH_FILE).get("max_seq_length")
-        length = length or tokenizer.model_max_length
+        length = tokenizer_edit.read_object(pipeline.folder / "sentence_bert_config.json")
+        length = length.get("max_seq_length") or tokenizer.model_max_length
         cut = {"truncation": True, "max_length": int(length)} if length and length < 10**9 else {}
         return lambda texts: tokenizer(list(texts), **cut)["input_ids"]
     from tokenizers import Tokenizer
@@ -133,8 +105,6 @@ TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 
 
 class MeasuredRecord(Record):
-    """A token on texts that the run has not used."""
-
     lift: float
     deviations: float  # lift beyond an ordinary token's, in standard deviations of the model's similarities
     contraction: float | None = None  # share of a text's meaning that 8 copies take
@@ -167,8 +137,6 @@ class RepairedTokenRecord(Record):
 
 
 class NeighbourRecord(Record):
-    """A token near a repaired one, measured again because the repair must not shift the defect to it."""
-
     token_id: int
     token: str
     near: str  # the repaired token
@@ -208,8 +176,6 @@ class VerificationRecord(Record):
 
 
 class RepairRecord(MeasurementRecord):
-    """repair.json, written last."""
-
     schema_version: int = REPAIR_SCHEMA_VERSION
     model: str  # last part of the name of the model
     run: str  # identity of the run
@@ -295,9 +261,23 @@ class Repair:
         Raises:
             RepairError: there are not as many names as documents.
         """
-        folder = Path(resolve_model(str(original), revision).location)
+        folders = Path(resolve_model(str(original), revision).location), self.path
+        before, after = (_encoder(tokenizer_edit.read_pipeline(folder)) for folder in folders)
         prompt = str(self.record.identity_parts.get("encoder", {}).get("prompt", ""))
-        return affected_documents(folder, self.path, self.record.tokens, texts, ids, prompt)
+        gone = {token.token_id for token in self.record.tokens if token.strategy in TOKENIZER}
+        new_rows = {token.token_id for token in self.record.tokens} - gone
+        rows = []
+        for number, batch in enumerate(_batches(texts, ids)):
+            inputs = [prompt + text for text, _ in batch]
+            encoded = zip(batch, before(inputs), after(inputs), strict=True)
+            for index, ((_, name), old, new) in enumerate(encoded, number * _BATCH):
+                found = new_rows & set(new)
+                if old != new or found:
+                    found |= gone & (Counter(old) - Counter(new)).keys()
+                    rows.append({"index": index, "id": name, "tokens": sorted(found)})
+        schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
+        frame = pl.DataFrame(rows, schema=schema)
+        return frame if ids is not None else frame.drop("id")
 
     def summary(self) -> dict[str, Any]:
         """Return the repair as JSON values."""
@@ -346,22 +326,17 @@ def finished_repair(folder: Path) -> RepairRecord | None:
 
 
 def keep_copy(run: Path, record: RepairRecord) -> None:
-    """Write a copy of the record into the run folder, where reports look for it."""
     folder = run / folder_name(REPAIR, record.identity)
     make_folder(folder)
     ResultFolder(folder).write_record(REPAIR_FILE, record)
 
 
 def last_verified(records: Sequence[RepairRecord]) -> str | None:
-    """Return the date of the latest repair; None if it is not verified, or there is none."""
     return records[0].started[:10] if records and records[0].verified else None
 
 
 def repairs_in(run: Path) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
+    pattern = f"{REPAIR}-*/{REPAIR_FILE}"
     return measurements_in(
-        run,
-        f"{REPAIR}-*/{REPAIR_FILE}",
-        lambda folder: Repair(folder).record,
-        "A repair",
-        lambda record: record.started,
+        run, pattern, lambda folder: Repair(folder).record, "A repair", lambda record: record.started
     )

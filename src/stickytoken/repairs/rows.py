@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,37 +36,12 @@ def new_rows(
     avoided: Collection[int] = (),
 ) -> dict[int, Row]:
     """Make float32 rows, shape (D,), as if for each entry alone; entries in ``avoided`` may be sticky."""
-    from stickytoken.repairs._training import Network, kept_rows
-
-    table = _embedding_table(model, ids, avoided)
-    if strategy is Strategy.RELATIVES:
-        return related_rows(table, seed)
-    network = Network(model)
-    rows: dict[int, Row] = {}
-    for begin in range(0, len(ids), _TRAINED):
-        some = list(ids[begin : begin + _TRAINED])
-        made = kept_rows(network, table.rows[some], some, texts, seed, progress)
-        rows |= dict(zip(some, made, strict=True))
-    return rows
-
-
-@dataclass(frozen=True)
-class EmbeddingTable:
-    rows: NDArray[np.float32]  # the embedding matrix in single precision, shape (entries, D)
-    backend: Tokenizer
-    pieces: dict[int, tuple[int, ...]]  # of the entries that are repaired; empty where there are none
-    avoided: frozenset[int]  # neither pieces nor relatives of others
-
-    def shown(self, token_id: int) -> str:
-        return f"token {visible(self.backend.id_to_token(token_id) or '')!r} (id {token_id})"
-
-
-def _embedding_table(model: Any, ids: Sequence[int], avoided: Collection[int]) -> EmbeddingTable:
     from tokenizers import Tokenizer
 
     from stickytoken.inspection.module_embedding import input_embeddings
+    from stickytoken.repairs._training import Network, kept_rows
 
-    module = input_embeddings(model)
+    module: Any = input_embeddings(model)
     if module is None:
         raise RepairError("the embedding matrix of the model cannot be reached: new rows need one")
     tokenizer = model.tokenizer
@@ -76,13 +50,19 @@ def _embedding_table(model: Any, ids: Sequence[int], avoided: Collection[int]) -
         raise RepairError(
             f"a {type(tokenizer).__name__} is written in Python: new rows need a fast tokenizer"
         )
-    rows: NDArray[np.float32] = module.weight.detach().float().cpu().numpy()
+    matrix: NDArray[np.float32] = module.weight.detach().float().cpu().numpy()
     for token_id in ids:
-        if not 0 <= token_id < len(rows) or backend.id_to_token(token_id) is None:
+        if not 0 <= token_id < len(matrix) or backend.id_to_token(token_id) is None:
             raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
-    every = frozenset((*ids, *avoided))
-    pieces = pieces_of(backend, sorted(every))
-    return EmbeddingTable(rows, backend, {token_id: pieces[token_id] for token_id in ids}, every)
+    if strategy is Strategy.RELATIVES:
+        return related_rows(matrix, backend, ids, frozenset((*ids, *avoided)), seed)
+    network = Network(model)
+    rows: dict[int, Row] = {}
+    for begin in range(0, len(ids), _TRAINED):
+        some = list(ids[begin : begin + _TRAINED])
+        made = kept_rows(network, matrix[some], some, texts, seed, progress)
+        rows |= dict(zip(some, made, strict=True))
+    return rows
 
 
 # Relatives.
@@ -92,58 +72,54 @@ _SAMPLE = 400
 _GRAMS = (2, 5)
 # Entries compared at a time: one row of similarities per entry is as long as the vocabulary.
 _COMPARED = 64
-_BEGINS, _ENDS = "<", ">"
 
 
-def related_rows(table: EmbeddingTable, seed: int) -> dict[int, Row]:
+def related_rows(
+    matrix: NDArray[np.float32], backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
+) -> dict[int, Row]:
+    """Make rows from those of entries with similar spelling, and of pieces; none of those ``avoided``."""
     from scipy.optimize import nnls
 
-    asked = list(table.pieces)
-    spelled = _spelled(table, asked)
-    pool = np.array([token_id for token_id in spelled if token_id not in table.avoided])
+    # The spelling of the asked entries and of all others that hold a letter.
+    asked, added = set(ids), set(backend.get_added_tokens_decoder())
+    plain = [key for key in sorted(backend.get_vocab().values()) if key < len(matrix) and key not in added]
+    spelled = {}
+    for token_id in [*plain, *added & asked]:
+        begins = "" if (backend.id_to_token(token_id) or "").startswith("##") else "<"
+        text = backend.decode([token_id], skip_special_tokens=False).removeprefix("##").strip().lower()
+        if token_id in asked or any(character.isalpha() for character in text):
+            spelled[token_id] = f"{begins}{text}>"
+    pool = np.array([token_id for token_id in spelled if token_id not in avoided])
     if not len(pool):
         raise RepairError("no other entry of the vocabulary contains a letter: use keep-meaning")
-    mean = table.rows[pool].mean(axis=0)
-    length = float(np.median(np.linalg.norm(table.rows[pool] - mean, axis=1)))
+    mean = matrix[pool].mean(axis=0)
+    length = float(np.median(np.linalg.norm(matrix[pool] - mean, axis=1)))
     drawn = np.random.default_rng([seed]).permutation(pool)[:_SAMPLE].tolist()
+    pieces = pieces_of(backend, [*drawn, *avoided]) | pieces_of(backend, sorted(avoided))
+    relatives, from_pieces = _guesses(matrix, spelled, pool, [*drawn, *ids], pieces, mean)
     # How much relatives and pieces count is fitted on a sample, neither of them negatively.
-    sample = _guesses(table, spelled, pool, drawn, pieces_of(table.backend, [*drawn, *table.avoided]), mean)
+    sample = relatives[: len(drawn)], from_pieces[: len(drawn)]
     both = sample[0].any(axis=1) & sample[1].any(axis=1)
     weights = np.ones(2)
     if both.any():
         sources = np.stack([each[both].ravel() for each in sample], axis=1).astype(np.float64)
-        weights = nnls(sources, (table.rows[drawn] - mean)[both].ravel().astype(np.float64))[0]
+        weights = nnls(sources, (matrix[drawn] - mean)[both].ravel().astype(np.float64))[0]
     rows = {}
-    guesses = _guesses(table, spelled, pool, asked, table.pieces, mean)
-    for token_id, relatives, pieces in zip(asked, *guesses, strict=True):
-        deviation = float(weights[0]) * relatives + float(weights[1]) * pieces
+    for row, token_id in enumerate(ids, len(drawn)):
+        deviation = float(weights[0]) * relatives[row] + float(weights[1]) * from_pieces[row]
         size = float(np.linalg.norm(deviation))
         if size == 0:
             raise RepairError(
-                f"{table.shown(token_id)} has no pieces, and no entry has a similar spelling: use "
-                "keep-meaning, or leave it out"
+                f"token {visible(backend.id_to_token(token_id) or '')!r} (id {token_id}) has no pieces, and "
+                "no entry has a similar spelling: use keep-meaning, or leave it out"
             )
         # A weighted mean is shorter than a row, and so says less.
         rows[token_id] = (mean + deviation * (length / size)).astype(np.float32)
     return rows
 
 
-def _spelled(table: EmbeddingTable, asked: Sequence[int]) -> dict[int, str]:
-    """Return the spelling of the asked entries and of all others that hold a letter, by id."""
-    added = set(table.backend.get_added_tokens_decoder())
-    known = sorted(table.backend.get_vocab().values())
-    ids = [token_id for token_id in known if token_id < len(table.rows) and token_id not in added]
-    spelled = {}
-    for token_id in [*ids, *added.intersection(asked)]:
-        name = table.backend.id_to_token(token_id) or ""
-        text = table.backend.decode([token_id], skip_special_tokens=False).removeprefix("##").strip().lower()
-        if token_id in table.pieces or any(character.isalpha() for character in text):
-            spelled[token_id] = f"{'' if name.startswith('##') else _BEGINS}{text}{_ENDS}"
-    return spelled
-
-
 def _guesses(
-    table: EmbeddingTable,
+    matrix: NDArray[np.float32],
     spelled: dict[int, str],
     pool: NDArray[np.intp],
     ids: Sequence[int],
@@ -162,14 +138,14 @@ def _guesses(
         some = ids[begin : begin + _COMPARED]
         similarities = (reader.transform([spelled[token_id] for token_id in some]) @ known.T).toarray()
         for row, (token_id, similar) in enumerate(zip(some, similarities, strict=True), begin):
-            if token_id in columns:
+            if token_id in columns:  # no entry is its own relative
                 similar[columns[token_id]] = 0
             nearest = np.argsort(-similar, kind="stable")[:_RELATIVES]
             weights = similar[nearest] ** 2
             if total := weights.sum():
-                from_relatives[row] = (weights / total) @ (table.rows[pool[nearest]] - mean)
+                from_relatives[row] = (weights / total) @ (matrix[pool[nearest]] - mean)
             if pieces[token_id]:
-                from_pieces[row] = table.rows[list(pieces[token_id])].mean(axis=0) - mean
+                from_pieces[row] = matrix[list(pieces[token_id])].mean(axis=0) - mean
     return from_relatives, from_pieces
 
 

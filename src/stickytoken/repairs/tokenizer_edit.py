@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.errors import RepairError
 from stickytoken.repairs import _pipeline
-from stickytoken.repairs._pipeline import entries_of, shown_entry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 _TOKENIZER_FILE, _CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 _ROLES_FILE = "special_tokens_map.json"
-_SHOWN_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +29,6 @@ class ModelEdit:
     unreachable: tuple[int, ...] = ()  # entries whose text becomes other entries; their ids stay
     # Special or added tokens whose text becomes plain text; the tokenizer still puts them around a text.
     plain_specials: tuple[int, ...] = ()
-
-    @property
-    def tokenizer(self) -> tuple[int, ...]:
-        """Entries that text no longer reaches."""
-        return (*self.unreachable, *self.plain_specials)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +40,7 @@ class Pipeline:
 
     @property
     def entries(self) -> dict[int, str]:
-        return entries_of(self.loaded)
+        return _pipeline.entries_of(self.loaded)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -88,7 +81,7 @@ def _transformers_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # anything may be wrong with the files, and each class says it in its own way
-        reason = " ".join(str(error).split())[:_SHOWN_REASON] or type(error).__name__
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise RepairError(f"the tokenizer in {folder} cannot be loaded: {reason}") from error
     if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         raise RepairError(
@@ -128,10 +121,10 @@ def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
 
 def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     """Compute the files that an edit changes, relative to the model folder."""
-    if not edit.tokenizer:
+    plain, unreachable = edit.plain_specials, edit.unreachable
+    if not (plain or unreachable):
         return {}
     pipeline = read_pipeline(folder)
-    plain, unreachable = edit.plain_specials, edit.unreachable
     # The pipeline that transformers makes of the files, with the lengths of tokenizer.json.
     as_loaded = pipeline.document
     if pipeline.tokenizer is not None:
@@ -156,13 +149,16 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     files = _vocabulary_files(pipeline, document, renamed, edit)
     files[_TOKENIZER_FILE] = _as_json(document)
     if rebuilt and pipeline.tokenizer is not None:
-        config = _config_of_pipeline(
-            pipeline, document, plain, renamed.get(pad_id) if pad_id in plain else None
-        )
-        files[_CONFIG_FILE] = _as_json(config)
-        if roles := read_object(pipeline.folder / _ROLES_FILE):
-            files[_ROLES_FILE] = _as_json(_special_tokens_map(roles, config))
-        _require_honoured(pipeline, files, after, texts)
+        files |= _config_files(pipeline, document, plain, renamed.get(pad_id) if pad_id in plain else None)
+        tokenizer = _loaded_by_transformers(files, pipeline.folder)
+        loaded = _whole(tokenizer.backend_tokenizer)
+        for text in ("one one one one two", *texts):
+            if loaded.encode(text).ids != after.encode(text).ids:
+                raise RepairError(
+                    f"the tokenizer in {pipeline.folder} cannot be edited so: transformers rebuilds a "
+                    f"{type(tokenizer).__name__} from its vocabulary, and reads {text!r} otherwise than "
+                    "tokenizer.json says; choose a strategy that changes rows"
+                )
     inside = pipeline.folder.relative_to(folder)
     return {str(inside / name): content for name, content in files.items()}
 
@@ -189,7 +185,7 @@ def _require_out_of_reach(
     for token_id in set(ids) - unknown:
         for text in texts[token_id]:
             if token_id in after.encode(text, add_special_tokens=False).ids:
-                entry = shown_entry(entries[token_id], token_id)
+                entry = _pipeline.shown_entry(entries[token_id], token_id)
                 raise RepairError(f"{entry} cannot be edited: text such as {text!r} still reaches it")
     sizes = before.get_vocab_size(), after.get_vocab_size()
     if sizes[0] != sizes[1]:
@@ -198,20 +194,6 @@ def _require_out_of_reach(
             f"{sizes[1]} after the edit"
         )
     return [text for token_id in ids for text in texts[token_id]]
-
-
-def _require_honoured(
-    pipeline: Pipeline, files: Mapping[str, bytes], after: Tokenizer, texts: Iterable[str]
-) -> None:
-    tokenizer = _loaded_by_transformers(files, pipeline.folder)
-    loaded = _whole(tokenizer.backend_tokenizer)
-    for text in ("one one one one two", *texts):
-        if loaded.encode(text).ids != after.encode(text).ids:
-            raise RepairError(
-                f"the tokenizer in {pipeline.folder} cannot be edited so: transformers rebuilds a "
-                f"{type(tokenizer).__name__} from its vocabulary, and reads {text!r} otherwise than "
-                "tokenizer.json says; choose a strategy that changes rows"
-            )
 
 
 def _tokenizer(document: dict[str, Any]) -> Tokenizer:
@@ -237,11 +219,12 @@ _OF_CLASSES |= {"vocab_file", "tokenizer_file"}
 _SETTINGS = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
 
 
-def _config_of_pipeline(
+def _config_files(
     pipeline: Pipeline, document: Mapping[str, Any], plain: Collection[int], pad_name: str | None
-) -> dict[str, Any]:
+) -> dict[str, bytes]:
     """Make transformers follow tokenizer.json: `PreTrainedTokenizerFast` does, but for tokens with a role."""
-    tokenizer, stored = pipeline.tokenizer, read_object(pipeline.folder / _CONFIG_FILE)
+    tokenizer = pipeline.tokenizer
+    stored, stored_roles = (read_object(pipeline.folder / name) for name in (_CONFIG_FILE, _ROLES_FILE))
 
     def is_plain(token: str) -> bool:
         return tokenizer.convert_tokens_to_ids(token) in plain
@@ -265,23 +248,22 @@ def _config_of_pipeline(
     config |= {key: getattr(tokenizer, key) for key in _SETTINGS if getattr(tokenizer, key, None) is not None}
     config["model_input_names"] = list(tokenizer.model_input_names)
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    return {key: value for key, value in config.items() if value is not None or key not in roles}
-
-
-def _special_tokens_map(stored: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave in special_tokens_map.json what still has a role."""
+    config = {key: value for key, value in config.items() if value is not None or key not in roles}
+    files = {_CONFIG_FILE: _as_json(config)}
+    if not stored_roles:
+        return files
 
     def content(token: Any) -> Any:
         return token.get("content") if isinstance(token, dict) else token
 
     left = set(config.get("additional_special_tokens", ()))
-    kept = {}
-    for key, value in stored.items():
+    roles_left: dict[str, Any] = {}
+    for key, value in stored_roles.items():
         if key in _EXTRA:
-            kept[key] = [each for each in value if content(each) in left]
+            roles_left[key] = [each for each in value if content(each) in left]
         elif key in config:
-            kept[key] = value if content(value) == config[key] else config[key]
-    return kept
+            roles_left[key] = value if content(value) == config[key] else config[key]
+    return files | {_ROLES_FILE: _as_json(roles_left)}
 
 
 _SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
@@ -291,7 +273,7 @@ _UNUSED = 5  # type of a SentencePiece entry that no text is cut into
 def _vocabulary_files(
     pipeline: Pipeline, document: dict[str, Any], renamed: Mapping[int, str], edit: ModelEdit
 ) -> dict[str, bytes]:
-    folder, before = pipeline.folder, entries_of(pipeline.document)
+    folder, before = pipeline.folder, _pipeline.entries_of(pipeline.document)
     names = {before[token_id]: name for token_id, name in renamed.items()}
     gone = {before[token_id] for token_id in edit.plain_specials}
     files: dict[str, bytes] = {}

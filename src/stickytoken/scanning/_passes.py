@@ -43,12 +43,11 @@ class Keeper:
     def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
         self._folder = folder
         self._begin = begin or (lambda: None)
-        self._kept: dict[tuple[str, int], tuple[str, dict[str, Any]]] = {}
+        self._kept: dict[tuple[str, int, str], dict[str, Any]] = {}
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
         if self._folder is None:
-            kept, values = self._kept.get((name, index), ("", {}))
-            return values if kept == digest else None
+            return self._kept.get((name, index, digest))
         shard = self._folder.read_shard(name, index, [index], _BATCH)
         if shard is None or shard["digest"].item() != digest:
             return None
@@ -56,7 +55,7 @@ class Keeper:
 
     def save(self, name: str, index: int, digest: str, values: dict[str, Any], encoded: int = 0) -> None:
         if self._folder is None:
-            self._kept[name, index] = digest, values
+            self._kept[name, index, digest] = values
             return
         self._begin()
         self._begin = lambda: None
@@ -64,8 +63,7 @@ class Keeper:
         self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
 
     def found(self, index: int, digest: str) -> list[dict[str, Any]]:
-        values = self.load(_TOKENS, index, digest) or {}
-        return list(values.get("found", ()))
+        return list((self.load(_TOKENS, index, digest) or {"found": ()})["found"])
 
 
 class Batch(NamedTuple):
@@ -77,7 +75,6 @@ class Batch(NamedTuple):
 
 
 def batched(records: Iterable[Record]) -> Iterator[Batch]:
-    """Yield batches of up to 1,024 records and, but for a single record, about 4 MB."""
     index, size = 0, 0
     pending: list[Record] = []
     for record in records:
@@ -104,9 +101,7 @@ def _batch(index: int, records: list[Record]) -> Batch:
 
 @dataclass
 class Tally:
-    """Totals over all batches, and a draw of clean documents."""
-
-    sampled: int
+    sampled: int  # how many clean documents to draw
     digests: list[str] = field(default_factory=list)
     documents: int = 0
     found: int = 0
@@ -114,13 +109,8 @@ class Tally:
     skipped_first: list[Skipped] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)  # of documents
     sources: Counter[str | None] | None = field(default_factory=Counter)  # None where there are too many
-    _drawn: list[tuple[int, str]] = field(default_factory=list)
-    _known: set[int] = field(default_factory=set)
-
-    @property
-    def sample(self) -> list[str]:
-        """The clean documents with the smallest hashes: a random draw that depends on no order."""
-        return [text for _, text in sorted(self._drawn, reverse=True)]
+    # The distinct clean documents with the smallest hashes, by hash: a random draw that depends on no order.
+    drawn: dict[int, str] = field(default_factory=dict)
 
     def add(self, batch: Batch, found: Sequence[Mapping[str, Any]]) -> None:
         self.digests.append(batch.digest)
@@ -134,21 +124,12 @@ class Tally:
             self.sources.update(document.source for document in batch.documents)
             if len(self.sources) > _SOURCES:
                 self.sources = None
-        if not self.sampled:
-            return
-        with_findings = {each["number"] for each in found}
-        for document, key in zip(batch.documents, batch.keys, strict=True):
-            rank = -int.from_bytes(key[:8])
-            if len(self._drawn) == self.sampled and rank <= self._drawn[0][0]:
-                continue
-            if rank in self._known or document.number in with_findings or not document.text.strip():
-                continue
-            self._known.add(rank)
-            item = rank, document.text[:KEPT_TEXT]
-            if len(self._drawn) < self.sampled:
-                heapq.heappush(self._drawn, item)
-            else:
-                self._known.discard(heapq.heapreplace(self._drawn, item)[0])
+        if self.sampled:
+            with_findings = {each["number"] for each in found}
+            for document, key in zip(batch.documents, batch.keys, strict=True):
+                if document.number not in with_findings and document.text.strip():
+                    self.drawn[int.from_bytes(key[:8])] = document.text[:KEPT_TEXT]
+            self.drawn = dict(heapq.nsmallest(self.sampled, self.drawn.items()))
 
 
 def search(
@@ -165,7 +146,7 @@ def search(
     computed = 0
 
     def add(batch: Batch, found: Sequence[Mapping[str, Any]]) -> None:
-        """Count batches in order; one that was found in the folder may come before an earlier one."""
+        # Counted in order: one that was found in the folder may come before an earlier one.
         finished[batch.number] = batch, found
         while (ready := finished.pop(len(tally.digests), None)) is not None:
             tally.add(*ready)
@@ -213,26 +194,17 @@ Vector = NDArray[np.float64]
 
 
 class Effect(StrEnum):
-    """How to determine what copies do to a document.
-
-    A measurement encodes each document with the copies and without. A prediction encodes each document as it
-    is, and computes the rest from the pull and contraction of its tokens.
-    """
-
-    MEASURED = "measured"
-    PREDICTED = "predicted"
+    MEASURED = "measured"  # each document is encoded with the copies and without
+    PREDICTED = "predicted"  # it is encoded as it is; the rest is from pull and contraction of its tokens
 
 
 COLUMNS = ("shift", "rise", "moves_up", "predicted")
 
 
-class Texts(NamedTuple):
-    queries: tuple[str, ...]
-    reference: tuple[str, ...]  # clean documents
-    source: str  # of the queries
-
-
-def panel_texts(sample: Sequence[str], own: Sequence[str] | None, source: str, name: str) -> Texts:
+def panel_texts(
+    sample: Sequence[str], own: Sequence[str] | None, source: str, name: str
+) -> tuple[Sequence[str], Sequence[str], str]:
+    """Return queries, clean documents to compare with, and where the queries are from."""
     needed = _LEAST if own is not None else 2 * _LEAST
     if len(sample) < needed:
         raise InputError(
@@ -240,15 +212,13 @@ def panel_texts(sample: Sequence[str], own: Sequence[str] | None, source: str, n
             "others with: pass more documents, or leave effects out"
         )
     if own is not None:
-        return Texts(tuple(own), tuple(sample[:REFERENCE]), source)
+        return own, sample[:REFERENCE], source
     drawn = min(QUERIES, len(sample) // 2)
-    queries = tuple(" ".join(text.split()[:_QUERY_WORDS]) for text in sample[:drawn])
-    return Texts(queries, tuple(sample[drawn : drawn + REFERENCE]), f"the first words of {drawn} documents")
+    queries = [" ".join(text.split()[:_QUERY_WORDS]) for text in sample[:drawn]]
+    return queries, sample[drawn : drawn + REFERENCE], f"the first words of {drawn} documents"
 
 
 class Panel(NamedTuple):
-    """Queries and clean documents as the model sees them."""
-
     queries: Vectors  # unit vectors, shape (q, d)
     reference: Vectors  # unit vectors, shape (n, d)
     ranked: Vectors  # similarities of the clean documents to each query, ascending, shape (n, q)
@@ -260,7 +230,9 @@ class EffectPass:
     kind: Effect
     encoder: IdReader
     effects: TokenEffects | None  # None if the run's method does not measure them
-    texts: Texts
+    queries: Sequence[str]
+    reference: Sequence[str]  # clean documents
+    queries_from: str
     identity: str  # of the run
     keeper: Keeper
 
@@ -268,7 +240,7 @@ class EffectPass:
     def panel(self) -> Panel:
         queries, reference = (
             unit_vectors(self.encoder.encode_ids(self._tokenized(each)))
-            for each in (self.texts.queries, self.texts.reference)
+            for each in (self.queries, self.reference)
         )
         similarities = reference @ queries.T
         spread = float(similarities.std())
@@ -279,7 +251,6 @@ class EffectPass:
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
 
     def _tokenized(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Return the ids that the model reads of each text."""
         limit = content_limit(self.encoder)
         return [text.ids[:limit] for text in self.encoder.tokenize(texts)]
 
@@ -300,10 +271,15 @@ class EffectPass:
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
-        return digest([batch, digest([self.texts.queries, self.texts.reference]), self.identity])
+        return digest([batch, digest([self.queries, self.reference]), self.identity])
 
     def _columns(self, found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
-        """Return columns of effects, and how many texts were encoded."""
+        """Return columns of effects, and how many texts were encoded; positive is closer to the queries.
+
+        ``shift`` is the mean change of the similarity to the queries, ``rise`` the mean share of clean
+        documents that it passes, and ``moves_up`` the share of queries for which it passes a tenth of them.
+        """
+        panel = self.panel
         with_copies, without = (self._tokenized([each[name] for each in found]) for name in ("text", "rest"))
         rows = [row for row, ids in enumerate(without) if ids and with_copies[row]]
         columns = {name: np.full(len(found), np.nan) for name in COLUMNS}
@@ -313,16 +289,25 @@ class EffectPass:
             encoded += len(rows)
             if self.effects is not None:
                 removed = [Counter(with_copies[row]) - Counter(without[row]) for row in rows]
-                columns["predicted"][rows] = predicted_shifts(vectors, removed, self.effects, self.panel)
+                columns["predicted"][rows] = predicted_shifts(vectors, removed, self.effects, panel)
                 unread = [row for row in rows if with_copies[row] == without[row]]
                 columns["predicted"][unread] = 0.0
             if self.kind is Effect.MEASURED:
                 clean, readable = self._vectors([without[row] for row in rows])
                 encoded += len(rows)
                 whole &= readable
-                for name, values in measured_shifts(vectors, clean, self.panel).items():
-                    columns[name][rows] = np.where(whole, values, np.nan)
-            columns["predicted"][rows] = np.where(whole, columns["predicted"][rows], np.nan)
+                after, before = vectors @ panel.queries.T, clean @ panel.queries.T
+                # How many clean documents are less similar to each query, shape (documents, q).
+                ranks_after, ranks_before = (
+                    np.stack([np.searchsorted(*each) for each in zip(panel.ranked.T, side.T, strict=True)], 1)
+                    for side in (after, before)
+                )
+                passed = (ranks_after - ranks_before) / len(panel.reference)
+                columns["shift"][rows] = (after - before).mean(axis=1, dtype=np.float64)
+                columns["rise"][rows] = passed.mean(axis=1)
+                columns["moves_up"][rows] = (passed >= _PASSED).mean(axis=1)
+            for values in columns.values():
+                values[rows] = np.where(whole, values[rows], np.nan)
         known = {
             name: [None if math.isnan(value) else value for value in values.tolist()]
             for name, values in columns.items()
@@ -330,31 +315,11 @@ class EffectPass:
         return known, encoded
 
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
-        """Return unit vectors, and which of the texts have one."""
+        # Unit vectors, and which of the texts have one.
         vectors = self.encoder.encode_ids(ids, allow_zero=True)
         usable = np.linalg.norm(vectors, axis=1) > 0
         vectors[~usable] = 1.0
         return unit_vectors(vectors), usable
-
-
-def measured_shifts(found: Vectors, rest: Vectors, panel: Panel) -> dict[str, Vector]:
-    """Compare documents with copies and without; positive where copies bring them closer to queries.
-
-    ``shift`` is the mean change of the similarity to the queries, ``rise`` the mean share of the clean
-    documents that a document passes, and ``moves_up`` the share of the queries for which it passes a tenth.
-    """
-    after, before = found @ panel.queries.T, rest @ panel.queries.T
-    # How many clean documents are less similar to each query, shape (documents, q).
-    ranks_after, ranks_before = (
-        np.stack([np.searchsorted(*each) for each in zip(panel.ranked.T, side.T, strict=True)], axis=1)
-        for side in (after, before)
-    )
-    passed = (ranks_after - ranks_before) / len(panel.reference)
-    return {
-        "shift": (after - before).mean(axis=1, dtype=np.float64),
-        "rise": passed.mean(axis=1),
-        "moves_up": (passed >= _PASSED).mean(axis=1),
-    }
 
 
 def predicted_shifts(

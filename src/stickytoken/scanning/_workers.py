@@ -60,7 +60,6 @@ def examine(text: str, rules: CleaningRules) -> Finding:
 
 
 def excerpt(text: str, spans: list[Span]) -> list[list[Any]]:
-    """Return the text around the first spans, in pieces of which each is marked or not."""
     start = max(0, spans[0].start - _SHOWN_BEFORE)
     end = min(len(text), start + _SHOWN)
     pieces: list[list[Any]] = [["\N{HORIZONTAL ELLIPSIS}", False]] if start else []
@@ -81,7 +80,7 @@ def excerpt(text: str, spans: list[Span]) -> list[list[Any]]:
 
 @lru_cache(maxsize=1)
 def _cleaner_of(rules: CleaningRules) -> Cleaner:
-    """Return a cleaner that takes out all that is found, also what would only be reported."""
+    # All that is found goes, also what would only be reported.
     return Cleaner(rules, dict.fromkeys(SpanKind, Action.REMOVE))
 
 

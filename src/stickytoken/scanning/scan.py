@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +23,12 @@ from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import Finding, Level, Rule, repository_path
 from stickytoken.machine import available_cores, digest
-from stickytoken.measurement import resume
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.measurement.resume import MeasurementKind, MeasurementRecord, Record
-from stickytoken.measurement.store import ResultFolder, folder_name
 from stickytoken.methods.entry import SEVERITY_BOUNDS, Severity, severity_of
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
-from stickytoken.validation import file_path, require_callable, shown, whole_number
+from stickytoken.validation import file_path, require_callable, set_choices, whole_number
 
 SCAN = "scan"
 SCAN_SCHEMA_VERSION = 1
@@ -53,19 +52,19 @@ SCHEMA: dict[str, Any] = {
 _FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share", "excerpt")
 
 
-class SkippedRecord(Record):
+class SkippedRecord(resume.Record):
     place: str
     reason: str  # why it has no readable text
 
 
-class SourceRecord(Record):
+class SourceRecord(resume.Record):
     source: str | None
     documents: int
     found: int
     matter: int | None = Field(description="null without effects")
 
 
-class EffectRecord(Record):
+class EffectRecord(resume.Record):
     kind: str = Field(description="measured or predicted")
     queries: int
     queries_from: str
@@ -76,7 +75,7 @@ class EffectRecord(Record):
     nothing_left: int = Field(description="documents that consist of copies only, and have no effect")
 
 
-class ScanResultRecord(Record):
+class ScanResultRecord(resume.Record):
     documents: int
     found: int
     matter: int | None = Field(
@@ -90,9 +89,7 @@ class ScanResultRecord(Record):
     seconds: float
 
 
-class ScanRecord(MeasurementRecord):
-    """scan.json."""
-
+class ScanRecord(resume.MeasurementRecord):
     model: str
     run: str = Field(description="the run folder, as named")
     documents: str = Field(description="name of the collection")
@@ -141,7 +138,7 @@ class Scan:
 
 
 def open_scan(path: str | Path) -> Scan:
-    folder = ResultFolder(file_path("the scan", path))
+    folder = store.ResultFolder(file_path("the scan", path))
     record = _read_record(folder) if folder.exists() else None
     if record is None:
         raise RunError(f"there is no scan in {str(folder.path)!r}: it has no {_SCAN_FILE}")
@@ -153,20 +150,19 @@ def open_scan(path: str | Path) -> Scan:
     return Scan(record, record.result, documents, folder.path)
 
 
-def _read_record(folder: ResultFolder) -> ScanRecord | None:
+def _read_record(folder: store.ResultFolder) -> ScanRecord | None:
     return folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION)
 
 
 # A collection may have changed since it was scanned: no scan is finished before its documents are read.
-SCANS: MeasurementKind[ScanRecord] = MeasurementKind(
+SCANS: resume.MeasurementKind[ScanRecord] = resume.MeasurementKind(
     "scan", _SCAN_FILE, _read_record, lambda record, folder: False
 )
 
 
 def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
-    return resume.measurements_in(
-        run, f"{SCAN}-*/{_SCAN_FILE}", open_scan, "A scan", lambda scan: scan.record.started
-    )
+    pattern = f"{SCAN}-*/{_SCAN_FILE}"
+    return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
 _IDENTITY_VERSION = 1
@@ -187,9 +183,7 @@ class ScanOptions:
 
     def __post_init__(self) -> None:
         if self.effect is not None:
-            if self.effect not in tuple(Effect):
-                raise InputError(f"effect is {shown(self.effect)}: use one of {', '.join(Effect)}, or None")
-            object.__setattr__(self, "effect", Effect(self.effect))
+            set_choices(self, {"effect": Effect})
         elif self.queries is not None:
             raise InputError("queries are given, but no effect that is compared with them: set effect too")
         workers = available_cores() if self.workers is None else whole_number("workers", self.workers, 1)
@@ -283,8 +277,8 @@ def scan_documents(
             raise InputError(f"{collection.name} is empty: pass documents")
         work = None
         if chosen.effect is not None and encoding is not None and tally.found:
-            texts = _passes.panel_texts(tally.sample, *queries, collection.name)
-            work = EffectPass(chosen.effect, encoding, effects, texts, opened.record.identity, keeper)
+            texts = _passes.panel_texts(list(tally.drawn.values()), *queries, collection.name)
+            work = EffectPass(chosen.effect, encoding, effects, *texts, opened.record.identity, keeper)
             work.run(tally, progress)
         found = _documents(keeper, tally, work)
         result = _totals(tally, found, work, round(time.perf_counter() - started, 1))
@@ -292,7 +286,7 @@ def scan_documents(
 
     if out is None:
         return compute(Keeper(), None)
-    folder = ResultFolder(file_path("out", out))
+    folder = store.ResultFolder(file_path("out", out))
     with resume.resumed(folder, SCANS, record) as held:
         # Documents that cannot be read must not claim the folder.
         found = compute(Keeper(folder, lambda: held.begin(record)), folder.path)
@@ -303,13 +297,13 @@ def scan_documents(
 
 def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Path:
     collection = open_documents(documents, options.wanted)
-    return run.path / folder_name(SCAN, digest(_identity(run, rules_of_run(run), collection, options)))
+    return run.path / store.folder_name(SCAN, digest(_identity(run, rules_of_run(run), collection, options)))
 
 
 def _identity(
     run: Run, rules: CleaningRules, collection: Collection, options: ScanOptions
 ) -> dict[str, object]:
-    """What tells scans apart, but for the documents themselves: each batch has a digest of its own."""
+    # Documents themselves tell no scans apart: each batch has a digest of its own.
     return {
         "version": _IDENTITY_VERSION,
         "run": run.record.identity,
@@ -353,9 +347,9 @@ def _totals(
             agreement = both.select(pl.corr("shift", "predicted", method="spearman").fill_nan(None)).item()
         effect = EffectRecord(
             kind=effects.kind.value,
-            queries=len(effects.texts.queries),
-            queries_from=effects.texts.source,
-            reference=len(effects.texts.reference),
+            queries=len(effects.queries),
+            queries_from=effects.queries_from,
+            reference=len(effects.reference),
             spread=effects.panel.spread,
             agreement=agreement,
             compared=len(both) if measured else 0,
@@ -365,12 +359,12 @@ def _totals(
     # The sources with the most findings; none where no document names one.
     sources = []
     if tally.sources is not None and not set(tally.sources) <= {None}:
-        counted = documents.group_by("source").agg(pl.len(), pl.col("matters").sum())
-        by_source = {source: (count, matter) for source, count, matter in counted.iter_rows()}
+        found = Counter(documents["source"])
+        matter = Counter(documents.filter("matters")["source"])
         for source, count in tally.sources.items():
-            found, matter = by_source.get(source, (0, 0))
-            shown = None if effect is None else matter
-            sources.append(SourceRecord(source=source, documents=count, found=found, matter=shown))
+            shown = None if effect is None else matter[source]
+            row = SourceRecord(source=source, documents=count, found=found[source], matter=shown)
+            sources.append(row)
         sources.sort(key=lambda row: (-row.found, -row.documents, row.source or ""))
     return ScanResultRecord(
         documents=tally.documents,
@@ -386,7 +380,6 @@ def _totals(
 
 
 def basis(scan: Scan) -> str | None:
-    """Explain the effects and their basis; None without effects."""
     effect = scan.result.effect
     if effect is None:
         return None
@@ -442,6 +435,7 @@ RULES = (
     ),
 )
 _LEVELS = {rule.id: rule.level for rule in RULES}
+_PROPERTIES = ("number", "source", "copies", "share", "effect", "severity")
 
 
 def scan_findings(scan: Scan, root: Path) -> Iterator[Finding]:
@@ -456,16 +450,11 @@ def scan_findings(scan: Scan, root: Path) -> Iterator[Finding]:
             path=path,
             line=row["line"],
             identity=(scan.record.model, row["id"], *(each["text"] for each in row["words"])),
-            properties={
-                name: row[name]
-                for name in ("number", "source", "copies", "share", "effect", "severity")
-                if row[name] is not None
-            },
+            properties={name: row[name] for name in _PROPERTIES if row[name] is not None},
         )
 
 
 def described(row: Mapping[str, Any]) -> str:
-    """Say in a few words what was found in a document, and what it does if that is known."""
     words = ", ".join(
         f"{each['text']!r} \N{MULTIPLICATION SIGN} {each['copies']}" for each in row["words"][:3]
     )
