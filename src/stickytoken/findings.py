@@ -145,13 +145,10 @@ def _case(rule: str, name: str) -> ET.Element:
     return ET.Element("testcase", {"classname": f"stickytoken.{rule}", "name": visible(name)})
 
 
-def repository_root(start: Path) -> Path:
-    """Return the nearest folder at or above a folder that holds ``.git``, or else the folder itself."""
-    here = start.absolute()
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
-
-
-def repository_path(path: Path, root: Path) -> str | None:
+def repository_path(path: Path) -> str | None:
+    """Return a path relative to the nearest folder with ``.git`` at or above the current one, or to that."""
+    here = Path.cwd()
+    root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     try:
         inside = path.resolve().relative_to(root.resolve())
     except (ValueError, OSError):
@@ -160,10 +157,8 @@ def repository_path(path: Path, root: Path) -> str | None:
 
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_FINGERPRINT = "stickytoken/v1"
 # The one fingerprint that GitHub reads. Without it, GitHub hashes the line, which several findings share.
 _GITHUB_FINGERPRINT = "primaryLocationLineHash"
-_ROOT = "SRCROOT"
 
 
 def sarif(
@@ -192,11 +187,11 @@ def sarif(
             name = "/".join(visible(part) for part in finding.identity) or finding.rule
             location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": name}]}
         else:
-            file = {"uri": relative_uri(finding.path), "uriBaseId": _ROOT}
+            file = {"uri": relative_uri(finding.path), "uriBaseId": "SRCROOT"}
             # GitHub shows no result without a line.
             physical = {"artifactLocation": file, "region": {"startLine": finding.line or 1}}
             location = {"physicalLocation": physical}
-        prints = {_FINGERPRINT: finding.fingerprint, _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1"}
+        prints = {"stickytoken/v1": finding.fingerprint, _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1"}
         result = {
             "ruleId": finding.rule,
             "ruleIndex": places[finding.rule],

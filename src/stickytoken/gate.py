@@ -19,7 +19,7 @@ from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.errors import InputError, RunError
-from stickytoken.findings import Finding, Level, Rule, repository_path, repository_root
+from stickytoken.findings import Finding, Level, Rule, repository_path
 from stickytoken.machine import digest
 from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
@@ -211,8 +211,7 @@ def check(
     if compared is not None:
         _require_comparable(run, compared)
         incomplete += _gaps(compared, "the baseline")
-    root = repository_root(Path.cwd())
-    table = repository_path(run.path / store.TOKENS_FILE, root)
+    table = repository_path(run.path / store.TOKENS_FILE)
     where = place or ((None, None) if table is None else (table, 1))
     findings, counted = _judge_tokens(run, FailOn(fail_on), max_tokens, compared, where)
     rules, checked = [_STICKY_TOKEN], None
@@ -221,7 +220,7 @@ def check(
 
         # Without a model, because effects change nothing about what closes the gate.
         scan = scans.scan_documents(run, documents, column=column, progress=progress)
-        found = list(scans.scan_findings(scan, root))
+        found = list(scans.scan_findings(scan))
         closing = sum(finding.level is Level.ERROR for finding in found)
         checked = CheckedDocuments(scan.record.documents, scan.result.documents, closing)
         incomplete += scans.incomplete(scan)
@@ -241,9 +240,6 @@ def check(
         notes=(*notes, *_remarks(run)),
         documents=checked,
     )
-
-
-# The run that a model is checked by, and whether it is sufficient.
 
 
 def _run_of_model(
@@ -368,8 +364,6 @@ def _remarks(run: Run) -> list[str]:
         found.append(f"the run used non-default settings: {', '.join(changed)}")
     return found
 
-
-# The sticky tokens of a run as findings.
 
 # Settings under which two runs measure the same thing: they change the noise or what is measured besides.
 _FREE = {"seed", "budget", "confirming_texts", "reference"}

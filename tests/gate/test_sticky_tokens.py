@@ -127,10 +127,7 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
     [
         (lambda table: table.head(100), "has 100 rows in tokens.parquet"),
         (lambda table: table.with_columns(verdict=pl.lit("benign")), "0 sticky tokens in tokens.parquet and"),
-        (
-            lambda table: table.with_columns(verdict=pl.lit("fine")),
-            "verdicts that the method profile does not give",
-        ),
+        (lambda table: table.with_columns(verdict=pl.lit("fine")), "that the method profile does not give"),
         (lambda table: table.with_columns(verdict=pl.lit(None, pl.String)), "has no verdict on"),
     ],
 )
@@ -169,19 +166,16 @@ def test_noise_is_no_change_in_either_direction(runs):
 
 def test_a_token_that_became_sticky_is_new(runs):
     found = check(runs(2), baseline=runs(0))
-    assert found.outcome is Outcome.CLOSED
     assert planted.PLANTED in named(found)
-    assert found.findings[0].properties["change"] == "new"
     first = found.findings[0].properties
+    assert first["change"] == "new"
     assert first["baseline_effect_high"] < first["effect_low"]
 
 
 @pytest.mark.slow
 def test_a_token_that_became_stickier_is_worse_and_one_that_became_milder_is_not(runs):
-    found = check(runs(3), baseline=runs(1))
-    assert [f.properties["change"] for f in found.findings if f.properties["token"] == planted.PLANTED] == [
-        "worse"
-    ]
+    found = check(runs(3), baseline=runs(1)).findings
+    assert [f.properties["change"] for f in found if f.properties["token"] == planted.PLANTED] == ["worse"]
     assert check(runs(1), baseline=runs(3)).counted == 0
 
 

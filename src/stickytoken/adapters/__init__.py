@@ -4,7 +4,6 @@ Each module is for one library and needs its extra; none of them is imported her
 """
 
 from collections import Counter
-from typing import NamedTuple
 
 from stickytoken.cleaning.cleaner import Cleaner, counts_in_words
 from stickytoken.errors import InputError, RefusedTextError
@@ -14,13 +13,8 @@ NOTE = "stickytoken"
 """The key under which a document says what was found in it."""
 
 
-class CleanText(NamedTuple):
-    text: str
-    changed: bool
-    note: str  # how much was found, by kind, without the text of it; empty if nothing was
-
-
-def cleaned_text(cleaner: Cleaner, text: str, name: str) -> CleanText:
+def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
+    """Return the text, and how much was found in it, by kind; that is empty if nothing was."""
     if not isinstance(text, str):
         raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
     try:
@@ -28,5 +22,4 @@ def cleaned_text(cleaner: Cleaner, text: str, name: str) -> CleanText:
     except RefusedTextError as error:
         raise RefusedTextError(f"{name}: {error}") from error
     removed = Counter(removal.kind for removal in cleaned.removals)
-    note = counts_in_words(removed, Counter(span.kind for span in cleaned.reported))
-    return CleanText(cleaned.text, cleaned.text != text, note)
+    return cleaned.text, counts_in_words(removed, Counter(span.kind for span in cleaned.reported))

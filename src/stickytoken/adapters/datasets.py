@@ -43,12 +43,12 @@ class ColumnCleaner:
             notes = notes or [[] for _ in cleaned[column]]
             for row, value in enumerate(cleaned[column]):
                 if value is not None:
-                    found = cleaned_text(
+                    text, note = cleaned_text(
                         self.cleaner, value, f"column {column!r}, row {row + 1:,} of the batch"
                     )
-                    cleaned[column][row] = found.text
-                    if found.note:
-                        notes[row].append(f"{column}: {found.note}" if len(self.columns) > 1 else found.note)
+                    cleaned[column][row] = text
+                    if note:
+                        notes[row].append(f"{column}: {note}" if len(self.columns) > 1 else note)
         if self.note is not None:
             cleaned[self.note] = list(map("; ".join, notes))
         return {name: values[0] if single else values for name, values in cleaned.items()}

@@ -19,7 +19,6 @@ from stickytoken.errors import InputError, RefusedTextError
 from stickytoken.validation import require_callable, shown
 
 _TEXT_KEYS = ("text", "content")
-_SHOWN = 60
 
 Model = TypeVar("Model", bound=SentenceTransformer)
 OnFound = Callable[[str, cleaning.Cleaned], None]
@@ -99,7 +98,7 @@ class GuardedModel(SentenceTransformer):
         try:
             cleaned = self.cleaner.clean(value)
         except RefusedTextError as error:
-            raise RefusedTextError(f"{value[:_SHOWN]!r}: {error}") from error
+            raise RefusedTextError(f"{value[:60]!r}: {error}") from error
         if self.on_found is not None and (cleaned.removals or cleaned.reported):
             self.on_found(value, cleaned)
         return cleaned.text

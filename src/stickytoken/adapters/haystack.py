@@ -42,10 +42,10 @@ class StickyTokenCleaner:
             raise InputError(f"documents contains {shown(document)}: pass documents of Haystack")
         if document.content is None:
             return document
-        found = cleaned_text(self.cleaner, document.content, f"document {document.id!r}")
-        if not found.note:
+        text, note = cleaned_text(self.cleaner, document.content, f"document {document.id!r}")
+        if not note:
             return document
-        meta = dict(document.meta) | ({} if self.note is None else {self.note: found.note})
-        if not found.changed:
+        meta = dict(document.meta) | ({} if self.note is None else {self.note: note})
+        if text == document.content:
             return replace(document, meta=meta)
-        return replace(document, content=found.text, meta=meta, embedding=None, sparse_embedding=None)
+        return replace(document, content=text, meta=meta, embedding=None, sparse_embedding=None)

@@ -23,15 +23,11 @@ class StickyTokenCleaner(BaseDocumentTransformer):
 
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
         """Return one document per input, the same object if nothing was found."""
-        del kwargs
         cleaned = []
         for number, document in enumerate(documents, 1):
             name = f"document {number:,}" + (f" ({document.id!r})" if document.id else "")
-            found = cleaned_text(self.cleaner, document.page_content, name)
-            if not found.note:
-                cleaned.append(document)
-                continue
-            metadata = dict(document.metadata) | ({} if self.note is None else {self.note: found.note})
-            update = {"page_content": found.text, "metadata": metadata}
-            cleaned.append(document.model_copy(update=update))
+            text, note = cleaned_text(self.cleaner, document.page_content, name)
+            metadata = dict(document.metadata) | ({} if self.note is None else {self.note: note})
+            update = {"page_content": text, "metadata": metadata}
+            cleaned.append(document.model_copy(update=update) if note else document)
         return cleaned

@@ -44,24 +44,23 @@ class StickyTokenCleaner(schema.TransformComponent):
 
     def __call__(self, nodes: Sequence[schema.BaseNode], **kwargs: Any) -> Sequence[schema.BaseNode]:
         """Return one node for each, the same object where nothing was found."""
-        del kwargs
         return [self._cleaned(node) for node in nodes]
 
     def _cleaned(self, node: schema.BaseNode) -> schema.BaseNode:
-        text = node.get_content(schema.MetadataMode.NONE)
-        found = cleaned_text(self.cleaner, text, f"node {node.node_id!r}")
-        if not found.note:
+        before = node.get_content(schema.MetadataMode.NONE)
+        text, note = cleaned_text(self.cleaner, before, f"node {node.node_id!r}")
+        if not note:
             return node
         copied = node.model_copy()
-        if found.changed:
+        if text != before:
             copied.embedding = None
             # Change nothing else about the resource that holds the text.
             if isinstance(copied, schema.Node) and copied.text_resource is not None:
-                copied.text_resource = copied.text_resource.model_copy(update={"text": found.text})
+                copied.text_resource = copied.text_resource.model_copy(update={"text": text})
             else:
-                copied.set_content(found.text)
+                copied.set_content(text)
         if self.note is not None:
-            copied.metadata = {**node.metadata, self.note: found.note}
+            copied.metadata = {**node.metadata, self.note: note}
             for name in ("excluded_embed_metadata_keys", "excluded_llm_metadata_keys"):
                 setattr(copied, name, list(dict.fromkeys([*getattr(node, name), self.note])))
         return copied

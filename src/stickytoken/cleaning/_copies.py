@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     import regex
 
 
-_LONGEST_PHRASE = 16
-_MOST_BETWEEN = 3
-_FEW_WORDS = 3
 MIXED_RUN = 16
 """So many units of three different words in a row are a run in whatever order; fewer may be natural."""
 
@@ -41,15 +38,15 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
     for places in positions.values():
         done = mixed_done = 0
         for first, last in zip(places, places[gaps:], strict=False):
-            if first < done or last - first > gaps * _LONGEST_PHRASE:
+            if first < done or last - first > gaps * 16:
                 continue
             period, rest = divmod(last - first, gaps)
             if not rest and keys[first : last - period] == keys[first + period : last]:
                 regular.append(_lengthened(keys, first, last, period))
                 done = regular[-1].last
-            elif first >= mixed_done and last - first <= gaps * (1 + _MOST_BETWEEN):
+            elif first >= mixed_done and last - first <= gaps * 4:  # at most three others between two
                 words = set(keys[first : last + 1])
-                if len(words) <= _FEW_WORDS:  # as far as there are no others
+                if len(words) <= 3:  # as far as there are no others
                     start, end = first, last + 1
                     while start > 0 and keys[start - 1] in words:
                         start -= 1
@@ -57,7 +54,17 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
                         end += 1
                     mixed.append(Stretch(start, end, 0))
                     mixed_done = end
-    return _apart(regular, mixed, len(keys))
+    # Of those that overlap, earlier ones go first, then longer ones.
+    long = [each for each in mixed if each.last - each.first >= MIXED_RUN]
+    taken = bytearray(len(keys))
+    kept = []
+    for stretch in chain.from_iterable(
+        sorted(stretches, key=lambda each: (each.first, -each.last)) for stretches in (long, regular, mixed)
+    ):
+        if taken.find(1, stretch.first, stretch.last) < 0:
+            taken[stretch.first : stretch.last] = b"\1" * (stretch.last - stretch.first)
+            kept.append(stretch)
+    return sorted(kept)
 
 
 def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
@@ -76,25 +83,10 @@ def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stre
     return Stretch(first, last, period)
 
 
-def _apart(regular: list[Stretch], mixed: list[Stretch], units: int) -> list[Stretch]:
-    """Sort stretches without those that overlap another: earlier ones go first, then longer ones."""
-    long = [each for each in mixed if each.last - each.first >= MIXED_RUN]
-    taken = bytearray(units)
-    kept = []
-    for stretch in chain.from_iterable(
-        sorted(stretches, key=lambda each: (each.first, -each.last)) for stretches in (long, regular, mixed)
-    ):
-        if taken.find(1, stretch.first, stretch.last) < 0:
-            taken[stretch.first : stretch.last] = b"\1" * (stretch.last - stretch.first)
-            kept.append(stretch)
-    return sorted(kept)
-
-
 Repeat = tuple[int, int, int]
 """Copies of one piece that follow each other: start, end, and length of one."""
 
 _SHORTEST = 3
-_LONGEST = 32
 _COPIES = 4
 _NOT_ZERO = re.compile(rb"[^\0]")
 
@@ -111,7 +103,7 @@ def _repeats_in(text: str) -> Iterator[Repeat]:
     data = text.encode(coding, "surrogatepass")
     number = int.from_bytes(data, "little")
     taken = bytearray(len(text))
-    for period in range(_SHORTEST, min(_LONGEST, len(text) // _COPIES) + 1):
+    for period in range(_SHORTEST, min(32, len(text) // _COPIES) + 1):
         equal = (number ^ number >> 8 * width * period).to_bytes(len(data), "little")
         zeros = bytes((_COPIES - 1) * period * width)
         first = equal.find(zeros)
@@ -304,9 +296,6 @@ def _either(literals: list[str], word: str) -> str:
     return "|".join(part for part in (source, signs, word) if part)
 
 
-_MOST_OF = 0.75
-
-
 class Document:
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text
@@ -362,7 +351,7 @@ class Document:
         if not self._line_ends:
             return False
         lines = [bisect(self._line_ends, self.units.starts[place]) for place in places]
-        return sum(after - before == 1 for before, after in pairwise(lines)) >= _MOST_OF * (len(lines) - 1)
+        return sum(after - before == 1 for before, after in pairwise(lines)) >= 0.75 * (len(lines) - 1)
 
     def bare(self, places: Sequence[int]) -> float:
         return sum(map(self._bare.__getitem__, places)) / len(places)

@@ -89,10 +89,6 @@ def tidied(text: str, edit: Edit) -> Edit:
 
 
 _ELLIPSIS = "…"
-_ORDINARY_ROUNDS = 4
-_GROWTH = 16
-_MANY = 64
-_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +154,7 @@ class Cleaner:
             raise InputError(f"replacement is {shown(replacement)}: pass text without letters or digits")
         self.actions = actions_of(actions)
         writes = replacement != _ELLIPSIS or Action.REPLACE in self.actions.values()
-        if writes and finder_of(rules).find(" ".join([replacement] * _MANY)):
+        if writes and finder_of(rules).find(" ".join([replacement] * 64)):
             raise InputError(
                 f"replacement is {shown(replacement)}, which the rules are about: use another text"
             )
@@ -268,7 +264,7 @@ class Cleaner:
             for start, kind, what in sorted(found):
                 if self.actions[kind] is Action.REFUSE:
                     raise RefusedTextError(
-                        f"the text contains {kind.phrase} ({what[:_SHOWN]!r}) at character {start:,}: refused"
+                        f"the text contains {kind.phrase} ({what[:60]!r}) at character {start:,}: refused"
                     )
         edited = EditedText(text)
         removals: list[Removal] = []
@@ -279,8 +275,8 @@ class Cleaner:
             rounds += 1
             # A removal can make a new finding of what it joins. Ordinary texts are clean after a round or
             # two; for one that was nested on purpose, growing margins keep the number of rounds small.
-            if rounds >= _ORDINARY_ROUNDS:
-                margin = max(1, margin) * _GROWTH
+            if rounds >= 4:
+                margin = max(1, margin) * 16
         outermost: list[Removal] = []
         end = -1
         for removal in sorted(removals, key=lambda each: (each.start, -each.end)):

@@ -136,10 +136,6 @@ def alternation(texts: Iterable[str]) -> str:
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})" if branches else ""
 
 
-# A shorter one is a sign that texts are full of.
-_SHORTEST_SPECIAL = 3
-
-
 def rules_of_run(run: Run) -> CleaningRules:
     import polars as pl
 
@@ -150,7 +146,7 @@ def rules_of_run(run: Run) -> CleaningRules:
     specials = [
         decoded.strip()
         for token, decoded, category in vocabulary.select("token", "decoded", "category").iter_rows()
-        if len(decoded.strip()) >= _SHORTEST_SPECIAL
+        if len(decoded.strip()) >= 3  # a shorter one is a sign that texts are full of
         and kind_of(token, decoded, category, WordMark.NONE) is Kind.SPECIAL
     ]
     flagged = [str(text).strip() for text in run.tokens.filter(is_flagged())["decoded"]]

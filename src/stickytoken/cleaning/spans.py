@@ -21,14 +21,9 @@ from stickytoken.cleaning.rules import CleaningRules, alternation
 from stickytoken.errors import InputError
 from stickytoken.validation import shown
 
-_FINDERS = 32
 _SEGMENT = 1_000_000
-_LAST_WORD = 1_000
 _CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
 _NAMES = _CODE | frozenset("_:/|")
-_SHORT = 2
-_LONGEST_COMPOUND = 4
-_SENTENCE_ENDS = frozenset(".?!")
 _VALUES = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
 
 
@@ -173,7 +168,7 @@ class SpanFinder:
         if not words.isdisjoint(self._reader.flagged):
             return True
         around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.last + 1]}
-        if len(around) > 1 and all(len(word) <= _SHORT and word.isascii() for word in around):
+        if len(around) > 1 and all(len(word) <= 2 and word.isascii() for word in around):
             return False
         if len(keys) < self._fewest * stretch.period:
             return False
@@ -190,7 +185,7 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
     start = 0
     for part in range(1, parts):
         place = part * len(text) // parts
-        cut = text.rfind(" ", place - _LAST_WORD, place)
+        cut = text.rfind(" ", place - 1_000, place)
         end = place if cut < 0 else cut
         yield start, end
         start = end
@@ -205,7 +200,7 @@ def _is_structured(document: Document, stretch: Stretch) -> bool:
         return True
     if stretch.period == 1:
         return False
-    if set(joints) == {"-"} and len(joints) < _LONGEST_COMPOUND * stretch.period:
+    if set(joints) == {"-"} and len(joints) < 4 * stretch.period:
         return True
     copies = (len(joints) + 1) // stretch.period if stretch.period else len(joints)
     lines = sum("\n" in joint for joint in joints)
@@ -220,13 +215,13 @@ def _groups(document: Document, places: list[int]) -> Iterator[range]:
         if number < len(places) and places[number] == places[number - 1] + 1:
             joint = joints[places[number]]
             signs = joint.strip()
-            if not (signs and joint[0].isspace() and _SENTENCE_ENDS.issuperset(signs)):
+            if not (signs and joint[0].isspace() and frozenset(".?!").issuperset(signs)):
                 continue
         yield range(places[start], places[number - 1] + 1)
         start = number
 
 
-@lru_cache(maxsize=_FINDERS)
+@lru_cache(maxsize=32)
 def finder_of(rules: CleaningRules) -> SpanFinder:
     return SpanFinder(rules)
 

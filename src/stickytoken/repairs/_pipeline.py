@@ -65,9 +65,6 @@ def _tokenizer_of_steps(steps: dict[str, Any]) -> Tokenizer:
     return Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **steps}))
 
 
-# Entries that text no longer reaches.
-
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _NO_NAME = "spaces reach the vocabulary, so that a text could hold any name it is given"
 # How entries that begin a word are marked: by byte-level tokenizers, and by SentencePiece.
 _WORD_MARKS = ("Ġ", "▁")
@@ -100,7 +97,7 @@ class Vocabulary:
         if token_id == model.get("unk_id") or entry == model.get("unk_token"):
             return "unknown text becomes this token"
         removed = frozenset(self._entries[each] for each in (*accepted, token_id))
-        is_byte = bool(model.get("byte_fallback")) and _BYTE.fullmatch(entry) is not None
+        is_byte = bool(model.get("byte_fallback")) and re.fullmatch("<0x[0-9A-F]{2}>", entry) is not None
         if self._kind == "BPE":
             return self._reason_of_merges(entry, is_byte, removed)
         return self._reason_of_pieces(entry, is_byte, removed)
@@ -244,9 +241,6 @@ def _new_names(ids: Iterable[int]) -> dict[int, str]:
     return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
-# Special and added tokens.
-
-
 def with_plain_specials(
     document: dict[str, Any], ids: Sequence[int], pad_id: int | None
 ) -> tuple[dict[str, Any], dict[int, str]]:
@@ -299,9 +293,6 @@ def _in_reach(document: dict[str, Any], entry: str) -> bool:
     splitting = _tokenizer_of_steps({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
     text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
     return any(text in piece for piece, _ in splitting.pre_tokenize_str(text))
-
-
-# What text falls into.
 
 
 def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 MANY = 8  # copies that show what many do
-_ORDINARY = 24
 # Texts that show what texts share.
 _TEXTS = 256
 
@@ -43,7 +42,7 @@ def kept_rows(
     contexts = contexts_among(network.encoder, texts, asked, seed)
     before, single, now = _measure(network, contexts, asked)
     usable = [token_id for token_id in network.encoder.usable_entries() if token_id not in set(asked)]
-    drawn = np.random.default_rng([seed, 1]).permutation(usable)[:_ORDINARY].tolist()
+    drawn = np.random.default_rng([seed, 1]).permutation(usable)[:24].tolist()
     _, _, ordinary = _measure(network, contexts, drawn)
     # The direction that texts share, shape (d,); the contexts alone are too few to show it.
     distinct = list(dict.fromkeys(texts))
@@ -79,13 +78,6 @@ def _aim(now: Pull, ordinary: Pull, common: Vector) -> Pull:
     return Pull(contraction, now.pull + (share - now.pull @ common)[:, None] * common)
 
 
-# Each context is read so often.
-_EPOCHS = 5
-# The first step, in standard deviations of the components of the matrix.
-_FIRST_STEP = 0.15
-_DECAYS = (0.9, 0.99)
-
-
 def _train(
     network: Network,
     start: torch.Tensor,
@@ -100,9 +92,11 @@ def _train(
     for number, context in enumerate(contexts):  # together: equally long, with as many copies
         batches.setdefault((context.copies, len(context.filled((0,)))), []).append(number)
     groups = list(batches.values())
-    order = [int(group) for _ in range(_EPOCHS) for group in generator.permutation(len(groups))]
+    epochs = range(5)
+    order = [int(group) for _ in epochs for group in generator.permutation(len(groups))]
     rows = start.detach().clone().requires_grad_(True)
-    optimizer = torch.optim.Adam([rows], lr=_FIRST_STEP * float(network.table.std()), betas=_DECAYS)
+    step_size = 0.15 * float(network.table.std())
+    optimizer = torch.optim.Adam([rows], lr=step_size, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(order))
     with torch.enable_grad():
         for step, group in enumerate(order, 1):
@@ -125,7 +119,6 @@ def _train(
 _LEAST, _MOST = 4, 9
 # Texts of equal length are read together.
 _TOGETHER, _LENGTHS = 4, 4
-_DRAWN = 4000
 
 
 @dataclass(frozen=True)
@@ -146,7 +139,7 @@ def contexts_among(
     """Draw contexts: in each text one copy at a random place, and many behind it."""
     generator = np.random.default_rng([seed])
     distinct = list(dict.fromkeys(texts))
-    drawn = [distinct[k] for k in generator.permutation(len(distinct))[:_DRAWN]]
+    drawn = [distinct[k] for k in generator.permutation(len(distinct))[:4000]]
     by_length: dict[int, list[TokenizedText]] = {}
     for text in encoder.tokenize(drawn):
         usable = text.words and set(avoided).isdisjoint(text.ids)
@@ -207,7 +200,6 @@ class Network:
         called: list[Any] = []
 
         def put_in(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-            del inputs
             called.append(module)
             return torch.where(replaced, embedded.to(output.dtype), output)
 

@@ -32,13 +32,9 @@ if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
-_ORDINARY_CURVES = 8
 # Texts whose vectors and ids are compared.
 _TEXTS = 256
-_ENCODED = 24
-_LEAST_COSINE = 0.999
 _SHOWN, _SHOWN_TEXT = 300, 60
-_CARRIER, _COPIES = "the river", 4
 _MINUS = "\N{MINUS SIGN}"
 
 
@@ -96,7 +92,7 @@ class Verification:
             for token, near, verdict in self.neighbours
         ]
         # Curves of the repaired tokens beside the mean of ordinary ones.
-        ordinary = Tokens(self.after.ordinary((*self.flagged, *asked.ids), _ORDINARY_CURVES), [], [])
+        ordinary = Tokens(self.after.ordinary((*self.flagged, *asked.ids), 8), [], [])
         old, new = self.before.curves(asked), self.after.curves(asked)
         lines = zip(*self.after.curves(ordinary).values(), strict=True)
         copies, mean = [0, *self.after.copies], [sum(line) / len(line) for line in lines]
@@ -144,7 +140,7 @@ class Verification:
             if each.strategy not in result.TOKENIZER:
                 tokens.as_ids.append(Token(each.token_id, each.text))
                 continue
-            texts = [_CARRIER + copy * _COPIES for copy in (each.text, f" {bare}")]
+            texts = ["the river" + 4 * copy for copy in (each.text, f" {bare}")]
             joined, apart = self.original.tokenizer.encode_many(texts)
             if joined.count(each.token_id) > apart.count(each.token_id):
                 tokens.glued.append(Token(each.token_id, each.text))
@@ -185,7 +181,7 @@ class Verification:
     def _loads_anywhere(self, texts: Sequence[str]) -> dict[str, Check]:
         sample = [*(text for each in self.tokens for text in _spellings(each.text)), *texts[:_TEXTS]]
         read = zip(texts, self.repaired.content_ids(texts), strict=True)
-        fitting = [text for text, ids in read if self.repaired.fits(ids)][:_ENCODED]
+        fitting = [text for text, ids in read if self.repaired.fits(ids)][:24]
         given = {
             "folder": str(self.folder.absolute()),
             "tokenizer": str(tokenizer_folder(self.folder, self.folder.name).absolute()),
@@ -221,7 +217,7 @@ class Verification:
             shown = visible(text[:_SHOWN_TEXT])
             said = f"{kind} tokenizes {shown!r} differently than sentence-transformers"
         equal = not found["unequal"]
-        return {"fresh process": (least >= _LEAST_COSINE, loaded), "tokenizers": (equal, said)}
+        return {"fresh process": (least >= 0.999, loaded), "tokenizers": (equal, said)}
 
     def _scores(self) -> tuple[list[result.ScoreRecord], Check]:
         self.progress(Progress("score", 0, 2))
@@ -250,13 +246,10 @@ def _mended(measured: Mapping[str, result.MeasuredRecord]) -> Check:
     return True, said.replace("-", _MINUS)
 
 
-# A neighbour whose lift rises by less, in standard deviations, has not changed.
-_HARM = 0.1
-
-
 def _neighbours_unharmed(neighbours: list[result.NeighbourRecord]) -> Check:
     sticky = [each for each in neighbours if each.after.verdict == Verdict.STICKY]
-    harmed = [each for each in sticky if each.after.deviations > each.before.deviations + _HARM]
+    # One whose lift rises by less, in standard deviations, has not changed.
+    harmed = [each for each in sticky if each.after.deviations > each.before.deviations + 0.1]
     counted = f"{len(neighbours)} nearest neighbours of repaired tokens"
     if harmed:
         names = ", ".join(repr(each.token) for each in harmed[:5])
@@ -321,11 +314,8 @@ print(json.dumps(answer))
 """
 
 
-# Scores.
-
 # Largest loss of a score, of 1, and the largest that is excused because chance alone may explain it.
 _TOLERANCE, _EXCUSED = 0.005, 0.02
-_SAMPLES, _CONFIDENCE = 400, 0.95
 
 
 def _scored(
@@ -354,9 +344,9 @@ def _kept_score(
     if not isinstance(task, MtebTask) and before is not None and after is not None:
         # Where the change lies with other texts.
         both = np.stack([before, after])
-        samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
+        samples = bootstrap_samples(task.units, 400, (seed,))
         drawn = resampled(lambda sample: task.scores(main.metric, both, sample), samples)
-        (interval,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
+        (interval,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), 0.95)
         if interval.low is not None and interval.high is not None:
             chance = interval.low <= 0 <= interval.high
             ends = (f"{100 * end:+.2f}".replace("-", _MINUS) for end in (interval.low, interval.high))

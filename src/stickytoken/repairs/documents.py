@@ -13,7 +13,6 @@ from stickytoken.repairs.result import DOCUMENT_FILE, PICTURE_FILE, RepairRecord
 from stickytoken.validation import markdown, markdown_table
 
 _MINUS = "\N{MINUS SIGN}"
-_SHOWN_IN_CARD = 20
 _SAID = {
     Strategy.UNREACHABLE: "no longer produced by text, which is split into pieces; ids are unchanged",
     Strategy.PLAIN_SPECIALS: "plain text when a user writes them; the model's own are kept",
@@ -34,7 +33,7 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
 
 
 def card_block(record: RepairRecord) -> str:
-    names = [markdown(token.token) for token in record.tokens[:_SHOWN_IN_CARD]]
+    names = [markdown(token.token) for token in record.tokens[:20]]
     more = len(record.tokens) - len(names)
     listed = ", ".join(names) + (f" and {more} more" if more else "")
     return (
@@ -136,8 +135,6 @@ def _tokens(record: RepairRecord) -> str:
 def _number(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}".replace("-", _MINUS)  # adding 0.0 turns -0.0 into 0.0
 
-
-# The picture.
 
 _WIDTH, _HEIGHT = 640, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 150, 16, 44

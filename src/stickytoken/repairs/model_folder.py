@@ -28,8 +28,6 @@ _OTHER_WEIGHTS = (
     *("pytorch_model*.bin", "pytorch_model.bin.index.json", "tf_model*.h5", "flax_model*.msgpack"),
     *("rust_model.ot", "*.onnx", "*.onnx_data", "*.gguf", "openvino*"),
 )
-_OTHER_FOLDERS = ("onnx", "openvino")
-_NOT_COPIED = (".git", ".cache")
 
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
@@ -42,9 +40,9 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     def skipped(folder: str, names: list[str]) -> set[str]:
         stale = set()
         for path in (Path(folder, name) for name in names if edit.rows):
-            if path.name in _OTHER_FOLDERS if path.is_dir() else any(map(path.match, _OTHER_WEIGHTS)):
+            if path.name in ("onnx", "openvino") if path.is_dir() else any(map(path.match, _OTHER_WEIGHTS)):
                 stale.add(path.name)
-        return stale | set(_NOT_COPIED) if Path(folder) == source else stale
+        return stale | {".git", ".cache"} if Path(folder) == source else stale
 
     try:
         shutil.copytree(source, target, ignore=skipped)  # links, as in the hub's cache, become files
@@ -86,8 +84,6 @@ def rows_writable(folder: Path) -> bool:
         return False
     return True
 
-
-# Rows.
 
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 
 _VERSION = 2
-_CLEANER = "its tokens can be removed from documents with stickytoken clean"
-# Ordinary tokens that new rows are compared with before one is chosen.
-_ORDINARY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,8 @@ def repair(
     opened = open_run(run)
     result.require_place(folder)
     chosen = kinds_task() if task is None else find_task(task)[0]
-    loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", _CLEANER)
+    instead = "its tokens can be removed from documents with stickytoken clean"
+    loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", instead)
     model, source = model_folder.repairable(loaded)
     if source.resolve() in (folder.resolve(), *folder.resolve().parents):
         raise RunError(f"{folder} is inside the folder of the model: choose another folder")
@@ -281,7 +279,7 @@ class _Job:
 
     @cached_property
     def _ordinary_lift(self) -> float:
-        ordinary = self._original.ordinary((*flagged_tokens(self.run), *self.ids), _ORDINARY)
+        ordinary = self._original.ordinary((*flagged_tokens(self.run), *self.ids), 64)
         measured = self._original.measured(Tokens(ordinary, [], []))
         return float(np.median([lift for lift, _ in measured.values()]))
 
@@ -349,8 +347,6 @@ def used_texts(run: Run) -> list[str]:
     return list(dict.fromkeys((*texts.carriers, *texts.anchors)))
 
 
-# What to do about a token. Pure.
-
 _ALL_TEXTS = "the model itself puts it into every text, so a new row would change every vector"
 _REASONS = {
     Strategy.RELATIVES: "a new row from entries with similar spelling",
@@ -394,10 +390,6 @@ def plan_token(
     return (Strategy.RELATIVES, Strategy.UNREACHABLE), _REASONS[Strategy.RELATIVES]
 
 
-# Half of what a run calls a lift that matters.
-_ORDINARY_LIFT = 0.25
-
-
 class RowChoice(NamedTuple):
     strategy: Strategy  # how its row was made, or `Strategy.UNREACHABLE`
     row: Row | None  # shape (D,); None if the entry becomes unreachable instead
@@ -412,8 +404,8 @@ def choose_rows(
     """Choose the first row that is ordinary, as all are without a trial, or the one that lifts least."""
     made: dict[int, list[tuple[float, Strategy, Row]]] = {token_id: [] for token_id in candidates}
 
-    def is_open(token_id: int) -> bool:
-        return all(lift > _ORDINARY_LIFT for lift, _, _ in made[token_id])
+    def is_open(token_id: int) -> bool:  # every row lifts more than half of what matters to a run
+        return not any(lift <= 0.25 for lift, _, _ in made[token_id])
 
     for strategy in ROWS:
         ids = [each for each, own in candidates.items() if strategy in own and is_open(each)]

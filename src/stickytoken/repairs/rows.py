@@ -65,11 +65,6 @@ def new_rows(
     return rows
 
 
-# Relatives.
-
-_RELATIVES = 10
-_SAMPLE = 400
-_GRAMS = (2, 5)
 # Entries compared at a time: one row of similarities per entry is as long as the vocabulary.
 _COMPARED = 64
 
@@ -94,7 +89,7 @@ def related_rows(
         raise RepairError("no other entry of the vocabulary contains a letter: use keep-meaning")
     mean = matrix[pool].mean(axis=0)
     length = float(np.median(np.linalg.norm(matrix[pool] - mean, axis=1)))
-    drawn = np.random.default_rng([seed]).permutation(pool)[:_SAMPLE].tolist()
+    drawn = np.random.default_rng([seed]).permutation(pool)[:400].tolist()
     pieces = pieces_of(backend, [*drawn, *avoided]) | pieces_of(backend, sorted(avoided))
     relatives, from_pieces = _guesses(matrix, spelled, pool, [*drawn, *ids], pieces, mean)
     # How much relatives and pieces count is fitted on a sample, neither of them negatively.
@@ -129,7 +124,7 @@ def _guesses(
     """Estimate deviations from the mean row by similar spelling and by pieces, shape (ids, D) each."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    reader = TfidfVectorizer(analyzer="char", ngram_range=_GRAMS, lowercase=False, dtype=np.float32)
+    reader = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
     known = reader.fit_transform([spelled[token_id] for token_id in pool.tolist()])
     columns = {token_id: column for column, token_id in enumerate(pool.tolist())}
     from_relatives = np.zeros((len(ids), len(mean)), dtype=np.float32)
@@ -140,7 +135,7 @@ def _guesses(
         for row, (token_id, similar) in enumerate(zip(some, similarities, strict=True), begin):
             if token_id in columns:  # no entry is its own relative
                 similar[columns[token_id]] = 0
-            nearest = np.argsort(-similar, kind="stable")[:_RELATIVES]
+            nearest = np.argsort(-similar, kind="stable")[:10]
             weights = similar[nearest] ** 2
             if total := weights.sum():
                 from_relatives[row] = (weights / total) @ (matrix[pool[nearest]] - mean)
@@ -148,8 +143,6 @@ def _guesses(
                 from_pieces[row] = matrix[list(pieces[token_id])].mean(axis=0) - mean
     return from_relatives, from_pieces
 
-
-# Pieces.
 
 # Stands before the number of a removed entry. The names of other entries do not hold it.
 _REMOVED = "\U0010fffd\U0010fffd"

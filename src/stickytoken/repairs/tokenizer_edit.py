@@ -39,10 +39,6 @@ class Pipeline:
     tokenizer: Any  # of transformers; None if the folder is meant for `tokenizers` alone
 
     @property
-    def entries(self) -> dict[int, str]:
-        return _pipeline.entries_of(self.loaded)
-
-    @property
     def document(self) -> dict[str, Any]:
         return self.loaded if self.stored is None else self.stored
 
@@ -103,9 +99,6 @@ def _loaded_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
 def read_object(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return found
-
-
-# The edit.
 
 
 def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
@@ -174,7 +167,7 @@ def _require_out_of_reach(
     ids: Sequence[int],
     renamed: Mapping[int, str],
 ) -> list[str]:
-    entries, before = pipeline.entries, _tokenizer(pipeline.document)
+    entries, before = _pipeline.entries_of(pipeline.loaded), _tokenizer(pipeline.document)
     texts = {}
     for token_id in ids:
         decoded = before.decode([token_id], skip_special_tokens=False)

@@ -32,9 +32,6 @@ _TOKENS = "tokens"
 _BATCH = "batch"
 _DOCUMENTS = 1024
 _CHARACTERS = 4_000_000
-_SKIPPED_SHOWN = 100
-# Sources that are told apart; more are no sources but ids.
-_SOURCES = 10_000
 
 
 class Keeper:
@@ -117,12 +114,12 @@ class Tally:
         self.documents += len(batch.documents)
         self.found += len(found)
         self.skipped += len(batch.skipped)
-        self.skipped_first += batch.skipped[: _SKIPPED_SHOWN - len(self.skipped_first)]
+        self.skipped_first += batch.skipped[: 100 - len(self.skipped_first)]
         for each in found:
             self.kinds.update(each["kinds"])
         if self.sources is not None:
             self.sources.update(document.source for document in batch.documents)
-            if len(self.sources) > _SOURCES:
+            if len(self.sources) > 10_000:
                 self.sources = None
         if self.sampled:
             with_findings = {each["number"] for each in found}
@@ -184,10 +181,7 @@ def search(
 
 QUERIES = 100
 REFERENCE = 200
-_PASSED = 0.1  # a document moves up if it passes this share of the clean ones
-_QUERY_WORDS = 30
 _LEAST = 10
-_MOST_ERASED = 0.9
 
 Vectors = NDArray[np.float32]
 Vector = NDArray[np.float64]
@@ -214,7 +208,7 @@ def panel_texts(
     if own is not None:
         return own, sample[:REFERENCE], source
     drawn = min(QUERIES, len(sample) // 2)
-    queries = [" ".join(text.split()[:_QUERY_WORDS]) for text in sample[:drawn]]
+    queries = [" ".join(text.split()[:30]) for text in sample[:drawn]]
     return queries, sample[drawn : drawn + REFERENCE], f"the first words of {drawn} documents"
 
 
@@ -305,7 +299,7 @@ class EffectPass:
                 passed = (ranks_after - ranks_before) / len(panel.reference)
                 columns["shift"][rows] = (after - before).mean(axis=1, dtype=np.float64)
                 columns["rise"][rows] = passed.mean(axis=1)
-                columns["moves_up"][rows] = (passed >= _PASSED).mean(axis=1)
+                columns["moves_up"][rows] = (passed >= 0.1).mean(axis=1)
             for values in columns.values():
                 values[rows] = np.where(whole, values[rows], np.nan)
         known = {
@@ -339,7 +333,7 @@ def predicted_shifts(
         rows = np.searchsorted(effects.ids, ids)
         known = (rows < len(effects.ids)) & (effects.ids[np.minimum(rows, len(effects.ids) - 1)] == ids)
         rows, ids = rows[known], ids[known]
-        contraction = np.minimum(effects.contraction[rows], _MOST_ERASED)
+        contraction = np.minimum(effects.contraction[rows], 0.9)
         shares = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
         weight = float(shares @ contraction)
         if weight <= 0:  # also where no token is known

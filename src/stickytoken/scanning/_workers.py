@@ -32,9 +32,6 @@ Batch = TypeVar("Batch")
 KEPT_TEXT = 40_000
 # Characters that are cleaned to see what is left: all are read only if nearly all of them are copies.
 _CLEANED = 1_000_000
-_WORDS = 5
-_SHOWN = 320
-_SHOWN_BEFORE = 60
 
 
 def examine(text: str, rules: CleaningRules) -> Finding:
@@ -47,7 +44,7 @@ def examine(text: str, rules: CleaningRules) -> Finding:
     covered = sum(span.end - span.start for span in spans)
     return {
         "kinds": sorted({span.kind.value for span in spans}),
-        "words": [list(each) for each in words.most_common(_WORDS)],
+        "words": [list(each) for each in words.most_common(5)],
         "spans": len(spans),
         "copies": sum(span.count for span in spans),
         "longest_run": max(span.count for span in spans),
@@ -60,8 +57,8 @@ def examine(text: str, rules: CleaningRules) -> Finding:
 
 
 def excerpt(text: str, spans: list[Span]) -> list[list[Any]]:
-    start = max(0, spans[0].start - _SHOWN_BEFORE)
-    end = min(len(text), start + _SHOWN)
+    start = max(0, spans[0].start - 60)
+    end = min(len(text), start + 320)
     pieces: list[list[Any]] = [["\N{HORIZONTAL ELLIPSIS}", False]] if start else []
     place = start
     for span in spans:
@@ -92,15 +89,12 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.flush()
 
 
-_ALONE = 2
-"""Batches up to this number are examined in this process: starting others would take longer."""
-
-
 def examined(
     batches: Iterable[tuple[Batch, Sequence[str]]], rules: CleaningRules, workers: int
 ) -> Generator[tuple[Batch, list[Finding]]]:
     stream = iter(batches)
-    for batch, texts in stream if workers <= 1 else islice(stream, _ALONE):
+    # Few batches are examined in this process: starting others would take longer.
+    for batch, texts in stream if workers <= 1 else islice(stream, 2):
         yield batch, [examine(text, rules) for text in texts]
     if (first := next(stream, None)) is None:
         return

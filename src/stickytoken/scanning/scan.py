@@ -165,13 +165,6 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
-_IDENTITY_VERSION = 1
-_SEED = 42
-_MOST_QUERIES = 500
-_SOURCES = 100
-_LEAST_COMPARED = 10
-
-
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
     column: str | None = None  # with the text; None finds it by name
@@ -254,7 +247,7 @@ def scan_documents(
             )
         if chosen.queries is not None:
             own = load_sentences(chosen.queries)
-            queries = own.sample(min(len(own), _MOST_QUERIES), _SEED), own.source
+            queries = own.sample(min(len(own), 500), 42), own.source
         encoding = as_id_reader(encoder_for(encoder, opened, "scan"), "an effect")
 
     def compute(keeper: Keeper, path: Path | None) -> Scan:
@@ -305,7 +298,7 @@ def _identity(
 ) -> dict[str, object]:
     # Documents themselves tell no scans apart: each batch has a digest of its own.
     return {
-        "version": _IDENTITY_VERSION,
+        "version": 1,
         "run": run.record.identity,
         "rules": digest(rules.to_json()),
         "documents": collection.key,
@@ -343,7 +336,7 @@ def _totals(
         both = documents.select("shift", "predicted").drop_nulls()
         measured = effects.kind is Effect.MEASURED
         agreement = None
-        if measured and len(both) >= _LEAST_COMPARED:
+        if measured and len(both) >= 10:
             agreement = both.select(pl.corr("shift", "predicted", method="spearman").fill_nan(None)).item()
         effect = EffectRecord(
             kind=effects.kind.value,
@@ -373,7 +366,7 @@ def _totals(
         skipped=tally.skipped,
         skipped_first=skipped,
         kinds=dict(tally.kinds.most_common()),
-        sources=sources[:_SOURCES],
+        sources=sources[:100],
         effect=effect,
         seconds=seconds,
     )
@@ -438,11 +431,11 @@ _LEVELS = {rule.id: rule.level for rule in RULES}
 _PROPERTIES = ("number", "source", "copies", "share", "effect", "severity")
 
 
-def scan_findings(scan: Scan, root: Path) -> Iterator[Finding]:
+def scan_findings(scan: Scan) -> Iterator[Finding]:
     for row in scan.worst.iter_rows(named=True):
         kinds = row["kinds"]
         rule = _COPIES if "flagged" in kinds else _SPECIAL if "special" in kinds else _REPEATED
-        path = None if row["path"] is None else repository_path(Path(row["path"]), root)
+        path = None if row["path"] is None else repository_path(Path(row["path"]))
         yield Finding(
             rule=rule,
             level=Level.NOTE if row["matters"] is False else _LEVELS[rule],

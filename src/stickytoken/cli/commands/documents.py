@@ -114,11 +114,10 @@ def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
     if output_format is ScanFormat.JSON:
         return console.as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
     if output_format is ScanFormat.SARIF:
-        from stickytoken.findings import repository_root, sarif
+        from stickytoken.findings import sarif
         from stickytoken.scanning.scan import RULES, incomplete, scan_findings
 
-        found = scan_findings(scan, repository_root(Path.cwd()))
-        return console.as_json(sarif(found, RULES, __version__, incomplete(scan)))
+        return console.as_json(sarif(scan_findings(scan), RULES, __version__, incomplete(scan)))
     import polars as pl
 
     lists = pl.col("words", "excerpt").list.eval(pl.element().struct.field("text")).list.join(" | ")

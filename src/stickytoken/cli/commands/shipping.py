@@ -164,7 +164,7 @@ def check(
     options |= {"column": column, "fail_on": fail_on, "max_tokens": max_tokens, "baseline": baseline}
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        from stickytoken.findings import repository_path, repository_root
+        from stickytoken.findings import repository_path
 
         # Where transformers is loaded at all, it is silent.
         if console.current_verbosity() is not console.Verbosity.VERBOSE:
@@ -173,7 +173,7 @@ def check(
         place = None  # the file in the repository and the line that name the model of the project
         with console.progress_bar() as progress:
             if (project := project_table(Path.cwd())) is not None:
-                path = repository_path(project.file, repository_root(Path.cwd()))
+                path = repository_path(project.file)
                 place = None if path is None else (path, project.model_line)
             found = stickytoken.check(source, **given, place=place, progress=progress)
     except StickyTokenError as error:
