@@ -187,7 +187,11 @@ def sarif(
             name = "/".join(visible(part) for part in finding.identity) or finding.rule
             location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": name}]}
         else:
-            file = {"uri": relative_uri(finding.path), "uriBaseId": "SRCROOT"}
+            try:
+                uri = quote(finding.path, errors="surrogateescape")  # bytes that are not UTF-8 stay
+            except UnicodeEncodeError:
+                uri = quote(finding.path, errors="surrogatepass")
+            file = {"uri": uri, "uriBaseId": "SRCROOT"}
             # GitHub shows no result without a line.
             physical = {"artifactLocation": file, "region": {"startLine": finding.line or 1}}
             location = {"physicalLocation": physical}
@@ -209,15 +213,6 @@ def sarif(
         "results": results,
     }
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-
-
-def relative_uri(path: str) -> str:
-    # Bytes of a name that are not UTF-8 are kept.
-    try:
-        name = path.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        name = path.encode("utf-8", "surrogatepass")
-    return quote(name, safe="/")
 
 
 def message_text(text: str) -> str:

@@ -459,10 +459,9 @@ def _judge_tokens(
 
     findings = []
     for row, effect, change, before, counts in judged:
-        if counts:
-            level = Level.ERROR if counted > max_tokens else Level.WARNING
-        else:
-            level = Level.NOTE if change == "known" else Level.WARNING
+        level = Level.ERROR if counts and counted > max_tokens else Level.WARNING
+        if change == "known":
+            level = Level.NOTE
         properties = {
             "token_id": row["token_id"],
             "token": row["token"],

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stickytoken.cleaning.rules import COMMON, alternation
 
@@ -151,10 +151,7 @@ def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
 
 
 def _pieces(word: str) -> list[tuple[str, list[int]]]:
-    """Split a word at invisible characters and loose accents into equal pieces.
-
-    With each piece, normalised, come the offsets of its characters, and where the next piece begins.
-    """
+    """Split a word at what nobody sees into equal pieces, with the offsets of characters and what follows."""
     pieces = []
     start = 0
     for end, stop in [*(match.span() for match in _BREAKS.finditer(word)), (len(word), len(word))]:
@@ -180,10 +177,8 @@ def _plain(character: str) -> str:
 _WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
 
 
-class Units(NamedTuple):
-    keys: list[str]  # what each is compared by
-    starts: list[int]
-    ends: list[int]  # offsets behind the last characters
+Units: TypeAlias = tuple[list[str], list[int], list[int]]
+"""What each unit is compared by, where it begins, and the offset behind its last character."""
 
 
 class UnitReader:
@@ -197,7 +192,7 @@ class UnitReader:
         self._whole: set[str] = set()  # words in lower-case ASCII that are one part, themselves
         ascii_literals = sorted(text for text in self._literals if text.isascii())
         self._ascii_word = re.compile(_either(ascii_literals, "[A-Za-z0-9]+"), re.IGNORECASE)
-        self._lower_word = re.compile(_either(ascii_literals, "[a-z0-9]+"))
+        self.lower_word = re.compile(_either(ascii_literals, "[a-z0-9]+"))
 
     @cached_property
     def _unicode_word(self) -> regex.Pattern[str]:
@@ -209,7 +204,7 @@ class UnitReader:
         """Return the keys of a plain text, several times as fast as `read`; None for any other text."""
         if not text.isascii():
             return None
-        words: list[str] = self._lower_word.findall(text.lower())
+        words: list[str] = self.lower_word.findall(text.lower())
         new = set(words) - self._whole
         if any(len(self._parts(word)) > 1 for word in new):
             return None
@@ -217,10 +212,6 @@ class UnitReader:
             self._whole.clear()
         self._whole.update(word for word in new if len(word) <= _LONGEST_REMEMBERED)
         return words
-
-    def read_plain(self, text: str, keys: list[str]) -> Units:
-        spans = [match.span() for match in self._lower_word.finditer(text.lower())]
-        return Units(keys, [start for start, _ in spans], [end for _, end in spans])
 
     def read(self, text: str) -> Units:
         keys: list[str] = []
@@ -241,7 +232,7 @@ class UnitReader:
                 keys.append(key)
                 starts.append(start + first)
                 ends.append(start + last)
-        return Units(keys, starts, ends)
+        return keys, starts, ends
 
     def _parts(self, word: str) -> tuple[Part, ...]:
         return self._remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._divided(word)
@@ -301,7 +292,7 @@ class Document:
         self.text = text
         self._reader = reader
         self._plain = reader.plain_keys(text)
-        self.keys = self.units.keys if self._plain is None else self._plain
+        self.keys = self.units[0] if self._plain is None else self._plain
         self.positions: dict[str, list[int]] = defaultdict(list)
         for place, key in enumerate(self.keys):
             self.positions[key].append(place)
@@ -313,7 +304,8 @@ class Document:
     def units(self) -> Units:
         if self._plain is None:
             return self._reader.read(self.text)
-        return self._reader.read_plain(self.text, self._plain)
+        spans = [match.span() for match in self._reader.lower_word.finditer(self.text.lower())]
+        return self.keys, [start for start, _ in spans], [end for _, end in spans]
 
     @cached_property
     def joints(self) -> list[str]:
@@ -350,7 +342,7 @@ class Document:
     def is_listed(self, places: Sequence[int]) -> bool:
         if not self._line_ends:
             return False
-        lines = [bisect(self._line_ends, self.units.starts[place]) for place in places]
+        lines = [bisect(self._line_ends, self.units[1][place]) for place in places]
         return sum(after - before == 1 for before, after in pairwise(lines)) >= 0.75 * (len(lines) - 1)
 
     def bare(self, places: Sequence[int]) -> float:
@@ -474,24 +466,21 @@ def planted_copies(document: Document, words: frozenset[str], runs: Iterable[Str
         places = [place for place in everywhere if place not in taken] if taken else everywhere
         if len(places) < FEWEST_COPIES or document.is_listed(places):
             continue
-        if _is_planted(document, places):
+        copies = len(places)
+        many = copies >= _MANY and copies * _UNITS_PER_PLANTED >= len(document)
+        dense = copies * _DENSE_SHARE >= len(document)
+        if (many or dense) and document.bare(places) >= _MOSTLY_BARE:
+            alike, chance, varied = document.company(places)
+            if (many and alike <= _TIMES_CHANCE_PLANTED * chance) or (dense and varied >= _VARIED):
+                found.update(places)
+                continue
+        if copies >= _REGULAR and _is_regular(document, places):
             found.update(places)
             continue
         for first, last in _close_groups(places, 1 + _BETWEEN_COPIES, _REGULAR_AND_CLOSE):
             if _is_regular(document, places[first:last]):
                 found.update(places[first:last])
     return found
-
-
-def _is_planted(document: Document, places: Sequence[int]) -> bool:
-    copies = len(places)
-    many = copies >= _MANY and copies * _UNITS_PER_PLANTED >= len(document)
-    dense = copies * _DENSE_SHARE >= len(document)
-    if (many or dense) and document.bare(places) >= _MOSTLY_BARE:
-        alike, chance, varied = document.company(places)
-        if (many and alike <= _TIMES_CHANCE_PLANTED * chance) or (dense and varied >= _VARIED):
-            return True
-    return copies >= _REGULAR and _is_regular(document, places)
 
 
 def _is_regular(document: Document, places: Sequence[int]) -> bool:

@@ -32,29 +32,6 @@ class Edit(NamedTuple):
     text: str  # what takes their place
 
 
-class EditedText:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        # Where each character was in the original, with the end; what replaces others is where they began.
-        self._origins: Sequence[int] = range(len(text) + 1)
-
-    def original(self, start: int, end: int) -> tuple[int, int]:
-        first = self._origins[start]
-        return first, self._origins[end - 1] + 1 if end > start else first
-
-    def apply(self, edits: Sequence[Edit]) -> None:
-        parts: list[str] = []
-        origins: list[int] = []
-        done = 0
-        for start, end, replacement in edits:
-            parts += [self.text[done:start], replacement]
-            origins += self._origins[done:start]
-            origins += [self._origins[start]] * len(replacement)
-            done = end
-        self.text = "".join([*parts, self.text[done:]])
-        self._origins = [*origins, *self._origins[done:]]
-
-
 _SIGNS = ",;:.!?…/|_~·-–—"
 _JOINING = re.compile(f"[{re.escape(_SIGNS)}]+")
 _INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u2060\ufeff"
@@ -266,12 +243,20 @@ class Cleaner:
                     raise RefusedTextError(
                         f"the text contains {kind.phrase} ({what[:60]!r}) at character {start:,}: refused"
                     )
-        edited = EditedText(text)
+        # Where each character was at first, with the end; what replaces others is where they began.
+        origins: Sequence[int] = range(len(text) + 1)
         removals: list[Removal] = []
         rounds = margin = 0
-        while edits := self._plan(edited, spans, removals, margin):
-            edited.apply(edits)
-            spans = self._finder.find(edited.text)
+        while edits := self._plan(text, origins, spans, removals, margin):
+            parts: list[str] = []
+            moved: list[int] = []
+            done = 0
+            for start, end, replacement in edits:
+                parts += [text[done:start], replacement]
+                moved += [*origins[done:start], *[origins[start]] * len(replacement)]
+                done = end
+            text, origins = "".join([*parts, text[done:]]), [*moved, *origins[done:]]
+            spans = self._finder.find(text)
             rounds += 1
             # A removal can make a new finding of what it joins. Ordinary texts are clean after a round or
             # two; for one that was nested on purpose, growing margins keep the number of rounds small.
@@ -283,17 +268,17 @@ class Cleaner:
             if removal.end > end or (removal.start == removal.end and removal.start >= end):
                 outermost.append(removal)
                 end = max(end, removal.end)
-        return Cleaned(edited.text, tuple(outermost), tuple(spans))
+        return Cleaned(text, tuple(outermost), tuple(spans))
 
     @cached_property
     def _finder(self) -> SpanFinder:
         return finder_of(self.rules)
 
     def _plan(
-        self, edited: EditedText, spans: Iterable[Span], removals: list[Removal], margin: int
+        self, text: str, origins: Sequence[int], spans: Iterable[Span], removals: list[Removal], margin: int
     ) -> list[Edit]:
         """Plan the edits of special tokens, since other findings may hide them, or else of spans."""
-        text, specials = edited.text, self._finder.specials
+        specials = self._finder.specials
         writes = {Action.REMOVE: "", Action.REPLACE: self.replacement}
         action = self.actions[SpanKind.SPECIAL]
         wanted: list[tuple[Edit, SpanKind, str]] = []
@@ -317,7 +302,8 @@ class Cleaner:
                 first, last = max(done, start - margin), min(len(text), end + margin)
             if start >= done:
                 edits.append(Edit(first, last, replacement))
-                removals.append(Removal(*edited.original(first, last), kind, what))
+                behind = origins[last - 1] + 1 if last > first else origins[first]
+                removals.append(Removal(origins[first], behind, kind, what))
                 done = last
         return edits
 

@@ -42,15 +42,12 @@ class SpanKind(StrEnum):
     @property
     def phrase(self) -> str:
         """The kind as a phrase in a sentence."""
-        return _PHRASES[self]
-
-
-_PHRASES = {
-    SpanKind.FLAGGED: "copies of a sticky token",
-    SpanKind.SPECIAL: "the text of a special token",
-    SpanKind.RUN: "a run of a word or phrase",
-    SpanKind.INTERLEAVED: "copies of a word among other words",
-}
+        return {
+            "flagged": "copies of a sticky token",
+            "special": "the text of a special token",
+            "run": "a run of a word or phrase",
+            "interleaved": "copies of a word among other words",
+        }[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,12 @@ class SpanFinder:
             done = span.end
         text = "".join([*parts, text[done:]])
         others: list[Span] = []
-        for start, end in _segments(text):
+        # A long text is cut into about equal parts, at spaces where there are any.
+        count = -(-len(text) // _SEGMENT)
+        places = [part * len(text) // count for part in range(1, count)]
+        cuts = [(text.rfind(" ", place - 1_000, place), place) for place in places]
+        bounds = [0, *(place if cut < 0 else cut for cut, place in cuts), len(text)]
+        for start, end in pairwise(bounds):
             found = sorted(self._in_segment(text[start:end], start), key=lambda each: each.start)
             if others and found:
                 # The end of a segment may cut a span in two.
@@ -177,19 +179,6 @@ class SpanFinder:
         if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in others):
             return False
         return not _is_structured(document, stretch)
-
-
-def _segments(text: str) -> Iterator[tuple[int, int]]:
-    """Cut a long text into about equal parts, at spaces where there are any."""
-    parts = -(-len(text) // _SEGMENT)
-    start = 0
-    for part in range(1, parts):
-        place = part * len(text) // parts
-        cut = text.rfind(" ", place - 1_000, place)
-        end = place if cut < 0 else cut
-        yield start, end
-        start = end
-    yield start, len(text)
 
 
 def _is_structured(document: Document, stretch: Stretch) -> bool:

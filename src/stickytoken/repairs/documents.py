@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs import result
@@ -80,15 +80,15 @@ def repair_document(record: RepairRecord) -> str:
             f"contraction; an ordinary token's is {_number(found.ordinary_contraction)})."
         )
     if (curves := mean_curves(record)) is not None:
+        copies, lines = curves
         rows = [
-            [name, *(f"{value:.3f}".replace("-", _MINUS) for value in line)]
-            for name, line in curves.lines.items()
+            [name, *(f"{value:.3f}".replace("-", _MINUS) for value in line)] for name, line in lines.items()
         ]
         parts += [
             "## Before and after",
             f"![Similarity by number of copies]({PICTURE_FILE})",
             "Mean similarity of unrelated texts as copies of a repaired token are added to one of them:",
-            markdown_table(["copies", *map(str, curves.copies)], rows),
+            markdown_table(["copies", *map(str, copies)], rows),
         ]
     if found is not None and found.scores:
         scores = [
@@ -142,9 +142,8 @@ _COLORS = {"before": "#b5402a", "after": "#00609a", "ordinary token": "#57606f"}
 _TICKS = 4
 
 
-class MeanCurves(NamedTuple):
-    copies: Sequence[int]  # 0 first
-    lines: dict[str, list[float]]  # mean similarities by name, in the order of the legend
+MeanCurves: TypeAlias = tuple[Sequence[int], dict[str, list[float]]]
+"""Numbers of copies, 0 first; and mean similarities by name, in the order of the legend."""
 
 
 def mean_curves(record: RepairRecord) -> MeanCurves | None:
@@ -154,15 +153,16 @@ def mean_curves(record: RepairRecord) -> MeanCurves | None:
         return None
     lines = zip(*((curve.before, curve.after, curve.ordinary) for curve in usable), strict=True)
     means = [[sum(values) / len(values) for values in zip(*line, strict=True)] for line in lines]
-    return MeanCurves(usable[0].copies, dict(zip(_COLORS, means, strict=True)))
+    return usable[0].copies, dict(zip(_COLORS, means, strict=True))
 
 
 def drawn(curves: MeanCurves) -> str:
-    values = [value for line in curves.lines.values() for value in line]
+    copies, lines = curves
+    values = [value for line in lines.values() for value in line]
     low, high = min(0.0, *values), max(values)
     room = (high - low) * 0.08 or 1.0
     low, high = low - (room if low < 0 else 0), high + room
-    step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(curves.copies) - 1)
+    step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(copies) - 1)
 
     def x(place: int) -> float:
         return _LEFT + step * place
@@ -184,11 +184,11 @@ def drawn(curves: MeanCurves) -> str:
         )
     parts += [
         f'<text x="{x(place):.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{count}</text>'
-        for place, count in enumerate(curves.copies)
+        for place, count in enumerate(copies)
     ]
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">copies in a text</text>')
-    for place, (name, line) in enumerate(curves.lines.items()):
+    for place, (name, line) in enumerate(lines.items()):
         points = " ".join(f"{x(k):.1f},{y(value):.1f}" for k, value in enumerate(line))
         dashes = ' stroke-dasharray="5 4"' if name == "ordinary token" else ""
         height = _TOP + 16 + 20 * place

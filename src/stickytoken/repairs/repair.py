@@ -115,7 +115,17 @@ def repair(
         raise InputError(f"the run in {opened.path} found no sticky tokens: name the tokens to repair")
     for token_id in ids:
         vocabulary.place(token_id)  # refuses other ids
-    corpus, notes = verification_corpus(opened, sentences, model)
+    notes = []
+    corpus, corpus_of_run = load_sentences(sentences), opened.record.corpus
+    if sentences is None and corpus_of_run.source != corpus.source:
+        if Path(corpus_of_run.source).is_file() and corpus_of_run.sentences is not None:
+            corpus = load_sentences(Path(corpus_of_run.source))
+        else:
+            notes.append(
+                f"verified on {corpus.source}, because {corpus_of_run.source}, which the run was made on, "
+                "cannot be read again: pass sentences to verify on your own texts"
+            )
+    corpus = readable(corpus, model.tokenizer, model.name)
     parts = resume.identity_of(
         _VERSION,
         model.identity,
@@ -179,7 +189,7 @@ class _Job:
             others = [each for each in tried if each.strategy != strategy]
             if rejected := ", ".join(f"{each.strategy} {each.deviations:.2f} SD" for each in others):
                 reason += f"; rejected, with the lift that they leave: {rejected}"
-            repaired = result.RepairedTokenRecord(
+            repaired_token = result.RepairedTokenRecord(
                 token_id=token_id,
                 token=token,
                 text=text,
@@ -188,10 +198,26 @@ class _Job:
                 pieces=[tokenizer.entries[piece] for piece in pieces],
                 tried=tried,
             )
-            tokens.append(repaired)
+            tokens.append(repaired_token)
         verification = None
         if self.settings.verify:
-            verification, tokens = self._verified(tokens)
+            judged = self.run.tokens.filter(pl.col("verdict").is_not_null())
+            verdicts = dict(judged.select("token_id", "verdict").iter_rows())
+            repaired, vocabulary = self._load()
+            verification, tokens = Verification(
+                self.encoder,
+                repaired,
+                self.place,
+                self._original,
+                self._original.of_model(repaired, vocabulary, "after"),
+                tokens,
+                neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
+                flagged_tokens(self.run),
+                self.corpus,
+                self.task,
+                self.settings.seed,
+                self.progress,
+            ).run()
         record = result.RepairRecord(
             identity=digest(parts),
             identity_parts=parts,
@@ -256,27 +282,6 @@ class _Job:
         encoder, _ = model_folder.repairable(loaded_like(self.encoder, self.place))
         return encoder, categorize(encoder.tokenizer)
 
-    def _verified(
-        self, tokens: Sequence[result.RepairedTokenRecord]
-    ) -> tuple[result.VerificationRecord, list[result.RepairedTokenRecord]]:
-        judged = self.run.tokens.filter(pl.col("verdict").is_not_null())
-        verdicts = dict(judged.select("token_id", "verdict").iter_rows())
-        repaired, vocabulary = self._load()
-        return Verification(
-            self.encoder,
-            repaired,
-            self.place,
-            self._original,
-            self._original.of_model(repaired, vocabulary, "after"),
-            tokens,
-            neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
-            flagged_tokens(self.run),
-            self.corpus,
-            self.task,
-            self.settings.seed,
-            self.progress,
-        ).run()
-
     @cached_property
     def _ordinary_lift(self) -> float:
         ordinary = self._original.ordinary((*flagged_tokens(self.run), *self.ids), 64)
@@ -325,23 +330,6 @@ def neighbours_of(
     return list(found.values())
 
 
-def verification_corpus(
-    run: Run, given: SentenceSource | None, encoder: SentenceTransformerEncoder
-) -> tuple[Sentences, list[str]]:
-    notes = []
-    source = run.record.corpus.source
-    corpus = load_sentences(given)
-    if given is None and source != corpus.source:
-        if Path(source).is_file() and run.record.corpus.sentences is not None:
-            corpus = load_sentences(Path(source))
-        else:
-            notes.append(
-                f"verified on {corpus.source}, because {source}, which the run was made on, cannot be read "
-                "again: pass sentences to verify on your own texts"
-            )
-    return readable(corpus, encoder.tokenizer, encoder.name), notes
-
-
 def used_texts(run: Run) -> list[str]:
     texts = run.method.texts(run.plan)
     return list(dict.fromkeys((*texts.carriers, *texts.anchors)))
@@ -358,11 +346,7 @@ _REASONS = {
 def plan_token(
     asked: Strategy, token: str, special: bool, templated: bool, unsplittable: str | None, rows_writable: bool
 ) -> tuple[tuple[Strategy, ...], str]:
-    """Return the strategies to try, the preferred one first, and the reason; one alone needs no trial.
-
-    A tokenizer matches a special token in text before anything else, and the model puts a templated one
-    around every text; ``unsplittable`` says why text cannot fall into its pieces, if it cannot.
-    """
+    """Return the strategies to try, the preferred one first, and the reason; one alone needs no trial."""
     refused, advice = None, "use auto, or leave the token out"
     if asked in ROWS and templated:
         refused, advice = _ALL_TEXTS, "use plain-specials or auto"

@@ -460,8 +460,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
                     "Symptom curves before and after the repair",
                     "Copies of a repaired token are added to one of two unrelated texts; the mean over all "
                     "repaired tokens. After a repair, the curve should follow that of ordinary tokens.",
-                    curves.copies,
-                    curves.lines,
+                    *curves,
                 )
             )
     return found

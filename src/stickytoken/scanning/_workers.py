@@ -18,11 +18,11 @@ from contextlib import ExitStack, suppress
 from functools import lru_cache
 from itertools import chain, islice
 from queue import SimpleQueue
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from stickytoken.cleaning.cleaner import Cleaner
 from stickytoken.cleaning.rules import CleaningRules
-from stickytoken.cleaning.spans import Action, Span, SpanKind, find_spans
+from stickytoken.cleaning.spans import Action, SpanKind, find_spans
 from stickytoken.errors import RunError
 
 Finding: TypeAlias = dict[str, Any] | None
@@ -42,6 +42,22 @@ def examine(text: str, rules: CleaningRules) -> Finding:
     for span in spans:
         words[span.what] += span.count
     covered = sum(span.end - span.start for span in spans)
+    # The text around the first spans, in pieces that are marked or not.
+    start = max(0, spans[0].start - 60)
+    end = min(len(text), start + 320)
+    excerpt: list[list[Any]] = [["\N{HORIZONTAL ELLIPSIS}", False]] if start else []
+    place = start
+    for span in spans:
+        if span.start >= end:
+            break
+        if span.start > place:
+            excerpt.append([text[place : span.start], False])
+        excerpt.append([text[span.start : min(span.end, end)], True])
+        place = min(span.end, end)
+    if place < end:
+        excerpt.append([text[place:end], False])
+    if end < len(text):
+        excerpt.append(["\N{HORIZONTAL ELLIPSIS}", False])
     return {
         "kinds": sorted({span.kind.value for span in spans}),
         "words": [list(each) for each in words.most_common(5)],
@@ -50,43 +66,16 @@ def examine(text: str, rules: CleaningRules) -> Finding:
         "longest_run": max(span.count for span in spans),
         "share": covered / len(text),
         "line": text.count("\n", 0, spans[0].start),
-        "excerpt": excerpt(text, spans),
+        "excerpt": excerpt,
         "text": text[:KEPT_TEXT],
         "rest": _cleaner_of(rules)(text[:_CLEANED])[:KEPT_TEXT].strip(),
     }
-
-
-def excerpt(text: str, spans: list[Span]) -> list[list[Any]]:
-    start = max(0, spans[0].start - 60)
-    end = min(len(text), start + 320)
-    pieces: list[list[Any]] = [["\N{HORIZONTAL ELLIPSIS}", False]] if start else []
-    place = start
-    for span in spans:
-        if span.start >= end:
-            break
-        if span.start > place:
-            pieces.append([text[place : span.start], False])
-        pieces.append([text[span.start : min(span.end, end)], True])
-        place = min(span.end, end)
-    if place < end:
-        pieces.append([text[place:end], False])
-    if end < len(text):
-        pieces.append(["\N{HORIZONTAL ELLIPSIS}", False])
-    return pieces
 
 
 @lru_cache(maxsize=1)
 def _cleaner_of(rules: CleaningRules) -> Cleaner:
     # All that is found goes, also what would only be reported.
     return Cleaner(rules, dict.fromkeys(SpanKind, Action.REMOVE))
-
-
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    rules = CleaningRules.from_json(json.loads(requests.readline()))
-    for request in requests:
-        found = [examine(text, rules) for text in json.loads(request)]
-        answers.write(json.dumps(found).encode() + b"\n")
-        answers.flush()
 
 
 def examined(
@@ -167,6 +156,10 @@ class _Worker:
 
 if __name__ == "__main__":
     try:
-        serve(sys.stdin.buffer, sys.stdout.buffer)
+        rules = CleaningRules.from_json(json.loads(sys.stdin.buffer.readline()))
+        for request in sys.stdin.buffer:
+            findings = [examine(text, rules) for text in json.loads(request)]
+            sys.stdout.buffer.write(json.dumps(findings).encode() + b"\n")
+            sys.stdout.buffer.flush()
     except BrokenPipeError:
         sys.exit(1)

@@ -16,7 +16,7 @@ from pydantic import Field
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.data import load_sentences
 from stickytoken.data.corpora import SentenceSource
-from stickytoken.data.documents import Collection, DocumentSource, Wanted, open_documents
+from stickytoken.data.documents import Collection, DocumentSource, Skipped, Wanted, open_documents
 from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.text_encoder import as_id_reader
@@ -52,11 +52,6 @@ SCHEMA: dict[str, Any] = {
 _FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share", "excerpt")
 
 
-class SkippedRecord(resume.Record):
-    place: str
-    reason: str  # why it has no readable text
-
-
 class SourceRecord(resume.Record):
     source: str | None
     documents: int
@@ -82,7 +77,7 @@ class ScanResultRecord(resume.Record):
         description="documents that copies lift by half a spread or more; null without effects"
     )
     skipped: int
-    skipped_first: list[SkippedRecord]
+    skipped_first: list[Skipped]
     kinds: dict[str, int] = Field(description="documents by kind of finding")
     sources: list[SourceRecord] = Field(description="those with the most findings; empty without sources")
     effect: EffectRecord | None
@@ -348,7 +343,6 @@ def _totals(
             compared=len(both) if measured else 0,
             nothing_left=documents["effect"].null_count(),
         )
-    skipped = [SkippedRecord(place=each.place, reason=each.reason) for each in tally.skipped_first]
     # The sources with the most findings; none where no document names one.
     sources = []
     if tally.sources is not None and not set(tally.sources) <= {None}:
@@ -364,7 +358,7 @@ def _totals(
         found=tally.found,
         matter=None if effect is None else int(documents["matters"].sum()),
         skipped=tally.skipped,
-        skipped_first=skipped,
+        skipped_first=tally.skipped_first,
         kinds=dict(tally.kinds.most_common()),
         sources=sources[:100],
         effect=effect,
