@@ -184,7 +184,7 @@ def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):
 
 
 def test_a_full_disk_is_said_in_few_words(model, tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shutil, "copytree", full)
