@@ -9,8 +9,7 @@ from stickytoken.cleaning.cleaner import Cleaner, counts_in_words
 from stickytoken.errors import InputError, RefusedTextError
 from stickytoken.validation import shown
 
-NOTE = "stickytoken"
-"""The key under which a document says what was found in it."""
+NOTE = "stickytoken"  # the key under which a document says what was found in it
 
 
 def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     import regex
 
 
-MIXED_RUN = 16
-"""So many units of three different words in a row are a run in whatever order; fewer may be natural."""
+MIXED_RUN = 16  # so many units of three different words in a row are a run; fewer may be natural
 
 
 class Stretch(NamedTuple):
@@ -83,8 +82,7 @@ def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stre
     return Stretch(first, last, period)
 
 
-Repeat = tuple[int, int, int]
-"""Copies of one piece that follow each other: start, end, and length of one."""
+Repeat = tuple[int, int, int]  # copies that follow each other: start, end, and length of one
 
 _SHORTEST = 3
 _COPIES = 4
@@ -119,8 +117,7 @@ def _repeats_in(text: str) -> Iterator[Repeat]:
             first = equal.find(zeros, last)
 
 
-Part = tuple[str, int, int]
-"""The key of a part, and where it begins and ends in its word."""
+Part = tuple[str, int, int]  # its key, and where it begins and ends in its word
 
 _SHORTEST_DOUBLED = 4
 _GENETIC = frozenset("acgtu")
@@ -132,8 +129,7 @@ _SINGLE_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPHS}]|[^{_IDEOGRAPHS}]+")
 _PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")
 _REMEMBERED = 50_000
 _LONGEST_REMEMBERED = 64
-_LONGEST_DECOMPOSED = 4
-"""Some signs stand for whole phrases, up to 18 characters; no one writes a word with them."""
+_LONGEST_DECOMPOSED = 4  # some signs stand for whole phrases; no one writes a word with them
 
 
 def _key_of(word: str) -> str:

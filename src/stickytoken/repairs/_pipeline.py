@@ -184,7 +184,7 @@ class Vocabulary:
         return order, lost
 
     def _is_word(self, entry: str) -> bool:
-        """Say whether an entry without the mark of a word is one all the same, at the beginning of a text."""
+        # At the beginning of a text, a word has no mark.
         marked = {mark + entry for mark in _WORD_MARKS}
         containing = [other for other in self._model["vocab"] if entry in other]
         words = (other.lstrip("".join(_WORD_MARKS)) for other in containing)
@@ -284,7 +284,6 @@ def with_plain_specials(
 
 
 def _in_reach(document: dict[str, Any], entry: str) -> bool:
-    """Whether the vocabulary could match the string of an entry in text."""
     model = document["model"]
     if "merges" in model:
         return bool(model.get("ignore_merges"))

@@ -63,7 +63,6 @@ def kept_rows(
 def _measure(
     network: Network, contexts: Sequence[Context], ids: Sequence[int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Pull]:
-    """Encode every context without, with one and with many copies of every entry, in their present rows."""
     encoder = network.encoder
     before = unit_vectors(encoder.encode_ids([each.text.ids for each in contexts[::2]]))
     filled = [each.filled((token_id,)) for each in contexts for token_id in ids]

@@ -38,10 +38,9 @@ _SHOWN, _SHOWN_TEXT = 300, 60
 _MINUS = "\N{MINUS SIGN}"
 
 
-Check: TypeAlias = tuple[bool, str]
-"""Whether it passed, and what was found, in one sentence."""
+Check: TypeAlias = tuple[bool, str]  # whether it passed, and what was found, in one sentence
+# A token, the vocabulary string of the repaired token that it is near, and its verdict in the run.
 Neighbour: TypeAlias = tuple[Token, str, str | None]
-"""A token, the vocabulary string of the repaired token that it is near, and its verdict in the run."""
 
 
 @dataclass(frozen=True)

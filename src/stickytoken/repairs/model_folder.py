@@ -96,9 +96,6 @@ class _Tensor(NamedTuple):
     start: int  # the byte at which it begins
 
 
-_STATIC = "StaticEmbedding"
-
-
 def _embedding_matrices(folder: Path) -> list[_Tensor]:
     """Find every stored copy of the input embeddings; tied weights may be stored under several names."""
     for adapter in (folder / "adapter_config.json", *folder.glob("*/adapter_config.json")):
@@ -114,7 +111,7 @@ def _embedding_matrices(folder: Path) -> list[_Tensor]:
             f"the weights in {module} are pickled: save them as safetensors first, by loading the model "
             "and saving it with sentence-transformers, and repair that"
         )
-    if kind == _STATIC:
+    if kind == "StaticEmbedding":
         names, size = ["embedding.weight", "weight"], None
     else:
         names, size = _names_in_model(module)
@@ -142,7 +139,6 @@ def _embedding_matrices(folder: Path) -> list[_Tensor]:
 
 
 def _names_in_model(module: Path) -> tuple[list[str], tuple[int, ...]]:
-    """Ask transformers for the names and the size of the embeddings, without loading any weights."""
     import torch
     from transformers import AutoConfig, AutoModel
 
@@ -170,7 +166,8 @@ def _token_module(folder: Path) -> tuple[Path, str]:
             f"{folder} has a {min(several)} with several sets of embeddings: repair each model alone"
         )
     for place, kind in modules:
-        if kind == _STATIC or (kind.endswith("Transformer") and (place / "config.json").is_file()):
+        read = kind.endswith("Transformer") and (place / "config.json").is_file()
+        if read or kind == "StaticEmbedding":
             return place, kind
     raise RepairError(f"{folder} has no module with token embeddings: its modules are {', '.join(kinds)}")
 

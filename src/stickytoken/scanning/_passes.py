@@ -198,7 +198,6 @@ COLUMNS = ("shift", "rise", "moves_up", "predicted")
 def panel_texts(
     sample: Sequence[str], own: Sequence[str] | None, source: str, name: str
 ) -> tuple[Sequence[str], Sequence[str], str]:
-    """Return queries, clean documents to compare with, and where the queries are from."""
     needed = _LEAST if own is not None else 2 * _LEAST
     if len(sample) < needed:
         raise InputError(
