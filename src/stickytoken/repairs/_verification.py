@@ -68,10 +68,8 @@ class Verification:
             return result.MeasuredRecord(lift=lift, deviations=deviations, contraction=contraction, **verdict)
 
         after = {
-            token_id: record(self.after, judged.lifts[token_id], contraction, verdict=verdict)
-            for token_id, contraction, verdict in judged.rows.select(
-                "token_id", "contraction", "verdict"
-            ).iter_rows()
+            key: record(self.after, judged.lifts[key], contraction, verdict=verdict)
+            for key, contraction, verdict in judged.rows[["token_id", "contraction", "verdict"]].iter_rows()
         }
         original = self.before.measured(every)  # the model as it was, on the same texts
         before = {
@@ -79,17 +77,13 @@ class Verification:
             for token_id, (lift, contraction) in original.items()
         }
         vocabulary = self.after.vocabulary
-        neighbours = [
-            result.NeighbourRecord(
-                token_id=token.id,
-                token=vocabulary.tokens[vocabulary.place(token.id)],
-                near=near,
-                in_run=verdict,
-                before=before[token.id],
-                after=after[token.id],
+        neighbours = []
+        for each, near, verdict in self.neighbours:
+            key, name = each.id, vocabulary.tokens[vocabulary.place(each.id)]
+            neighbour = result.NeighbourRecord(
+                token_id=key, token=name, near=near, in_run=verdict, before=before[key], after=after[key]
             )
-            for token, near, verdict in self.neighbours
-        ]
+            neighbours.append(neighbour)
         # Curves of the repaired tokens beside the mean of ordinary ones.
         ordinary = Tokens(self.after.ordinary((*self.flagged, *asked.ids), 8), [], [])
         old, new = self.before.curves(asked), self.after.curves(asked)

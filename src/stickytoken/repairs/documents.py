@@ -91,14 +91,10 @@ def repair_document(record: RepairRecord) -> str:
             markdown_table(["copies", *map(str, copies)], rows),
         ]
     if found is not None and found.scores:
-        scores = [
-            [
-                markdown(each.task),
-                each.metric,
-                *(_number(100 * value) for value in (each.before, each.after, each.after - each.before)),
-            ]
-            for each in found.scores
-        ]
+        scores = []
+        for each in found.scores:
+            values = each.before, each.after, each.after - each.before
+            scores.append([markdown(each.task), each.metric, *(_number(100 * value) for value in values)])
         parts += ["## Scores", markdown_table(["task", "metric", "before", "after", "change"], scores)]
     if record.notes:
         parts += ["## Notes", "\n".join(f"- {markdown(note)}" for note in record.notes)]

@@ -285,21 +285,15 @@ class Repair:
 
 
 def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
-    return [
-        {
-            "token_id": token.token_id,
-            "token": token.token,
-            "strategy": token.strategy,
-            "reason": token.reason,
-            **{
-                f"{name}_{side}": None if measured is None else getattr(measured, name)
-                for side, measured in (("before", token.before), ("after", token.after))
-                for name in ("lift", "deviations", "contraction")
-            },
-            "verdict_after": None if token.after is None else token.after.verdict,
-        }
-        for token in record.tokens
-    ]
+    rows = []
+    for token in record.tokens:
+        row = {name: getattr(token, name) for name in ("token_id", "token", "strategy", "reason")}
+        for side in ("before", "after"):
+            measured = getattr(token, side)
+            for name in ("lift", "deviations", "contraction"):
+                row[f"{name}_{side}"] = None if measured is None else getattr(measured, name)
+        rows.append(row | {"verdict_after": None if token.after is None else token.after.verdict})
+    return rows
 
 
 def open_repair(path: str | Path) -> Repair:

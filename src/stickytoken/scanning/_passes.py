@@ -276,10 +276,8 @@ class EffectPass:
         with_copies, without = (self._tokenized([each[name] for each in found]) for name in ("text", "rest"))
         rows = [row for row, ids in enumerate(without) if ids and with_copies[row]]
         columns = {name: np.full(len(found), np.nan) for name in COLUMNS}
-        encoded = 0
         if rows:
             vectors, whole = self._vectors([with_copies[row] for row in rows])
-            encoded += len(rows)
             if self.effects is not None:
                 removed = [Counter(with_copies[row]) - Counter(without[row]) for row in rows]
                 columns["predicted"][rows] = predicted_shifts(vectors, removed, self.effects, panel)
@@ -287,7 +285,6 @@ class EffectPass:
                 columns["predicted"][unread] = 0.0
             if self.kind is Effect.MEASURED:
                 clean, readable = self._vectors([without[row] for row in rows])
-                encoded += len(rows)
                 whole &= readable
                 after, before = vectors @ panel.queries.T, clean @ panel.queries.T
                 # How many clean documents are less similar to each query, shape (documents, q).
@@ -305,7 +302,7 @@ class EffectPass:
             name: [None if math.isnan(value) else value for value in values.tolist()]
             for name, values in columns.items()
         }
-        return known, encoded
+        return known, len(rows) * (2 if self.kind is Effect.MEASURED else 1)
 
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
         # Unit vectors, and which of the texts have one.
