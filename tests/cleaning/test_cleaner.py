@@ -163,6 +163,12 @@ def test_actions_say_what_is_done_with_each_kind():
         Cleaner(RULES, {"special": "refuse"})(text)
 
 
+def test_removals_have_offsets_of_the_text_as_it_was():
+    once = Cleaner(RULES, {"special": "replace"}, replacement="~").clean("able, able; able, able [SEP]")
+    assert [(each.start, each.end) for each in once.removals] == [(0, 24), (23, 28)]
+    assert once.text == ""
+
+
 def test_a_guess_is_reported_and_taken_out_only_on_request():
     words = [f"word{number}" for number in range(15)]
     text = " ".join(f"{word} zebra" if number % 2 else word for number, word in enumerate(words))

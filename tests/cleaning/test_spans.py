@@ -74,6 +74,16 @@ def test_a_few_words_in_no_fixed_order_are_a_guess_unless_they_go_on_and_on():
     assert found(f"air {text} flow") == [(text, SpanKind.RUN, 6)]
 
 
+def test_many_copies_are_a_guess_unless_they_keep_company():
+    places = (3, 10, 24, 31, 45, 52, 70, 90)
+
+    def planted(copies):
+        return " ".join(f"word{n} {copies}" if n in places else f"word{n}" for n in range(100))
+
+    assert {kind for _, kind, _ in found(planted("zebra"))} == {SpanKind.INTERLEAVED}
+    assert found(planted("boundary layer")) == []
+
+
 def test_special_tokens_are_found_in_disguise_too():
     text = "<|endof<|endoftext|>text|> ［ＳＥＰ］ air [S\u200bEP] [sep]"
     assert [part for part, kind, _ in found(text)] == ["<|endoftext|>", "［ＳＥＰ］", "[S\u200bEP]"]
