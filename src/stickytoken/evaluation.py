@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -19,6 +19,7 @@ from stickytoken.data.tables import all_texts
 from stickytoken.data.tasks import AnyTask, MtebTask, find_task
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layers import TokenPrepending, layers_with_projection
+from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import DEFAULT_STRENGTH, Contrast, ContrastRule
 from stickytoken.encoders.protocol import Encoder, require_words
 from stickytoken.errors import InputError, ModelError
@@ -96,36 +97,28 @@ class Comparison:
     cut: int = 0
 
 
-# Name, first and last layer of token prepending, layer that is read, encoder, and contrast.
-Encoding: TypeAlias = tuple[str, int | None, int | None, int | None, Encoder, Contrast | None]
+_SETTINGS = ("start", "exit", "contrast_layer", "contrast_strength", "contrast_rule")
 
 
-def encodings(encoder: Encoder) -> list[Encoding]:
+def encodings(encoder: Encoder) -> list[tuple[str, Encoder]]:
     """List the ways to encode: the encoder itself and, if it has a prompt, the plain prompt.
 
     An encoder with token prepending and contrast is also read with each of them alone.
     """
     if not isinstance(encoder, CausalPromptEncoder):
-        return [("as it is", None, None, None, encoder, None)]
-    reading, layers = encoder.reading, encoder.layers
-    number = reading.layer + layers + 1 if reading.layer < 0 else reading.layer
-    span, contrast = reading.prepending, reading.contrast
-    start, stop = (None, None) if span is None else (span.start, min(span.exit, layers))
+        return [("as it is", encoder)]
+    reading, span, contrast = encoder.reading, encoder.reading.prepending, encoder.reading.contrast
     plain = replace(reading, prepending=None, contrast=None)
-    found: list[Encoding] = []
-    if number != layers:
-        last = encoder.reread(replace(plain, layer=-1))
-        found.append(("plain prompt", None, None, layers, last, None))
-    found.append(("plain prompt", None, None, number, encoder.reread(plain), None))
+    readings = [("plain prompt", plain)]
+    if encoder.prompted.number != encoder.layers:
+        readings.insert(0, ("plain prompt", replace(plain, layer=-1)))
     if span is not None:
-        own = encoder if contrast is None else encoder.reread(replace(reading, contrast=None))
-        found.append(("token prepending", start, stop, number, own, None))
+        readings.append(("token prepending", replace(plain, prepending=span)))
     if contrast is not None:
-        own = encoder if span is None else encoder.reread(replace(reading, prepending=None))
-        found.append(("contrast", None, None, number, own, contrast))
+        readings.append(("contrast", replace(plain, contrast=contrast)))
     if span is not None and contrast is not None:
-        found.append(("token prepending, contrast", start, stop, number, encoder, contrast))
-    return found
+        readings.append(("token prepending, contrast", reading))
+    return [(name, encoder if own == reading else encoder.reread(own)) for name, own in readings]
 
 
 def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
@@ -157,7 +150,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
                 texts[role] = [carrier.text for carrier in carriers]
                 cut += sum(carrier.cut for carrier in carriers)
     found = []
-    for name, start, stop, layer, own, contrast in encodings(encoder):
+    for name, own in encodings(encoder):
         started = time.perf_counter()
         if isinstance(task, MtebTask):
             if isinstance(own, CausalPromptEncoder):
@@ -171,12 +164,19 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
             values = {metric: float(task.scores(metric, outcomes)[0]) for metric in task.metrics}
         scores = {metric: None if math.isnan(value) else 100 * value for metric, value in values.items()}
         seconds = time.perf_counter() - started
-        found.append(Score(name, start, stop, layer, scores, seconds, *_described(contrast)))
+        layer, settings = None, _settings(None)
+        if isinstance(own, CausalPromptEncoder):
+            layer, settings = own.prompted.number, _settings(own.reading)
+            if own.reading.prepending is not None:
+                settings["exit"] = min(settings["exit"], own.layers)
+        found.append(Score(encoding=name, layer=layer, scores=scores, seconds=seconds, **settings))
     return Comparison(found, cut)
 
 
-def _described(contrast: Contrast | None) -> tuple[int | None, float | None, str | None]:
-    return (None, None, None) if contrast is None else (contrast.layer, contrast.strength, str(contrast.rule))
+def _settings(reading: Reading | None) -> dict[str, Any]:
+    """The layers of token prepending and the settings of contrast, as fields of `Score` and `Tried`."""
+    options = {} if reading is None else reading.options
+    return {key: options.get(key) for key in _SETTINGS}
 
 
 _CHUNK = 256
@@ -243,53 +243,53 @@ def tune(
     last = max(first + 1, round(2 * layers / 3))
     exits = sorted({round(each) for each in np.linspace(first + 1, last, min(_MOST_EXITS, last - first))})
     others = [each for each in range(min(_STARTS, layers)) if each != first]
-    tuner = _Tuner(encoder, task, "start", 1 + len(exits) + len(others), progress)
-    tuner.score(None)
-    for each in exits:
-        tuner.score(TokenPrepending(first, each))
-    stop = tuner.best.exit or layers
-    for each in others:
-        if each < stop:
-            tuner.score(TokenPrepending(each, stop))
-    progress(tuner.total, tuner.total)
-    return tuner.tuning()
+    settings: list[Setting] = [(None, None), *((TokenPrepending(first, each), None) for each in exits)]
+
+    def further(best: Tried) -> list[Setting]:
+        stop = best.exit or layers
+        return [(TokenPrepending(each, stop), None) for each in others if each < stop]
+
+    return _tuned(encoder, task, "start", settings, further, len(settings) + len(others), progress)
 
 
-@dataclass
-class _Tuner:
-    encoder: CausalPromptEncoder
-    task: SimilarityTask
-    tuned: str  # an attribute of `Tried` that is None in settings that are only compared with
-    total: int
-    progress: Callable[[int, int], None]
-    tried: list[Tried] = field(default_factory=list)
-    done: int = 0
+Setting: TypeAlias = tuple[TokenPrepending | None, Contrast | None]
 
-    def __post_init__(self) -> None:
-        self.progress(0, self.total)
 
-    def score(self, span: TokenPrepending | None, contrast: Contrast | None = None) -> None:
-        self.tried += layers_scored(self.encoder, self.task, span, contrast)
-        self.done += 1
-        self.progress(self.done, self.total)
+def _tuned(
+    encoder: CausalPromptEncoder,
+    task: SimilarityTask,
+    tuned: str,  # an attribute of `Tried` that is None in settings that are only compared with
+    settings: Sequence[Setting],
+    further: Callable[[Tried], Sequence[Setting]],
+    total: int,
+    progress: Callable[[int, int], None],
+) -> Tuning:
+    """Score settings, then further ones that depend on the best of them."""
+    tried: list[Tried] = []
 
-    @property
-    def best(self) -> Tried:
-        return self.best_of([own for own in self.tried if getattr(own, self.tuned) is not None])
-
-    def best_of(self, tried: Sequence[Tried]) -> Tried:
-        """Return the setting with the highest score, the first of equals."""
-        known = [own for own in tried if own.spearman is not None]
+    def best(rows: Sequence[Tried]) -> Tried:
+        known = [own for own in rows if own.spearman is not None]
         if not known:
             raise InputError(
-                f"{self.encoder.name} gives all pairs the same similarity at every layer: check the task and "
+                f"{encoder.name} gives all pairs the same similarity at every layer: check the task and "
                 "the prompt"
             )
         return max(known, key=lambda own: own.spearman or 0.0)
 
-    def tuning(self) -> Tuning:
-        best, plain = self.best, [own for own in self.tried if own.start is own.contrast_layer is None]
-        return Tuning(tuple(self.tried), self.best_of(plain), best, plain[best.layer - 1])
+    def best_tuned() -> Tried:
+        return best([own for own in tried if getattr(own, tuned) is not None])
+
+    def both_rounds() -> Iterator[Setting]:
+        yield from settings
+        yield from further(best_tuned())
+
+    progress(0, total)
+    for done, (span, contrast) in enumerate(both_rounds(), start=1):
+        tried += layers_scored(encoder, task, span, contrast)
+        progress(done, total)
+    progress(total, total)
+    found, plain = best_tuned(), [own for own in tried if own.start is own.contrast_layer is None]
+    return Tuning(tuple(tried), best(plain), found, plain[found.layer - 1])
 
 
 def layers_scored(
@@ -310,11 +310,10 @@ def layers_scored(
         left, right = vectors[: len(first)], vectors[len(first) :]
         norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
         parts.append((left * right).sum(axis=-1) / norms)
-    found = np.concatenate(parts)
-    start, stop = (None, None) if span is None else (span.start, span.exit)
-    scores = 100 * task.scores("spearman", found.T[:, :, None])
+    scores = 100 * task.scores("spearman", np.concatenate(parts).T[:, :, None])
+    settings = _settings(own.reading)
     return [
-        Tried(start, stop, number, None if np.isnan(score) else float(score), *_described(contrast))
+        Tried(layer=number, spearman=None if np.isnan(score) else float(score), **settings)
         for number, score in zip(numbers, scores, strict=True)
     ]
 
@@ -346,16 +345,13 @@ def tune_contrast(
     others = [each for each in _STRENGTHS if each != first] if rule.scales and strength is None else []
     # Refuse an impossible setting before any pass.
     encoder.reread(replace(encoder.reading, contrast=chosen[0], layer=-1))
-    total = 1 + (span is not None) + len(chosen) + len(others)
-    tuner = _Tuner(encoder, task, "contrast_layer", total, progress)
-    for kept in dict.fromkeys((None, span)):
-        tuner.score(kept)
-    for contrast in chosen:
-        tuner.score(span, contrast)
-    place = tuner.best.contrast_layer or 0
-    for factor in others:
-        tuner.score(span, Contrast(place, factor, rule))
-    return tuner.tuning()
+    settings: list[Setting] = [(kept, None) for kept in dict.fromkeys((None, span))]
+    settings += [(span, contrast) for contrast in chosen]
+
+    def further(best: Tried) -> list[Setting]:
+        return [(span, Contrast(best.contrast_layer or 0, factor, rule)) for factor in others]
+
+    return _tuned(encoder, task, "contrast_layer", settings, further, len(settings) + len(others), progress)
 
 
 _EMBEDDING_CHUNK = 2048

@@ -9,7 +9,6 @@ import tiny_architectures as architectures
 
 @pytest.fixture(scope="session")
 def backbone(tmp_path_factory):
-    """Save the backbone of an architecture by its name."""
     root = tmp_path_factory.mktemp("backbones")
     savers = {each.name: each.save for each in architectures.ARCHITECTURES}
     return cache(lambda name: savers[name](root / name))
@@ -17,5 +16,4 @@ def backbone(tmp_path_factory):
 
 @pytest.fixture
 def model(backbone):
-    """BERT with mean pooling."""
     return architectures.stacked(backbone("bert"))

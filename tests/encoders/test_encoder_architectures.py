@@ -36,7 +36,6 @@ STACKS = [
 
 
 def made(name, options, backbone, folder):
-    """The library's model, and the encoder loaded from the saved copy of it."""
     library = (
         architectures.static_model() if name == "static" else architectures.stacked(backbone(name), **options)
     )
@@ -44,7 +43,6 @@ def made(name, options, backbone, folder):
 
 
 def ids_of(library, text):
-    """What the library makes of a text, special tokens included."""
     return library.preprocess([text])["input_ids"].flatten().long().tolist()
 
 

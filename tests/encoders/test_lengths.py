@@ -25,7 +25,6 @@ def load(folder, max_length, **options):
 
 @pytest.fixture
 def folder(backbone, tmp_path):
-    """Save a stack on an architecture."""
     return lambda name: architectures.saved(architectures.stacked(backbone(name)), tmp_path / "model")
 
 

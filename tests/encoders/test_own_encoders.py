@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import tiny
-from stickytoken.data import Sentences
 from stickytoken.detection import detect
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
@@ -116,15 +115,3 @@ def test_what_needs_ids_says_so_in_one_line(tmp_path):
     ):
         with pytest.raises(ModelError, match=r"needs token ids, and bag encodes texts only"):
             run()
-
-
-@pytest.mark.slow
-def test_detection_with_texts_needs_nothing_but_texts(tmp_path):
-    settings = ProfileSettings(
-        insertion=Insertion.TEXT, anchors=60, vocabulary_anchors=40, topics=4, confirming_texts=12
-    )
-    options = {"sentences": Sentences(tuple(tiny.sentences(900)), "test"), "settings": settings, "sample": 12}
-    run = detect(load_encoder(bag()), out=tmp_path / "run", **options)
-    assert run.tokens.height == 12
-    again = detect(load_encoder(bag()), out=tmp_path / "run", **options)
-    assert again.tokens.equals(run.tokens)

@@ -38,7 +38,6 @@ def gated(kind="Qwen2", **changes):
 
 
 def require_same(model, values, packed):
-    """With and without packed weights, the model gives the same."""
     with torch.inference_mode():
         plain = model(values)
         with packed.active():
@@ -76,12 +75,9 @@ def _exact(block):
     return getattr(block.intermediate_act_fn, "act", None) is torch.nn.functional.gelu
 
 
-def test_weights_that_are_transposed_or_were_made_in_inference_mode_are_read_right():
+def test_weights_that_were_made_in_inference_mode_are_packed():
     with torch.inference_mode():
         model = torch.nn.Sequential(linear())
-    require_same(model, torch.randn(5, 24), PackedLinears(model))
-    model = torch.nn.Sequential(linear())
-    model[0].weight = torch.nn.Parameter(torch.randn(24, 40).T)
     require_same(model, torch.randn(5, 24), PackedLinears(model))
 
 
@@ -189,8 +185,6 @@ def test_other_kinds_other_precisions_and_replaced_passes_are_left_alone(kind):
 
 
 class _Operators:
-    """oneDNN's operators, one of them replaced."""
-
     def __init__(self, **replaced):
         self._replaced = replaced
 
@@ -246,7 +240,6 @@ def packing(monkeypatch):
 
 @pytest.fixture
 def measuring(tmp_path, monkeypatch):
-    """Let the clock decide, with an empty cache."""
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("STICKYTOKEN_PACKED_LAYERS")
 
@@ -275,9 +268,3 @@ def test_the_measurement_decides_and_options_override_it(model, monkeypatch, cap
         assert packs() is wanted
     assert packs(packed_layers=True)
     assert recalled(path.stem) == {"plain": 2.0, "packed": 1.0}
-
-
-@pytest.mark.usefixtures("measuring")
-def test_a_cache_that_cannot_be_written_is_no_error(model, tmp_path):
-    (tmp_path / "cache").write_text("a file, where a folder should be")
-    load_encoder(model).encode(TEXTS)

@@ -16,7 +16,6 @@ inputs = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7).map(tuple)
 
 
 def spelled(branch):
-    """All tokens from the start to the end of a branch."""
     before = spelled(branch.parent)[: branch.shared] if branch.parent else ()
     return (*before, *branch.tokens)
 
@@ -43,18 +42,6 @@ def test_every_input_stands_at_its_end_and_every_common_beginning_once(given_inp
     assert shape(grow(given_inputs[::-1])) == shape(roots)
     prefixes = {own[:length] for own in given_inputs for length in range(1, len(own) + 1)}
     assert sum(len(branch.tokens) for level in levels(roots) for branch in level) == len(prefixes)
-
-
-def test_copies_behind_a_carrier_are_one_branch_and_in_front_of_it_two_levels():
-    carriers, token = [(1, 2, 3), (4, 5, 6)], 9
-    behind = grow([(*carrier, *(token,) * count) for carrier in carriers for count in (1, 2, 3)])
-    assert [(branch.tokens, branch.children) for branch in behind] == [
-        ((1, 2, 3, 9, 9, 9), []),
-        ((4, 5, 6, 9, 9, 9), []),
-    ]
-    in_front = grow([(*(token,) * count, *carrier) for carrier in carriers for count in (1, 2, 3)])
-    assert len(in_front) == 1
-    assert {branch.tokens for branch in in_front[0].children} == {(1, 2, 3), (4, 5, 6)}
 
 
 # The vectors
@@ -86,7 +73,6 @@ def probes_of(encoder, placement=Placement.SUFFIX):
 
 
 def plain_vectors(encoder, contents):
-    """Every input by itself, through the model as the library runs it."""
     with torch.inference_mode():
         return np.concatenate([encoder._runner.launch([own]) for own in contents])
 
@@ -117,7 +103,6 @@ def test_vectors_equal_those_of_every_input_by_itself(name, tmp_path, monkeypatc
 
 
 def test_a_model_that_is_not_causal_takes_the_plain_path_although_its_name_says_so(tmp_path, monkeypatch):
-    """Such as a decoder that was opened to both sides, under the old name."""
     model = last_token(tiny_architectures.llama(tmp_path))
     backbone = model[0].model
     forward = type(backbone).forward

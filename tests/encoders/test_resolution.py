@@ -35,7 +35,6 @@ def cached(hub: Path, repository: str, source: Path, revision: str = "main", com
 
 
 def shifted(source: Path, target: Path) -> Path:
-    """A copy of a model that gives other vectors."""
     shutil.copytree(source, target)
     weights = load_file(target / "model.safetensors")
     weights["embeddings.word_embeddings.weight"] += torch.linspace(0, 1, architectures.DIMENSION)

@@ -2,12 +2,14 @@
 
 import copy
 import shutil
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Router
+from sentence_transformers.base.modules import Dense, Router
 from sentence_transformers.sentence_transformer.modules import BoW, Pooling, WordEmbeddings
 from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from tokenizers import normalizers
@@ -15,7 +17,10 @@ from tokenizers import normalizers
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
+from stickytoken.encoders.compute.model_state import computing
 from stickytoken.errors import EncodingError, ModelError, StickyTokenError
+from stickytoken.inspection import inspector_of
+from stickytoken.machine import Precision
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 TEXTS = tiny.sentences(12)
@@ -65,8 +70,6 @@ def training_flags(model):
 
 
 class Stumbling(torch.nn.Module):
-    """The last module of a model that breaks while it computes."""
-
     def forward(self, features):
         raise FloatingPointError(f"broken with {features['input_ids'].shape[0]} texts")
 
@@ -190,3 +193,146 @@ def test_the_identity_sees_the_modules_inside_a_router(backbone):
         return load_encoder(SentenceTransformer(modules=[router], device="cpu")).identity
 
     assert routed("mean") != routed("cls")
+
+
+# --- with CLS pooling, the last layer works on the first token alone
+
+FEW = ["the old river sings", "a bird", "stone under a tree near the bridge", "river"]
+
+
+def seen_by_the_last_layer(model, encoder):
+    seen = set()
+    part = model[0].model.encoder.layer[-1].intermediate
+    handle = part.register_forward_pre_hook(lambda _, given: seen.add(given[0].shape[1]))
+    encoder.encode(FEW)
+    handle.remove()
+    return seen
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet"])
+def test_vectors_stay_and_one_token_reaches_the_last_feed_forward_part(name, backbone):
+    model = architectures.stacked(backbone(name), pooling="cls", normalize=True)
+    torch.manual_seed(0)
+    model.append(Dense(model.get_embedding_dimension(), 8))
+    encoder, expected = load_encoder(model), model.encode(FEW)
+    np.testing.assert_allclose(encoder.encode(FEW), expected, atol=2e-6)
+    # A hook on the model turns packed layers of that module off, and nothing else.
+    assert seen_by_the_last_layer(model, encoder) == {1}
+    np.testing.assert_allclose(model.encode(FEW), expected, atol=0)
+    assert not any("forward" in vars(each) for each in model.modules())
+    with torch.no_grad():
+        model[0].model.encoder.layer[-1].output.dense.weight.mul_(2)
+    np.testing.assert_allclose(encoder.encode(FEW), model.encode(FEW), atol=2e-6)
+
+
+def test_a_last_layer_that_mixes_tokens_after_its_attention_is_noticed(backbone):
+    model = architectures.stacked(backbone("bert"), pooling="cls")
+
+    class Mixing(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, states):
+            return self.inner(states + states.mean(dim=1, keepdim=True))
+
+    layer = model[0].model.encoder.layer[-1]
+    layer.intermediate = Mixing(layer.intermediate)
+    encoder = load_encoder(model)
+    np.testing.assert_allclose(encoder.encode(FEW), model.encode(FEW, batch_size=1), atol=2e-6)
+    assert 1 not in seen_by_the_last_layer(model, encoder)
+
+
+def test_a_forward_that_the_user_replaced_is_left_alone(backbone):
+    model = architectures.stacked(backbone("bert"), pooling="cls")
+    attention = model[0].model.encoder.layer[-1].attention
+    own = attention.forward = attention.forward
+    encoder = load_encoder(model)
+    assert 1 not in seen_by_the_last_layer(model, encoder)
+    assert vars(attention)["forward"] is own
+
+
+# --- it follows its model, which several threads share
+
+
+def test_a_pipeline_changed_in_place_is_read_with_the_next_identity(model):
+    encoder = load_encoder(model)
+    before = encoder.identity
+    model.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("river", "stone")
+    again = load_encoder(model)
+    assert encoder.identity == again.identity != before
+    assert encoder.content_ids(["river"]) == again.content_ids(["river"]) == again.content_ids(["stone"])
+
+
+def test_longest_input_prompt_and_width_are_followed(backbone):
+    model = architectures.stacked(backbone("bert"), prompts={"query": "the song: "})
+    encoder, fixed = load_encoder(model), load_encoder(model, prompt="mend: ")
+    identities = [encoder.identity]
+    changes = [
+        lambda: setattr(model, "max_seq_length", 20),
+        lambda: setattr(model, "default_prompt_name", "query"),
+        lambda: model.prompts.update(query="a bird: "),
+        lambda: setattr(model, "truncate_dim", 8),
+    ]
+    for change in changes:
+        change()
+        identities.append(encoder.identity)
+        assert identities[-1] == load_encoder(model).identity
+        np.testing.assert_allclose(encoder.encode(TEXTS), model.encode(TEXTS), rtol=0, atol=1e-5)
+    assert len(set(identities)) == 5
+    assert (encoder.max_length, encoder.prompt, encoder.dimension) == (20, "a bird: ", 8)
+    assert (fixed.identity.prompt, fixed.identity.dimension) == ("mend: ", 8)
+
+
+# --- one at a time
+
+USES = {
+    "encode": lambda own: own.encoder.encode(TEXTS[:2]),
+    "a lower precision": lambda own: own.lower.encode(TEXTS[:2]),
+    "identity": lambda own: own.encoder.identity,
+    "look": lambda own: own.inspector.look([(5, 6)], [(0, 1)], 2),
+    "differentiate": lambda own: own.inspector.differentiating().__enter__(),
+    "the backbone alone": lambda own: computing(own.encoder.model[0].model).__enter__(),
+}
+
+
+@pytest.mark.parametrize("use", list(USES))
+def test_everything_that_uses_a_model_waits_for_the_other_thread(use, model):
+    encoder = load_encoder(model)
+    own = SimpleNamespace(
+        encoder=encoder, lower=encoder.at(Precision.BFLOAT16), inspector=inspector_of(encoder)
+    )
+    started, done = threading.Event(), threading.Event()
+
+    def other():
+        started.set()
+        USES[use](own)
+        done.set()
+
+    with computing(model):
+        thread = threading.Thread(target=other, daemon=True)
+        thread.start()
+        started.wait()
+        assert not done.wait(0.3)
+    thread.join(60)
+    assert done.is_set()
+
+
+def test_torchs_flag_of_onednn_is_left_as_it_was_by_overlapping_computations(backbone):
+    first, second = (architectures.stacked(backbone("bert")) for _ in range(2))
+    before = torch.backends.mkldnn.enabled
+    inside, leave = threading.Event(), threading.Event()
+
+    def longer():
+        with computing(second):
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=longer)
+    with computing(first):
+        thread.start()
+        inside.wait()
+    assert torch.backends.mkldnn.enabled is False
+    leave.set()
+    thread.join()
+    assert torch.backends.mkldnn.enabled == before

@@ -35,8 +35,6 @@ FAST = [name for name in BUILDERS if name != "byt5"]
 LOSSLESS = ["roberta", "modernbert", "qwen", "mistral", "gemma", "byt5"]
 TEXTS = [*tiny.sentences(10), *architectures.HOSTILE_TEXTS, "river " * 200]
 PROMPTS = ["", "the song: ", "query:", "  ", "mend", "🙂 "]
-known_texts = st.lists(st.sampled_from([*tiny.WORDS, "walks.", "42", "stone,bird"]), min_size=1, max_size=12)
-blanks = st.text(" \t\n", min_size=1, max_size=3)
 reproducible = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 names = pytest.mark.parametrize("name", list(BUILDERS))
 fast_names = pytest.mark.parametrize("name", FAST)
@@ -82,16 +80,6 @@ def test_head_and_words_together_are_the_ids_of_prompt_and_text(name, prompt):
     texts = ADAPTED[name].tokenize(TEXTS, prompt)
     assert [list(text.ids) for text in texts] == [plain(name, prompt + text) for text in TEXTS]
     assert all(word for text in texts for word in text.words)
-
-
-@pytest.mark.slow
-@fast_names
-@reproducible
-@given(words=known_texts, separators=st.lists(blanks, min_size=14, max_size=14), outside=st.booleans())
-def test_there_is_one_word_for_each_piece_between_blanks(name, words, separators, outside):
-    text = "".join(f"{blank}{word}" for blank, word in zip(separators, words, strict=False))
-    text = f"{text}{separators[-1]}" if outside else text.lstrip()
-    assert len(ADAPTED[name].tokenize([text])[0].words) == len(text.split()) == len(words)
 
 
 @fast_names

@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize
 from sklearn.metrics.pairwise import cosine_similarity
 
+import profiled
 import tiny_architectures as architectures
 from stickytoken import load_encoder
 from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.encoders.views import (
     View,
+    isoscore,
     mean_similarities,
     mean_similarity,
     view_encoders,
@@ -137,7 +141,6 @@ def test_a_model_of_texts_only_gives_its_vectors_as_a_whole_and_no_layers():
 
 
 def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_path):
-    """The identity, the vectors and what looks inside are those of the truncated model."""
     cut, whole = (architectures.stacked(backbone("bert"), truncate_dim=width) for width in (8, None))
     path = architectures.saved(cut, tmp_path / "model")
     encoder = load_encoder(path, device="cpu")
@@ -154,7 +157,6 @@ def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_
 
 
 def slow_mean(encoder, strings):
-    """All pairs at once in float64, each vector with itself included."""
     return pytest.approx(cosine_similarity(encoder.encode(strings).astype(np.float64)).mean(), abs=1e-6)
 
 
@@ -214,3 +216,30 @@ def test_u_of_several_views_is_that_of_each(backbone, most):
         )
         assert tuple(u) == pytest.approx(tuple(alone), abs=1e-6)
         assert (u.error > 0) is (most is not None)
+
+
+# --- IsoScore
+
+
+@given(st.integers(2, 40), st.data())
+def test_k_of_n_dimensions_score_k_minus_1_of_n_minus_1_however_the_cloud_is_turned(size, data):
+    used = data.draw(st.integers(1, size))
+    turn, _ = np.linalg.qr(np.random.default_rng(size).normal(size=(size, size)))
+    covariance = turn @ np.diag([7.0] * used + [0.0] * (size - used)) @ turn.T
+    assert isoscore(covariance) == pytest.approx((used - 1) / (size - 1), abs=1e-9)
+
+
+@pytest.mark.parametrize("covariance", [np.zeros((3, 3)), np.ones((1, 1))])
+def test_there_is_no_score_where_nothing_varies(covariance):
+    assert isoscore(covariance) is None
+
+
+def test_the_score_of_a_vocabulary_is_that_of_its_unit_vectors():
+    encoder = load_encoder(profiled.planted_model(0))
+    found = mean_similarity(encoder)
+    vectors = encoder.encode(list(encoder.tokenizer.entries.values()), allow_zero=True).astype(np.float64)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert found.entries == len(units)
+    assert found.isoscore == pytest.approx(isoscore(np.cov(units, rowvar=False, bias=True)), abs=1e-6)
+    sampled = mean_similarity(encoder, most=200)
+    assert sampled.isoscore == pytest.approx(found.isoscore, abs=0.1)

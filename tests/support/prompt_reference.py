@@ -19,7 +19,6 @@ PLACES = {
 
 
 def by_rule(own, other, settings, heads):
-    """The published formulas, with NumPy in double precision."""
     own, other = own.double().numpy(), other.double().numpy()
     difference = own - other
 

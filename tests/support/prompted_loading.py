@@ -11,7 +11,6 @@ from stickytoken.encoders.prompted.prompts import find_prompt
 
 
 def load_prompted(model, **options):
-    """`load_encoder` with the fields of `Prompting` among the options."""
     own = {field.name: options.pop(field.name) for field in fields(Prompting) if field.name in options}
     return load_encoder(model, prompt=Prompting(**own), **options)
 

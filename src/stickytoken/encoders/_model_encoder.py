@@ -18,6 +18,7 @@ from stickytoken.encoders._tokenizer import HuggingFaceTokenizer, vocabulary_siz
 from stickytoken.encoders.compute import batches, linear
 from stickytoken.encoders.compute.model_state import computing, exclusive, weight_mark, weights_fingerprint
 from stickytoken.encoders.protocol import EncoderIdentity, require_usable, shown, texts_of
+from stickytoken.errors import InputError
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import unit_vectors
 
@@ -82,16 +83,13 @@ class ModelEncoder(ABC):
         """List settings of the user's model that `_read` depends on; cheap."""
 
     @abstractmethod
-    def _modules_and_prompt(self) -> tuple[str, str]:
-        """Return the hash of the modules and the prompt, for the identity."""
+    def _modules_and_prompt(self) -> tuple[str, str]: ...  # a hash of the modules, for the identity
 
     @abstractmethod
-    def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        """Compute the vectors of distinct contents, shape (n, d)."""
+    def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]: ...  # of distinct contents
 
     @abstractmethod
-    def _run(self, contents: Sequence[Content]) -> None:
-        """Run contents through the model, every layer on every token."""
+    def _run(self, contents: Sequence[Content]) -> None: ...  # every layer on every token
 
     @abstractmethod
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
@@ -141,6 +139,11 @@ class ModelEncoder(ABC):
             self._follow()
             if precision not in self._lower:
                 batches.require_precision(self._network, precision, self.name)
+                if not self._samples:
+                    raise InputError(
+                        f"{self.name} reads too few tokens to compare {precision} with its own: leave the "
+                        "precision out"
+                    )
                 lower = self._changed(_precision=precision)
                 exact, found = (each._vectors(self._samples) for each in (self, lower))
                 center = self._center(exact)
@@ -178,14 +181,16 @@ class ModelEncoder(ABC):
             return shown(texts[first[row]] if texts else self.own_tokenizer.decode_many([contents[row]])[0])
 
         self._follow()
+        if not contents:
+            return np.empty((0, self.dimension), np.float32)
         for row, content in enumerate(contents):
-            self.check_input(content, lambda row=row: label(row))  # type: ignore[misc]
+            self.check_input(content, partial(label, row))
         vectors = self._vectors(contents)
         require_usable(vectors, self.name, label, allow_zero=allow_zero)
         return (unit_vectors(vectors) if self.normalizes else vectors)[places]
 
-    def _center(self, exact: NDArray[np.float32]) -> Any:
-        """Return what all vectors share, which a comparison of precisions must not count."""
+    def _center(self, exact: NDArray[np.float32]) -> Any:  # a comparison of precisions must not count it
+        del exact
         return np.float32(0)
 
     @cached_property

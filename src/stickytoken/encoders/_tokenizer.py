@@ -18,7 +18,6 @@ from stickytoken.vocabulary import RoundTripTokenizer
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-
 # The published category tables count these roles, not cls, as special.
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
 _WORD = re.compile(r"\S+")

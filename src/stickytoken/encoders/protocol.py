@@ -224,7 +224,6 @@ def texts_of(texts: object) -> list[str]:
 def require_usable(
     vectors: NDArray[np.float32], name: str, label: Callable[[int], str], *, allow_zero: bool
 ) -> None:
-    """Refuse vectors that are not finite or zero; ``label`` returns the text of a row."""
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
@@ -260,9 +259,7 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
     return batches
 
 
-class LayerChoice(StrEnum):
-    """Where the layer that a prompted language model is read from comes from."""
-
+class LayerChoice(StrEnum):  # of a prompted language model
     GIVEN = "chosen by the user"
     PUBLISHED = "published preset"
     SAVED = "saved with the model"
@@ -313,9 +310,7 @@ class Prompting:
 Whole_co = TypeVar("Whole_co", bound=WordEncoder, covariant=True)
 
 
-class EncoderWrapper(Generic[Whole_co]):
-    """The base of encoders that read the texts of another one; subclasses encode."""
-
+class EncoderWrapper(Generic[Whole_co]):  # of one whose texts a subclass encodes in another way
     def __init__(self, encoder: Whole_co) -> None:
         self._encoder = encoder
         self.name = encoder.name

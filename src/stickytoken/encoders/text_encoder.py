@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 
-
 # Fixed texts whose vectors identify a model that gives no fingerprint.
 SENTINELS = (
     "a",
@@ -49,7 +47,6 @@ _DECIMALS = 4
 
 
 def fingerprint_of(vectors: NDArray[np.float32]) -> str:
-    """Hash the directions of the vectors of the fixed texts, rounded."""
     # Adding zero makes -0.0 equal to 0.0.
     return hashlib.sha256((exact_unit_vectors(vectors).round(_DECIMALS) + 0.0).tobytes()).hexdigest()
 
@@ -98,7 +95,7 @@ class TextEncoder:
                 "encode(texts). Pass the name of a model, a SentenceTransformer, or an object with that "
                 "method"
             )
-        self._model = model
+        self.model = model
         self.name = str(getattr(model, "name", None) or type(model).__name__)
         self.device = str(getattr(model, "device", None) or "cpu")
 
@@ -106,12 +103,8 @@ class TextEncoder:
         return f"<{type(self).__name__}: {self.name} on {self.device}>"
 
     @property
-    def model(self) -> Any:
-        return self._model
-
-    @property
     def max_length(self) -> int | None:
-        length = getattr(self._model, "max_length", None)
+        length = getattr(self.model, "max_length", None)
         return None if length is None else int(length)
 
     @cached_property
@@ -123,7 +116,7 @@ class TextEncoder:
         for derived in ("dimension", "tokenizer", "_special_tokens"):
             vars(self).pop(derived, None)  # the user's object may have changed
         tokenizer = None if self._given_tokenizer is None else self.tokenizer
-        kind, given = type(self._model), getattr(self._model, "fingerprint", None)
+        kind, given = type(self.model), getattr(self.model, "fingerprint", None)
         return EncoderIdentity(
             weights=(
                 fingerprint_of(self._vectors(SENTINELS))
@@ -143,7 +136,7 @@ class TextEncoder:
         if self._given_tokenizer is None:
             raise ModelError(
                 f"{self.name} has no tokenizer, so its vocabulary is unknown: give the "
-                f"{type(self._model).__name__} an attribute `tokenizer` (of transformers or tokenizers)"
+                f"{type(self.model).__name__} an attribute `tokenizer` (of transformers or tokenizers)"
             )
         try:
             return adapted(self._given_tokenizer)
@@ -184,7 +177,7 @@ class TextEncoder:
         return vectors[[rows[text] for text in texts]]
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        found = self._model.encode(list(texts))
+        found = self.model.encode(list(texts))
         if hasattr(found, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
             found = found.detach().float().cpu()
         try:
@@ -203,7 +196,7 @@ class TextEncoder:
 
     @property
     def _given_tokenizer(self) -> Any:
-        return getattr(self._model, "tokenizer", None)
+        return getattr(self.model, "tokenizer", None)
 
     @cached_property
     def _special_tokens(self) -> int:
@@ -227,45 +220,10 @@ def _sha256(text: str) -> str:
 
 _POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
 # Tokenizers write "no limit" as a huge integer or as infinity.
-_NO_LIMIT = 10**9
-
-
-def maximum_length(model: SentenceTransformer) -> int | None:
-    """Return the smallest of the truncation limits and the number of positions."""
-    truncation = getattr(model.tokenizer, "truncation", None)
-    limits = [
-        model.max_seq_length,
-        truncation["max_length"] if truncation else None,
-        *learned_positions(model),
-    ]
-    return min((int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
-
-
-def _require_positions(max_length: int, positions: int | None, name: str) -> None:
-    if positions is not None and max_length > positions:
-        raise InputError(
-            f"max_length is {max_length}: {name!r} has only {positions} positions; pass at most {positions}"
-        )
-
-
-def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *, taken: int) -> None:
-    _require_positions(max_length, _readable(model), name)
-    if max_length <= taken:
-        raise InputError(
-            f"max_length is {max_length}: the special tokens and the prompt of {name!r} take {taken} tokens, "
-            "which leaves no room for a text; pass more"
-        )
-    with suppress(AttributeError):  # a static embedding has the property without a setter
-        model.max_seq_length = max_length
-    if model.max_seq_length != max_length:
-        raise InputError(
-            f"max_length is {max_length}: {name!r} reads texts of any length and has no limit to set; "
-            "leave max_length out"
-        )
+NO_LIMIT = 10**9
 
 
 def learned_positions(model: torch.nn.Module) -> list[int]:
-    """Return the number of usable positions in each learned position embedding."""
     import torch
 
     found = []
@@ -277,7 +235,8 @@ def learned_positions(model: torch.nn.Module) -> list[int]:
     return found
 
 
-def _readable(model: torch.nn.Module) -> int | None:
+def readable_positions(model: torch.nn.Module, max_length: int | None, name: str) -> int | None:
+    """Return how many positions the model has, at least ``max_length``; None is no limit."""
     from transformers import PreTrainedModel
 
     found = learned_positions(model)
@@ -294,19 +253,21 @@ def _readable(model: torch.nn.Module) -> int | None:
         declared = getattr(config, "max_position_embeddings", None)
         if isinstance(declared, int) and declared > 0 and not scaled:  # XLNet uses -1 for no limit
             found.append(declared)
-    return min(found, default=None)
+    positions = min(found, default=None)
+    if positions is not None and max_length is not None and max_length > positions:
+        raise InputError(
+            f"max_length is {max_length}: {name!r} has only {positions} positions; pass at most {positions}"
+        )
+    return positions
 
 
 def context_length(
     model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
 ) -> int | None:
     """Return the longest input of a prompted language model; None is no limit."""
-    positions = _readable(model)
-    own = getattr(tokenizer, "model_max_length", None)
-    limits = [limit for limit in (own, positions) if limit is not None and limit < _NO_LIMIT]
-    if max_length is not None:
-        _require_positions(max_length, positions, name)
-    longest = min(limits, default=None) if max_length is None else max_length
+    limits = (getattr(tokenizer, "model_max_length", None), readable_positions(model, max_length, name))
+    known = [limit for limit in limits if limit is not None and limit < NO_LIMIT]
+    longest = min(known, default=None) if max_length is None else max_length
     if longest is not None and longest <= taken:
         raise InputError(
             f"{name!r} reads {longest} tokens, and the prompt alone takes {taken}: use a shorter prompt"

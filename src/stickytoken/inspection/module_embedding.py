@@ -366,9 +366,8 @@ class PromptInspector(Inspector):
             filled = [_repeated(batch, each) for batch, each in zip(batches, parts, strict=True)]
             if auxiliary is not None:
                 values = auxiliary.attended(filled.pop())
-                filled = [replace(batch, subtraction=prompted.subtraction(values)) for batch in filled]
-            number, prepending = prompted.number, prompted.reading.prepending
-            found = [pooled_states(self._decoder, batch, [number], prepending)[:, 0] for batch in filled]
+                filled = [replace(batch, auxiliary=values) for batch in filled]
+            found = [pooled_states(self._decoder, batch, [prompted.number])[:, 0] for batch in filled]
             # Where a model is spread over devices, its last layer computes elsewhere.
             return torch.stack(found).mean(dim=0).to(changed.device)
 
@@ -411,7 +410,7 @@ class PromptInspector(Inspector):
         batch = prompted.batch(prompted.layout(rows), auxiliary=values)
         capture = AttentionCapture(members, self._attention_sources)
         with attention.attention_of(decoder.model, capture):
-            states = prompt_states(decoder, batch, range(prompted.number + 1), prompted.reading.prepending)
+            states = prompt_states(decoder, batch, range(prompted.number + 1))
         last = states[prompted.number]
         masks = members.to(last).unbind(dim=-1)
         supplied = torch.stack([batch.pool(last * mask[..., None]).float() for mask in masks], dim=1)
@@ -464,6 +463,6 @@ def _repeated(batch: PromptBatch, embeddings: torch.Tensor) -> PromptBatch:
         positions=batch.positions.expand(count, -1),
         first=batch.first.expand(count),
         last=batch.last.expand(count),
-        places=None if batch.places is None else batch.places.expand(count),
+        places=batch.places.expand(count),
         beside={name: value.expand(count, *value.shape[1:]) for name, value in batch.beside.items()},
     )

@@ -15,8 +15,6 @@ pytest.importorskip("openai", reason="openai is not installed")
 
 
 class Served:
-    """A running server, and encoders of its model."""
-
     def __init__(self, server: EmbeddingServer, url: str, tokenizer: str) -> None:
         self.server = server
         self.url = url
@@ -42,7 +40,6 @@ class Served:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
-    """Answers of a test stay with it, and nothing waits long."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(folder))
     monkeypatch.delenv("STICKYTOKEN_API_KEY", raising=False)
@@ -53,7 +50,6 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def serve(encoder: Encoder, bert_folder) -> Iterator[Callable[..., Served]]:
-    """A function that starts a server with a behaviour."""
     with ExitStack() as stack:
 
         def start(**behaviour) -> Served:

@@ -58,19 +58,9 @@ def test_a_prompt_goes_before_every_text_and_into_the_identity(serve, encoder):
 
 
 def test_runs_of_earlier_versions_can_be_continued(serve):
-    """The identity holds the name that the class had when they began."""
     found = serve().encoder().identity
     name = b"stickytoken.encoders.endpoint.encoder.EndpointModel"
     assert found.modules == hashlib.sha256(name).hexdigest()
-
-
-def test_texts_that_are_too_long_are_refused_before_they_are_sent(serve):
-    served = serve()
-    found = served.encoder(max_length=8)
-    seen = served.server.seen
-    with pytest.raises(EncodingError, match=r"'river river.*10 tokens.*reads 8"):
-        found.encode(["river " * 10])
-    assert served.server.seen == seen
 
 
 def test_texts_that_a_server_refuses_are_named_and_found_in_few_requests(serve, encoder):
@@ -87,13 +77,6 @@ def test_texts_that_a_server_refuses_are_named_and_found_in_few_requests(serve, 
     for text in (bad, ""):
         with pytest.raises(EncodingError, match=rf"refuses the text '{text}' \(HTTP 400, "):
             found.encode(["a", text])
-
-
-def test_zero_vectors_are_refused_by_the_text(serve):
-    found = serve(empty="zero").encoder()
-    with pytest.raises(EncodingError, match="'' is zero"):
-        found.encode([""])
-    assert not np.any(found.encode([""], allow_zero=True))
 
 
 def test_more_texts_than_the_server_takes_are_cut_and_halved_and_four_requests_run_at_once(serve):
@@ -151,7 +134,6 @@ def test_options_that_no_endpoint_has_are_refused(serve, options, said):
 
 
 def encode_many(name, tokenizer, cache, loaded):
-    """Encode texts of an endpoint; runs in a process of its own."""
     os.environ["STICKYTOKEN_CACHE"] = str(cache)
     found = load_encoder(name, tokenizer=str(tokenizer), max_length=60)
     loaded.set()

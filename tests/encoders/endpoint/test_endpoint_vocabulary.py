@@ -17,7 +17,6 @@ from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.encoders.endpoint.vocabulary import (
     CandidateVocabulary,
     load_vocabulary,
-    read_candidates,
     vocabulary_of,
 )
 from stickytoken.errors import InputError, ModelError
@@ -82,8 +81,8 @@ def test_candidates_are_a_vocabulary_with_ordinary_words_beside_them():
 
 def test_candidates_come_from_a_file_or_a_list(write):
     path = write("words.txt", "one\n two \r\n\nthree\n")
-    assert read_candidates(path) == ["one", " two ", "three"]
-    assert isinstance(vocabulary_of(None, path), CandidateVocabulary)
+    found = vocabulary_of(None, path)
+    assert [found.entries[k] for k in found.candidate_ids] == ["one", " two ", "three"]
     assert isinstance(vocabulary_of(None, ["a", "b"]), CandidateVocabulary)
     assert vocabulary_of(None, None) is None
     for bad, said in (

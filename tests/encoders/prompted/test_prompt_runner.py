@@ -33,7 +33,6 @@ def probes_of(encoder, placement=Placement.SUFFIX, tokens=4):
 
 @pytest.fixture
 def trees(monkeypatch):
-    """How many inputs went through trees, call by call."""
     return counted_trees(monkeypatch)
 
 
@@ -71,7 +70,6 @@ def test_what_does_not_share_beginnings_takes_the_plain_path(kind, reading, tree
 
 
 def tokens_seen(model):
-    """Count the tokens that every layer and the rest of it see, call by call."""
     seen = {}
 
     def counted(name):

@@ -71,10 +71,8 @@ _BY_LAYER = {"vocab_size_per_layer_input": 600, "hidden_size_per_layer_input": 8
 FAMILIES = {
     "qwen3-moe": ("Qwen3Moe", {"head_dim": 8, **_EXPERTS, **_GROUPED}),
     "olmo2": ("Olmo2", _GROUPED),
-    "granite": ("Granite", {"embedding_multiplier": 6.0, "residual_multiplier": 0.3, **_GROUPED}),
     "opt, post-norm": ("OPT", _OPT),
     "falcon, alibi": ("Falcon", {"alibi": True, **_SIZES}),
-    "gpt-neox, serial": ("GPTNeoX", {"use_parallel_residual": False, **_SIZES}),
     "gpt-j": ("GPTJ", {"rotary_dim": 4, **_GPT}),
     "openai-gpt": ("OpenAIGPT", _GPT),  # its layers return lists, and keep no keys and values
     "gemma 4": ("Gemma4Text", {**_BY_LAYER, "global_head_dim": 8, "num_kv_shared_layers": 0, **_GROUPED}),

@@ -5,11 +5,14 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_architectures as architectures
 from prompt_reference import AUXILIARY as PUBLISHED_AUXILIARY
+from stickytoken.encoders.prompted.layers import Decoder
+from stickytoken.encoders.prompted.module import reading_for
 from stickytoken.encoders.prompted.prompts import (
     AUXILIARY,
     PLACEHOLDER,
@@ -17,32 +20,14 @@ from stickytoken.encoders.prompted.prompts import (
     SENTENCE,
     PromptTokenizer,
     clean_sentence,
-    contrast_layer_for,
     find_prompt,
-    layer_for,
     own_tokenizer,
-    preset_for,
     reachable_text,
 )
-from stickytoken.encoders.protocol import LayerChoice
+from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError
 
 # Text.
-
-
-@pytest.mark.parametrize(
-    ("text", "cleaned"),
-    [
-        ("A man is playing a guitar.", "A man is playing a guitar."),
-        ("What is it?", "What is it."),
-        ("in the park!", "in the park!."),
-        ('She said "no" and left', "She said 'no' and left."),
-        ("", ""),
-        ('hi?"', "hi?'"),
-    ],
-)
-def test_sentences_are_cleaned_in_the_published_order(text, cleaned):
-    assert clean_sentence(text) == cleaned
 
 
 @given(st.text())
@@ -106,8 +91,10 @@ def test_a_template_that_cannot_be_filled_is_refused(prompt, reason):
 # Presets.
 
 
-def config(kind, vocabulary=32_000):
-    return SimpleNamespace(model_type=kind, vocab_size=vocabulary)
+def resolved(kind, layers, prompt, vocabulary=32_000, **options):
+    config = SimpleNamespace(model_type=kind, vocab_size=vocabulary)
+    decoder = Decoder(SimpleNamespace(config=config), (torch.nn.Identity(),) * layers, "tiny")
+    return reading_for(decoder, find_prompt(prompt), Prompting(**options))
 
 
 @pytest.mark.parametrize(
@@ -125,29 +112,31 @@ def config(kind, vocabulary=32_000):
 def test_presets_are_the_published_ones_or_their_relative_depth(
     kind, vocabulary, layers, prompt, expected, contrast
 ):
-    found = preset_for(config(kind, vocabulary), layers, PROMPTS[prompt])
-    assert (found.start, found.exit, found.layer) == expected
-    assert found.published is (layers >= 28)
-    layer = contrast_layer_for(found, layers, layers, range(layers))
-    assert (layer, found.contrast_strength) == contrast
-    assert contrast_layer_for(found, layers, 2, range(layers)) == min(layer, 1)  # before what is read
+    steered = {"token_prepending": True, "contrast": True}
+    found, choice = resolved(kind, layers, prompt, vocabulary, **steered)
+    assert (found.prepending.start, found.prepending.exit, found.layer) == expected
+    assert (found.contrast.layer, found.contrast.strength) == contrast
+    assert choice is (LayerChoice.PUBLISHED if layers >= 28 else LayerChoice.SCALED)
+    late = resolved(kind, layers, prompt, vocabulary, token_prepending=True, start=layers - 1)[0]
+    assert late.prepending.exit == max(expected[1], layers)  # not before a start that is given
+    if layers > 2:  # before what is read
+        assert resolved(kind, layers, prompt, layer=2, **steered)[0].contrast.layer == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "layers", "prompt", "given", "steered", "expected"),
+    ("kind", "layers", "prompt", "options", "expected"),
     [
-        ("llama", 32, "prompteol", None, False, (27, LayerChoice.PUBLISHED)),
-        ("llama", 32, "echo", None, False, (-1, LayerChoice.LAST)),
-        ("llama", 32, "Title: {sentence} is about", None, True, (27, LayerChoice.SCALED)),
-        ("gemma3_text", 18, "prompteol", None, True, (15, LayerChoice.SCALED)),
-        ("gemma3_text", 18, "prompteol", 3, False, (3, LayerChoice.GIVEN)),
+        ("llama", 32, "prompteol", {}, (27, LayerChoice.PUBLISHED)),
+        ("llama", 32, "echo", {}, (-1, LayerChoice.LAST)),
+        ("llama", 32, 'Title: "{sentence}" is about', {"contrast": True}, (27, LayerChoice.SCALED)),
+        ("gemma3_text", 18, "prompteol", {"layer": 3}, (3, LayerChoice.GIVEN)),
     ],
 )
 def test_a_plain_prompt_reads_the_last_layer_unless_a_preset_is_published(
-    kind, layers, prompt, given, steered, expected
+    kind, layers, prompt, options, expected
 ):
-    found = find_prompt(prompt)
-    assert layer_for(preset_for(config(kind), layers, found), found, given, steered=steered) == expected
+    found, choice = resolved(kind, layers, prompt, **options)
+    assert (found.layer, choice) == expected
 
 
 # Ids: what is put together from the fixed parts is what the tokenizer makes of the whole text.

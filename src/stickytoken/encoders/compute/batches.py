@@ -25,7 +25,6 @@ from stickytoken.machine import Precision, available_cores
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-
 _LOG = logging.getLogger(__name__)
 
 # all-MiniLM-L6-v2 and all-mpnet-base-v2 are as fast, within 5%, from 512 to 4096 tokens a batch.
@@ -268,10 +267,6 @@ def _tf32() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-# Of BERT's layer and those built like it: attention with residual and norm, then what works token by token.
-_PARTS = {"attention", "intermediate", "output"}
-
-
 def pools_by(model: SentenceTransformer, mode: str) -> bool:
     """Whether the model is a transformer, then a pooling of this mode alone, then whatever follows."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -279,21 +274,6 @@ def pools_by(model: SentenceTransformer, mode: str) -> bool:
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
         return False
     return model[1].pooling_mode in (mode, (mode,), [mode])
-
-
-def last_attention(model: SentenceTransformer) -> torch.nn.Module | None:
-    """Return the attention of the last layer if only its first token is read later, else None."""
-    if not pools_by(model, "cls"):
-        return None
-    backbone: Any = model[0].model
-    layers: Any = getattr(getattr(backbone, "encoder", None), "layer", None)
-    if not isinstance(layers, torch.nn.ModuleList) or not layers:
-        return None
-    last = layers[-1]
-    known = type(last).__module__.startswith("transformers.models.")
-    whole = not getattr(last, "is_decoder", False) and not getattr(last, "chunk_size_feed_forward", 0)
-    parts = dict(last.named_children())
-    return parts["attention"] if known and whole and set(parts) == _PARTS else None
 
 
 @contextmanager

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-
 # A model has one state, whoever encodes with it: one call at a time.
 _LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _LOCKS_GUARD = threading.Lock()

@@ -61,14 +61,14 @@ class Failure(Enum):
 
 
 class TemporaryError(Exception):
-    """No usable answer this time. `wait` is in how many seconds the server wants to be asked again."""
+    """No usable answer this time."""
 
     def __init__(
         self, reason: str, failure: Failure, status: int | None = None, wait: float | None = None
     ) -> None:
         super().__init__(reason)
         self.failure = failure
-        self.wait = wait
+        self.wait = wait  # seconds after which the server wants to be asked again
         self.unreachable = failure in (Failure.UNREACHED, Failure.LATE, Failure.LOST)
         self.busy = status in _TEMPORARY | _TOO_MANY  # and not broken
         self.too_many = status in _TOO_MANY
@@ -137,21 +137,17 @@ class Spending:
 
 @dataclass
 class Attempts:
-    """The failed attempts at one request: when to send it again, and when to give up.
+    """The failed attempts at one request: when to send it again, and when to give up."""
 
-    It may fail for `patience` seconds. With `most`, it may fail so many times, refusals of a busy server
-    apart, and fewer times where no server answers.
-    """
-
-    patience: float
-    most: int | None = None
+    patience: float  # seconds for which it may fail
+    most: int | None = None  # failures, refusals of a busy server apart; fewer where no server answers
     failed: int = 0
     counted: int = 0
     unreached: int = 0
     since: float | None = None  # on the monotonic clock
 
     def pause_after(self, error: TemporaryError, now: float) -> float | None:
-        """Note a failure, and return the seconds before the next attempt; None to give up."""
+        """Return the seconds before the next attempt; None to give up."""
         self.failed += 1
         self.counted += not error.busy
         self.unreached += error.unreachable
@@ -174,10 +170,8 @@ class Attempts:
 
 
 class Reply(NamedTuple):
-    """An answered request: vectors of shape (n, d), tokens if the server counts them, and seconds."""
-
-    vectors: NDArray[np.float32]
-    tokens: int | None
+    vectors: NDArray[np.float32]  # shape (n, d)
+    tokens: int | None  # if the server counts them
     seconds: float
 
 
@@ -206,19 +200,18 @@ class Client:
         dimensions = self.options.dimensions
         options: dict[str, Any] = {} if dimensions is None else {"dimensions": dimensions}
         started = time.perf_counter()
-        raw: Any = None
-        failed: Exception | None = None
+        found: Any
         try:
-            raw = self._api.embeddings.with_raw_response.create(
+            found = self._api.embeddings.with_raw_response.create(
                 model=self.address.model, input=list(texts), encoding_format=encoding, **options
             )
         except self._sdk.APIError as error:
-            failed = self._explained(error)
-        if failed is not None:
+            found = self._explained(error)
+        if isinstance(found, Exception):
             # Raised out here, so that it does not carry the error of the SDK: servers repeat keys in theirs.
-            raise failed
+            raise found
         seconds = time.perf_counter() - started
-        content = raw.content
+        content = found.content
         if content.lstrip()[:1] == _MARKUP:
             raise TemporaryError("a web page instead of an answer", Failure.WEB_PAGE)
         try:
@@ -322,10 +315,6 @@ class Client:
             f"{self.address.name}: the server refuses the request ({said}): check the model and the options"
         )
 
-    def not_an_api(self) -> ModelError:
-        what = self._other_url() or "check the URL, or try later if the server is in maintenance"
-        return ModelError(f"{self.address.name}: a web page answers there, not an API: {what}")
-
     def _explained(self, error: Any) -> Exception:
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
@@ -355,7 +344,7 @@ class Client:
                 "(--set key-variable=NAME)"
             )
         if status in (404, 405):
-            what = self._other_url() or "check the name of the model and the URL"
+            what = self.other_url() or "check the name of the model and the URL"
             return ModelError(
                 f"{self.address.name}: the server knows no such model or path ({reason}): {what}"
             )
@@ -365,7 +354,7 @@ class Client:
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"
 
-    def _other_url(self) -> str | None:
+    def other_url(self) -> str | None:
         usual = self.address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
         if usual == self.address.base_url:
             return None
@@ -416,7 +405,7 @@ def _said(body: bytes) -> tuple[bool, str]:
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
-    """Read Retry-After: seconds, or a date; also the header in milliseconds that some servers send."""
+    """Read Retry-After, in seconds or as a date, or the header in milliseconds that some servers send."""
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:
@@ -449,8 +438,7 @@ class _Answer(BaseModel):
 def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | None]:
     """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted.
 
-    The tokens are None if what the server says is no possible number. A ValueError says why an answer does
-    not match the request.
+    The tokens are None without a possible number. A ValueError says what does not match the request.
     """
     try:
         answer = _Answer.model_validate_json(content)
@@ -467,11 +455,11 @@ def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | 
             raise ValueError("vectors whose indices do not match the texts")
         items = [items[place] for place in np.argsort(indices).tolist()]
     rows = [_vector(item.embedding) for item in items]
-    lengths = sorted({len(row) for row in rows})
-    if lengths[0] == 0:
+    shortest, longest = min(map(len, rows)), max(map(len, rows))
+    if shortest == 0:
         raise ValueError("an empty vector")
-    if len(lengths) > 1:
-        raise ValueError(f"vectors of {lengths[0]} and of {lengths[-1]} components")
+    if shortest < longest:
+        raise ValueError(f"vectors of {shortest} and of {longest} components")
     vectors = np.stack(rows)
     if not np.isfinite(vectors).all():
         raise ValueError("a vector that is not finite")

@@ -60,7 +60,7 @@ Long = Literal["truncates", "refuses", "unknown"]
 
 
 class Capabilities(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)  # earlier releases noted more
 
     version: Literal[1] = 1
     dimension: int
@@ -68,7 +68,6 @@ class Capabilities(BaseModel):
     batch: int  # texts that it takes in a request, as far as was tried
     max_length: int | None  # tokens that it reads, by the tokenizer that was passed
     long: Long
-    empty: Literal["vector", "zero", "refuses"]  # what it does with an empty text
     normalised: bool
     # Standard deviation of the cosine of two texts from one call to the next, and from one composition of a
     # request to another.
@@ -80,8 +79,6 @@ class Capabilities(BaseModel):
     tokens_per_unit: float = 1.0  # tokens that it counts for one that is counted here; 1 with its tokenizer
     request_seconds: float = Field(ge=0)  # of a request, whatever is in it
     token_seconds: float = Field(ge=0)  # of each token more
-    requests: int  # sent to find all this out
-    tokens: int  # in these requests
     sentinels: str  # their vectors: float32 in base64
 
     @property
@@ -152,7 +149,6 @@ def discover(
     if max_length is None:
         max_length, long = found.longest_text(distance)
     counts_tokens, overhead, tokens_per_unit = found.usage(max_length, tokenizer_known)
-    empty = found.answers([""])
     # The quickest request shows what each costs whatever is in it; the largest, what its tokens add.
     quickest = min(seconds for _, seconds in found.timed)
     most_tokens, longest = max(found.timed)
@@ -162,7 +158,6 @@ def discover(
         batch=batch,
         max_length=max_length,
         long=long,
-        empty="refuses" if empty is None else "vector" if empty.vectors.any() else "zero",
         normalised=bool(np.abs(np.linalg.norm(first.vectors, axis=1) - 1).max() < _LENGTH_ONE),
         call_noise=call_noise,
         batch_noise=batch_noise,
@@ -172,17 +167,13 @@ def discover(
         tokens_per_unit=tokens_per_unit,
         request_seconds=quickest,
         token_seconds=(longest - quickest) / max(1, most_tokens),
-        requests=client.spending.requests,
-        tokens=client.spending.tokens,
         sentinels=base64.b64encode(first.vectors.astype("<f4").tobytes()).decode("ascii"),
     )
 
 
 class _Discovery:
     def __init__(self, client: Client, count: Callable[[Sequence[str]], list[int]]) -> None:
-        self.client = client
-        self.count = count
-        self.name = client.address.name
+        self.client, self.count, self.name = client, count, client.address.name
         self.encoding: Encoding = "base64"
         self.one_by_one = False
         self.timed: list[tuple[int, float]] = []
@@ -203,7 +194,9 @@ class _Discovery:
         except _client.NoAnswerError as error:
             last = error.last
             if last.failure is _client.Failure.WEB_PAGE:
-                raise self.client.not_an_api() from None
+                other = self.client.other_url()
+                what = other or "check the URL, or try later if the server is in maintenance"
+                raise ModelError(f"{self.name}: a web page answers there, not an API: {what}") from None
             if last.unreachable:
                 raise _UnreachableError(
                     f"{self.name} cannot be reached ({last}): check the URL, and that the server is running"
@@ -215,7 +208,7 @@ class _Discovery:
         return reply
 
     def answers(self, texts: Sequence[str], together: bool = False) -> Reply | None:
-        """Send texts; return None if the server refuses them or fails on them, whatever the reason."""
+        """Return None if the server refuses the texts or fails on them, whatever the reason."""
         try:
             return self.ask(texts, 2, together)
         except (RefusedError, _FaultyServerError):
@@ -238,8 +231,8 @@ class _Discovery:
     def stability(self, first: Reply) -> tuple[float, float, float, float]:
         """Embed the sentinel texts again: as they were, in another order, and one alone.
 
-        Returns the standard deviation of a cosine between calls, the same between compositions of a request,
-        the largest distance of two unit vectors of one text, and their smallest cosine.
+        Returns the standard deviation of a cosine between calls and between compositions of a request, the
+        largest distance of two unit vectors of one text, and their smallest cosine.
         """
 
         def again(texts: Sequence[str]) -> NDArray[np.float64]:
@@ -298,9 +291,8 @@ class _Discovery:
     def usage(self, max_length: int | None, tokenizer_known: bool) -> tuple[bool, float, float]:
         """Compare the tokens that the server counts with those of the tokenizer, on texts it reads whole.
 
-        Special tokens cancel out in the difference of two requests with equally many texts. Some servers
-        count characters, words or nothing. Returns whether it counts tokens, what it counts for each text
-        beside its tokens, and what it counts for each token that is counted here.
+        Returns whether it counts tokens, what it counts for each text beside its tokens, and what it counts
+        for each token that is counted here.
         """
         lengths = zip(_LONGER, self.count(_LONGER), strict=True)
         longer = [text for text, tokens in lengths if max_length is None or tokens <= max_length]
@@ -312,10 +304,11 @@ class _Discovery:
         first, second = (None if reply is None else reply.tokens for reply in replies)
         if first is None or second is None or first == second:
             return unknown
+        # Special tokens cancel out in the difference of two requests with equally many texts.
         theirs = second - first
         for size in (len, lambda text: len(text.encode()), lambda text: len(text.split())):
             if theirs == sum(map(size, longer)) - sum(map(size, short)):
-                return unknown
+                return unknown  # it counts characters, bytes or words
         tokens = sum(self.count(short)), sum(self.count(longer))
         ours = tokens[1] - tokens[0]
         if abs(theirs - ours) <= _MOST_DIFFERENT:
@@ -330,7 +323,7 @@ class _Discovery:
 
 
 def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
-    """Standard deviation, over calls, of the cosine of two different texts; root mean square over pairs."""
+    """Compute the standard deviation over calls of a cosine of two texts, root mean square over pairs."""
     upper = np.triu_indices(len(SENTINELS), 1)
     cosines = np.stack([(call @ call.T)[upper] for call in calls])
     return float(np.sqrt(cosines.var(axis=0, ddof=1).mean()))

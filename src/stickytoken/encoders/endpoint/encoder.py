@@ -1,11 +1,14 @@
-"""A model behind an OpenAI-compatible endpoint as an encoder of texts, and estimates of what it will cost."""
+"""A model behind an OpenAI-compatible endpoint as an encoder of texts, its answers, and what it will cost."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+import sqlite3
+import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +20,6 @@ from pydantic import ValidationError
 
 from stickytoken.encoders import protocol
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.endpoint._answers import Answers, answers_folder
 from stickytoken.encoders.endpoint._client import Client, Spending, price
 from stickytoken.encoders.endpoint._server import Capabilities, discover
 from stickytoken.encoders.endpoint.options import Address, EndpointOptions, parse_address
@@ -25,14 +27,105 @@ from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabu
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import shown
 from stickytoken.encoders.text_encoder import SENTINELS, TextEncoder, vocabulary_hash
-from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.errors import EncodingError, InputError, ModelError, RunError
 from stickytoken.insertion import TokenizedText
+from stickytoken.machine import cache_folder
 from stickytoken.vocabulary import RoundTripTokenizer
 
 # Requests after which the sentinel texts are sent again.
 _CHECKED_EVERY = 200
 # What earlier releases wrote into identities.
 _KIND = "stickytoken.encoders.endpoint.encoder.EndpointModel"
+
+_FILE = "answers.sqlite"
+_KEY_BYTES = 16
+_QUERIED = 500
+_BUSY_SECONDS = 30
+_NAME_SHOWN = 60
+_TABLES = """
+CREATE TABLE IF NOT EXISTS answers (text BLOB PRIMARY KEY, vector BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+class Answers:
+    """A cache of the answers of a model, so that nothing is paid for twice: one SQLite file, outside of runs.
+
+    It holds hashes of texts, their vectors and what was found out about the server; no text, and no key.
+    Several threads and processes may use it.
+    """
+
+    def __init__(self, address: Address, dimensions: int | None) -> None:
+        whole = f"{address.base_url}\0{address.model}\0{dimensions}"
+        stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:_NAME_SHOWN]
+        name = f"{stem or 'model'}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
+        self.folder = cache_folder().expanduser() / "endpoints" / name
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    def find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        by_key = {_key(text): text for text in texts}
+        keys = list(by_key)
+        found = {}
+        for start in range(0, len(keys), _QUERIED):
+            part = keys[start : start + _QUERIED]
+            marks = ",".join("?" * len(part))  # marks only, no value
+            rows = self._read(f"SELECT text, vector FROM answers WHERE text IN ({marks})", part)
+            found.update({by_key[key]: np.frombuffer(vector, dtype="<f4") for key, vector in rows})
+        return found
+
+    def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+        rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
+        with self._used() as connection, connection:
+            connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
+
+    def fact(self, name: str) -> str | None:
+        rows = self._read("SELECT value FROM facts WHERE name = ?", [name])
+        return str(rows[0][0]) if rows else None
+
+    def note(self, name: str, value: str) -> None:
+        with self._used() as connection, connection:
+            connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def __len__(self) -> int:
+        rows = self._read("SELECT COUNT(*) FROM answers")
+        return int(rows[0][0]) if rows else 0
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _read(self, query: str, values: Sequence[object] = ()) -> list[tuple[bytes, ...]]:
+        if not (self.folder / _FILE).is_file():
+            return []
+        with self._used() as connection:
+            return connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _used(self) -> Iterator[sqlite3.Connection]:
+        path = self.folder / _FILE
+        with self._lock:
+            try:
+                if self._connection is None:
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+                    # Readers and one writer at a time; a kill loses nothing that was committed.
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    connection.execute("PRAGMA synchronous = NORMAL")
+                    connection.executescript(_TABLES)
+                    self._connection = connection
+                yield self._connection
+            except (sqlite3.Error, OSError) as error:
+                raise RunError(
+                    f"the answers in {self.folder} cannot be used ({error}): free space or fix its "
+                    f"permissions; if {_FILE} is damaged, move it away, and its answers are requested again"
+                ) from error
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:_KEY_BYTES]
 
 
 class EndpointEncoder(TextEncoder):
@@ -50,7 +143,7 @@ class EndpointEncoder(TextEncoder):
         self.name, self.device = address.name, "endpoint"
         self.tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
-        self.answers = Answers(answers_folder(address, options.dimensions))
+        self.answers = Answers(address, options.dimensions)
         self.spending = Spending(options.price_per_million, options.max_cost)
         self.before_sending: Callable[[], None] | None = None  # called once, before the first request
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
@@ -67,17 +160,13 @@ class EndpointEncoder(TextEncoder):
             known = discover(self.client, self.count, max_length, tokenizer_known)
             self.answers.note(fact, known.model_dump_json())
             self.unchecked = 0
-        self.capabilities = known
+        self.capabilities, self.dimension = known, known.dimension
         self._max_length = known.max_length if max_length is None else max_length
         self.noise = known.noise  # standard deviation of a cosine from one call to the next
 
     @property
     def max_length(self) -> int | None:
         return self._max_length
-
-    @property
-    def dimension(self) -> int:
-        return self.capabilities.dimension
 
     @property
     def identity(self) -> protocol.EncoderIdentity:
@@ -158,9 +247,8 @@ class EndpointEncoder(TextEncoder):
     def batches(self, asked: Sequence[str]) -> list[list[str]]:
         """Cut texts, prompts included, into requests of similar length, which servers compute fastest.
 
-        The requests depend on the texts alone, not on which of them were answered before: a run that is
-        continued sends what the uninterrupted run would have sent, and servers whose vectors depend on the
-        request give the same ones.
+        They depend on the texts alone, not on which were answered before: a continued run sends what the
+        uninterrupted one would have sent, for servers whose vectors depend on the request.
         """
         batches: list[list[str]] = []
         tokens = 0
@@ -216,12 +304,12 @@ def load_endpoint(
     encoder = EndpointEncoder(address, vocabulary, prompt or "", options, max_length)
     sources = [source for source in (tokenizer, candidates) if source is not None]
     if all(isinstance(source, (str, Path)) for source in sources):  # or nobody can load the encoder again
-        vocabulary_name, candidates_name = map(_independent, (tokenizer, candidates))
+        tokenizer_name, candidates_name = map(_independent, (tokenizer, candidates))
         encoder.spec = EncoderSpec(
             model=name,
             prompting=protocol.Prompting(prompt),
             max_length=max_length,
-            vocabulary=vocabulary_name,
+            vocabulary=tokenizer_name,
             candidates=candidates_name,
             endpoint=options,
         )
@@ -256,8 +344,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     """An encoder that records the requested texts, and makes up the vectors that are not cached yet.
 
     Such a vector is the mean of one random vector per token and one of the text, so that copies of a token
-    move it as they move a real one. Rounds that are planned from the results of earlier ones become exact as
-    soon as those are answered.
+    move it as they move a real one.
     """
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
@@ -334,11 +421,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 def estimate_cost(
     encoder: EndpointEncoder, measurement: Callable[[Any], object], uncertain: str | None = None
 ) -> CostEstimate:
-    """Estimate what a measurement would cost, without sending anything.
-
-    Example: ``estimate_cost(encoder, lambda dry_run: detect(dry_run, out=folder))``, with a folder that is
-    thrown away.
-    """
+    """Estimate what a measurement, such as ``lambda dry_run: detect(dry_run, out=folder)``, would cost."""
     dry_run = DryRun(encoder, uncertain)
     measurement(dry_run)
     return dry_run.estimate()

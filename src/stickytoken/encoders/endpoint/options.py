@@ -77,9 +77,7 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
     return Address(url.rstrip("/"), model, key_variable or default)
 
 
-class Secret:
-    """A key that no message, repr or traceback shows."""
-
+class Secret:  # no message, repr or traceback shows it
     __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:

@@ -30,13 +30,19 @@ _ORDINARY_WORDS = 2000
 
 
 def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None) -> RoundTripTokenizer | None:
+    from stickytoken.data import tables
+
     if tokenizer is not None and candidates is not None:
         raise InputError(
             "a tokenizer and candidates were passed: pass candidates only if there is no tokenizer"
         )
     if candidates is not None:
         if isinstance(candidates, (str, Path)):
-            candidates = read_candidates(Path(candidates).expanduser())
+            path = Path(candidates).expanduser()
+            lines = [line.rstrip("\r") for line in tables.decode(tables.read_bytes(path), path).split("\n")]
+            candidates = [line for line in lines if line.strip()]
+            if not candidates:
+                raise InputError(f"{path} has no candidates: write one string to examine per line")
         vocabulary = CandidateVocabulary(list_of("strings", "candidates", candidates))
         if not vocabulary.candidate_ids:
             raise InputError("the list of candidates is empty: name at least one string to examine")
@@ -91,16 +97,6 @@ class CandidateVocabulary:
             else [unknown] * -(-len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
             for text in texts
         ]
-
-
-def read_candidates(path: Path) -> list[str]:
-    from stickytoken.data.tables import decode, read_bytes
-
-    lines = [line.rstrip("\r") for line in decode(read_bytes(path), path).split("\n")]
-    found = [line for line in lines if line.strip()]
-    if not found:
-        raise InputError(f"{path} has no candidates: write one string to examine per line")
-    return found
 
 
 class _Tiktoken:

@@ -26,7 +26,6 @@ from stickytoken.vocabulary import Vocabulary, categorize
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-
 _SHOWN_REASON = 300
 # The first module of a model that was saved with its prompt.
 _MODULE = "stickytoken.encoders.causal_module.CausalPrompt"

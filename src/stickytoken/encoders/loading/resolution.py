@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import re
@@ -66,9 +67,15 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
         raise ModelError(f"{name!r} is a file: pass the folder of the model")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
-    for repository in (name,) if "/" in name else (f"{_ORGANISATION}/{name}", name):
-        if (folder := _cached_folder(repository, revision)) is not None:
-            return ModelSource(name, str(folder), Origin.CACHE)
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    repositories = (name,) if "/" in name else (f"{_ORGANISATION}/{name}", name)
+    for repository, file in itertools.product(repositories, ("modules.json", "config.json")):
+        with suppress(HFValidationError):
+            found = try_to_load_from_cache(repository, file, revision=revision)
+            if isinstance(found, str) and has_weights(Path(found).parent):
+                return ModelSource(name, str(Path(found).parent), Origin.CACHE)
     if revision is None and name in _PACKAGED_NAMES and (folder := _packaged_folder()) is not None:
         return ModelSource(name, str(folder), Origin.PACKAGED)
     return ModelSource(name, name, Origin.HUB)
@@ -81,20 +88,6 @@ def hub_repositories(name: str) -> tuple[str, ...]:
     from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
 
     return (name,) if name.lower() in ORIGINAL_TRANSFORMER_MODELS else (f"{_ORGANISATION}/{name}", name)
-
-
-def _cached_folder(repository: str, revision: str | None) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    for filename in ("modules.json", "config.json"):
-        try:
-            found = try_to_load_from_cache(repository, filename, revision=revision)
-        except HFValidationError:
-            return None
-        if isinstance(found, str) and has_weights(Path(found).parent):
-            return Path(found).parent
-    return None
 
 
 def has_weights(folder: Path) -> bool:
@@ -157,24 +150,22 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
 
     missing: list[str] = []
 
-    class _Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            missing.extend(_MISSING.findall(_STYLE.sub("", record.getMessage())))
+    def collected(record: logging.LogRecord) -> bool:
+        missing.extend(_MISSING.findall(_STYLE.sub("", record.getMessage())))
+        return False  # nothing is shown
 
     logger = logging.getLogger("transformers.modeling_utils")
-    collector, level, propagates = _Collector(), logger.level, logger.propagate
-    logger.addHandler(collector)
+    level = logger.level
+    logger.addFilter(collected)
     if not logger.isEnabledFor(logging.WARNING):
         logger.setLevel(logging.WARNING)
-    logger.propagate = False
     try:
         with explained(source, "model"), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             yield
     finally:
-        logger.removeHandler(collector)
+        logger.removeFilter(collected)
         logger.setLevel(level)
-        logger.propagate = propagates
     if needed := [tensor for tensor in missing if "pooler." not in tensor]:
         more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         raise ModelError(

@@ -29,7 +29,6 @@ from stickytoken.machine import Precision
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -102,7 +101,7 @@ class PromptRunner(BatchEngine):
         if model.attends:
             states = model.attended(batch, cache)[:, None]
         else:
-            states = pooled_states(model.decoder, batch, numbers, model.reading.prepending, cache)
+            states = pooled_states(model.decoder, batch, numbers, cache)
         return states.float()
 
     def _by_batches(
@@ -309,8 +308,6 @@ class CausalPromptEncoder(ModelEncoder):
         return self._forward_all(contents, [self.prompted.number])[:, 0]
 
     def _forward_all(self, contents: Sequence[Content], numbers: Sequence[int]) -> NDArray[np.float32]:
-        if not contents:
-            return np.empty((0, len(numbers), self.dimension), np.float32)
         with computing(self._network), self._arithmetic():
             return self._runner.vectors(contents, numbers)
 
@@ -319,7 +316,7 @@ class CausalPromptEncoder(ModelEncoder):
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
         # Vectors of one prompt share a direction, which does not help to tell them apart.
-        return exact.mean(axis=0, keepdims=True) if len(exact) else exact
+        return exact.mean(axis=0, keepdims=True)
 
     def _run(self, contents: Sequence[Content]) -> None:
         # Every token passes through every layer, and nothing computed in another precision is reused.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -110,12 +110,12 @@ def find_decoder(model: Any, name: str) -> Decoder:
     return decoder
 
 
-@contextmanager
-def _hooked(hooks: Iterable[tuple[Callable[..., Any], Callable[..., Any]]]) -> Iterator[None]:
-    """Hook modules during calls from this thread, given pairs (method that registers, hook).
+Hook = tuple[Callable[..., Any], Callable[..., Any]]  # the method that registers it, and what it calls
 
-    Other threads may run the same model at the same time, with other settings or none.
-    """
+
+@contextmanager
+def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
+    """Hook modules during calls from this thread; others may run the model with other settings or none."""
     owner = threading.get_ident()
 
     # torch may call a hook without its last argument if another thread removes it at the same moment.
@@ -129,7 +129,6 @@ def _hooked(hooks: Iterable[tuple[Callable[..., Any], Callable[..., Any]]]) -> I
 
 
 def _states(found: Any) -> torch.Tensor:
-    """Return the input or output of a layer, one state per token."""
     states: torch.Tensor = found[0] if isinstance(found, (tuple, list)) else found
     if states.ndim != 3:
         raise ModelError(
@@ -167,9 +166,6 @@ _NOT_ATTENTION = ("linear",)
 _TINY = 1e-7
 # A difference below this many machine epsilons of A, and below this share of it, is rounding.
 _ROUNDING, _LARGEST_ROUNDING = 64, 0.01
-
-# Layer, strength and rule, and the values of the auxiliary prompt's last token, shape (rows, heads * size).
-Subtraction = tuple[Contrast, torch.Tensor]
 
 
 def contrasted(own: torch.Tensor, other: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
@@ -218,12 +214,12 @@ def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
     )
 
 
-def _projecting(
+def _projection_hook(
     decoder: Decoder,
     layer: int,
     last: torch.Tensor,
     change: Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor]], torch.Tensor],
-) -> AbstractContextManager[None]:
+) -> Hook:
     """Change the input of a layer's output projection, given it and the index of the last tokens in it."""
 
     def hook(_: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -237,30 +233,7 @@ def _projecting(
         rows = torch.arange(len(values), device=values.device)
         return (change(values, (rows, last.to(values.device))), *args[1:])
 
-    return _hooked([(output_projection(decoder, layer).register_forward_pre_hook, hook)])
-
-
-def _subtracting(
-    decoder: Decoder, last: torch.Tensor, settings: Contrast, auxiliary: torch.Tensor
-) -> AbstractContextManager[None]:
-    """Replace what the last tokens have attended to in the layer of contrast; other tokens keep theirs."""
-    heads: Any = 1
-    width = auxiliary.shape[-1]
-    if settings.rule is ContrastRule.SUB_HEAD_NORM:
-        heads = getattr(decoder.model.config, "num_attention_heads", None)
-        if not isinstance(heads, int) or heads < 1 or width % heads:
-            raise ModelError(
-                f"{decoder.name} has {heads} attention heads for values of width {width}: the contrast rule "
-                f"{ContrastRule.SUB_HEAD_NORM} needs heads of equal size, so use another rule"
-            )
-
-    def replace(values: torch.Tensor, ends: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        # Copy, so that values recorded elsewhere do not change.
-        changed = values.clone()
-        changed[ends] = contrasted(values[ends], auxiliary.to(values), settings, heads)
-        return changed
-
-    return _projecting(decoder, settings.layer, last, replace)
+    return output_projection(decoder, layer).register_forward_pre_hook, hook
 
 
 @dataclass(frozen=True)
@@ -270,10 +243,13 @@ class PromptBatch:
     positions: torch.Tensor  # not counting padding, shape (rows, tokens)
     first: torch.Tensor  # index of the first pooled token, shape (rows,)
     last: torch.Tensor  # index of the last pooled token, which is the last one of the prompt, shape (rows,)
-    places: torch.Tensor | None  # index of the placeholder, shape (rows,); None without one
+    places: torch.Tensor  # index of the placeholder, shape (rows,)
     echoes: bool  # pool all tokens from first to last, rather than only the last
+    prepending: TokenPrepending | None
     beside: dict[str, torch.Tensor] = field(default_factory=dict)  # see `Decoder.beside`
-    subtraction: Subtraction | None = None
+    contrast: Contrast | None = None
+    # What the last tokens of the auxiliary prompts have attended to, shape (rows, heads * size).
+    auxiliary: torch.Tensor | None = None
 
     def pool(self, states: torch.Tensor) -> torch.Tensor:
         first, last = self.first.to(states.device), self.last.to(states.device)
@@ -296,14 +272,10 @@ class _ReachedError(Exception):
 
 
 def pooled_states(
-    decoder: Decoder,
-    batch: PromptBatch,
-    numbers: Sequence[int],
-    prepending: TokenPrepending | None,
-    cache: Any = None,
+    decoder: Decoder, batch: PromptBatch, numbers: Sequence[int], cache: Any = None
 ) -> torch.Tensor:
     """Return the pooled states after the given numbers of layers; later layers do not run."""
-    found = prompt_states(decoder, batch, numbers, prepending, batch.pool, cache)
+    found = prompt_states(decoder, batch, numbers, batch.pool, cache)
     device = found[max(numbers)].device
     return torch.stack([found[number].to(device) for number in numbers], dim=1)
 
@@ -312,31 +284,44 @@ def prompt_states(
     decoder: Decoder,
     batch: PromptBatch,
     numbers: Sequence[int],
-    prepending: TokenPrepending | None,
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
+    hooks: list[Hook] = []
+    span, settings, auxiliary, heads = batch.prepending, batch.contrast, batch.auxiliary, 1
+
     def overwrite(
         _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        states, places = _layer_input(args, kwargs), batch.places
+        states = _layer_input(args, kwargs)
         # A model may be spread over devices, so states are on the device of their layer.
         rows, device = torch.arange(states.shape[0], device=states.device), states.device
         # Copy, so that states recorded elsewhere do not change.
         changed = states.clone()
-        changed[rows, places.to(device)] = states[rows, batch.last.to(device)]  # type: ignore[union-attr]
+        changed[rows, batch.places.to(device)] = states[rows, batch.last.to(device)]
         if args:
             return (changed, *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": changed}
 
-    overwritten = decoder.layers[prepending.start : prepending.exit] if prepending is not None else ()
-    with ExitStack() as changes:
-        if batch.places is not None:
-            registers = (partial(layer.register_forward_pre_hook, with_kwargs=True) for layer in overwritten)
-            changes.enter_context(_hooked((register, overwrite) for register in registers))
-        if batch.subtraction is not None:
-            changes.enter_context(_subtracting(decoder, batch.last, *batch.subtraction))
-        return states_after(decoder, numbers, batch.inputs(decoder, cache), keep)
+    if span is not None:
+        layers = decoder.layers[span.start : span.exit]
+        hooks += [(partial(each.register_forward_pre_hook, with_kwargs=True), overwrite) for each in layers]
+    if settings is not None and auxiliary is not None:
+        if settings.rule is ContrastRule.SUB_HEAD_NORM:
+            heads, width = getattr(decoder.model.config, "num_attention_heads", 0), auxiliary.shape[-1]
+            if not isinstance(heads, int) or heads < 1 or width % heads:
+                raise ModelError(
+                    f"{decoder.name} has {heads} attention heads for values of width {width}: the contrast "
+                    f"rule {ContrastRule.SUB_HEAD_NORM} needs heads of equal size, so use another rule"
+                )
+
+        def replace(values: torch.Tensor, ends: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            changed = values.clone()
+            changed[ends] = contrasted(values[ends], auxiliary.to(values), settings, heads)
+            return changed
+
+        hooks.append(_projection_hook(decoder, settings.layer, batch.last, replace))
+    return states_after(decoder, numbers, batch.inputs(decoder, cache), keep, hooks)
 
 
 def attended_values(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
@@ -347,7 +332,7 @@ def attended_values(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any
         found.append(values[ends])
         raise _ReachedError
 
-    with _projecting(decoder, layer, batch.last, keep), suppress(_ReachedError):
+    with _hooked([_projection_hook(decoder, layer, batch.last, keep)]), suppress(_ReachedError):
         decoder.model(**batch.inputs(decoder, cache))
     if not found:
         raise ModelError(
@@ -362,13 +347,14 @@ def states_after(
     numbers: Sequence[int],
     inputs: dict[str, Any],
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
+    hooks: Iterable[Hook] = (),
 ) -> dict[int, torch.Tensor]:
     """Return the states after the given numbers of layers, from the input on (0); later layers do not run.
 
     Those after all layers include the final norm; others are the raw residual stream.
     """
     found: dict[int, torch.Tensor] = {}
-    top, whole = max(numbers), len(decoder.layers)
+    top, layers = max(numbers), decoder.layers
 
     def record(number: int, _: torch.nn.Module, __: tuple[Any, ...], output: Any) -> None:
         found[number] = keep(_states(output))
@@ -378,14 +364,10 @@ def states_after(
     def record_input(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         found[0] = keep(_layer_input(args, kwargs))
 
-    hooks: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
-        (decoder.layers[number - 1].register_forward_hook, partial(record, number))
-        for number in numbers
-        if 0 < number < whole
-    ]
+    inner = [number for number in numbers if 0 < number < len(layers)]
+    recorded: list[Hook] = [(layers[k - 1].register_forward_hook, partial(record, k)) for k in inner]
     if 0 in numbers:
-        first = partial(decoder.layers[0].register_forward_pre_hook, with_kwargs=True)
-        hooks.append((first, record_input))
-    with _hooked(hooks), suppress(_ReachedError):
-        found[whole] = keep(decoder.model(**inputs).last_hidden_state)
+        recorded.append((partial(layers[0].register_forward_pre_hook, with_kwargs=True), record_input))
+    with _hooked([*hooks, *recorded]), suppress(_ReachedError):
+        found[len(layers)] = keep(decoder.model(**inputs).last_hidden_state)
     return found

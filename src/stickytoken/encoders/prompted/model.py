@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,10 +24,8 @@ _ALIKE = ("a", "The dog's bird", "7 I?", "'we'", "")
 
 
 class PromptRow(NamedTuple):
-    """Index of a prompt, and the content ids of a sentence in it."""
-
-    prompt: int
-    content: Ids
+    prompt: int  # its index
+    content: Ids  # of a sentence in it
 
 
 @dataclass(frozen=True)
@@ -190,18 +188,17 @@ class PromptedModel:
             positions=positions,
             first=first,
             last=last,
-            places=places if self.reading.prepending is not None else None,
+            places=places,
             echoes=self.reading.prompt.echoes,
+            prepending=self.reading.prepending,
             # A placeholder without a row gets the further inputs of token 0.
             beside=self.decoder.beside(ids.masked_fill(ids >= self.decoder.rows, 0)),
-            subtraction=None if auxiliary is None else self.subtraction(auxiliary),
+            contrast=self.reading.contrast,
+            auxiliary=auxiliary,
         )
 
     def attended(self, batch: layers.PromptBatch, cache: Any = None) -> torch.Tensor:
         return layers.attended_values(self.decoder, batch, self.number - 1, cache)
-
-    def subtraction(self, auxiliary: torch.Tensor) -> layers.Subtraction | None:
-        return None if self.reading.contrast is None else (self.reading.contrast, auxiliary)
 
 
 def _padded(filled: Sequence[Ids], past: Sequence[int], slots: Sequence[Sequence[int]]) -> Features:
@@ -224,9 +221,10 @@ class FixedBeginnings:
         self._plain = (DynamicLayer, DynamicSlidingWindowLayer)
         rows = [prompt.before[: prompt.fixed] for prompt in model.prompts]
         batch = model.batch(_padded(rows, [0] * len(rows), [[-1, -1, -1]] * len(rows)))
+        batch = replace(batch, prepending=None)
         self.mask = batch.mask
         self._cache: Any = DynamicCache(config=model.decoder.model.config)
-        layers.pooled_states(model.decoder, batch, numbers, None, self._cache)
+        layers.pooled_states(model.decoder, batch, numbers, self._cache)
 
     def cache(self, rows: torch.Tensor) -> Any:
         found = copy.copy(self._cache)

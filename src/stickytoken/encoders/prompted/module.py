@@ -127,7 +127,7 @@ class CausalPrompt(InputModule):
             others = auxiliary.batch({name.removeprefix(_AUXILIARY): features[name] for name in names})
             values = auxiliary.attended(others).repeat_interleave(len(prompted.prompts), dim=0)
         batch = prompted.batch(features, auxiliary=values)
-        states = layers.pooled_states(prompted.decoder, batch, [prompted.number], prompted.reading.prepending)
+        states = layers.pooled_states(prompted.decoder, batch, [prompted.number])
         means = states[:, 0].reshape(-1, len(prompted.prompts), states.shape[-1]).mean(1)
         return {**features, "sentence_embedding": means}
 
@@ -173,30 +173,60 @@ class CausalPrompt(InputModule):
         return cls(model, tokenizer, **config)
 
 
+# Published settings by family and layers: those of token prepending, and the layer to read.
+_PRESETS = {
+    ("llama 3", 32): (1, 3, -2),  # Llama 3 8B
+    ("llama", 32): (1, 7, 27),  # Llama 2 7B
+    ("llama", 40): (1, 7, -2),  # Llama 2 13B
+    ("qwen2", 28): (1, 6, -2),  # Qwen2 7B
+    ("gemma2", 42): (1, 6, -2),  # Gemma 2 9B
+}
+# The templates that they were published for; of these, two are always read after the last layer but one.
+_TEMPLATES = ("prompteol", "cot", "ke", "ck", "metaeol")
+_READ_LATER = ("ke", "ck")
+_LLAMA_3_VOCABULARY = 128_000
+
+
 def reading_for(
     decoder: layers.Decoder, prompt: prompts.Prompt, options: Prompting
 ) -> tuple[Reading, LayerChoice]:
-    """Resolve a reading: the given options, and the preset of the model family for the others."""
+    """Resolve a reading: for options that are not given, the published setting, or Llama 2 7B's scaled."""
     start, end, rule = options.start, options.exit, prompts.require_contrast_options(options)
     if not options.token_prepending and (start is not None or end is not None):
         raise InputError(
             "start and exit are the layers of token prepending, which is off: turn on token prepending, or "
             "leave them out"
         )
-    preset = prompts.preset_for(decoder.model.config, len(decoder.layers), prompt)
-    steered = options.token_prepending or options.contrast
-    layer, choice = prompts.layer_for(preset, prompt, options.layer, steered=steered)
+    config, count, published = decoder.model.config, len(decoder.layers), prompt.name in _TEMPLATES
+    family, wanted, default_strength = config.model_type, round(4 * count / 32), prompts.DEFAULT_STRENGTH
+    if (family, count) == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
+        family, wanted, default_strength = "llama 3", 6, 0.25
+    if (family, count) in _PRESETS:
+        first, later, read = _PRESETS[family, count]
+        read = -2 if prompt.name in _READ_LATER else read
+    else:  # the same relative depth, not measured on this model
+        first, published = min(1, count - 1), False
+        later, read = max(2, round(7 * count / 32)), max(1, round(27 * count / 32))
+    if options.layer is not None:
+        layer, choice = options.layer, LayerChoice.GIVEN
+    elif published:  # the plain prompt too, so that the two can be compared
+        layer, choice = read, LayerChoice.PUBLISHED
+    elif options.token_prepending or options.contrast:
+        layer, choice = read, LayerChoice.SCALED
+    else:
+        layer, choice = -1, LayerChoice.LAST
     prepending = contrast = None
     if options.token_prepending:
-        first = preset.start if start is None else start
+        start = first if start is None else start
         # The preset's exit may be before a start that is given.
-        prepending = layers.TokenPrepending(first, max(preset.exit, first + 1) if end is None else end)
+        prepending = layers.TokenPrepending(start, max(later, start + 1) if end is None else end)
     if options.contrast:
         place, strength = options.contrast_layer, options.contrast_strength
-        if place is None:
-            number, possible = decoder.layer_number(layer), layers.layers_with_projection(decoder)
-            place = prompts.contrast_layer_for(preset, len(decoder.layers), number, possible)
+        if place is None:  # the nearest layer before the one that is read
+            number = decoder.layer_number(layer)
+            earlier = [each for each in layers.layers_with_projection(decoder) if each < number]
+            place = min(earlier, key=lambda each: abs(each - wanted), default=min(wanted, number - 1))
         if strength is None and rule.scales:
-            strength = preset.contrast_strength
+            strength = default_strength
         contrast = prompts.Contrast(place, strength, rule)
     return Reading(prompt, prepending, layer, contrast), choice

@@ -19,7 +19,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.protocol import LayerChoice, Prompting, shown
+from stickytoken.encoders.protocol import Prompting, shown
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 
@@ -134,7 +134,6 @@ PROMPTS = {
     )
 }
 
-
 AUXILIARY = Prompt(
     "auxiliary", (f'The irrelevant information of this sentence : "{SENTENCE}" means in one word:"',)
 )
@@ -196,56 +195,6 @@ def require_contrast_options(options: Prompting) -> ContrastRule:
     return rule
 
 
-# Templates that the settings were published for.
-_TEMPLATES = ("prompteol", "cot", "ke", "ck", "metaeol")
-# Prompts that are read after the last layer but one, also where the others are not.
-_READ_LATER = ("ke", "ck")
-_LLAMA_3_VOCABULARY = 128_000
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """Layers to overwrite, from ``start`` to before ``exit``, and the layer to read."""
-
-    start: int
-    exit: int
-    layer: int
-    contrast_layer: int | None = None  # None is 4/32 of the depth
-    contrast_strength: float = DEFAULT_STRENGTH
-    published: bool = True  # or derived from the setting of Llama 2 7B
-
-
-def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
-    """Return the published setting of a model family, or that of Llama 2 7B at the same relative depth."""
-    match config.model_type, layers:
-        case "llama", 32 if config.vocab_size >= _LLAMA_3_VOCABULARY:  # Llama 3 8B
-            return Preset(1, 3, -2, 6, 0.25)
-        case "llama", 32:  # Llama 2 7B
-            return Preset(1, 7, -2 if prompt.name in _READ_LATER else 27, 4)
-        case "llama", 40:  # Llama 2 13B
-            return Preset(1, 7, -2)
-        case ("qwen2", 28) | ("gemma2", 42):  # Qwen2 7B, Gemma 2 9B
-            return Preset(1, 6, -2)
-    # 7/32 and 27/32 of the depth, not measured on this model.
-    end, read = (max(least, round(part * layers / 32)) for least, part in ((2, 7), (1, 27)))
-    return Preset(min(1, layers - 1), end, read, published=False)
-
-
-def layer_for(preset: Preset, prompt: Prompt, given: int | None, *, steered: bool) -> tuple[int, LayerChoice]:
-    if given is not None:
-        return given, LayerChoice.GIVEN
-    if preset.published and prompt.name in _TEMPLATES:
-        # The plain prompt too, so that the two can be compared.
-        return preset.layer, LayerChoice.PUBLISHED
-    return (preset.layer, LayerChoice.SCALED) if steered else (-1, LayerChoice.LAST)
-
-
-def contrast_layer_for(preset: Preset, layers: int, number: int, possible: Sequence[int]) -> int:
-    wanted = round(4 * layers / 32) if preset.contrast_layer is None else preset.contrast_layer
-    earlier = [layer for layer in possible if layer < number]
-    return min(earlier, key=lambda layer: abs(layer - wanted), default=min(wanted, number - 1))
-
-
 _OTHER_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 
@@ -258,7 +207,6 @@ def clean_sentence(text: str) -> str:
 
 
 def reachable_text(text: str, *, quoted: bool) -> str:
-    """Return what remains of a piece of text anywhere inside a cleaned sentence."""
     text = _OTHER_SPACE.sub(" ", text)
     return text.replace('"', "'") if quoted else text
 
@@ -291,12 +239,12 @@ class PromptIds:
         middle = content if self.between is None else content + len(self.between) + content
         return len(self.before) + middle + len(self.after)
 
-    def places(self, content: int) -> tuple[range, ...]:
-        first = len(self.before)
-        starts = [first] if self.between is None else [first, first + content + len(self.between)]
-        return tuple(range(start, start + content) for start in starts)
+    def places(self, content: int) -> list[range]:
+        first = range(len(self.before), len(self.before) + content)
+        last = self.length(content) - len(self.after)
+        return [first] if self.between is None else [first, range(last - content, last)]
 
-    def pooled(self, content: int) -> Span:
+    def pooled(self, content: int) -> Span:  # the first and the last pooled token
         end = self.length(content)
         if self.between is None:
             return end - 1, end - 1
@@ -464,10 +412,8 @@ def _cut_at_words(content: Ids, spans: Sequence[Span], text: str, start: int, st
 
 
 class OwnTokenizer(NamedTuple):
-    """A copy of the user's tokenizer, and the special tokens before every text."""
-
-    tokenizer: HuggingFaceTokenizer
-    special: Ids
+    tokenizer: HuggingFaceTokenizer  # a copy of the user's
+    special: Ids  # before every text
     padding_id: int | None
     placeholder_id: int | None
 
