@@ -37,8 +37,6 @@ AT_NIGHT = (
     "test_entries_and_all_specials_of_every_tokenizer_there_is[roberta-base]",
     "test_each_dimension_is_a_run_on_the_model_truncated_to_it[bert with a normalised dense head]",
     "test_a_planted_token_is_found_sticky_with_the_highest_validation_rate[words]",
-    # Kills while a file is written are tested in every run.
-    "test_explanations_that_are_killed_again_and_again_end_with_the_same_bytes",
 )
 
 

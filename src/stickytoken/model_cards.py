@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stickytoken.comparisons.compared_run import ComparedRun, short_headline
 from stickytoken.comparisons.result import PER, shown_deviations, shown_share, shown_worst
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 BEGIN = "<!-- stickytoken:begin -->"
 END = "<!-- stickytoken:end -->"
-_MOST_TOKENS = 10
 
 
 def card_block(run: Run) -> str:
@@ -31,13 +29,32 @@ def card_block(run: Run) -> str:
 
     The same run gives the same block. Local folders and addresses of endpoints are left out.
     """
-    named = ComparedRun(run.record.model.short_name, run)
-    rows = [(what, markdown(value)) for what, value in _rows(named)]
-    table = markdown_table(("measure", "value"), rows)
+    record, each = run.record, ComparedRun(run.record.model.short_name, run)
+    level = f"{100 * each.confidence:.4g}%"
+    rows = [("token that lifts most", shown_worst(each))]
+    if each.worst is not None and each.worst.deviations is not None:
+        what = "its lift beyond an ordinary token's, in standard deviations of similarities"
+        rows.append((f"{what} ({level} interval)", shown_deviations(each)))
+    if each.copies is not None:
+        rows.append(("its copies until the lift is serious", str(each.copies)))
+    count = f"{len(run.sticky):,} of {len(run.tokens):,} examined ({each.examined.value})"
+    rows.append(("sticky tokens", count))
+    if each.share is not None:
+        rows.append((f"sticky per 10,000 (exact {level} interval)", shown_share(each)))
+    vocabulary = f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
+    source = Path(record.corpus.source)
+    texts = source.name if source.is_absolute() and source.name else record.corpus.source
+    rows += [("available tokens", vocabulary), ("texts", texts)]
+    if record.model.loading is not None and record.model.loading.prompt:
+        rows.append(("prompt", record.model.loading.prompt))
+    version = record.versions.get("stickytoken", "of unknown version")
+    by = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
+    rows.append(("measured", f"{record.started[:10]} with {by}"))
+    table = markdown_table(("measure", "value"), [(what, markdown(value)) for what, value in rows])
     parts = [BEGIN, "## Sticky tokens", markdown(short_headline(run)), table]
     worst = [
         f"- {markdown(repr(row['token']))}{markdown(f': {reason}') if (reason := row.get('reason')) else ''}"
-        for row in run.sticky.head(_MOST_TOKENS).to_dicts()
+        for row in run.sticky.head(10).to_dicts()
     ]
     if worst:
         more = f" ({len(worst)} of {len(run.sticky):,})" if len(worst) < len(run.sticky) else ""
@@ -51,29 +68,6 @@ def card_block(run: Run) -> str:
     return "\n\n".join(parts)
 
 
-def _rows(each: ComparedRun) -> Iterator[tuple[str, str]]:
-    run, record = each.run, each.run.record
-    level = f"{100 * each.confidence:.4g}%"
-    yield "token that lifts most", shown_worst(each)
-    if each.worst is not None and each.worst.deviations is not None:
-        what = "its lift beyond an ordinary token's, in standard deviations of similarities"
-        yield f"{what} ({level} interval)", shown_deviations(each)
-    if each.copies is not None:
-        yield "its copies until the lift is serious", str(each.copies)
-    yield "sticky tokens", f"{len(run.sticky):,} of {len(run.tokens):,} examined ({each.examined.value})"
-    if each.share is not None:
-        yield f"sticky per 10,000 (exact {level} interval)", shown_share(each)
-    yield "available tokens", f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
-    source = Path(record.corpus.source)
-    yield "texts", source.name if source.is_absolute() and source.name else record.corpus.source
-    loading = record.model.loading
-    if loading is not None and loading.prompt:
-        yield "prompt", loading.prompt
-    version = record.versions.get("stickytoken", "of unknown version")
-    by = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
-    yield "measured", f"{record.started[:10]} with {by}"
-
-
 _BEGIN, _END = (
     re.compile(rb"^%b[ \t]*\r?$" % re.escape(marker.encode()), re.MULTILINE) for marker in (BEGIN, END)
 )
@@ -82,19 +76,23 @@ _LOOSE = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
 
 def with_block(card: bytes, block: str, name: str) -> bytes:
-    """Return a model card with the block in place of its earlier one, or at its end.
-
-    Lines of the block end as those of the card. All other bytes stay as they are.
-    """
+    """Return a model card with the block in place of its earlier one, or at its end; other bytes stay."""
     try:
         card.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is not UTF-8 text ({error}): save it as UTF-8 first") from error
     newline = b"\r\n" if b"\r\n" in card else b"\n"
     written = block.encode("utf-8", "backslashreplace").replace(b"\n", newline)
-    if _LOOSE.search(card):
-        start, end = _place(card, name)
-        return card[:start] + written + card[end:]
+    if markers := len(_LOOSE.findall(card)):
+        begins, ends = list(_BEGIN.finditer(card)), list(_END.finditer(card))
+        whole = len(begins) == len(ends) == 1 and markers == 2
+        if not whole or begins[0].start() > ends[0].start():
+            raise InputError(
+                f"the markers of stickytoken in {name} are damaged: it has {len(begins)} whole lines {BEGIN} "
+                f"and {len(ends)} whole lines {END}, and needs one of each, in this order, and no other; "
+                "mend them, or delete them all with the old block, and a new one goes to the end"
+            )
+        return card[: begins[0].start()] + written + card[ends[0].start() + len(END) :]
     if not card:
         return written + newline
     gap = newline if card.endswith(b"\n") else 2 * newline
@@ -133,18 +131,6 @@ def write_block(block: str, card: str | Path) -> bool:
     return True
 
 
-def _place(card: bytes, name: str) -> tuple[int, int]:
-    begins, ends = list(_BEGIN.finditer(card)), list(_END.finditer(card))
-    whole = len(begins) == len(ends) == 1 and len(_LOOSE.findall(card)) == 2
-    if whole and begins[0].start() < ends[0].start():
-        return begins[0].start(), ends[0].start() + len(END)
-    raise InputError(
-        f"the markers of stickytoken in {name} are damaged: it has {len(begins)} whole lines {BEGIN} and "
-        f"{len(ends)} whole lines {END}, and needs one of each, in this order, and no other; mend them, or "
-        "delete them all with the old block, and a new one goes to the end"
-    )
-
-
 WORST_TASK = "sticky_tokens_worst_lift"
 SHARE_TASK = "sticky_tokens_per_10000"
 
@@ -161,7 +147,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         unit = "standard deviations of the model's similarities beyond an ordinary token"
         found.append((WORST_TASK, each.worst.deviations, f"{unit}: {shown_deviations(each)}, {level}"))
     if each.share is not None:
-        found.append((SHARE_TASK, PER * each.share.value, f"{shown_share(each)}, exact {level}"))
+        found.append((SHARE_TASK, PER * each.share[0], f"{shown_share(each)}, exact {level}"))
     if not found:
         raise InputError(f"the run in {run.path} has no number that stands for its model: nothing to publish")
     return [
@@ -203,37 +189,29 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
         InputError: the id is no data set, or the file holds other entries.
         RunError: the file cannot be read or written.
     """
-    target = file_path("the file of evaluation results", path)
-    entries = eval_results(run, dataset)
-    content = eval_results_yaml(entries).encode()
-    try:
-        before = target.read_bytes() if target.exists() else None
-    except OSError as error:
-        raise RunError(f"{target} cannot be read: {error.strerror or error}") from error
-    if before == content:
-        return False
-    if before is not None:
-        _require_own(before, str(target))
-    make_folder(target.parent)
-    write_atomically(target, content)
-    return True
-
-
-def _require_own(content: bytes, name: str) -> None:
     import yaml
     from huggingface_hub import parse_eval_result_entries
 
+    target = file_path("the file of evaluation results", path)
+    content = eval_results_yaml(eval_results(run, dataset)).encode()
     try:
-        stored: Any = yaml.safe_load(content)
-        tasks = {entry.task_id for entry in parse_eval_result_entries(stored or [])}
+        before = target.read_bytes() if target.exists() else None
+        if before == content:
+            return False
+        tasks = {entry.task_id for entry in parse_eval_result_entries(yaml.safe_load(before or b"") or [])}
+    except OSError as error:
+        raise RunError(f"{target} cannot be read: {error.strerror or error}") from error
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{name} is no file of evaluation results: choose another file for those of stickytoken"
+            f"{target} is no file of evaluation results: choose another file for those of stickytoken"
         ) from error
     if others := ", ".join(map(shown, sorted(tasks - {WORST_TASK, SHARE_TASK}))):
         raise InputError(
-            f"{name} holds other results ({others}): choose another file for those of stickytoken"
+            f"{target} holds other results ({others}): choose another file for those of stickytoken"
         )
+    make_folder(target.parent)
+    write_atomically(target, content)
+    return True
 
 
 _CARD, _EVAL_FILE = "README.md", ".eval_results/stickytoken.yaml"

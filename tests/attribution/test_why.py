@@ -11,7 +11,6 @@ import pytest
 import planted
 import tiny_architectures as architectures
 from hostile import HOSTILE, assert_harmless
-from prompted_loading import encoder_of, read
 from stickytoken import load_encoder, open_run, why
 from stickytoken.attribution import why as _why
 from stickytoken.attribution.result import sentences
@@ -56,9 +55,6 @@ def test_all_contributions_sum_to_the_cosine_of_the_model_in_either_order(encode
     assert other.similarity == pytest.approx(found.similarity, abs=1e-9)
 
 
-# Deletion.
-
-
 def test_short_texts_have_exact_shapley_values(encoder):
     """By Shapley's formula: a weighted sum over all sets of the other parts."""
     ids = ids_of(encoder, "the river sings.")
@@ -90,13 +86,11 @@ def test_pieces_of_characters_and_blanks_have_their_vocabulary_strings(tmp_path)
     encoder = load_encoder(architectures.stacked(folder))
     entries = encoder.tokenizer.entries
     found = why(encoder, "\N{SNOWMAN}  river", SECOND).first.parts
-    decoded = encoder.tokenizer.decode_many([part.token_ids for part in found])
-    named = [entries[part.token_ids[0]] for part in found]
-    odd = [not text.strip() or "\N{REPLACEMENT CHARACTER}" in text for text in decoded]
-    assert any(odd)
-    assert any(not text.strip() for text in decoded)
-    for part, text, name, is_odd in zip(found, decoded, named, odd, strict=True):
-        assert part.text == (name if is_odd else text.strip())
+    decoded = [text.strip() for text in encoder.tokenizer.decode_many([part.token_ids for part in found])]
+    assert {"", "\N{REPLACEMENT CHARACTER}"} <= set(decoded)
+    for part, text in zip(found, decoded, strict=True):
+        odd = not text or "\N{REPLACEMENT CHARACTER}" in text
+        assert part.text == (entries[part.token_ids[0]] if odd else text)
 
 
 def test_random_orders_estimate_the_values_of_longer_texts(encoder, monkeypatch):
@@ -112,16 +106,11 @@ def test_random_orders_estimate_the_values_of_longer_texts(encoder, monkeypatch)
 def test_values_of_deletion_sum_to_the_similarity_exactly_every_time(encoder, text):
     found = why(encoder, text, SECOND)
     assert found.matrix.sum(dtype=float) == pytest.approx(found.similarity, abs=1e-6)
-    assert not found.first_reference.any()
-    assert not found.second_reference.any()
-    assert found.reference == 0
+    assert not any([*found.first_reference, *found.second_reference, found.reference])
     np.testing.assert_array_equal(why(encoder, text, SECOND).matrix, found.matrix)
     ids, second = ids_of(encoder, text), unit_vector(encoder, ids_of(encoder, SECOND))
     changed = unit_vector(encoder, ids[1:]) @ second - found.similarity if ids[1:] else None
     assert found.first.parts[0].deletion == (changed and pytest.approx(changed, abs=1e-6))
-
-
-# Integrated Jacobians.
 
 
 def test_words_are_sums_of_their_tokens(encoder):
@@ -134,17 +123,6 @@ def test_words_are_sums_of_their_tokens(encoder):
         expected = np.add.reduceat(expected, np.cumsum([0, *sizes[:-1]]), axis=axis)
     assert by_token.matrix.shape[0] > 2
     np.testing.assert_allclose(by_word.matrix, expected, atol=1e-3)
-
-
-@pytest.mark.slow
-def test_a_prompted_language_model_is_attributed_without_its_prompt():
-    encoder = encoder_of(read())
-    found = why(encoder, FIRST, SECOND, method="jacobians")
-    assert abs(found.completeness_error) < 0.005
-    assert found.matrix.shape == tuple(len(each.ids) for each in encoder.tokenize([FIRST, SECOND]))
-
-
-# What is said.
 
 
 def test_a_part_that_is_joined_to_most_others_is_named(found):
@@ -170,9 +148,6 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
     assert f"stickytoken repair {run.path}" in said
     with pytest.raises(RunError, match="was made with another model"):
         why(architectures.static_model(), FIRST, SECOND, run=planted_run)
-
-
-# Bad input and the command line.
 
 
 @pytest.mark.parametrize(
@@ -206,8 +181,9 @@ def test_the_command_prints_words_pairs_and_a_matrix(bert_folder, tmp_path):
 
 def test_bad_arguments_are_refused_in_a_line(bert_folder):
     planted.refused("why", bert_folder, "", SECOND, saying="the first text is ''")
-    absent = ("--html", "absent/page.html")
-    planted.refused("why", bert_folder, FIRST, SECOND, *absent, saying="the folder absent does not exist")
+    planted.refused(
+        "why", bert_folder, FIRST, SECOND, "--html", "absent/a.html", saying="absent does not exist"
+    )
     planted.refused("why", "openai:some-model", FIRST, SECOND, saying="needs the model itself")
 
 
@@ -217,11 +193,7 @@ def test_hostile_texts_are_shown_and_never_interpreted(encoder, bert_folder):
     result = planted.command("why", bert_folder, text, "the river")
     assert result.exit_code == 0, result.stderr
     assert_harmless(result.stdout)
-    found = why(encoder, text, "<img src=x onerror=alert(1)>", words=True)
-    page = similarity_page(found)
-    assert ">sticky</th>" not in page
-    marked = replace(found.first, parts=tuple(replace(part, sticky=True) for part in found.first.parts))
-    assert "<td>yes</td>" in similarity_page(replace(found, first=marked))
+    page = similarity_page(why(encoder, text, "<img src=x onerror=alert(1)>", words=True))
     assert "<img" not in page
     assert "</script><b>" not in page
     assert_harmless(page)
@@ -229,22 +201,21 @@ def test_hostile_texts_are_shown_and_never_interpreted(encoder, bert_folder):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_copies_of_a_sticky_token_are_one_part_to_a_reader(encoder, again):
-    found = why(
-        encoder, "the river sings" + " bridge" * 3, f"an old bridge{' mends' * again} windows", words=True
-    )
-    parts = tuple(replace(part, sticky=part.text == "bridge") for part in found.first.parts)
-    other = tuple(replace(part, sticky=again and part.text == "mends") for part in found.second.parts)
-    marked = replace(
-        found,
-        first=replace(found.first, parts=parts),
-        second=replace(found.second, parts=other),
-        without_sticky=found.similarity - 0.25,
-    )
-    shown = marked.grouped()
-    assert shown.first.tokens == (*found.first.tokens[:3], "bridge ×3")
+    second = f"an old bridge{' mends' * again} windows"
+    found = why(encoder, "the river sings" + " bridge" * 3, second, words=True)
+
+    def marked(text, token):
+        return replace(text, parts=tuple(replace(part, sticky=part.text == token) for part in text.parts))
+
+    texts = {"first": marked(found.first, "bridge"), "second": marked(found.second, "mends")}
+    found = replace(found, **texts, without_sticky=found.similarity - 0.25)
+    shown = found.grouped()
+    assert shown.first.tokens == ("the", "river", "sings", "bridge ×3")
     assert shown.second.tokens == found.second.tokens
     np.testing.assert_allclose(shown.matrix[3], found.matrix[3:].sum(axis=0), rtol=1e-6)
     assert shown.completeness_error == pytest.approx(found.completeness_error, abs=1e-6)
     # What is gained without all of them is known only where nothing else is sticky.
     assert shown.first.parts[3].deletion == (None if again else pytest.approx(-0.25))
-    assert "bridge ×3" in similarity_page(marked)
+    page = similarity_page(found)
+    assert "bridge ×3" in page
+    assert "<td>yes</td>" in page

@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from markupsafe import escape
@@ -40,19 +39,16 @@ def detected(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(detected):
-    """A run with a sticky token."""
     return detected(2, "planted")
 
 
 @pytest.fixture(scope="module")
 def clean(detected):
-    """A run of another model, without one."""
     return detected(0, "clean")
 
 
 @pytest.fixture(scope="module")
 def sample(detected):
-    """A run over a random sample."""
     return detected(0, "sample", sample=40)
 
 
@@ -79,42 +75,24 @@ def reasons(found):
     return " | ".join(each.said for each in found.comparability.reasons)
 
 
-# The numbers.
-
-
 def test_the_numbers_are_those_of_the_runs(run, clean):
     found = compare([run, clean.path])
-    assert len(set(found.names)) == 2
     first, second = found.table.to_dicts()
     assert [each["folder"] for each in (first, second)] == [str(run.path), str(clean.path)]
-    scale = run.method.scale(run)
-    row = run.sticky.row(0, named=True)
-    assert (first["worst_token"], first["worst_verdict"], first["worst_severity"]) == (
-        "!", "sticky", row["severity"],
-    )  # fmt: skip
-    for column, lift in (("worst_sd", "lift"), ("worst_sd_low", "lift_low"), ("worst_sd_high", "lift_high")):
-        assert first[column] == pytest.approx((row[lift] - scale.ordinary) / scale.spread)
+    scale, row = run.method.scale(run), run.sticky.row(0, named=True)
+    worst = ("!", "sticky", row["severity"])
+    assert tuple(first[f"worst_{name}"] for name in ("token", "verdict", "severity")) == worst
+    for end in ("", "_low", "_high"):
+        assert first[f"worst_sd{end}"] == pytest.approx((row[f"lift{end}"] - scale.ordinary) / scale.spread)
     assert (first["sticky"], first["examined"], first["available"]) == (1, *[profiled.AVAILABLE] * 2)
     assert first["sticky_per_10000"] == pytest.approx(1e4 / profiled.AVAILABLE)
     assert first["sticky_per_10000_low"] < first["sticky_per_10000"] < first["sticky_per_10000_high"]
     assert first["selection"] == "all available tokens"
     assert (first["repair"], first["confidence"]) == ("no", 0.9)
-    assert second["worst_sd"] == pytest.approx(
-        (clean.tokens["lift"].max() - clean.method.scale(clean).ordinary) / clean.method.scale(clean).spread
-    )
-    assert (second["sticky"], second["sticky_per_10000_low"]) == (0, 0.0)
-    assert second["worst_severity"] is None
+    scale = clean.method.scale(clean)
+    assert second["worst_sd"] == pytest.approx((clean.tokens["lift"].max() - scale.ordinary) / scale.spread)
+    assert (second["sticky"], second["sticky_per_10000_low"], second["worst_severity"]) == (0, 0.0, None)
     assert found.comparability.answers == dict.fromkeys(Measure, YES)
-
-
-def test_the_copies_are_read_from_the_curves(run, clean):
-    scale, evidence = run.method.scale(run), run.evidence.tokens
-    own = np.array(evidence.filter(token_id=run.sticky["token_id"][0])["below"][0].to_list())
-    ordinary = np.array(evidence.filter("ordinary")["below"].to_list())
-    effect = ((own - own[0]) - (ordinary - ordinary[:, :1]).mean(axis=0)) / scale.spread
-    copies = evidence["copies"][0].to_list()
-    expected = next(count for count, value in zip(copies, effect, strict=True) if value >= scale.serious)
-    assert compare([run, clean]).table["copies_until_serious"][0] == expected
 
 
 def test_runs_agree_with_themselves(run, tmp_path):
@@ -129,21 +107,20 @@ def test_runs_agree_with_themselves(run, tmp_path):
     assert found.comparability.reasons == ()
 
 
-def test_names_tell_the_runs_apart(changed):
-    folder = changed("x", model__name="/some/place/model")
-    other = changed("y", model__name="/other/place/model")
-    third = changed("z", model__name="/third/place")
-    assert compare([folder, third]).names == ("model", "place")
-    assert compare([folder, other]).names == ("/some/place/model", "/other/place/model")
-    remote = changed("r", model__name="http://127.0.0.1:1/v1#small", model__loading={"endpoint": {}})
-    assert compare([folder, remote]).names == ("model", "small")
-    deeper = folder.parent / "deeper"
-    deeper.mkdir()
-    same = shutil.copytree(folder, deeper / "x")
-    assert compare([folder, same]).names == ("1: model (x)", "2: model (x)")
-
-
-# What can be compared.
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ("/some/place/model", "/third/place", ("model", "place")),
+        ("/some/place/model", "/other/place/model", ("/some/place/model", "/other/place/model")),
+        ("/model", "http://127.0.0.1:1/v1#small", ("model", "small")),
+        ("/model", "/model", ("1: model (x)", "2: model (x)")),
+    ],
+)
+def test_names_tell_the_runs_apart(changed, tmp_path, first, second, names):
+    (tmp_path / "other").mkdir()
+    loading = {"endpoint": {}} if "#" in second else None
+    runs = [changed("x", model__name=first), changed("other/x", model__name=second, model__loading=loading)]
+    assert compare(runs).names == names
 
 
 def test_a_sample_widens_one_number_and_weakens_the_others(clean, sample):
@@ -170,8 +147,7 @@ def test_methods_are_not_compared(clean, planted_run):
     assert "the methods differ (profile: " in reasons(found)
     row = found.table.row(1, named=True)
     assert (row["worst_sd"], row["worst_sd_low"], row["copies_until_serious"]) == (None, None, None)
-    page = Page(stickytoken.report(found))
-    assert "without a scale that models share" in page.text
+    assert "without a scale that models share" in Page(stickytoken.report(found)).text
 
 
 @pytest.mark.parametrize(
@@ -228,43 +204,32 @@ def test_a_lift_that_the_curve_does_not_show_is_named(run, clean, tmp_path):
     assert any("serious over all placements of copies, but not in the curve" in note for note in found.notes)
 
 
-# Repairs.
-
-
-def repair_record(run, verified, started="2026-01-01T00:00:00+00:00"):
-    check = CheckRecord(name="tokens", passed=bool(verified), finding="it is so")
-    verification = VerificationRecord(
-        ordinary_lift=0.0, similarity_spread=0.1, ordinary_contraction=0.0, carriers=1, anchors=1,
-        source="texts", neighbours=[], scores=[], checks=[check],
-    )  # fmt: skip
-    return RepairRecord(
-        schema_version=1, identity="abc" + started, identity_parts={"encoder": {"weights": "before"}},
-        model="m", run=run.record.identity, strategy="auto", settings={}, tokens=[],
-        verification=None if verified is None else verification,
-        notes=[], versions={}, hardware={}, started=started, seconds=0.0,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("verified", "said"), [(True, "verified"), (False, "NOT VERIFIED"), (None, "not verified")]
+    ("place", "passed", "state"),
+    [
+        ("run/repair-2", True, "verified"),
+        ("run/repair-2", False, "NOT VERIFIED"),
+        ("run/repair-2", None, "not verified"),
+        ("model", True, "is itself repaired"),
+    ],
 )
-def test_the_latest_repair_is_told(clean, changed, verified, said):
-    folder = changed()
-    for started, state in (("2026-01-01T00:00:00+00:00", True), ("2026-02-01T00:00:00+00:00", verified)):
-        place = folder / f"repair-{started[:7]}"
-        place.mkdir()
-        ResultFolder(place).write_record(REPAIR_FILE, repair_record(clean, state, started))
-    assert compare([clean, folder]).table["repair"].to_list() == ["no", said]
-
-
-def test_a_repaired_model_is_told(clean, changed, tmp_path):
-    (tmp_path / "model").mkdir()
-    ResultFolder(tmp_path / "model").write_record(REPAIR_FILE, repair_record(clean, True))
-    found = compare([clean, changed(model__name=str(tmp_path / "model"))])
-    assert found.table["repair"].to_list() == ["no", "is itself repaired"]
-
-
-# Pages, JSON and CSV.
+def test_the_latest_repair_is_told(clean, changed, tmp_path, place, passed, state):
+    folder = changed("run", model__name=str(tmp_path / "model"))
+    for path, passes, month in (("run/repair-1", True, 1), (place, passed, 2)):
+        check = CheckRecord(name="tokens", passed=bool(passes), finding="it is so")
+        verification = VerificationRecord(
+            ordinary_lift=0.0, similarity_spread=0.1, ordinary_contraction=0.0, carriers=1, anchors=1,
+            source="texts", neighbours=[], scores=[], checks=[check],
+        )  # fmt: skip
+        record = RepairRecord(
+            identity=path, identity_parts={"encoder": {"weights": "before"}}, model="m",
+            run=clean.record.identity, strategy="auto", settings={}, tokens=[],
+            verification=None if passes is None else verification,
+            notes=[], versions={}, hardware={}, started=f"2026-0{month}-01T00:00:00+00:00", seconds=0.0,
+        )  # fmt: skip
+        (tmp_path / path).mkdir()
+        ResultFolder(tmp_path / path).write_record(REPAIR_FILE, record)
+    assert compare([clean, folder]).table["repair"].to_list() == ["no", state]
 
 
 def test_the_command_prints_and_writes(run, clean, tmp_path):
@@ -278,10 +243,7 @@ def test_the_command_prints_and_writes(run, clean, tmp_path):
     found = planted.document(planted.command("compare", run.path, clean.path, "--format", "json"))
     assert found == json.loads(json.dumps(compare([run, clean]).summary()))
     printed = planted.command("compare", run.path, clean.path, "--format", "csv").stdout
-    rows = list(csv.DictReader(io.StringIO(printed)))
-    assert [row["folder"] for row in rows] == [str(run.path), str(clean.path)]
-    assert float(rows[0]["worst_sd"]) == pytest.approx(compare([run, clean]).table["worst_sd"][0])
-    assert rows[1]["worst_severity"] == ""
+    assert pl.read_csv(io.StringIO(printed))["folder"].to_list() == [str(run.path), str(clean.path)]
 
 
 def test_hostile_names_and_tokens_stay_text(clean, changed):
@@ -289,13 +251,10 @@ def test_hostile_names_and_tokens_stay_text(clean, changed):
     folder = changed(model__name=name)
     table = pl.read_parquet(folder / "tokens.parquet").sort("lift", descending=True)
     texts = [name, *HOSTILE, "@SUM(A1)"]
-    rest = len(table) - len(texts)
-    table = table.with_columns(
-        token=pl.Series([*texts, *table["token"].to_list()[len(texts) :]]),
-        verdict=pl.Series(["sticky"] * len(texts) + ["benign"] * rest),
-        severity=pl.Series(["severe"] * len(texts) + [None] * rest),
+    named = table.head(len(texts)).with_columns(
+        token=pl.Series(texts), verdict=pl.lit("sticky"), severity=pl.lit("severe")
     )
-    table.write_parquet(folder / "tokens.parquet")
+    named.write_parquet(folder / "tokens.parquet")
     for format_ in ("table", "json", "csv"):
         result = planted.command("compare", clean.path, folder, "--format", format_)
         assert result.exit_code == 0, result.stderr
@@ -307,9 +266,6 @@ def test_hostile_names_and_tokens_stay_text(clean, changed):
     assert_harmless(html.replace("\u2068", "").replace("\u2069", ""))
     assert Page(html).tags.count("script") == 3
     assert_harmless(stickytoken.report(found, format="md"))
-
-
-# Wrong ways to ask.
 
 
 def test_one_run_is_no_comparison(run):

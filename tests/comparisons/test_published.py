@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 
 import numpy as np
 import polars as pl
@@ -35,9 +34,6 @@ def publish(monkeypatch, tokens):
     monkeypatch.setattr(published, "_table", table)
 
 
-# The tables.
-
-
 def test_the_tables_are_whole():
     models = published_models()
     assert len(models) == models["model"].n_unique() == 40
@@ -52,23 +48,18 @@ def test_they_say_what_the_paper_says(shared):
     ours = published_models()
     assert ours["model"].to_list() == models["model_name"].to_list()
     for own, theirs in (("vocabulary", "vocab_size"), ("available", "available_tokens"),
-                        ("candidates", "candidates"), ("sticky", "sticky_tokens")):  # fmt: skip
-        assert ours[own].to_list() == models[theirs].to_list()
-    assert ours["mean_similarity"].to_list() == pytest.approx(
-        models["vocabulary_mean_cosine"].to_list(), 1e-5
-    )
+                        ("candidates", "candidates"), ("sticky", "sticky_tokens"),
+                        ("mean_similarity", "vocabulary_mean_cosine")):  # fmt: skip
+        assert ours[own].to_list() == pytest.approx(models[theirs].to_list(), 1e-5)
     with (shared / "paper" / "sticky_tokens.csv").open(encoding="utf-8", newline="") as stream:
         rows = {(row["model"], int(row["token_id"])): row for row in csv.DictReader(stream)}
-    found = {
-        (name, row["token_id"]): row
-        for name in ours["model"]
-        for row in published_tokens(name).iter_rows(named=True)
-    }
-    assert found.keys() == rows.keys()
-    for key, row in found.items():
-        assert row["token"] == rows[key]["token"]
-        assert row["sticky_score"] == pytest.approx(float(rows[key]["sticky_score"]), 1e-4)
-        assert row["validation_rate"] == pytest.approx(float(rows[key]["validation_rate"]), abs=1e-4)
+    assert len(rows) == 868
+    for name in ours["model"]:
+        for row in published_tokens(name).iter_rows(named=True):
+            theirs = rows[name, row["token_id"]]
+            assert row["token"] == theirs["token"]
+            numbers = {each: float(theirs[each]) for each in ("sticky_score", "validation_rate")}
+            assert {each: row[each] for each in numbers} == pytest.approx(numbers, 1e-4, abs=1e-4)
 
 
 def test_a_model_is_found_by_its_names():
@@ -77,18 +68,11 @@ def test_a_model_is_found_by_its_names():
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("org/e5-smal", "the closest are e5-small"),
-        ("", "`stickytoken published` lists all forty"),
-    ],
+    ("name", "hint"), [("org/e5-smal", "the closest are e5-small"), ("", "`stickytoken published` lists all")]
 )
 def test_an_unknown_model_is_refused_with_the_closest(name, hint):
     with pytest.raises(InputError, match=hint):
         published_model(name)
-
-
-# Beside a run.
 
 
 def test_the_tokens_stand_beside_the_run(run, monkeypatch):
@@ -105,8 +89,10 @@ def test_the_tokens_stand_beside_the_run(run, monkeypatch):
     assert found.chance == pytest.approx(kstest(np.array(expected), "uniform").pvalue)
     scale = run.method.scale(run)
     row = run.token(chosen[0][0]).row(0, named=True)
-    for column, lift in (("sd", "lift"), ("sd_low", "lift_low"), ("sd_high", "lift_high")):
-        assert found.tokens[column][0] == pytest.approx((row[lift] - scale.ordinary) / scale.spread)
+    for end in ("", "_low", "_high"):
+        assert found.tokens[f"sd{end}"][0] == pytest.approx(
+            (row[f"lift{end}"] - scale.ordinary) / scale.spread
+        )
     assert found.tokens.row(-1, named=True)["verdict"] is None
 
 
@@ -128,28 +114,19 @@ def test_a_run_of_another_method_has_verdicts_only(planted_run, monkeypatch):
 
 
 def test_a_run_of_another_vocabulary_is_refused(run):
-    with pytest.raises(
-        InputError, match=r"of the 21 published tokens of all-MiniLM-L6-v2, .* are in the vocab"
-    ):
+    with pytest.raises(InputError, match="of the 21 published tokens of all-MiniLM-L6-v2, 0 are in"):
         beside_run(run, "all-MiniLM-L6-v2")
     planted.refused("published", "--run", run.path, saying="name it before --run")
     planted.refused("published", "gte-base", "--run", run.path.parent, saying="is not a run folder")
 
 
-# The command.
-
-
 def test_the_command_lists_and_looks_up():
-    listed = planted.command("published", "--format", "json")
-    document = planted.document(listed)
+    document = planted.document(planted.command("published", "--format", "json"))
     assert [row["model"] for row in document["models"]] == published_models()["model"].to_list()
     assert "ACL 2025" in document["source"]
-    assert "counts cannot be compared" in " ".join(planted.command("published").stdout.split())
     table = planted.command("published", "gte-base").stdout
     assert "18 published sticky tokens of gte-base" in table
+    assert "counts cannot be compared" in " ".join(table.split())
     printed = planted.command("published", "gte-base", "--format", "csv").stdout
-    rows = list(csv.DictReader(io.StringIO(printed)))
-    assert [int(row["token_id"]) for row in rows] == published_tokens("gte-base")["token_id"].to_list()
-    found = planted.document(planted.command("published", "gte-base", "--format", "json"))
-    assert json.dumps(found["tokens"])
+    assert pl.read_csv(io.StringIO(printed))["token_id"].equals(published_tokens("gte-base")["token_id"])
     planted.refused("published", "gte-bas", saying="the closest are gte-base")

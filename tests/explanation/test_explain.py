@@ -16,10 +16,10 @@ import profiled
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
-from prompted_loading import encoder_of, load_prompted, read
+from prompted_loading import encoder_of, read
 from stickytoken import load_encoder, open_run
 from stickytoken.data.corpora import collect_sentences
-from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.measuring import PARTS, Part, gather
 from stickytoken.explanation.result import TABLES
@@ -57,8 +57,7 @@ def test_a_planted_token_is_told_from_an_ordinary_one(explained):
     norm = next(each for each in garden.findings if each.measure == "embedding_norm")
     assert norm.deviations > 4
     assert len(window.findings) < len(garden.findings)
-    assert "'garden'" in garden.verdict
-    assert "5 matched benign tokens" in garden.verdict
+    assert garden.verdict.startswith(f"'garden' ({garden.token_id}) differs from 5 matched benign tokens")
 
 
 def test_tables_have_all_layers_and_heads_and_no_nan(explained):
@@ -152,9 +151,6 @@ def test_carriers_are_measured_alike_however_many_at_a_time(explained, sticky_be
                 assert its == (None if mine is None else pytest.approx(mine, rel=1e-3, abs=1e-3))
 
 
-# Models.
-
-
 @pytest.mark.parametrize(("name", "placement"), [("t5", Placement.PREFIX), ("qwen3", Placement.RANDOM)])
 def test_other_architectures(name, placement, tmp_path):
     architecture = next(each for each in architectures.ARCHITECTURES if each.name == name)
@@ -168,16 +164,10 @@ def test_other_architectures(name, placement, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "span", "layer", "pooling"),
-    [
-        ("prompteol", (1, 3), 4, "lasttoken"),
-        ("echo", None, 4, "mean"),
-        pytest.param("metaeol", None, 1, "lasttoken of several prompts", marks=pytest.mark.nightly),
-    ],
+    ("prompt", "span", "pooling"), [("prompteol", (1, 3), "lasttoken"), ("echo", None, "mean")]
 )
-def test_a_planted_token_is_told_from_ordinary_ones(prompt, span, layer, pooling):
-    """The embedding of one word is long and lies along one dimension."""
-    encoder = encoder_of(read(prompt, span, layer), "llama")
+def test_a_planted_token_of_a_prompted_model_is_told_from_ordinary_ones(prompt, span, pooling):
+    encoder = encoder_of(read(prompt, span, 4), "llama")
     token_id = encoder.tokenize(["a garden"])[0].ids[-1]
     with torch.no_grad():
         row = 50 * torch.eye(tiny_decoders.DIMENSION)[0]
@@ -186,12 +176,9 @@ def test_a_planted_token_is_told_from_ordinary_ones(prompt, span, layer, pooling
     assert set(found.measures["area"]) == AREAS
     assert "embedding_norm" in {each.measure for each in found.tokens[0].findings}
     assert found.pooling == pooling
-    layers = dict(found.measures.group_by("measure").agg("layer").iter_rows())
-    assert list(layers["attention_received"]) == list(range(1, layer + 1))
-    for pair in found.pairs.to_dicts():
-        carrier, anchor = encoder.encode([pair["carrier"], pair["anchor"]]).astype(float)
-        before = carrier @ anchor / np.linalg.norm(carrier) / np.linalg.norm(anchor)
-        assert pair["similarity_before"] == pytest.approx(before, abs=1e-5)
+    (pair,) = found.pairs.to_dicts()
+    before = cosine_similarity(*(encoder.encode([pair[name]]) for name in ("carrier", "anchor")))
+    assert pair["similarity_before"] == pytest.approx(before.item(), abs=1e-5)
 
 
 def test_a_static_model_is_explained_without_attention():
@@ -199,7 +186,6 @@ def test_a_static_model_is_explained_without_attention():
     found = explain(encoder, [planted.PLANTED], sentences=CORPUS, settings=SMALL)
     assert "attention" not in set(found.measures["area"])
     assert any("static embedding model: it has no attention" in note for note in found.notes)
-    assert "pooling_norm_share" in {each.measure for each in found.tokens[0].findings}
     assert found.heads.is_empty()
 
 
@@ -227,21 +213,15 @@ def test_texts_of_the_user_are_the_carriers_and_as_many_pairs_are_attributed_as_
 
 def test_files_are_what_the_object_holds(explained, tmp_path):
     folders = explained.write(tmp_path / "out")
-    assert [folder.name for folder in folders] == [str(each.token_id) for each in explained.tokens]
     for folder, token in zip(folders, explained.tokens, strict=True):
+        assert folder.name == str(token.token_id)
         for name, table in explained.of_token(token.token_id).items():
             assert pl.read_parquet(folder / f"{name}.parquet").equals(table)
         document = json.loads((folder / "explanation.json").read_text("utf-8"))
         assert [each["token"] for each in document["tokens"]] == [token.token]
-        assert document["settings"]["copies"] == 4
     before = planted.files_of(tmp_path)
     assert explained.write(tmp_path / "out") == folders
     assert planted.files_of(tmp_path) == before
-    with pytest.raises(RunError, match="Not a directory"):
-        explained.write(folders[0] / "explanation.json")
-
-
-# Runs.
 
 
 def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
@@ -257,58 +237,38 @@ def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
         explain(encoder, ["river"], run=run, settings=SMALL)
 
 
-def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run, planted_folder, tmp_path):
+def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run, planted_folder):
     run, settings = open_run(planted_run), ExplainSettings(carriers=6, benign=4, attribution=False)
     worst = run.sticky["token_id"].to_list()[:3]
     found = explain(run=str(planted_run), settings=settings)
     assert [token.token_id for token in found.tokens] == worst
     named = explain(load_encoder(planted_folder), worst, run=run, settings=settings)
     assert found.measures.equals(named.measures)
-    moved = shutil.copytree(planted_run, tmp_path / "run")
-    planted.edit_record(moved, model=run.record.model.model_dump() | {"name": str(tmp_path / "gone")})
-    with pytest.raises(ModelError, match=r"the model of .*run: .*gone.*if it has moved, pass it as encoder"):
-        explain(run=moved, settings=settings)
-
-
-# Bad input.
-
-
-def test_without_a_model_and_a_run_or_without_tokens_it_says_what_to_pass(encoder, finished_run):
-    with pytest.raises(InputError, match="explain needs a model or a run: pass"):
-        explain(tokens=["river"])
-    with pytest.raises(InputError, match="no tokens are named: pass tokens, or a run"):
-        explain(encoder)
-    with pytest.raises(InputError, match="found no sticky tokens: name the tokens"):
-        explain(encoder, run=finished_run)
 
 
 @pytest.mark.parametrize(
     ("tokens", "options", "saying"),
     [
-        ([], {}, "the list of tokens is empty"),
-        (["nowhere"], {}, "the vocabulary has no token 'nowhere'"),
-        ([100000], {}, "token id 100000 cannot occur in text .not in the vocabulary"),
+        (None, {}, "no tokens are named"),
+        (["nowhere"], {}, "'nowhere'"),
+        ([100000], {}, "100000 cannot occur"),
         (["river", "river"], {}, "is given twice"),
         (["river"], {"texts": []}, "texts is empty"),
         (["river"], {"texts": ["  "]}, "the text '  ' is blank"),
+        (["river"], {"texts": [3]}, "texts contains 3"),
         (["river"], {"texts": ["the river " * 40]}, "with 4 copies, more than .* reads"),
+        (["river"], {"encoder": None}, "explain needs a model or a run"),
     ],
 )
 def test_bad_input_is_refused(encoder, tokens, options, saying):
+    given = {"encoder": encoder, "sentences": CORPUS, "settings": SMALL} | options
     with pytest.raises(InputError, match=saying):
-        explain(encoder, tokens, sentences=CORPUS, settings=SMALL, **options)
+        explain(tokens=tokens, **given)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("copies", 0),
-        ("benign", 2),
-        ("confidence", 1.0),
-        ("pairs", 1.5),
-        ("placement", "up"),
-        ("attribution", 1),
-    ],
+    [("benign", 2), ("confidence", 1.0), ("pairs", 1.5), ("placement", "up"), ("attribution", 1)],
 )
 def test_settings_out_of_range_are_refused(name, value):
     with pytest.raises(InputError, match=f"{name} is"):
@@ -324,31 +284,13 @@ def test_the_command_says_a_verdict_and_prints_json(bert_folder, small_run, tmp_
     result = planted.command("explain", bert_folder, "river", "--out", tmp_path / "out", *OPTIONS)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("'river' (")
-    assert "3 matched benign tokens" in result.stdout
     assert len(list((tmp_path / "out").glob("*/*.parquet"))) == len(TABLES)
     folder = shutil.copytree(small_run.path, tmp_path / "run")
     result = planted.command("explain", folder, "river", "--model", bert_folder, "--format", "json", *OPTIONS)
-    document = planted.document(result)
-    assert document["tokens"][0]["token"] == "river"
     written = json.loads(next((folder / "explain").glob("*/explanation.json")).read_text("utf-8"))
-    assert written["tokens"] == document["tokens"]
+    assert written["tokens"] == planted.document(result)["tokens"]
 
 
-def test_the_command_refuses_bad_input(bert_folder, small_run, tmp_path):
+def test_the_command_refuses_bad_input(bert_folder):
     planted.refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
     planted.refused("explain", bert_folder, "river", "--column", "a", saying="without --sentences")
-    folder = shutil.copytree(small_run.path, tmp_path / "run")
-    planted.edit_record(folder, model=small_run.record.model.model_dump() | {"name": "./nowhere"})
-    planted.refused("explain", folder, "river", *OPTIONS, saying="if it has moved, pass --model")
-
-
-def test_the_command_explains_tokens_of_a_prompted_run(tmp_path):
-    reading = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
-    encoder = load_prompted(tiny_decoders.saved_decoder(tmp_path / "model"), device="cpu", **reading)
-    corpus = collect_sentences(tiny.sentences(200), "test")
-    run = profiled.detect_profile(encoder, tmp_path / "run", sentences=corpus, sample=40)
-    asked = ["explain", run.path, run.tokens["token_id"][0], "--ids", "--device", "cpu", "--copies", 3]
-    small = ["--set", "carriers=3", "--set", "benign=3", "--set", "steps=3", "--format", "json"]
-    document = planted.document(planted.command(*asked, *small))
-    assert [each["token_id"] for each in document["tokens"]] == run.tokens["token_id"].to_list()[:1]
-    assert document["pooling"] == "lasttoken"

@@ -11,16 +11,14 @@ from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
 from stickytoken.explanation import measuring as _embeddings
-from stickytoken.explanation.files import BOUNDS, Bounds, compare, head_rows
+from stickytoken.explanation.files import BOUNDS, UNBOUNDED, compare, head_rows
 from stickytoken.explanation.measuring import EmbeddingMatrix, ExplainSettings, Part, place_copies
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 
-UNBOUNDED, SHARE = Bounds(), Bounds(0, 1)
+SHARE = (0, 1)
 
 
-def generator(seed=0):
-    return np.random.default_rng(seed)
-
+generator = np.random.default_rng
 
 # Comparisons.
 
@@ -31,7 +29,7 @@ def generator(seed=0):
     ids=["normal", "shares", "shares without bounds"],
 )
 def test_a_token_leaves_the_benign_interval_as_often_as_said(shares, bounds, low, high):
-    random, left = generator(), 0
+    random, left = generator(0), 0
     for _ in range(2000):
         means = random.normal(size=(17, 6))
         means = 1 / (1 + np.exp(4 - means)) if shares else means
@@ -41,27 +39,24 @@ def test_a_token_leaves_the_benign_interval_as_often_as_said(shares, bounds, low
 
 @given(st.integers(0, 10**6), st.sampled_from(sorted(BOUNDS)), st.sampled_from([3, 4, 8]))
 def test_intervals_never_leave_the_range_of_a_measure(seed, name, tokens):
-    random, bounds = generator(seed), BOUNDS[name]
-    high = bounds.high if np.isfinite(bounds.high) else 1.0
-    values, benign = (
-        random.uniform(bounds.low, high, (6, 2)),
-        random.uniform(bounds.low, high, (tokens, 6, 2)),
-    )
-    values[:, 1] = high  # all at a bound
-    found = compare(values, benign, 0.95, 19, bounds)
+    random, (low, high) = generator(seed), BOUNDS[name]
+    most = min(high, 1.0)
+    values, benign = (random.uniform(low, most, shape) for shape in ((6, 2), (tokens, 6, 2)))
+    values[:, 1] = most  # all at a bound
+    found = compare(values, benign, 0.95, 19, (low, high))
     for names in (("low", "value", "high"), ("benign_low", "benign_mean", "benign_high")):
         ends = [found[name] for name in names]
-        assert (np.diff([np.full(2, bounds.low), *ends, np.full(2, bounds.high)], axis=0) >= -1e-12).all()
+        assert (np.diff([np.full(2, low), *ends, np.full(2, high)], axis=0) >= -1e-12).all()
 
 
 def test_intervals_are_students_and_those_of_cosines_of_fishers_z():
-    plain = generator().normal(2, 1, 30)
+    plain = generator(0).normal(2, 1, 30)
     found = compare(plain[:, None], generator(1).normal(size=(8, 30, 1)), 0.9, 1, UNBOUNDED)
     expected = stats.t.interval(0.9, 29, plain.mean(), stats.sem(plain))
     np.testing.assert_allclose([found["low"][0], found["high"][0]], expected)
-    random = generator()
+    random = generator(0)
     values, means = np.tanh(random.normal(1, 0.1, (30, 1))), np.tanh(random.normal(1, 0.4, 9))
-    found = compare(values, means[:, None, None], 0.9, 1, Bounds(-1, 1))
+    found = compare(values, means[:, None, None], 0.9, 1, (-1, 1))
     z = np.arctanh(means)
     reach = stats.t.ppf(0.95, 8) * z.std(ddof=1) * np.sqrt(1 + 1 / 9)
     np.testing.assert_allclose(found["benign_low"], np.tanh(z.mean() - reach))
@@ -88,9 +83,6 @@ def test_rounding_errors_are_no_difference(value, benign, bounds, outside):
     assert np.isnan(found["deviations"][0]) == (benign.std() < 1e-7)
 
 
-# Placing.
-
-
 @given(
     st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=1, max_size=6),
     st.lists(st.integers(0, 9), max_size=2),
@@ -102,17 +94,13 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
     settings = ExplainSettings(copies=copies, placement=placement)
     (placed,) = place_copies(SimpleNamespace(tokenize=lambda _: [text]), settings, ["text"])
     content = placed.with_copies(7)
-    assert placed.labels.count(Part.COPIES) == copies
-    of_copies = [k for k, label in zip(content, placed.labels, strict=True) if label == Part.COPIES]
-    assert of_copies == [7] * copies
-    rest = tuple(k for k, label in zip(content, placed.labels, strict=True) if label != Part.COPIES)
+    labelled = list(zip(content, placed.labels, strict=True))
+    assert [k for k, label in labelled if label == Part.COPIES] == [7] * copies
+    rest = tuple(k for k, label in labelled if label != Part.COPIES)
     assert rest == text.ids == placed.before
     assert placed.labels[: len(head)] == (Part.PROMPT,) * len(head)
     if placement is not Placement.RANDOM:
         assert content == copies_as_ids(Token(7, ""), text, placement, copies)
-
-
-# The embedding matrix.
 
 
 @pytest.fixture
@@ -120,7 +108,7 @@ def matrix(monkeypatch):
     """A few rows, of which three are taken at a time."""
     monkeypatch.setattr(_embeddings, "_ROWS", 3)
     names = {0: "[PAD]", 1: "[unused0]", 2: "river", 3: "stone", 4: "bird", 5: "unused"}
-    rows = generator().normal(size=(8, 5)).astype(np.float32)
+    rows = generator(0).normal(size=(8, 5)).astype(np.float32)
     rows[0] = 0
     return EmbeddingMatrix(rows, names)
 
@@ -153,7 +141,7 @@ def test_neighbours_and_geometry_are_those_of_cosines(matrix):
 
 
 def test_a_large_matrix_is_never_copied_as_a_whole():
-    rows = generator().normal(size=(60_000, 64)).astype(np.float32)
+    rows = generator(0).normal(size=(60_000, 64)).astype(np.float32)
     matrix = EmbeddingMatrix(rows, {k: str(k) for k in range(len(rows))})
     tracemalloc.start()
     try:
@@ -164,7 +152,7 @@ def test_a_large_matrix_is_never_copied_as_a_whole():
 
 
 def test_rows_of_heads_have_one_for_each_head_and_their_mean():
-    random = generator()
+    random = generator(0)
     heads, benign = random.random((10, 2, 3)), random.random((4, 10, 2, 3))
     heads[:, 1, 2] += 2
     rows = {(row["layer"], row["head"]): row for row in head_rows(heads, benign, 0.95)}

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from stickytoken.explanation.files import measure_rows
-from stickytoken.explanation.result import RunVerdict, findings, verdict
+from stickytoken.explanation.result import findings, verdict
 
 
 def rows_with(shift, layers=4):
@@ -31,9 +31,10 @@ def lift_rows(shift):
     return measure_rows("lift_sentences", values, np.repeat(benign[:, None], 20, axis=1), 0.9)
 
 
-STICKY = RunVerdict("sticky", "severe", lift=0.2134, sd=2.41, universality=0.9, texts=96)
-TOPICAL = RunVerdict("topical", "mild", lift=0.1, kind="law")
-BENIGN = RunVerdict("benign", lift=0.01, sd=0.1, universality=0.0)
+STICKY = {"verdict": "sticky", "severity": "severe", "lift": 0.2134, "sd": 2.41}
+STICKY |= {"universality": 0.9, "texts": 96}
+TOPICAL = {"verdict": "topical", "severity": "mild", "lift": 0.1, "kind": "law"}
+BENIGN = {"verdict": "benign", "lift": 0.01, "sd": 0.1, "universality": 0.0}
 
 
 def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
@@ -49,19 +50,24 @@ def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
     )
 
 
-AGREES = "consistent with the run."
-QUESTIONS = "too few texts and benign tokens to question the run."
-
-
 @pytest.mark.parametrize(
     ("run", "shift", "quoted", "concluded"),
     [
-        (STICKY, 0.1, "sticky (severe): lift 0.2134", f"+5.0 SD), {AGREES} Beyond"),
-        (STICKY, -0.1, "sticky (severe): lift 0.2134", f"-5.0 SD): {QUESTIONS}"),
-        (TOPICAL, 0.1, "topical (mild): lift 0.1000, most on law. Over", f"+5.0 SD), {AGREES} Beyond"),
-        (BENIGN, 0.0, "benign: lift 0.0100, 0.10 SD", AGREES),
-        (BENIGN, -0.1, "benign: lift 0.0100, 0.10 SD", AGREES),
-        (BENIGN, 0.1, "benign: lift 0.0100, 0.10 SD", QUESTIONS),
+        (STICKY, 0.1, "sticky (severe): lift 0.2134", "+5.0 SD), consistent with the run. Beyond"),
+        (
+            STICKY,
+            -0.1,
+            "sticky (severe): lift 0.2134",
+            "-5.0 SD): too few texts and benign tokens to question",
+        ),
+        (
+            TOPICAL,
+            0.1,
+            "topical (mild): lift 0.1000, most on law. Over",
+            "+5.0 SD), consistent with the run.",
+        ),
+        (BENIGN, -0.1, "benign: lift 0.0100, 0.10 SD", "consistent with the run."),
+        (BENIGN, 0.1, "benign: lift 0.0100, 0.10 SD", "too few texts and benign tokens to question the run."),
     ],
 )
 def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concluded):
@@ -69,11 +75,10 @@ def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concl
     said = verdict("river", 7, rows, findings(rows), 8, run)
     assert said.startswith(f"'river' (7): the run calls it {quoted}")
     assert concluded in said
-    assert ("sticky" in said) == (run is STICKY)
 
 
 def test_what_a_run_does_not_measure_is_left_out():
-    assert verdict("river", 7, rows_with(0.0), [], 8, RunVerdict("sticky")) == (
+    assert verdict("river", 7, rows_with(0.0), [], 8, {"verdict": "sticky"}) == (
         "'river' (7): the run calls it sticky. Beyond the interval of 8 matched benign tokens: 0 of 1 "
         "measures."
     )

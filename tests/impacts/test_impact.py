@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,13 +55,11 @@ def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, t
     row = effects["sts"]
     assert row["difference_low"] > 0
     assert row["sticky"] < row["benign"] < row["clean"]
-    # The highest of four is too few to conclude. Only the main metrics count as tests.
-    assert row["p_value"] == pytest.approx(1 / 4)
+    assert row["p_value"] == pytest.approx(1 / 4)  # the highest of four
+    # Only the main metrics count as tests.
     assert row["q_value"] >= row["p_value"]
-    assert (row["tokens"], row["benign_tokens"]) == (1, 3)
     assert found.effects.filter(~pl.col("main"))["q_value"].null_count() == 5
-    said = "too few tokens to conclude (1 named token with 3 benign ones; 16 more would do)"
-    assert (tmp_path / "out" / "impact.md").read_text("utf-8").count(said) == len(effects)
+    assert (tmp_path / "out" / "impact.md").read_text("utf-8").count("too few tokens") == len(effects)
 
 
 def test_every_measured_token_has_a_benign_match_of_its_own(whole, options):
@@ -87,6 +86,14 @@ def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky
             edited.append(copies_as_ids(Token(sticky, "!"), text, Placement.RANDOM, 4, path))
         row = scores.filter(kind="named", token_id=sticky, repetition=repetition)
         assert row["score"].item() == score(planted_encoder.encode_ids(edited))
+
+
+def test_tokens_that_no_run_calls_sticky_are_named(whole):
+    assert [(each.token, each.kind) for each in whole.record.tokens][:2] == [("!", "named"), ("?", "named")]
+    kinds = {"clean", "named", "benign", "named mixture", "benign mixture"}
+    assert set(whole.conditions["kind"]) == set(whole.scores["kind"]) == kinds
+    text = (whole.path / "impact.md").read_text("utf-8")
+    assert text.count("sticky") == text.count("no run says which tokens are sticky") == 1
 
 
 def test_every_distinct_input_is_encoded_once(planted_encoder, sticky, tasks, tmp_path):
@@ -126,12 +133,9 @@ def test_a_finished_measurement_is_opened_and_another_refused(
     counting = files.Counting(planted_encoder)
     impact(counting, tasks, out=whole.path, **options)
     assert counting.seen == []
-    for given, settings, part in (
-        (tasks, replace(files.FEW, copies=5), r"settings\.copies"),
-        ([tasks[0], tasks[2]], files.FEW, r"tasks\.groups"),
-    ):
-        with pytest.raises(RunError, match=f"it differs in .*{part}"):
-            impact(planted_encoder, given, out=whole.path, **options | {"settings": settings})
+    other = options | {"settings": replace(files.FEW, copies=5)}
+    with pytest.raises(RunError, match=r"it differs in settings\.copies, tasks\.groups"):
+        impact(planted_encoder, [tasks[0], tasks[2]], out=whole.path, **other)
     assert planted.files_of(whole.path) == before
     (tmp_path / "notes.txt").write_text("mine")
     for folder in (tmp_path, planted_run):
@@ -146,7 +150,7 @@ def test_what_is_no_whole_impact_is_refused(tmp_path, whole):
     table = pl.read_parquet(folder / "effects.parquet")
     table.with_columns(task=pl.lit(None, pl.String)).write_parquet(folder / "effects.parquet")
     with pytest.raises(RunError, match="has an empty value in column 'task'"):
-        _ = open_impact(folder).effects
+        open_impact(folder)
     record = json.loads((folder / "impact.json").read_text())
     for content, said in (
         (record | {"schema_version": 99}, "schema version 99"),
@@ -178,10 +182,9 @@ def test_settings_out_of_range_are_refused(name, value):
 
 
 def test_markdown_holds_hostile_names(whole):
-    rows = {name.removesuffix(".parquet"): [] for name in TABLES}
     bad = "a|b\n<img src=x> `*_[x](y)\x1b"
     row = dict.fromkeys(TABLES["conditions.parquet"]) | {"task": bad, "kind": "sticky", "token": bad}
-    text = impact_markdown(whole.record, rows | {"conditions": [row]})
+    text = impact_markdown(whole.record, defaultdict(list, conditions=[row]))
     (line,) = [line for line in text.splitlines() if "img" in line]
     assert line.count("|") - line.count("\\|") == 9
     assert "<img" not in line
@@ -196,39 +199,16 @@ def test_a_run_is_measured_by_its_own_tokens_in_its_own_folder(planted_run, task
     run = shutil.copytree(planted_run, tmp_path / "run", ignore=shutil.ignore_patterns("impact-*"))
     result = planted.command("impact", run, "--task", tasks[0], *SHORT, "--format", "json")
     document = planted.document(result)
-    sticky = open_run(run).sticky["token"].to_list()
     found = [token["token"] for token in document["tokens"] if token["kind"] == "sticky"]
-    assert found == sticky[:5]
-    assert document["failed"] == {}
-    assert document["effects"][0]["task"] == "sts"
+    assert found == open_run(run).sticky["token"].to_list()[:5]
     (folder,) = run.glob("impact-*")
     assert (folder / "impact.md").read_text("utf-8").startswith("# What sticky tokens cost")
     settings = ImpactSettings(copies=4, resamples=100)
     assert impact(tasks=tasks[0], run=run, settings=settings).path == folder  # with the model of the run
     table = planted.command("impact", run, "--task", tasks[0], *SHORT)
-    assert table.exit_code == 0, table.stderr
     assert "sts: sticky tokens lower spearman" in table.stdout
     assert f"for a report with this: stickytoken report {run}" in " ".join(planted.lines_of(table.stderr))
-    assert open_run(run).tokens.equals(open_run(planted_run).tokens)
 
 
-def test_named_tokens_of_a_model_are_measured(planted_folder, tasks, tmp_path):
-    (tmp_path / "tokens.txt").write_text("?\n")
-    out = ["--out", tmp_path / "out", "--format", "json"]
-    names = ["--tokens", "!", "--tokens", tmp_path / "tokens.txt"]
-    result = planted.command("impact", planted_folder, *names, "--task", tasks[0], *SHORT, *out)
-    document = planted.document(result)
-    assert [each["token"] for each in document["tokens"]][:2] == ["!", "?"]
-    assert [each["kind"] for each in document["tokens"]][:2] == ["named", "named"]
-    kinds = {row["kind"] for row in document["conditions"]}
-    assert kinds == {"clean", "named", "benign", "named mixture", "benign mixture"}
-    text = (tmp_path / "out" / "impact.md").read_text("utf-8")
-    assert "sticky" not in text.replace("no run says which tokens are sticky", "")
-    assert any("no run says which tokens are sticky" in note for note in document["notes"])
-
-
-def test_the_command_refuses_what_it_cannot_measure(planted_folder, tasks, tmp_path):
-    odd = files.lines(tmp_path / "odd.jsonl", [{"a": "b"}])
+def test_the_command_refuses_what_it_cannot_measure(planted_folder, tasks):
     planted.refused("impact", planted_folder, "--task", tasks[0], saying="name tokens with --tokens")
-    layouts = "STS: sentence1, sentence2, score;.*as in BEIR"
-    planted.refused("impact", planted_folder, "--tokens", "!", "--task", odd, saying=layouts)

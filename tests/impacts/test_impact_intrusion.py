@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 import impact_files as files
@@ -11,7 +12,7 @@ import planted
 import tiny
 from stickytoken.errors import InputError
 from stickytoken.impacts import impact
-from stickytoken.impacts.statistics import COPIES, TOP, Condition, Kind, intrusion_summary, prepare, probe
+from stickytoken.impacts.statistics import COPIES, TOP, Condition, Kind, prepare, probe
 from stickytoken.insertion import Insertion, Token
 
 SETTINGS = replace(files.FEW, seeds=1)
@@ -78,7 +79,16 @@ def test_a_sticky_token_pushes_documents_up_and_a_benign_one_does_not(encoder, d
     found = intruded(encoder, documents, tmp_path / "out")
     rows = {row["copies"]: row for row in found.intrusion.to_dicts()}
     assert set(rows) == set(COPIES)
-    assert rows[0]["hits_sticky"] == rows[0]["hits_benign"]
+    for copies, row in rows.items():
+        curves = found.intrusion_curves.filter(copies=copies).group_by("kind")
+        own = curves.agg(pl.col("hits", "median_rank").mean()).to_dicts()
+        for kind, name in (("sticky", "named"), ("benign", "benign")):
+            means = next(each for each in own if each["kind"] == name)
+            expected = pytest.approx((means["hits"], means["median_rank"]))
+            assert (row[f"hits_{kind}"], row[f"rank_{kind}"]) == expected
+        if row["ratio"] is not None:
+            assert row["ratio"] == pytest.approx(row["hits_sticky"] / row["hits_benign"])
+            assert row["ratio_low"] <= row["ratio"] <= (row["ratio_high"] or np.inf)
     assert rows[0]["ratio"] == 1
     assert rows[8]["ratio_low"] > 1.5
     assert rows[0]["rank_sticky"] == rows[0]["rank_benign"] > rows[8]["rank_sticky"]
@@ -86,24 +96,6 @@ def test_a_sticky_token_pushes_documents_up_and_a_benign_one_does_not(encoder, d
     assert needed["named"] in COPIES
     assert needed["benign"] is None  # 32 do not suffice
     assert found.effects.is_empty()
-
-
-def test_the_summary_equals_plain_loops():
-    generator = np.random.default_rng(0)
-    kinds = (Kind.STICKY, Kind.STICKY, Kind.BENIGN, Kind.BENIGN, Kind.BENIGN)
-    conditions = [Condition(kind, (Token(place, "a"),), 0, 0) for place, kind in enumerate(kinds)]
-    hits, ranks = generator.integers(1, 50, size=(2, len(kinds), 9, len(COPIES))).astype(float)
-    hits[2:, :, -1] = 0
-    *rows, last = intrusion_summary(hits, ranks, conditions, SETTINGS, "t")
-    for place, row in enumerate(rows):
-        assert (row["copies"], row["documents"]) == (COPIES[place], 9)
-        for kind, own in (("sticky", slice(2)), ("benign", slice(2, None))):
-            assert row[f"hits_{kind}"] == pytest.approx(hits[own, :, place].mean())
-            assert row[f"rank_{kind}"] == pytest.approx(np.median(ranks[own, :, place], axis=1).mean())
-        assert row["ratio"] == pytest.approx(row["hits_sticky"] / row["hits_benign"])
-        assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
-    # Without hits of benign copies, there is no ratio.
-    assert (last["hits_benign"], last["ratio"], last["ratio_high"]) == (0, None, None)
 
 
 def test_what_cannot_be_searched_is_refused(encoder, tmp_path):

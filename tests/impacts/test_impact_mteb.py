@@ -24,25 +24,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 CLEAN = Condition(Kind.CLEAN, (), 0, 1)
 SETTINGS = ImpactSettings(copies=3, placement=Placement.RANDOM, side=Side.DOCUMENT, seeds=1, resamples=100)
-KINDS = (
-    mocks.MockSTSTask,
-    mocks.MockRetrievalTask,
-    mocks.MockClusteringTask,
-    mocks.MockClassificationTask,
-)
+KINDS = (mocks.MockSTSTask, mocks.MockRetrievalTask, mocks.MockClusteringTask, mocks.MockClassificationTask)
+OPTIONS = {"batch_size": 32, "show_progress_bar": False}
 
 
 def condition_of(encoder, word, seed=1):
     return Condition(Kind.STICKY, (Token(files.token_id(encoder, word), word),), 0, seed)
 
 
-def plain(model, task):
+def plain(model, task, cache=None):
     """Scores of a SentenceTransformer from mteb.evaluate itself."""
-    options = {"batch_size": 32, "show_progress_bar": False}
-    result = mteb.evaluate(
-        model, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=options
-    )
-    return result.task_results[0].scores
+    quiet = {"co2_tracker": False, "show_progress_bar": False, "encode_kwargs": OPTIONS}
+    return mteb.evaluate(model, task, cache=cache, **quiet).task_results[0].scores
 
 
 class Similarity(mocks.MockSTSTask):
@@ -90,22 +83,20 @@ def test_with_tokens_scores_are_those_of_texts_edited_beforehand(encoder, kind):
 
 
 def test_a_side_is_edited_alone(encoder):
-    texts = {}
+    texts = []
 
     class Spy(EditingEncoder):
         def edit(self, given):
-            edited = super().edit(given)
-            texts.setdefault(len(texts), (list(given), edited))
-            return edited
+            texts.append((list(given), super().edit(given)))
+            return texts[-1][1]
 
     splits = len(mocks.MockRetrievalTask().metadata.eval_splits)
     for side, count in ((Side.QUERY, 1), (Side.DOCUMENT, 1), (Side.BOTH, 2)):
         texts.clear()
-        settings = replace(SETTINGS, side=side)
-        spy = Spy(encoder, condition_of(encoder, "river"), settings, 3)
-        plain(spy, mocks.MockRetrievalTask())
+        condition = condition_of(encoder, "river")
+        plain(Spy(encoder, condition, replace(SETTINGS, side=side), 3), mocks.MockRetrievalTask())
         assert len(texts) == count * splits
-        for given, edited in texts.values():
+        for given, edited in texts:
             assert all(text.split().count("river") == 3 for text in edited)
             assert [" ".join(w for w in text.split() if w != "river") for text in edited] == given
 
@@ -123,12 +114,7 @@ def test_no_condition_is_given_anothers_vectors_or_scores(encoder, tmp_path):
         model = EditingEncoder(encoder, each, SETTINGS, 3)
         # The cache stands behind the edit, so its keys are the edited texts.
         model._inner = CachedEmbeddingWrapper(model._inner, tmp_path / "vectors")
-        options = {"batch_size": 32, "show_progress_bar": False}
-        result = mteb.evaluate(
-            model, Similarity(), cache=cache, co2_tracker=False, show_progress_bar=False,
-            encode_kwargs=options,
-        )  # fmt: skip
-        shared.append(result.task_results[0].scores)
+        shared.append(plain(model, Similarity(), cache))
     assert shared == alone
     assert len({str(scores) for scores in alone}) == 3
     metas = [EditingEncoder(encoder, each, SETTINGS, 3).mteb_model_meta for each in conditions]

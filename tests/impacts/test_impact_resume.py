@@ -5,7 +5,7 @@ import pytest
 import engines
 import impact_files as files
 import planted
-from interrupted import died, finished, killed_again_and_again
+from interrupted import finished, killed_again_and_again
 from stickytoken import load_encoder, open_impact
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import impact
@@ -57,15 +57,6 @@ def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(
     assert_same(beside_tasks, whole)
 
 
-@pytest.mark.parametrize("moment", ["impact.json", "task-groups-000002.parquet", "impact.md"])
-def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes(
-    bert_folder, whole, beside_tasks, moment
-):
-    assert died(files.measure_small, bert_folder, beside_tasks, moment) == moment
-    assert finished(files.measure_small, bert_folder, beside_tasks) == 0
-    assert_same(beside_tasks, whole)
-
-
 @pytest.fixture(scope="module")
 def bert(bert_folder):
     return load_encoder(bert_folder, device="cpu")
@@ -92,9 +83,8 @@ def test_a_later_session_encodes_nothing_again(bert, options, tmp_path):
     expected = impact(alone, out=tmp_path / "alone", **given)
     together = [each for session in sessions for each in session.seen]
     assert sorted(together) == sorted(alone.seen)
-    assert found.result.sequences == expected.result.sequences == len(alone.seen)
-    for name in TABLES:
-        assert (found.path / name).read_bytes() == (expected.path / name).read_bytes(), name
+    assert found.result.sequences == len(alone.seen)
+    assert_same(found.path, expected.path)
 
 
 def test_damaged_vectors_are_computed_again(bert, options, tmp_path):
@@ -111,8 +101,6 @@ def test_neither_the_order_of_tasks_nor_ray_changes_a_number(bert, options, tmp_
     expected = impact(bert, out=tmp_path / "forwards", **options)
     backwards = impact(bert, out=tmp_path / "backwards", **options | {"tasks": options["tasks"][::-1]})
     assert backwards.effects["task"].to_list() == expected.effects.sort("task")["task"].to_list()
-    alone = impact(bert, out=tmp_path / "alone", **options | {"tasks": options["tasks"][1:2]})
-    assert alone.conditions.equals(expected.conditions.filter(task="groups"))
     for table in ("effects", "conditions", "scores"):
         ours, theirs = getattr(backwards, table), getattr(expected, table)
         for task in ("sts", "groups", "beir"):
@@ -125,7 +113,6 @@ def test_neither_the_order_of_tasks_nor_ray_changes_a_number(bert, options, tmp_
             impact(bert, out=tmp_path / "both", progress=progress, **options)
         both = impact(bert, out=tmp_path / "both", engine=on_ray, **options)
     for found in (on_workers, both):
-        for name in (*TABLES, "impact.md"):
-            assert (found.path / name).read_bytes() == (expected.path / name).read_bytes(), name
+        assert_same(found.path, expected.path)
     with pytest.raises(InputError, match="engine 'dask' is unknown"):
         impact(bert, out=tmp_path / "other", engine="dask", **options)

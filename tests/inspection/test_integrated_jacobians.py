@@ -47,32 +47,23 @@ def encoder(backbone):
     return load_encoder(architectures.stacked(backbone, normalize=True))
 
 
-@pytest.fixture(scope="module")
-def found(encoder):
-    ids = encoder.tokenize([TEXT])[0].ids
-    return JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), STEPS)
+def contributions(encoder, ids, labels=None, steps=STEPS, **options):
+    labels = range(len(ids)) if labels is None else labels
+    return JacobianIntegrator(inspector_of(encoder), **options).contributions(ids, labels, steps)
 
 
-def test_the_sum_of_the_parts_is_the_vector(encoder, found):
+def test_the_sum_of_the_parts_is_the_vector_and_one_direction_is_what_captum_attributes(encoder):
+    ids, direction = encoder.tokenize([TEXT])[0].ids, encoder.encode(["a bird walks"])[0]
+    found = contributions(encoder, ids)
     assert found.error < 1e-5
     np.testing.assert_allclose(found.vector, encoder.encode([TEXT])[0], atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm([found.vector, found.reference], axis=1), 1, atol=1e-9)
-
-
-def test_parts_are_sums_of_their_tokens(encoder, found):
-    ids = encoder.tokenize([TEXT])[0].ids
-    labels = [k % 2 for k in range(len(ids))]
-    parts = JacobianIntegrator(inspector_of(encoder)).contributions(ids, labels, STEPS)
-    for part in (0, 1):
-        expected = found.parts[[k for k in range(len(ids)) if labels[k] == part]].sum(axis=0)
-        np.testing.assert_allclose(parts.parts[part], expected, atol=1e-5)
-
-
-def test_one_direction_of_the_vector_is_what_captum_attributes(encoder, found):
-    ids = encoder.tokenize([TEXT])[0].ids
-    direction = encoder.encode(["a bird walks"])[0]
     expected = captum_attributions(encoder, ids, direction)
     np.testing.assert_allclose(found.parts @ direction, expected, atol=1e-4)
+    parts = contributions(encoder, ids, [k % 2 for k in range(len(ids))]).parts
+    np.testing.assert_allclose(
+        parts, [found.parts[::2].sum(axis=0), found.parts[1::2].sum(axis=0)], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("save", [architectures.t5, architectures.modernbert, architectures.gemma2])
@@ -81,7 +72,7 @@ def test_a_model_is_attributed_and_left_as_it_was(save, tmp_path):
     encoder = load_encoder(model)
     ids = encoder.tokenize(["the river sings"])[0].ids
     before = backbone_of(model).config._attn_implementation
-    found = JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), 64)
+    found = contributions(encoder, ids, steps=64)
     assert backbone_of(model).config._attn_implementation == before
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     np.testing.assert_allclose(found.vector, encoder.encode_ids([ids])[0], atol=1e-5)
@@ -92,7 +83,7 @@ def test_a_model_is_attributed_and_left_as_it_was(save, tmp_path):
 def test_a_static_model_is_attributed_exactly():
     encoder = load_encoder(architectures.static_model())
     ids = encoder.tokenize([TEXT])[0].ids
-    found = JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), 1)
+    found = contributions(encoder, ids, steps=1)
     rows = encoder.model[0].embedding.weight.detach().numpy()[list(ids)]
     np.testing.assert_allclose(found.parts, rows / np.linalg.norm(rows.sum(axis=0)), atol=1e-6)
     assert not found.reference.any()
@@ -107,13 +98,8 @@ def test_a_text_that_turns_sharply_gets_more_steps(backbone, one_part_a_token):
         rows[ids[-1]] *= 20
     ids = (*ids, *ids[-1:] * 6)
     labels = list(range(len(ids))) if one_part_a_token else [0] * len(ids)
-    inspector = inspector_of(encoder)
-    found = JacobianIntegrator(inspector).contributions(ids, labels, 6)
-    fixed = JacobianIntegrator(inspector, most=1).contributions(ids, labels, 6)
+    found, fixed = (contributions(encoder, ids, labels, 6, **options) for options in ({}, {"most": 1}))
     assert fixed.error > 0.01 > found.error
-
-
-# The rule of integration.
 
 
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=60), st.integers(1, 50), st.integers(0, 7))

@@ -22,20 +22,9 @@ import planted
 import profiled
 from embedding_server import QuietHandler
 from hostile import HOSTILE, assert_harmless
+from stickytoken import model_cards as cards
 from stickytoken import open_run
 from stickytoken.errors import InputError, ModelError, RunError
-from stickytoken.model_cards import (
-    BEGIN,
-    END,
-    SHARE_TASK,
-    WORST_TASK,
-    card_block,
-    eval_results,
-    push_card,
-    with_block,
-    write_block,
-    write_eval_results,
-)
 
 
 class Hub:
@@ -115,8 +104,8 @@ def serving(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
         thread.join()
 
 
-BLOCK = f"{BEGIN}\n\n## Sticky tokens\n\nnone\n\n{END}"
-OTHER = f"{BEGIN}\n\nanother\n\n{END}"
+BLOCK = f"{cards.BEGIN}\n\n## Sticky tokens\n\nnone\n\n{cards.END}"
+OTHER = f"{cards.BEGIN}\n\nanother\n\n{cards.END}"
 FRONT = b"---\nlicense: mit   # \xc3\xa9\ntags:\n- a\n---\n\n# A model\r\n\n"
 
 
@@ -135,13 +124,10 @@ def changed(run, tmp_path):
     return folder
 
 
-# What it says.
-
-
 def test_it_says_what_the_run_found(run):
-    block = card_block(run)
-    assert block.startswith(f"{BEGIN}\n")
-    assert block.endswith(f"\n{END}")
+    block = cards.card_block(run)
+    assert block.startswith(f"{cards.BEGIN}\n")
+    assert block.endswith(f"\n{cards.END}")
     page = MarkdownIt("commonmark", {"html": True}).enable("table").render(block)
     scale, row = run.method.scale(run), run.sticky.row(0, named=True)
     value, low, high = (
@@ -150,11 +136,11 @@ def test_it_says_what_the_run_found(run):
     assert f"{value} ({low} to {high})" in page
     assert f"1 of {profiled.AVAILABLE} examined (all available tokens)" in page
     assert run.record.identity[:12] in page
-    assert block == card_block(open_run(run.path))
+    assert block == cards.card_block(open_run(run.path))
 
 
 def test_folders_of_this_machine_stay_out_of_it(changed):
-    block = card_block(open_run(changed))
+    block = cards.card_block(open_run(changed))
     assert "secret" not in block
     assert "my-model" in block
     assert "texts.jsonl" in block
@@ -162,21 +148,17 @@ def test_folders_of_this_machine_stay_out_of_it(changed):
 
 def test_hostile_texts_stay_text(changed):
     table = pl.read_parquet(changed / "tokens.parquet").sort("lift", descending=True)
-    texts = [f"{END}\n", "<!-- stickytoken:begin -->", "|a|`b`@c #1", "<img src=x>", *HOSTILE]
+    texts = [f"{cards.END}\n", "<!-- stickytoken:begin -->", "|a|`b`@c #1", "<img src=x>", *HOSTILE]
     for start in range(0, len(texts), 8):
         own = texts[start : start + 8]
-        rest = len(table) - len(own)
-        table = table.with_columns(
-            token=pl.Series([*own, *table["token"].to_list()[len(own) :]]),
-            verdict=pl.Series(["sticky"] * len(own) + ["benign"] * rest),
-            severity=pl.Series(["severe"] * len(own) + [None] * rest),
+        named = table.head(len(own)).with_columns(
+            token=pl.Series(own), verdict=pl.lit("sticky"), severity=pl.lit("severe")
         )
-        table.write_parquet(changed / "tokens.parquet")
+        named.write_parquet(changed / "tokens.parquet")
         planted.edit_record(changed, versions={"stickytoken": own[0]})
-        block = card_block(open_run(changed))
+        block = cards.card_block(open_run(changed))
         assert_harmless(block)
         assert (block.count("<"), block.count("<!--")) == (2, 2)
-        assert with_block(with_block(FRONT, block, "x"), block, "x") == with_block(FRONT, block, "x")
         page = MarkdownIt("commonmark", {"html": True}).enable("table").render(block)
         assert page.count("<table>") == 1
         assert "<a" not in page
@@ -190,34 +172,39 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: "st
 @given(TEXT, st.sampled_from(["", "\n", "\r\n", "\n\n", "\r\n\r\n"]))
 def test_a_new_block_goes_behind_all_bytes(text, ending):
     card = (text + ending).encode()
-    after = with_block(card, BLOCK, "card")
+    after = cards.with_block(card, BLOCK, "card")
     assert after.startswith(card)
     assert after.replace(b"\r\n", b"\n").count(BLOCK.encode()) == 1
-    assert with_block(after, BLOCK, "card") == after
+    assert cards.with_block(after, BLOCK, "card") == after
 
 
 @given(TEXT, TEXT, st.sampled_from(["\n", "\r\n"]))
 def test_a_block_replaces_the_earlier_one_and_no_other_byte(above, below, newline):
     head, tail = f"{above}{newline}".encode(), f"{newline}{below}".encode()
     card = head + OTHER.replace("\n", newline).encode() + tail
-    after = with_block(card, BLOCK, "card")
+    after = cards.with_block(card, BLOCK, "card")
     assert after.startswith(head)
     assert after.endswith(tail)
     middle = after[len(head) : len(after) - len(tail)]
     assert middle.replace(b"\r\n", b"\n") == BLOCK.encode()
-    assert with_block(after, BLOCK, "card") == after
-    assert with_block(after, OTHER, "card").replace(b"\r\n", b"\n") == card.replace(b"\r\n", b"\n")
+    assert cards.with_block(after, OTHER, "card").replace(b"\r\n", b"\n") == card.replace(b"\r\n", b"\n")
 
 
 @pytest.mark.parametrize(
     "card",
-    [BEGIN, f"{END}\n{BEGIN}", f"{BLOCK}\n{BLOCK}", f"text {BEGIN}\n{END}", f"{BLOCK}\n<!-- StickyToken:beg"],
+    [
+        cards.BEGIN,
+        f"{cards.END}\n{cards.BEGIN}",
+        f"{BLOCK}\n{BLOCK}",
+        f"text {cards.BEGIN}\n{cards.END}",
+        f"{BLOCK}\n<!-- StickyToken:beg",
+    ],
 )
 def test_damaged_markers_are_refused_and_nothing_is_written(card, tmp_path):
     path = tmp_path / "README.md"
     path.write_bytes(card.encode())
     with pytest.raises(InputError, match=r"README\.md are damaged: .* mend them, or delete them all"):
-        write_block(BLOCK, path)
+        cards.write_block(BLOCK, path)
     assert path.read_bytes() == card.encode()
 
 
@@ -227,42 +214,37 @@ def test_the_file_is_written_once(tmp_path):
     path.chmod(0o640)
     link = tmp_path / "link.md"
     link.symlink_to(path)
-    assert write_block(BLOCK, link) is True
+    assert cards.write_block(BLOCK, link) is True
     written = path.stat()
     assert link.is_symlink()
     assert written.st_mode & 0o777 == 0o640
-    assert write_block(BLOCK, str(path)) is False
-    assert path.stat().st_ino == written.st_ino
-    assert path.stat().st_mtime_ns == written.st_mtime_ns
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["README.md", "link.md"]
+    assert cards.write_block(BLOCK, str(path)) is False
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
     with pytest.raises(InputError, match=r"there is no model card .*: create the file first"):
-        write_block(BLOCK, tmp_path / "absent.md")
+        cards.write_block(BLOCK, tmp_path / "absent.md")
     with pytest.raises(RunError, match="cannot be read"):
-        write_block(BLOCK, tmp_path)
+        cards.write_block(BLOCK, tmp_path)
     path.write_bytes("# a".encode("utf-16"))
     with pytest.raises(InputError, match="is not UTF-8 text"):
-        write_block(BLOCK, path)
-
-
-# Evaluation results.
+        cards.write_block(BLOCK, path)
 
 
 def test_evaluation_results_survive_the_hubs_own_parser(run, planted_run, tmp_path):
     path = tmp_path / ".eval_results" / "stickytoken.yaml"
-    assert write_eval_results(run, "someone/sticky-tokens", path) is True
-    entries = eval_results(run, "someone/sticky-tokens")
+    assert cards.write_eval_results(run, "someone/sticky-tokens", path) is True
+    entries = cards.eval_results(run, "someone/sticky-tokens")
     assert parse_eval_result_entries(yaml.safe_load(path.read_text("utf-8"))) == entries
-    assert [entry.task_id for entry in entries] == [WORST_TASK, SHARE_TASK]
+    assert [entry.task_id for entry in entries] == [cards.WORST_TASK, cards.SHARE_TASK]
     scale = run.method.scale(run)
     worst = (run.sticky["lift"][0] - scale.ordinary) / scale.spread
     assert entries[0].value == pytest.approx(worst, abs=1e-4)
     assert entries[1].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
     assert entries[0].date == run.record.started
     assert "90% interval" in entries[0].notes
-    assert write_eval_results(run, "someone/sticky-tokens", path) is False
-    assert write_eval_results(run, "someone/else", path) is True
-    (share,) = eval_results(open_run(planted_run), "someone/sticky")  # its method has no scale
-    assert share.task_id == SHARE_TASK
+    assert cards.write_eval_results(run, "someone/sticky-tokens", path) is False
+    assert cards.write_eval_results(run, "someone/else", path) is True
+    (share,) = cards.eval_results(open_run(planted_run), "someone/sticky")  # its method has no scale
+    assert share.task_id == cards.SHARE_TASK
 
 
 def test_results_of_others_are_not_overwritten(run, tmp_path):
@@ -274,67 +256,57 @@ def test_results_of_others_are_not_overwritten(run, tmp_path):
     ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=said):
-            write_eval_results(run, "someone/sticky", path)
+            cards.write_eval_results(run, "someone/sticky", path)
         assert path.read_text("utf-8") == text
     with pytest.raises(InputError, match="the data set 'a/b/c' is not an id of the hub"):
-        write_eval_results(run, "a/b/c", tmp_path / "new.yaml")
-
-
-# Sending.
+        cards.write_eval_results(run, "a/b/c", tmp_path / "new.yaml")
 
 
 def test_a_push_is_one_commit_and_a_second_one_changes_nothing(run, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with serving("me/model", {"README.md": FRONT, "config.json": b"{}"}) as hub:
         parent = hub.sha
-        commit = push_card(run, "me/model", "someone/sticky", endpoint=hub.url)
+        commit = cards.push_card(run, "me/model", "someone/sticky", endpoint=hub.url)
         assert commit == f"{hub.url}/me/model/commit/{hub.sha}"
-        assert hub.files["README.md"] == with_block(FRONT, card_block(run), "x")
+        assert hub.files["README.md"] == cards.with_block(FRONT, cards.card_block(run), "x")
         entries = yaml.safe_load(hub.files[".eval_results/stickytoken.yaml"])
-        assert parse_eval_result_entries(entries) == eval_results(run, "someone/sticky")
+        assert parse_eval_result_entries(entries) == cards.eval_results(run, "someone/sticky")
         assert hub.files["config.json"] == b"{}"
         (lines,) = hub.commits
         assert lines[0]["value"]["parentCommit"] == parent
-        assert push_card(run, "me/model", "someone/sticky", endpoint=hub.url) is None
+        assert cards.push_card(run, "me/model", "someone/sticky", endpoint=hub.url) is None
         assert len(hub.commits) == 1
 
 
 def test_a_card_that_is_not_there_is_made_and_a_damaged_one_is_left(run, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with serving("me/model", {}) as hub:
-        push_card(run, "me/model", endpoint=hub.url)
-        assert hub.files["README.md"] == f"{card_block(run)}\n".encode()
-        hub.files["README.md"] = BEGIN.encode()
+        cards.push_card(run, "me/model", endpoint=hub.url)
+        assert hub.files["README.md"] == f"{cards.card_block(run)}\n".encode()
+        hub.files["README.md"] = cards.BEGIN.encode()
         with pytest.raises(InputError, match=r"me/model/README\.md are damaged"):
-            push_card(run, "me/model", endpoint=hub.url)
+            cards.push_card(run, "me/model", endpoint=hub.url)
         hub.files["README.md"] = FRONT
         hub.refusing = 403
         with pytest.raises(ModelError, match="me/model was not changed: the hub did not accept the card"):
-            push_card(run, "me/model", endpoint=hub.url)
+            cards.push_card(run, "me/model", endpoint=hub.url)
         assert hub.files["README.md"] == FRONT
 
 
 def test_without_a_network_a_push_is_refused_in_one_line(run):
-    for repository, saying in (
-        ("me/model", "HF_HUB_OFFLINE is set"),
-        ("a b", "'a b' is not an id of the hub"),
-    ):
-        planted.refused("card", run.path, "--push", repository, saying=saying)
-
-
-# The command.
+    planted.refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE is set")
+    planted.refused("card", run.path, "--push", "a b", saying="'a b' is not an id of the hub")
 
 
 def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
-    assert planted.command("card", run.path).stdout == f"{card_block(run)}\n"
+    assert planted.command("card", run.path).stdout == f"{cards.card_block(run)}\n"
     path = tmp_path / "README.md"
     path.write_bytes(FRONT)
     first = planted.command("card", run.path, "--model-card", path)
     assert (first.exit_code, first.stdout) == (0, "")
     assert "written" in first.stderr
-    assert path.read_bytes() == with_block(FRONT, card_block(run), "x")
     again = planted.document(planted.command("card", run.path, "--model-card", path, "--format", "json"))
-    assert (again["changed"], again["block"]) == (False, card_block(run))
+    assert (again["changed"], again["block"]) == (False, cards.card_block(run))
     results = tmp_path / "results.yaml"
     options = ("--eval-results", results, "--eval-dataset", "someone/sticky", "--format", "json")
     found = planted.document(planted.command("card", run.path, *options))

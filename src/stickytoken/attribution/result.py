@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from itertools import groupby
 from shlex import quote
 from typing import Any
 
@@ -13,8 +14,6 @@ from numpy.typing import NDArray
 
 
 class AttributionMethod(StrEnum):
-    """How the vector of a text is divided among its parts."""
-
     DELETION = "deletion"  # Shapley values: parts are deleted in random orders; needs no gradients
     JACOBIANS = "jacobians"  # integrated Jacobians, from a text of padding to the text
 
@@ -29,10 +28,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """One of the two texts: what the model reads of it, in order."""
-
     text: str
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # what the model reads of it, in order
     left_out: int  # tokens beyond what the model reads
 
     @property
@@ -124,44 +121,32 @@ class Why:
 
     def document(self, top: int = 10) -> dict[str, Any]:
         """Return JSON values."""
+        numbers = ("similarity", "u", "without_sticky", "completeness_error", "reference")
         return {
-            "model": self.model,
-            "run": self.run,
-            "method": self.method,
-            "similarity": self.similarity,
-            "u": self.u,
-            "without_sticky": self.without_sticky,
-            "completeness_error": self.completeness_error,
-            "reference": self.reference,
+            **{name: getattr(self, name) for name in ("model", "run", "method", *numbers)},
             "strongest": [asdict(pair) for pair in self.strongest(top)],
             "first": asdict(self.first),
             "second": asdict(self.second),
-            "matrix": self.matrix.tolist(),
-            "first_reference": self.first_reference.tolist(),
-            "second_reference": self.second_reference.tolist(),
+            **{
+                name: getattr(self, name).tolist()
+                for name in ("matrix", "first_reference", "second_reference")
+            },
         }
 
 
 def _grouped(text: ReadText, sticky: int, effect: float | None) -> tuple[ReadText, list[int]]:
     """Return a text with its groups of copies as parts, and where each begins."""
-    groups: list[list[Part]] = []
-    for part in text.parts:
-        if part.sticky and groups and groups[-1][0].token_ids == part.token_ids:
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-    parts = [
-        Part(
-            f"{each[0].text} \N{MULTIPLICATION SIGN}{len(each)}",
-            each[0].token_ids * len(each),
-            True,
-            effect if len(each) == sticky else None,
-        )
-        if len(each) > 1
-        else each[0]
-        for each in groups
-    ]
-    starts = np.cumsum([0, *(len(each) for each in groups[:-1])]).tolist()
+    parts, starts = [], []
+    for _, group in groupby(
+        enumerate(text.parts), lambda each: each[1].token_ids if each[1].sticky else each[0]
+    ):
+        (start, part), *rest = group
+        starts.append(start)
+        if rest:
+            count = 1 + len(rest)
+            name = f"{part.text} \N{MULTIPLICATION SIGN}{count}"
+            part = Part(name, part.token_ids * count, True, effect if count == sticky else None)
+        parts.append(part)
     return replace(text, parts=tuple(parts)), starts
 
 
@@ -181,39 +166,35 @@ def sentences(found: Why, top: int = 10) -> list[str]:
         lines.append("The two texts are equal: what follows says which tokens carry the vector.")
     for name, text in (("first", found.first), ("second", found.second)):
         if text.left_out:
-            lines.append(
-                f"The {name} text is longer than the model reads: its last {text.left_out:,} tokens are left "
-                "out."
-            )
+            longer = f"The {name} text is longer than the model reads"
+            lines.append(f"{longer}: its last {text.left_out:,} tokens are left out.")
         if any(len(part.text.split()) > 1 for part in text.parts):
             lines.append(f"The {name} text is long: its parts are spans of several words.")
     inside = Counter(part.text for text in (found.first, found.second) for part in text.parts if part.sticky)
     if found.run is None:
-        lines.append(_recurring(found, pairs) or strongest)
-    elif not inside:
-        lines.append(f"Neither text has a token that the run calls sticky. {strongest}")
-    else:
-        names = ", ".join(repr(name) for name, _ in inside.most_common(3))
-        line = (
-            f"{sum(pair.sticky for pair in pairs)} of the {len(pairs)} strongest pairs join a token that the "
-            f"run calls sticky ({names}{' ...' if len(inside) > 3 else ''}) to a part of the other text."
-        )
-        if found.without_sticky is not None:
-            tokens = "that token" if inside.total() == 1 else f"these {inside.total()} tokens"
-            line += f" Without {tokens}, the cosine is {found.without_sticky:.3f}."
-        lines.append(f"{line} See: stickytoken repair {quote(found.run)} --out FOLDER")
-    return lines
+        return [*lines, _recurring(found, pairs) or strongest]
+    if not inside:
+        return [*lines, f"Neither text has a token that the run calls sticky. {strongest}"]
+    names = ", ".join(repr(name) for name, _ in inside.most_common(3))
+    line = (
+        f"{sum(pair.sticky for pair in pairs)} of the {len(pairs)} strongest pairs join a token that the "
+        f"run calls sticky ({names}{' ...' if len(inside) > 3 else ''}) to a part of the other text."
+    )
+    if found.without_sticky is not None:
+        tokens = "that token" if inside.total() == 1 else f"these {inside.total()} tokens"
+        line += f" Without {tokens}, the cosine is {found.without_sticky:.3f}."
+    return [*lines, f"{line} See: stickytoken repair {quote(found.run)} --out FOLDER"]
 
 
 def _recurring(found: Why, pairs: list[TokenPair]) -> str | None:
     """Name a part that most of the strongest pairs join to different parts of the other text."""
     joined = [(pair.first_text, pair.second_text) for pair in pairs]
-    for one, other in ((0, 1), (1, 0)):
-        name, count = Counter(each[one] for each in joined).most_common(1)[0]
-        partners = {each[other] for each in joined if each[one] == name}
-        if count >= _MOST_PAIRS * len(pairs) and len(partners) >= _ENOUGH_PARTNERS:
+    for each in (joined, [(second, first) for first, second in joined]):
+        name, count = Counter(own for own, _ in each).most_common(1)[0]
+        partners = len({other for own, other in each if own == name})
+        if count >= _MOST_PAIRS * len(pairs) and partners >= _ENOUGH_PARTNERS:
             return (
-                f"{count} of the {len(pairs)} strongest pairs join {name!r} to {len(partners)} different "
+                f"{count} of the {len(pairs)} strongest pairs join {name!r} to {partners} different "
                 "parts of the other text. If the texts are not about it, it may be sticky. See: stickytoken "
                 f"probe {quote(found.model)} {quote(name)}"
             )

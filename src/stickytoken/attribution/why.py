@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.attribution.result import AttributionMethod, Part, ReadText, Why
-from stickytoken.detection.run import Run, open_run
+from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.protocol import IdEncoder, require_ids
 from stickytoken.encoders.views import mean_similarity
 from stickytoken.errors import EncodingError, InputError
@@ -65,8 +65,6 @@ def why(
         EncodingError: a text has no tokens or no usable vector.
         RunError: the run is of another model.
     """
-    from stickytoken.detection.run import encoder_for
-
     given: tuple[object, ...] = (first, second)
     for name, each in zip(("first", "second"), given, strict=True):
         if not isinstance(each, str) or not each.strip():
@@ -80,31 +78,40 @@ def why(
     model = require_ids(encoder_for(encoder, opened, "why"), "why")
     sticky = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
     texts = [_cut(model, text, sticky, words=words) for text in (first, second)]
-    units = _unit_vectors(model, [_ids(text.parts) for text in texts])
+    units = exact_unit_vectors(model.encode_ids([_ids(text.parts) for text in texts]))
     similarity = float(units[0] @ units[1])
     if chosen is AttributionMethod.DELETION:
         attribute: Callable[[ReadText, Watch], Contributions] = partial(_shapley_contributions, model)
     else:
         attribute = _by_jacobians(model, texts, similarity)
-    found: list[Contributions] = []
+    contributions: list[Contributions] = []
     for text, stage in zip(texts, ("first text", "second text"), strict=True):
-        equal = found and text.parts == texts[0].parts
+        equal = contributions and text.parts == texts[0].parts
         watch = partial(lambda stage, done, total: progress(Progress(stage, done, total, done)), stage)
-        found.append(found[0] if equal else attribute(text, watch))
-    matrix = similarity_matrix(*found)
-    left, right = (_without_each(model, texts[k], units[1 - k], similarity) for k in (0, 1))
-    rest = [_ids(part for part in text.parts if not part.sticky) for text in texts]
+        contributions.append(contributions[0] if equal else attribute(text, watch))
+    matrix = similarity_matrix(*contributions)
+    deleted = []
+    for text, other in zip(texts, units[::-1], strict=True):
+        parts = text.parts
+        if len(parts) > 1:  # delete every part once
+            rest = [_ids((*parts[:k], *parts[k + 1 :])) for k in range(len(parts))]
+            changes = exact_unit_vectors(model.encode_ids(rest)) @ other - similarity
+            parts = tuple(
+                replace(part, deletion=float(change)) for part, change in zip(parts, changes, strict=True)
+            )
+        deleted.append(replace(text, parts=parts))
+    kept = [_ids(part for part in text.parts if not part.sticky) for text in texts]
     without_sticky = None
-    if all(rest) and any(part.sticky for text in texts for part in text.parts):
-        one, other = _unit_vectors(model, rest)
+    if all(kept) and any(part.sticky for text in texts for part in text.parts):
+        one, other = exact_unit_vectors(model.encode_ids(kept))
         without_sticky = float(one @ other)
     return Why(
         model=model.name,
         method=chosen.value,
         similarity=similarity,
         u=mean_similarity(model, most=_ENTRIES).value if opened is None else opened.plan.mean_similarity,
-        first=left,
-        second=right,
+        first=deleted[0],
+        second=deleted[1],
         matrix=matrix[:-1, :-1].astype(np.float32),
         first_reference=matrix[:-1, -1].astype(np.float32),
         second_reference=matrix[-1, :-1].astype(np.float32),
@@ -116,26 +123,6 @@ def why(
 
 def _ids(parts: Iterable[Part]) -> tuple[int, ...]:
     return tuple(token_id for part in parts for token_id in part.token_ids)
-
-
-def _unit_vectors(model: IdEncoder, contents: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    return exact_unit_vectors(model.encode_ids(contents))
-
-
-def _without_each(
-    model: IdEncoder, text: ReadText, other: NDArray[np.float64], similarity: float
-) -> ReadText:
-    """Delete every part once; ``other`` is the unit vector of the other text."""
-    parts = text.parts
-    if len(parts) == 1:
-        return text
-    vectors = _unit_vectors(model, [_ids((*parts[:k], *parts[k + 1 :])) for k in range(len(parts))])
-    changes = (vectors @ other - similarity).tolist()
-    deleted = (replace(part, deletion=change) for part, change in zip(parts, changes, strict=True))
-    return replace(text, parts=tuple(deleted))
-
-
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def _cut(encoder: IdEncoder, text: str, sticky: frozenset[int], *, words: bool) -> ReadText:
@@ -164,7 +151,8 @@ def _cut(encoder: IdEncoder, text: str, sticky: frozenset[int], *, words: bool) 
     entries, named = encoder.tokenizer.entries, []
     for part, decoded in zip(parts, encoder.tokenizer.decode_many(parts), strict=True):
         name = decoded.strip()
-        if not name or _REPLACEMENT in name:  # a piece of a character has only its vocabulary string
+        # A piece of a character has only its vocabulary string.
+        if not name or "\N{REPLACEMENT CHARACTER}" in name:
             name = "".join(entries.get(token_id, str(token_id)) for token_id in part)
         named.append(Part(name, part, not sticky.isdisjoint(part), None))
     return ReadText(text, tuple(named), len(ids) - read)
@@ -176,7 +164,6 @@ _EXACT = 8
 # reverse, which lowers the error of the mean.
 _ENCODED, _LEAST_ORDERS = 512, 16
 _BATCH = 256
-_SEED = 0
 
 
 def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Contributions:
@@ -191,7 +178,7 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
             for before in combinations([other for other in range(count) if other != part], size)
         }
     else:
-        generator = np.random.default_rng((_SEED, count))
+        generator = np.random.default_rng((0, count))
         pairs = max(_LEAST_ORDERS, _ENCODED // count) // 2
         drawn = [generator.permutation(count).tolist() for _ in range(pairs)]
         orders = [order for each in drawn for order in (each, each[::-1])]

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.detection.selection import drawn_ids
 from stickytoken.errors import RunError
 from stickytoken.methods.entry import Scale
-from stickytoken.repairs.result import RepairRecord, finished_repair, repairs_in
+from stickytoken.repairs.result import finished_repair, repairs_in
 from stickytoken.vocabulary import Category
 
 
@@ -35,48 +34,30 @@ class CopiesNeeded(NamedTuple):
 
 
 def copies_needed(evidence: RunEvidence, token_id: int, scale: Scale) -> CopiesNeeded | None:
-    """Read from the symptom curves of a run how many copies of a token make its lift serious.
-
-    The rise of a curve is compared with the mean rise of the ordinary tokens' curves at the same number of
-    copies, in standard deviations of the model's similarities.
-    """
+    """Read from symptom curves how many copies lift seriously more than those of ordinary tokens."""
     known = evidence.tokens.filter(pl.col("below").list.len() > 0)
     ordinary = known.filter("ordinary")["below"].to_list()
     own = known.filter(~pl.col("ordinary"), token_id=token_id)
     if own.is_empty() or not ordinary:
         return None
-    copies, (rise,) = own["copies"][0].to_list()[1:], _rises(own["below"].to_list()[:1])
-    serious = (rise - _rises(ordinary).mean(axis=0)) / scale.spread >= scale.serious
+    curves = np.array([own["below"][0].to_list(), *ordinary], dtype=np.float64)
+    rise, *rises = curves[:, 1:] - curves[:, :1]
+    serious = (rise - np.mean(rises, axis=0)) / scale.spread >= scale.serious
+    copies = own["copies"][0].to_list()[1:]
     if not serious.any():
         return CopiesNeeded(None, copies[-1])
     first = int(serious.argmax())
     return CopiesNeeded(copies[first], copies[first - 1] if first else None)
 
 
-def _rises(curves: list[list[float]]) -> NDArray[np.float64]:
-    lines = np.array(curves, dtype=np.float64)
-    return lines[:, 1:] - lines[:, :1]
-
-
-class ExactShare(NamedTuple):
-    value: float
-    low: float
-    high: float
-
-
-def exact_share(count: int, total: int, confidence: float) -> ExactShare:
+def exact_share(count: int, total: int, confidence: float) -> tuple[float, float, float]:
     """Compute a share and its exact interval (Clopper and Pearson 1934, Biometrika 26:404)."""
     from scipy.stats import beta
 
     outside = (1 - confidence) / 2
     low = 0.0 if count == 0 else float(beta.ppf(outside, count, total - count + 1))
     high = 1.0 if count == total else float(beta.ppf(1 - outside, count + 1, total - count))
-    return ExactShare(count / total, low, high)
-
-
-# Of the interval of a share, where the method states no confidence.
-_CONFIDENCE = 0.9
-_QUANTILES = (0.5, 0.99)
+    return count / total, low, high
 
 
 class Examined(StrEnum):
@@ -86,10 +67,8 @@ class Examined(StrEnum):
 
 
 class WorstToken(NamedTuple):
-    """The sticky token that lifts most; without sticky tokens, the token that ranks highest."""
-
-    token_id: int  # its id
-    token: str  # its vocabulary string
+    token_id: int
+    token: str
     verdict: str | None  # of the run
     severity: str | None  # grade; None if it is not flagged or the method has no grades
     # Lift beyond an ordinary token's, in standard deviations of the model's similarities; None where the
@@ -104,40 +83,38 @@ class ComparedRun:
         self.name = name
         self.run = run
         self.scale: Scale | None = run.method.scale(run)
-
-    @property
-    def confidence(self) -> float:
-        return _CONFIDENCE if self.scale is None else self.scale.confidence
+        # Without a scale, that of the interval of the share.
+        self.confidence = 0.9 if self.scale is None else self.scale.confidence
+        self.encoder: dict[str, Any] = dict(run.record.identity_parts.get("encoder") or {})
 
     @cached_property
     def examined(self) -> Examined:
-        """Which tokens the run examined; a sample is recognised by drawing it again."""
         if len(self.run.tokens) == self.run.available:
             return Examined.WHOLE
-        names = [category.value for category in Category if category.available]
-        ids = self.run.vocabulary.filter(pl.col("category").is_in(names))["token_id"].sort().to_list()
-        own = self.run.tokens["token_id"].sort().to_list()
-        seed = int(self.run.settings.number("seed"))
-        is_drawn = len(own) <= len(ids) and drawn_ids(ids, len(own), seed) == own
+        available = pl.col("category").is_in([each.value for each in Category if each.available])
+        ids = self.run.vocabulary.filter(available)["token_id"].sort().to_list()
+        own, seed = self.run.tokens["token_id"].sort().to_list(), int(self.run.settings.number("seed"))
+        is_drawn = len(own) <= len(ids) and drawn_ids(ids, len(own), seed) == own  # as it is drawn again
         return Examined.SAMPLE if is_drawn else Examined.CHOSEN
 
     @cached_property
     def worst(self) -> WorstToken | None:
+        """The sticky token that lifts most; without sticky tokens, the token that ranks highest."""
         ranked, sticky = self.run.method.ranked_by.key, self.run.sticky
         rows = self.run.tokens if sticky.is_empty() else sticky
-        rows = rows.filter(pl.col(ranked).is_not_null())
-        rows = rows.sort(ranked, "token_id", descending=[True, False]).head(1)
+        rows = rows.drop_nulls(ranked).sort(ranked, "token_id", descending=[True, False]).head(1)
         if rows.is_empty():
             return None
         row = rows.row(0, named=True)
         grade = row.get("severity") if row["verdict"] == "sticky" else None
         columns = {end: deviations(self.scale, end) for end in ("lift", "lift_low", "lift_high")}
-        known = (row["token_id"], row["token"], row["verdict"], grade)
-        return WorstToken(*known, *rows.select(**columns).row(0))
+        return WorstToken(
+            row["token_id"], row["token"], row["verdict"], grade, *rows.select(**columns).row(0)
+        )
 
     @cached_property
-    def share(self) -> ExactShare | None:
-        """The share of sticky tokens; None if the examined tokens were chosen and stand for nothing else."""
+    def share(self) -> tuple[float, float, float] | None:
+        """The share of sticky tokens with its interval; None if chosen tokens stand for no others."""
         if self.examined is Examined.CHOSEN:
             return None
         return exact_share(len(self.run.sticky), len(self.run.tokens), self.confidence)
@@ -150,59 +127,41 @@ class ComparedRun:
         return copies_needed(evidence, self.worst.token_id, self.scale)
 
     @cached_property
-    def repair(self) -> RepairRecord | None:
-        """The latest repair of the model that the run folder records; None without one."""
-        records, _ = repairs_in(self.run.path)
-        return records[0] if records else None
-
-    @cached_property
-    def is_repaired(self) -> bool:
+    def repair(self) -> str:
+        """Whether the model is itself repaired, or else the state of the latest repair in the run folder."""
         try:
             record = finished_repair(Path(self.run.model_name))
         except (RunError, OSError, ValueError):  # damaged, or a name that is no path
-            return False
-        return record is not None and record.identity_parts.get("encoder") != self.encoder
-
-    @property
-    def encoder(self) -> dict[str, Any]:
-        found = self.run.record.identity_parts.get("encoder")
-        return dict(found) if isinstance(found, dict) else {}
+            record = None
+        if record is not None and record.identity_parts.get("encoder") != self.encoder:
+            return "is itself repaired"
+        records, _ = repairs_in(self.run.path)
+        return records[0].state if records else "no"
 
     @cached_property
     def quantiles(self) -> tuple[float, float] | None:
         known = self.run.tokens.select(deviations(self.scale)).to_series().drop_nulls()
         if known.is_empty():
             return None
-        middle, high = np.quantile(known.to_numpy(), _QUANTILES)
+        middle, high = np.quantile(known.to_numpy(), (0.5, 0.99))
         return float(middle), float(high)
-
-    @property
-    def tone(self) -> str:
-        return tone_of(self.run.sticky)
 
 
 def deviations(scale: Scale | None, column: str = "lift") -> pl.Expr:
     """Return a lift beyond an ordinary token's, in standard deviations of the model's similarities."""
-    if scale is None:
-        return pl.lit(None, dtype=pl.Float64)
-    return (pl.col(column) - scale.ordinary) / scale.spread
+    none = pl.lit(None, dtype=pl.Float64)
+    return none if scale is None else (pl.col(column) - scale.ordinary) / scale.spread
 
 
 def tone_of(sticky: pl.DataFrame) -> str:
-    """Return how bad sticky tokens are: ``severe``, ``serious``, ``mild``, or ``clean`` without any."""
     if sticky.is_empty():
         return "clean"
-    if "severity" not in sticky.columns:
-        return "serious"
-    found = set(sticky["severity"])
-    return next((grade for grade in ("severe", "serious") if grade in found), "mild")
+    grades = set(sticky["severity"]) if "severity" in sticky.columns else {"serious"}
+    return next((grade for grade in ("severe", "serious") if grade in grades), "mild")
 
 
 def short_headline(run: Run) -> str:
     return run.method.headline(run).replace(run.model_name, run.record.model.short_name)
-
-
-_LEAST_SHARED = 20
 
 
 @dataclass(frozen=True)
@@ -243,18 +202,15 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
 
 
 def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
-    """Tokens are matched by vocabulary string, which models may share."""
     from scipy.stats import spearmanr
 
-    ours, theirs = (
-        each.run.tokens.select("token", "lift", "verdict").unique("token") for each in (first, second)
-    )
-    both = ours.join(theirs, on="token", suffix="_other")
+    tables = [each.run.tokens.select("token", "lift", "verdict").unique("token") for each in (first, second)]
+    both = tables[0].join(tables[1], on="token", suffix="_other")
     left, right = (both[name].fill_null("") == "sticky" for name in ("verdict", "verdict_other"))
     in_both, either = int((left & right).sum()), int((left | right).sum())
     lifts = both.select("lift", "lift_other").drop_nulls()
     spearman = None
-    if len(lifts) >= _LEAST_SHARED and min(column.n_unique() for column in lifts) > 1:
+    if len(lifts) >= 20 and min(column.n_unique() for column in lifts) > 1:
         spearman = float(spearmanr(*lifts).statistic)
     jaccard = in_both / either if either else None
     return Agreement(first.name, second.name, len(both), in_both, jaccard, spearman)

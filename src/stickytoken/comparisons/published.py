@@ -28,8 +28,6 @@ COMPARABLE = (
     "interval, and calls sticky what is large enough to matter. The two answer different questions; their "
     "counts cannot be compared."
 )
-# With fewer of the published entries in its vocabulary, a run is of another model.
-_OWN_VOCABULARY = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,8 @@ class BesideRun:
         if self.unexamined:
             found.append(f"{self.unexamined} published tokens were not examined by the run")
         if self.unknown:
-            found.append(
-                f"{self.unknown} published tokens are not at their id in the vocabulary of the run: left out"
-            )
+            told = "published tokens are not at their id in the vocabulary of the run: left out"
+            found.append(f"{self.unknown} {told}")
         return found
 
 
@@ -69,7 +66,6 @@ def published_models() -> pl.DataFrame:
 
 
 def published_model(name: str) -> dict[str, object]:
-    """Look a model up by its name in the paper or on the hub; case does not matter."""
     models = published_models()
     wanted = name.strip().lower().rstrip("/")
     rows = models.filter(
@@ -84,16 +80,14 @@ def published_model(name: str) -> dict[str, object]:
 
 
 def model_of(run: Run) -> str:
-    name = Path(run.model_name).name
     try:
-        return str(published_model(name)["model"])
+        return str(published_model(Path(run.model_name).name)["model"])
     except InputError as error:
         raise InputError(f"{error}; if the run is of a published model, name it before --run") from error
 
 
 def published_tokens(name: str) -> pl.DataFrame:
-    own = published_model(name)["model"]
-    return _table("published_tokens.csv").filter(model=own).drop("model")
+    return _table("published_tokens.csv").filter(model=published_model(name)["model"]).drop("model")
 
 
 def beside_run(run: Run, name: str) -> BesideRun:
@@ -104,7 +98,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
     published = published.join(own, on=["token_id", "token"], how="left", maintain_order="left")
     known = pl.col("known").fill_null(value=False)
     unknown = int(published.select((~known).sum()).item())
-    if len(published) - unknown < _OWN_VOCABULARY * len(published):
+    if len(published) - unknown < 0.5 * len(published):  # the run is of another model
         raise InputError(
             f"of the {len(published)} published tokens of {name}, {len(published) - unknown} are in the "
             f"vocabulary of the run in {run.path}, whose model is {run.model_name}: pass a run of {name}"

@@ -50,16 +50,6 @@ class Comparability(NamedTuple):
     reasons: tuple[Reason, ...]  # the gravest first; empty if nothing stands in the way
 
 
-def comparability(runs: Sequence[ComparedRun]) -> Comparability:
-    order = list(Answer)
-    reasons = sorted(_reasons(runs), key=lambda each: -order.index(each.answer))
-    answers = {
-        measure: next((each.answer for each in reasons if measure in each.measures), Answer.YES)
-        for measure in Measure
-    }
-    return Comparability(answers, tuple(reasons))
-
-
 def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     worst = (Measure.WORST, Measure.COPIES)
     if groups := _differing(runs, lambda each: each.run.record.method):
@@ -84,10 +74,8 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         yield Reason(Answer.CARE, f"{said} different numbers: detect again to rely on small differences")
     yield from _use(runs)
     if _differing(runs, lambda each: str(each.encoder.get("tokenizer"))):
-        sizes = [each.run.available for each in runs]
-        said = (
-            f"the vocabularies differ ({min(sizes):,} to {max(sizes):,} available tokens), and a share of a"
-        )
+        sizes = sorted(each.run.available for each in runs)
+        said = f"the vocabularies differ ({sizes[0]:,} to {sizes[-1]:,} available tokens), and a share of a"
         yield Reason(Answer.CARE, f"{said} vocabulary is not a share of text", (Measure.SHARE,))
     for each in runs:
         if each.scale is not None and each.run.evidence is None:
@@ -159,10 +147,8 @@ def _use(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     for each in runs:
         loading = each.run.record.model.loading
         if loading is not None and loading.endpoint is not None:
-            said = (
-                f"{each.name} was measured through an endpoint, whose vectors may be rounded and may change"
-            )
-            yield Reason(Answer.CARE, said)
+            said = f"{each.name} was measured through an endpoint"
+            yield Reason(Answer.CARE, f"{said}, whose vectors may be rounded and may change")
 
 
 def _prompt(each: ComparedRun) -> str:
@@ -264,7 +250,7 @@ class Comparison:
                     **dict(zip(_SHARE, share, strict=True)),
                     "confidence": each.confidence,
                     **dict(zip(_COPIES, each.copies or (None, None), strict=True)),
-                    "repair": shown_repair(each),
+                    "repair": each.repair,
                 }
             )
         return pl.DataFrame(rows, schema_overrides={**_WORST, **_SHARE, **_COPIES})
@@ -279,15 +265,14 @@ class Comparison:
                 said = "made by an earlier version of the method: detect again for present verdicts"
                 found.append(f"{each.name}: {said}")
         for each in self.runs:
-            worst, copies, scale = each.worst, each.copies, each.scale
-            if worst is None or worst.deviations is None or copies is None or scale is None:
-                continue
-            if worst.deviations >= scale.serious and copies.enough is None:
+            lift = None if each.worst is None else each.worst.deviations
+            unclear = each.copies is not None and each.copies.enough is None
+            if unclear and lift is not None and each.scale is not None and lift >= each.scale.serious:
                 said = "the worst lift is serious over all placements of copies, but not in the curve"
                 found.append(f"{each.name}: {said}, whose copies stand at the end of texts")
-        for each in self.runs:
-            found += [f"{each.name}: {note}" for note in each.run.method.notes(each.run)]
-        return found
+        return found + [
+            f"{each.name}: {note}" for each in self.runs for note in each.run.method.notes(each.run)
+        ]
 
     @property
     def basis(self) -> str:
@@ -325,12 +310,6 @@ def shown_reason(reason: Reason) -> str:
     return f"{', '.join(measure.value for measure in reason.measures)}: {reason.said}"
 
 
-def shown_repair(each: ComparedRun) -> str:
-    if each.is_repaired:
-        return "is itself repaired"
-    return "no" if each.repair is None else each.repair.state
-
-
 def shown_worst(each: ComparedRun) -> str:
     if each.worst is None:
         return "-"
@@ -362,13 +341,12 @@ _SHOWN: dict[str, Callable[[ComparedRun], str]] = {
     "worst lift, SD": shown_deviations,
     "sticky per 10,000": shown_share,
     "copies until serious": lambda each: str(each.copies or "-"),
-    "repaired copy": shown_repair,
+    "repaired copy": lambda each: each.repair,
 }
 HEADINGS = tuple(_SHOWN)
 
 
 def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
-    """Return one row of texts per run, under `HEADINGS`."""
     return [tuple(show(each) for show in _SHOWN.values()) for each in comparison.runs]
 
 
@@ -392,19 +370,22 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     if twice := [run.path for run, place in zip(opened, places, strict=True) if places.count(place) > 1]:
         raise InputError(f"the run {twice[0]} was passed twice: pass each run once")
     found = [ComparedRun(name, run) for name, run in zip(_names(opened), opened, strict=True)]
+    reasons = sorted(_reasons(found), key=lambda each: -list(Answer).index(each.answer))
+    answers = {
+        measure: next((each.answer for each in reasons if measure in each.measures), Answer.YES)
+        for measure in Measure
+    }
     agreements = tuple(compared_run.agreement(*pair) for pair in combinations(found, 2))
-    return Comparison(tuple(found), comparability(found), agreements, compared_run.compared_tokens(found))
+    comparability = Comparability(answers, tuple(reasons))
+    return Comparison(tuple(found), comparability, agreements, compared_run.compared_tokens(found))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    ways: tuple[Callable[[Run], str], ...] = (
-        lambda run: run.record.model.short_name,
-        lambda run: run.model_name,
-        lambda run: f"{run.record.model.short_name} ({run.record.method})",
-        lambda run: f"{run.record.model.short_name} ({run.path.name})",
-    )
-    for way in ways:
-        names = [way(run) for run in runs]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{place}: {ways[-1](run)}" for place, run in enumerate(runs, start=1)]
+    models = [run.record.model for run in runs]
+    names = [model.short_name for model in models]
+    folders = [f"{model.short_name} ({run.path.name})" for model, run in zip(models, runs, strict=True)]
+    methods = [f"{model.short_name} ({run.record.method})" for model, run in zip(models, runs, strict=True)]
+    for each in (names, [run.model_name for run in runs], methods, folders):
+        if len(set(each)) == len(each):
+            return each
+    return [f"{place}: {name}" for place, name in enumerate(folders, start=1)]

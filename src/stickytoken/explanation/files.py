@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from stickytoken.errors import RunError
-from stickytoken.explanation.measuring import Checkpoints, Part
+from stickytoken.explanation.measuring import Part
 from stickytoken.machine import digest
 from stickytoken.measurement import resume, store
 
@@ -28,51 +29,22 @@ EXPLANATIONS_FOLDER = "explain"
 
 # A value with its interval, and the mean and interval of the benign tokens.
 NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
-_TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
+_VALUES = " ".join(NUMBERS)
 # Columns of each table by name, which is also the stem of its file.
-TABLE_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
-    "measures": {
-        "token_id": _WHOLE,
-        **dict.fromkeys(("token", "area", "measure"), _TEXT),
-        "layer": _WHOLE,
-        **dict.fromkeys(NUMBERS, _NUMBER),
-        "outside": pl.Boolean,
-        "share_below": _NUMBER,
-        **dict.fromkeys(("benign_tokens", "carriers"), _WHOLE),
+TABLE_SCHEMAS = resume.table_schemas(
+    {
+        "measures": f"token_id token area measure layer {_VALUES} outside share_below benign_tokens carriers",
+        "heads": f"token_id token layer head {_VALUES} outside wasserstein wasserstein_benign kl kl_benign",
+        "pairs": "token_id pair carrier anchor similarity_before similarity sum completeness_error "
+        "from_copies from_carrier from_reference",
+        "attribution": "token_id pair row row_token row_part column column_token value",
+        "benign": "token_id benign_id benign category characters attributed",
+        "neighbours": "token_id rank neighbour_id neighbour cosine",
     },
-    "heads": {
-        "token_id": _WHOLE,
-        "token": _TEXT,
-        **dict.fromkeys(("layer", "head"), _WHOLE),
-        **dict.fromkeys(NUMBERS, _NUMBER),
-        "outside": pl.Boolean,
-        **dict.fromkeys(("wasserstein", "wasserstein_benign", "kl", "kl_benign"), _NUMBER),
-    },
-    "pairs": {
-        **dict.fromkeys(("token_id", "pair"), _WHOLE),
-        **dict.fromkeys(("carrier", "anchor"), _TEXT),
-        **dict.fromkeys(("similarity_before", "similarity", "sum", "completeness_error"), _NUMBER),
-        **dict.fromkeys(("from_copies", "from_carrier", "from_reference"), _NUMBER),
-    },
-    "attribution": {
-        **dict.fromkeys(("token_id", "pair", "row"), _WHOLE),
-        **dict.fromkeys(("row_token", "row_part"), _TEXT),
-        "column": _WHOLE,
-        "column_token": _TEXT,
-        "value": _NUMBER,
-    },
-    "benign": {
-        **dict.fromkeys(("token_id", "benign_id"), _WHOLE),
-        **dict.fromkeys(("benign", "category"), _TEXT),
-        "characters": _WHOLE,
-        "attributed": pl.Boolean,
-    },
-    "neighbours": {
-        **dict.fromkeys(("token_id", "rank", "neighbour_id"), _WHOLE),
-        "neighbour": _TEXT,
-        "cosine": _NUMBER,
-    },
-}
+    text="token area measure carrier anchor row_token row_part column_token benign category neighbour",
+    whole="token_id layer head pair row column benign_id characters rank neighbour_id benign_tokens carriers",
+    switches="outside attributed",
+)
 
 
 class Finding(resume.Record):
@@ -89,8 +61,6 @@ class Finding(resume.Record):
 
 
 class TokenExplanation(resume.Record):
-    """What was found about one token; readers take its tables from the Parquet files."""
-
     token_id: int
     token: str
     category: str
@@ -106,6 +76,7 @@ class TokenExplanation(resume.Record):
 
 
 class ExplanationRecord(resume.MeasurementRecord):
+    schema_version: int = EXPLANATION_SCHEMA_VERSION
     model: str
     pooling: str | None
     carriers: int
@@ -121,7 +92,6 @@ class ExplanationRecord(resume.MeasurementRecord):
 class StoredExplanation:
     record: ExplanationRecord
     tables: dict[str, pl.DataFrame]
-    path: Path | None = None
 
     @property
     def token(self) -> TokenExplanation:
@@ -129,23 +99,39 @@ class StoredExplanation:
 
 
 def stored_explanation(
-    folder: Path,
-    parts: dict[str, Any],
-    result: StoredExplanation | Callable[[Checkpoints], StoredExplanation],
+    folder: Path, parts: dict[str, Any], compute: Callable[[store.ResultFolder], StoredExplanation]
 ) -> StoredExplanation:
-    """Return the explanation that a folder holds, or commit a result, which may still be computed."""
     files = store.ResultFolder(folder)
     claim = resume.IdentityRecord(kind=_KIND.name, identity=digest(parts), identity_parts=parts)
     with resume.resumed(files, _KIND, claim) as held:
         if held.finished:
-            files.remove_shards()  # an earlier call may have been killed before it came to that
-            return read_explanation(folder)
-        held.begin()
-        content = result if isinstance(result, StoredExplanation) else result(Checkpoints(files))
-        write_tables(files, content)
-        held.finish(content.record)
-        files.remove_shards()
+            content = read_explanation(folder)
+        else:
+            held.begin()
+            content = compute(files)
+            write_tables(files, content.tables)
+            held.finish(content.record)
+        files.remove_shards()  # of a finished one, too: an earlier call may have been killed before it did
     return content
+
+
+def kept(
+    folder: store.ResultFolder | None,
+    stage: str,
+    index: int,
+    token_id: int,
+    compute: Callable[[], dict[str, Any]],
+) -> tuple[dict[str, Any], bool]:
+    """Return a part of an explanation as JSON values, committed or computed, and whether it was computed."""
+    shard = None if folder is None else folder.read_shard(stage, index, [token_id])
+    if shard is not None:
+        return json.loads(shard["content"][0]), False
+    started = time.perf_counter()
+    content = json.dumps(compute(), default=np.ndarray.tolist)
+    if folder is not None:
+        cost = store.ShardCost(time.perf_counter() - started, 1)
+        folder.write_shard(stage, index, [{"token_id": token_id, "content": content}], cost)
+    return json.loads(content), True
 
 
 def require_place(folder: Path) -> None:
@@ -157,8 +143,8 @@ def require_place(folder: Path) -> None:
         )
 
 
-def write_tables(files: store.ResultFolder, content: StoredExplanation) -> None:
-    for name, table in content.tables.items():
+def write_tables(files: store.ResultFolder, tables: Mapping[str, pl.DataFrame]) -> None:
+    for name, table in tables.items():
         files.write_table(f"{name}.parquet", table)
 
 
@@ -178,7 +164,7 @@ def read_explanation(folder: Path) -> StoredExplanation:
     for name, schema in TABLE_SCHEMAS.items():
         filled = [column for column in schema if column not in _SOMETIMES_EMPTY]
         tables[name] = files.read_table(f"{name}.parquet", schema, filled)
-    return StoredExplanation(record, tables, folder)
+    return StoredExplanation(record, tables)
 
 
 def _record(path: Path) -> ExplanationRecord:
@@ -203,32 +189,12 @@ Vector = NDArray[np.float64]
 
 # Smaller differences, relative to 1 plus the value, are rounding errors.
 _ROUNDING = 1e-6
-# Bounded values are clipped this far from their bounds, where log-odds are infinite.
+# Values between two bounds are clipped this far from them, where log-odds are infinite.
 _LEAST_SHARE = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    low: float = -np.inf
-    high: float = np.inf
-
-    @property
-    def closed(self) -> bool:
-        return bool(np.isfinite(self.low) and np.isfinite(self.high))
-
-    def log_odds(self, values: Vector) -> Vector:
-        """Return where values lie between the bounds, as log-odds; for a cosine twice Fisher's z."""
-        shares = (values - self.low) / (self.high - self.low)
-        found: Vector = scipy.special.logit(np.clip(shares, _LEAST_SHARE, 1 - _LEAST_SHARE))
-        return found
-
-    def value(self, log_odds: Vector) -> Vector:
-        found: Vector = self.low + (self.high - self.low) * scipy.special.expit(log_odds)
-        return found
-
-
 def compare(
-    values: Vector, benign: Vector, confidence: float, family: int, bounds: Bounds
+    values: Vector, benign: Vector, confidence: float, family: int, bounds: tuple[float, float]
 ) -> dict[str, NDArray[Any]]:
     """Compare a token (carriers along the first axis) with k benign tokens, shape (k, carriers, ...).
 
@@ -236,14 +202,23 @@ def compare(
     from the means of the benign tokens. It holds simultaneously for all comparisons of a family
     (Bonferroni): an ordinary token leaves it anywhere with a probability of about 1 - confidence. The other
     interval is Student's for the mean over carriers. Deviations are from the benign mean in standard
-    deviations; between two bounds, of log-odds. What is undefined is NaN.
+    deviations. What is undefined is NaN.
 
-    A measure between two bounds is skewed, more so near a bound, so its intervals are computed on the
-    log-odds of the means (the delta method for the interval over carriers) and never cross a bound. With one
-    bound, they end there: an observation beyond it is impossible, so the coverage is the same.
+    A measure between two bounds is skewed, more so near a bound: it is compared by its log-odds (of a cosine
+    twice Fisher's z; the delta method for the interval over carriers). With one bound, intervals end there:
+    an observation beyond it is impossible, so the coverage is the same.
     """
-    k, value, means = len(benign), values.mean(axis=0), benign.mean(axis=1)
-    own, others = (bounds.log_odds(value), bounds.log_odds(means)) if bounds.closed else (value, means)
+    closed, (least, width) = bool(np.isfinite(bounds).all()), (bounds[0], bounds[1] - bounds[0])
+
+    def scaled(numbers: Vector) -> Any:
+        shares = np.clip((numbers - least) / width, _LEAST_SHARE, 1 - _LEAST_SHARE) if closed else numbers
+        return scipy.special.logit(shares) if closed else numbers
+
+    def unscaled(numbers: Vector) -> Any:
+        return least + width * scipy.special.expit(numbers) if closed else np.clip(numbers, *bounds)
+
+    k, n, value, means = len(benign), len(values), values.mean(axis=0), benign.mean(axis=1)
+    own, others, mean = scaled(value), scaled(means), means.mean(axis=0)
     centre, spread = others.mean(axis=0), others.std(axis=0, ddof=1)
     quantile = scipy.stats.t.ppf(1 - (1 - confidence) / (2 * family), k - 1)
     noise = _ROUNDING * (1 + np.abs(centre))
@@ -251,37 +226,24 @@ def compare(
     deviations = np.divide(
         own - centre, spread, out=np.full_like(value, np.nan), where=np.asarray(spread > noise)
     )
-    low, high = centre - reach, centre + reach
-    if bounds.closed:
-        low, high = bounds.value(low), bounds.value(high)
-    else:
-        low, high = np.maximum(low, bounds.low), np.minimum(high, bounds.high)
-    mean, interval = means.mean(axis=0), _interval_of_mean(values, confidence, bounds)
+    low = high = np.full_like(value, np.nan)
+    if n > 1:
+        half = scipy.stats.t.ppf((1 + confidence) / 2, n - 1) * (values.std(axis=0, ddof=1) / np.sqrt(n))
+        if closed:
+            share = scipy.special.expit(own)
+            half = half / (width * share * (1 - share))  # the derivative of the log-odds
+        # A mean at a bound is clipped, but lies in its own interval.
+        low = np.minimum(unscaled(own - half), value)
+        high = np.maximum(unscaled(own + half), value)
     # Log-odds make large differences of tiny ones near a bound.
     differs = np.abs(value - mean) > _ROUNDING * (1 + np.abs(mean))
-    outside = differs & (np.abs(own - centre) > reach)
-    numbers = (value, *interval, mean, low, high, deviations)
-    return {**dict(zip(NUMBERS, numbers, strict=True)), "outside": outside}
-
-
-def _interval_of_mean(values: Vector, confidence: float, bounds: Bounds) -> tuple[Vector, Vector]:
-    n, mean = len(values), values.mean(axis=0)
-    if n < 2:
-        return np.full_like(mean, np.nan), np.full_like(mean, np.nan)
-    error = values.std(axis=0, ddof=1) / np.sqrt(n)
-    half = scipy.stats.t.ppf((1 + confidence) / 2, n - 1) * error
-    if not bounds.closed:
-        return np.maximum(mean - half, bounds.low), np.minimum(mean + half, bounds.high)
-    centre, width = bounds.log_odds(mean), bounds.high - bounds.low
-    share = scipy.special.expit(centre)
-    half = half / (width * share * (1 - share))  # the derivative of the log-odds
-    low, high = bounds.value(centre - half), bounds.value(centre + half)
-    # A mean at a bound is clipped, but lies in its own interval.
-    return np.minimum(low, mean), np.maximum(high, mean)
+    ends = (unscaled(centre - reach), unscaled(centre + reach))
+    numbers = dict(zip(NUMBERS, (value, low, high, mean, *ends, deviations), strict=True))
+    return numbers | {"outside": differs & (np.abs(own - centre) > reach)}
 
 
 def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
-    """Return the Wasserstein distance and the KL divergence (in nats) of ten common bins from a reference."""
+    """Return the Wasserstein distance from a reference, and the KL divergence in nats, of ten common bins."""
     distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low, high = min(sample.min(), reference.min()), max(sample.max(), reference.max())
     if high - low <= _ROUNDING:
@@ -291,48 +253,59 @@ def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, fl
     return distance, float(scipy.stats.entropy(ours, theirs))
 
 
-# Measures by the part of the model that they describe.
-AREAS = {
-    "attention": ("attention_received", "attention_from_others"),
-    "hidden states": (
-        "copies_cosine_distance",
-        "copies_euclidean_distance",
-        "copies_norm",
-        "carrier_cosine_drift",
-        "carrier_euclidean_drift",
-    ),
-    "pooling": ("pooling_share", "pooling_norm_share", "pooling_toward_mean", "vector_toward_mean"),
-    "attribution": ("attributed_to_copies", "attributed_to_carrier"),
-    "embedding": (
-        "embedding_norm",
-        "embedding_distance_to_mean",
-        "embedding_cosine_to_mean",
-        "embedding_distance_to_unused",
-        "embedding_cosine_to_unused",
-    ),
-    "similarity": ("lift_sentences",),
+# Measures by the part of the model that they describe, with their names in a sentence.
+AREAS: Mapping[str, Mapping[str, str]] = {
+    "attention": {
+        "attention_received": "share of all attention that the copies receive",
+        "attention_from_others": "share of the other positions' attention that the copies receive",
+    },
+    "hidden states": {
+        "copies_cosine_distance": "cosine distance of the copies' hidden states from those of benign tokens",
+        "copies_euclidean_distance": "distance of the copies' hidden states from those of benign tokens",
+        "copies_norm": "length of the copies' hidden states",
+        "carrier_cosine_drift": "cosine drift of the carrier's own tokens",
+        "carrier_euclidean_drift": "Euclidean drift of the carrier's own tokens",
+    },
+    "pooling": {
+        "pooling_share": "share of the sentence vector that the copies contribute",
+        "pooling_norm_share": "copies' share of the summed lengths of the sentence vector's parts",
+        "pooling_toward_mean": "contribution of the copies along the vocabulary's mean direction",
+        "vector_toward_mean": "cosine of the sentence vector with the vocabulary's mean direction",
+    },
+    "attribution": {
+        "attributed_to_copies": "contribution of the copies to similarities with unrelated texts",
+        "attributed_to_carrier": "contribution of the carrier to similarities with unrelated texts",
+    },
+    "embedding": {
+        "embedding_norm": "length of its embedding",
+        "embedding_distance_to_mean": "distance of its embedding from the vocabulary's mean",
+        "embedding_cosine_to_mean": "cosine of its embedding with the vocabulary's mean",
+        "embedding_distance_to_unused": "distance of its embedding from the mean of unused entries",
+        "embedding_cosine_to_unused": "cosine of its embedding with the mean of unused entries",
+    },
+    "similarity": {"lift_sentences": "rise of similarities with unrelated texts"},
 }
-AREA_OF = {measure: area for area, measures in AREAS.items() for measure in measures}
-_SHARE = Bounds(0, 1)
+UNBOUNDED, _SHARE, _COSINE, _LENGTH = (-np.inf, np.inf), (0.0, 1.0), (-1.0, 1.0), (0.0, np.inf)
 # Measures that are not listed have no bounds.
 BOUNDS = {
     **dict.fromkeys(("attention_received", "attention_from_others", "pooling_norm_share"), _SHARE),
+    **dict.fromkeys(("copies_cosine_distance", "carrier_cosine_drift"), (0.0, 2.0)),
     **dict.fromkeys(
-        ("vector_toward_mean", "embedding_cosine_to_mean", "embedding_cosine_to_unused"), Bounds(-1, 1)
+        ("vector_toward_mean", "embedding_cosine_to_mean", "embedding_cosine_to_unused"), _COSINE
     ),
-    **dict.fromkeys(("copies_cosine_distance", "carrier_cosine_drift"), Bounds(0, 2)),
-    **dict.fromkeys(("copies_euclidean_distance", "copies_norm", "carrier_euclidean_drift"), Bounds(0)),
-    **dict.fromkeys(("embedding_norm", "embedding_distance_to_mean"), Bounds(0)),
-    "embedding_distance_to_unused": Bounds(0),
+    **dict.fromkeys(("copies_euclidean_distance", "copies_norm", "carrier_euclidean_drift"), _LENGTH),
+    **dict.fromkeys(
+        ("embedding_norm", "embedding_distance_to_mean", "embedding_distance_to_unused"), _LENGTH
+    ),
 }
 REFERENCE = "(reference)"
 
 
 def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
-    layered, area = values.ndim > 1, AREA_OF[name]
+    layered, area = values.ndim > 1, next(area for area, names in AREAS.items() if name in names)
     columns, others = (values, benign) if layered else (values[:, None], benign[:, :, None])
     family = columns.shape[1] if layered else len(AREAS[area])
-    found = compare(columns, others, confidence, family, BOUNDS.get(name, Bounds()))
+    found = compare(columns, others, confidence, family, BOUNDS.get(name, UNBOUNDED))
     # Layer 0 is the embedding layer, which has no attention.
     first = 1 if area == "attention" else 0
     return [
@@ -369,22 +342,26 @@ def pair_tables(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     summaries, cells = [], []
     for number, pair in enumerate(pairs):
-        own, values = {"token_id": token_id, "pair": number}, pair["values"]
+        own, values = {"token_id": token_id, "pair": number}, np.array(pair["values"])
         labels = [*(Part(label).name.lower() for label in pair["row_labels"]), "reference"]
-        by_row, total = values.sum(axis=1), float(values.sum())
-        parts = {part: float(by_row[[label == part for label in labels]].sum()) for part in set(labels)}
-        summary = own | {name: pair[name] for name in ("carrier", "anchor", "similarity")}
-        summary |= {"similarity_before": pair["before"], "sum": total}
-        summary |= {"completeness_error": total - pair["similarity"], "from_copies": parts["copies"]}
-        summary["from_carrier"] = parts.get("carrier", 0.0) + parts.get("prompt", 0.0)
-        summaries.append(summary | {"from_reference": parts["reference"]})
+        total, parts = float(values.sum()), dict.fromkeys(("carrier", "prompt"), 0.0)
+        for part in set(labels):
+            parts[part] = float(values.sum(axis=1)[[label == part for label in labels]].sum())
+        summaries.append(
+            own
+            | {name: pair[name] for name in ("carrier", "anchor", "similarity")}
+            | {"similarity_before": pair["before"], "sum": total}
+            | {"completeness_error": total - pair["similarity"], "from_copies": parts["copies"]}
+            | {"from_carrier": parts["carrier"] + parts["prompt"], "from_reference": parts["reference"]}
+        )
         rows, columns = ([*(names.get(k, "") for k in pair[ids]), REFERENCE] for ids in ("rows", "columns"))
-        for row, row_token in enumerate(rows):
-            its = own | {"row": row, "row_token": row_token, "row_part": labels[row]}
-            cells += [
-                its | {"column": column, "column_token": token, "value": float(values[row, column])}
-                for column, token in enumerate(columns)
-            ]
+        cells += [
+            own
+            | {"row": row, "row_token": row_token, "row_part": labels[row]}
+            | {"column": column, "column_token": token, "value": float(values[row, column])}
+            for row, row_token in enumerate(rows)
+            for column, token in enumerate(columns)
+        ]
     return summaries, cells
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +19,6 @@ from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
 from stickytoken.measurement.engine import Progress, ProgressCallback
-from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.methods.probes import KeyedPaths
 from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
 from stickytoken.validation import proportion, require_switch, set_choices, set_whole_numbers, shown
@@ -82,12 +79,9 @@ class ExplainSettings:
 
 # Placeholder for the copies; the token itself may also occur in the carrier.
 _COPY = Token(-1, "")
-_KEY = 0
 
 
-class Part(IntEnum):
-    """What a position of an input belongs to; special tokens come last."""
-
+class Part(IntEnum):  # what a position of an input belongs to
     CARRIER = 0
     COPIES = 1
     PROMPT = 2
@@ -115,8 +109,7 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
         path: tuple[int, ...] = ()
         if settings.placement is Placement.RANDOM:
-            words = (len(tokenized.words),)
-            paths = KeyedPaths(settings.seed, _KEY, words, settings.copies, Insertion.IDS)
+            paths = KeyedPaths(settings.seed, 0, (len(tokenized.words),), settings.copies, Insertion.IDS)
             path = paths.of(Token(number, ""))[0]
         template = copies_as_ids(_COPY, tokenized, settings.placement, settings.copies, path)
         prompt = (int(Part.PROMPT),) * len(tokenized.head)
@@ -129,8 +122,6 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
 
 
 _ANCHORS = 64
-# Carriers are drawn from this many times as many sentences, the shortest ones.
-_POOL = 2
 _SHOWN = 60
 
 
@@ -138,20 +129,21 @@ def gather(
     encoder: IdEncoder,
     settings: ExplainSettings,
     run: Run | None,
-    texts: Sequence[str] | None,
+    texts: Sequence[Any] | None,
     sentences: Sentences | None,
 ) -> tuple[list[PlacedCarrier], list[str], str]:
     """Choose carriers, the anchors to compare them with, and the name of their source."""
     if run is not None and sentences is None:
-        found = run.method.texts(run.plan)
-        carriers, anchors, source = found.carriers, found.anchors, f"run {run.path.name}"
-        if found.by_topic and len(anchors) > _ANCHORS:
+        material = run.method.texts(run.plan)
+        carriers, anchors, source = material.carriers, material.anchors, f"run {run.path.name}"
+        if material.by_topic and len(anchors) > _ANCHORS:
             anchors = [anchors[k * len(anchors) // _ANCHORS] for k in range(_ANCHORS)]
     else:
         corpus = load_sentences(sentences)
-        # Draw short carriers, without their final punctuation, and take the other sentences as anchors.
+        # Draw carriers, without their final punctuation, from the shortest sentences, twice as many as are
+        # needed; the other sentences are the anchors.
         order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
-        shortest = sorted(order, key=lambda k: len(corpus.texts[k]))[: _POOL * settings.carriers]
+        shortest = sorted(order, key=lambda k: len(corpus.texts[k]))[: 2 * settings.carriers]
         drawn = set(shortest[: max(1, len(order) // 2)])
         carriers = list(dict.fromkeys(open_ended(corpus.texts[k]) for k in order if k in drawn))
         anchors, source = [corpus.texts[k] for k in order if k not in drawn], corpus.source
@@ -160,26 +152,21 @@ def gather(
     anchors = [text for text, ids in tokenized if ids.words and encoder.fits(ids.ids)][:_ANCHORS]
     if not anchors:
         raise InputError(f"{source} has no sentence that fits into {encoder.name}: pass shorter sentences")
-    if texts is not None:
-        return _given(encoder, settings, texts), anchors, "given texts"
-    placed = place_copies(encoder, settings, carriers)
-    fitting = [each for each in placed if each.before and encoder.fits(each.with_copies(0))]
-    if not fitting:
-        raise InputError(
-            f"no sentence of {source} fits into {encoder.name} with {settings.copies} copies added: use "
-            "fewer copies or shorter sentences"
-        )
-    return fitting[: settings.carriers], anchors, source
-
-
-def _given(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
+    if texts is None:
+        placed = place_copies(encoder, settings, carriers)
+        fitting = [each for each in placed if each.before and encoder.fits(each.with_copies(0))]
+        if not fitting:
+            raise InputError(
+                f"no sentence of {source} fits into {encoder.name} with {settings.copies} copies added: use "
+                "fewer copies or shorter sentences"
+            )
+        return fitting[: settings.carriers], anchors, source
     if not texts:
         raise InputError("texts is empty: pass at least one text, or leave texts out")
-    for text in texts:
-        if not isinstance(text, str):
-            raise InputError(f"texts contains {shown(text)}: pass strings only")
-        if not text.strip():
-            raise InputError(f"the text {text!r} is blank: leave it out")
+    if others := [text for text in texts if not isinstance(text, str)]:
+        raise InputError(f"texts contains {shown(others[0])}: pass strings only")
+    if blank := [text for text in texts if not text.strip()]:
+        raise InputError(f"the text {blank[0]!r} is blank: leave it out")
     placed = place_copies(encoder, settings, texts)
     for carrier in placed:
         if not carrier.before:
@@ -190,7 +177,7 @@ def _given(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) 
                 f"{settings.copies} copies, more than {encoder.name} reads ({encoder.max_length} including "
                 "special tokens): shorten it or use fewer copies"
             )
-    return placed
+    return placed, anchors, "given texts"
 
 
 # Inside the model.
@@ -210,84 +197,67 @@ class Surroundings:
 
 
 def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
-    found = {}
-    for name, by_copies in (("attention_received", True), ("attention_from_others", False)):
-        received = _received(after, by_copies=by_copies)
-        if received is not None:
-            found[name] = received.mean(axis=1)
+    values: dict[str, Any] = {}
+    if after.attention is not None:
+        for name, by_copies in (("attention_received", True), ("attention_from_others", False)):
+            received = _received(after.attention, after.labels, by_copies=by_copies)
+            values[name] = received.mean(axis=1)
     if before.hidden is not None and after.hidden is not None:
         old = before.hidden[:, before.labels == Part.CARRIER].astype(np.float64)
         new = after.hidden[:, after.labels == Part.CARRIER].astype(np.float64)
         copies = after.hidden[:, after.labels == Part.COPIES].astype(np.float64)
-        found["copies_norm"] = np.linalg.norm(copies, axis=-1).mean(axis=1)
+        values["copies_norm"] = np.linalg.norm(copies, axis=-1).mean(axis=1)
         if old.shape[1]:
-            found["carrier_cosine_drift"] = (1 - _cosine(old, new)).mean(axis=1)
-            found["carrier_euclidean_drift"] = np.linalg.norm(new - old, axis=-1).mean(axis=1)
+            values["carrier_cosine_drift"] = (1 - _cosine(old, new)).mean(axis=1)
+            values["carrier_euclidean_drift"] = np.linalg.norm(new - old, axis=-1).mean(axis=1)
     if after.pooled is not None and after.supplied is not None:
         supplied, square = after.supplied[Part.COPIES], float(after.pooled @ after.pooled)
         lengths = np.linalg.norm(after.supplied, axis=1)
-        found["pooling_share"] = supplied @ after.pooled / square
-        found["pooling_norm_share"] = lengths[Part.COPIES] / lengths.sum()
+        values["pooling_share"] = supplied @ after.pooled / square
+        values["pooling_norm_share"] = lengths[Part.COPIES] / lengths.sum()
         if (direction := surroundings.direction) is not None:
-            found["pooling_toward_mean"] = supplied @ direction / np.sqrt(square)
-            found["vector_toward_mean"] = after.pooled @ direction / np.sqrt(square)
+            values["pooling_toward_mean"] = supplied @ direction / np.sqrt(square)
+            values["vector_toward_mean"] = after.pooled @ direction / np.sqrt(square)
     unrelated = surroundings.unrelated(before.vector.astype(np.float64))
     moved = exact_unit_vectors(after.vector) - exact_unit_vectors(before.vector)
-    found["lift_sentences"] = (surroundings.anchors[unrelated] @ moved).mean()
-    return {name: np.asarray(value, dtype=np.float64) for name, value in found.items()}
+    values["lift_sentences"] = (surroundings.anchors[unrelated] @ moved).mean()
+    return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
 
 
-def _received(inside: Inside, *, by_copies: bool = True) -> Vector | None:
+def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = True) -> Any:
     """Return the share of attention that the copies receive, shape (layers, heads)."""
-    if inside.attention is None:
-        return None
-    sizes = np.bincount(inside.labels, minlength=inside.attention.shape[-1]).astype(np.float64)
+    sizes = np.bincount(labels, minlength=PARTS + 1).astype(np.float64)
     if not by_copies:
         sizes[Part.COPIES] = 0
-    present = sizes > 0
-    if not present.any():
-        return None
-    received: Vector = inside.attention[:, :, present, Part.COPIES] @ (sizes[present] / sizes.sum())
-    return received
+    present = sizes > 0  # weights of a part without positions are NaN
+    return attention[:, :, present, Part.COPIES] @ (sizes[present] / sizes.sum())
 
 
-def _cosine(left: Vector, right: Vector) -> Vector:
+def _cosine(left: Vector, right: Vector) -> Any:
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     # A zero state has no direction; count it as unchanged.
     products = (left * right).sum(axis=-1)
-    found: Vector = np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
-    return found
-
-
-def _distances(states: Vector, benign: Vector) -> Vector:
-    """Return the cosine and Euclidean distances of states to the mean of benign states, shape (2, ...)."""
-    centre = benign.mean(axis=0)
-    return np.stack([1 - _cosine(states, centre), np.linalg.norm(states - centre, axis=-1)])
+    return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
 
 
 # Memory for the hidden states of the carriers without copies.
 HELD_BYTES = 2**27
-# Vocabulary entries that are pooled at a time.
-_ENTRIES = 64
-
-
-class Measured(NamedTuple):
-    values: dict[int, dict[str, Vector]]  # by token id and measure, shape (carriers, layers) or (carriers,)
-    heads: dict[int, Vector]  # attention received, shape (carriers, layers, heads); empty if not exposed
-    # By measure, shape (1 + benign, carriers, layers): from the token to its benign tokens, then from each
-    # benign token to the others.
-    distances: dict[str, Vector]
 
 
 def measure(
     inspector: Inspector,
     carriers: Sequence[PlacedCarrier],
-    token_id: int,
-    benign: Sequence[int],
+    tokens: Sequence[int],
     surroundings: Surroundings,
     progress: ProgressCallback,
-) -> Measured:
-    tokens = [token_id, *benign]
+) -> dict[str, Any]:
+    """Measure a token, which comes first, and its benign tokens on all carriers.
+
+    Returns:
+        ``values`` by token id and measure, shape (carriers, layers) or (carriers,); attention received by
+        ``heads``, shape (carriers, layers, heads), by token id; ``distances`` of the token by measure, shape
+        (tokens, carriers, layers): from it to its benign tokens, then from each of these to the others.
+    """
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
     size = len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
@@ -304,96 +274,39 @@ def measure(
             contents = [carrier.with_copies(each) for carrier in some]
             after = inspector.look(contents, [carrier.labels for carrier in some], PARTS)
             observed[each] += [_observe(*pair, surroundings) for pair in zip(before, after, strict=True)]
-            heads[each] += [received for inside in after if (received := _received(inside)) is not None]
-            copies = [
-                inside.hidden[:, inside.labels == Part.COPIES].astype(np.float64).mean(axis=1)
-                for inside in after
-                if inside.hidden is not None
-            ]
+            weights = [(own.attention, own.labels) for own in after if own.attention is not None]
+            heads[each] += [_received(*own) for own in weights]
+            copies = [(own.hidden, own.labels == Part.COPIES) for own in after if own.hidden is not None]
             if len(copies) == len(after):
-                states.append(np.stack(copies))
+                states.append(np.stack([own[:, at].astype(np.float64).mean(axis=1) for own, at in copies]))
             done += len(some)
             progress(Progress("inside", done, total, done, done))
         if len(states) == len(tokens):
             others = np.stack(states[1:])
-            rest = [np.delete(others, k, axis=0) for k in range(len(others))]
-            pairs = zip(states, [others, *rest], strict=True)
-            distances.append(np.stack([_distances(*pair) for pair in pairs], axis=1))
+            rest = [np.delete(others, k, axis=0).mean(axis=0) for k in range(len(others))]
+            pairs = list(zip(states, [others.mean(axis=0), *rest], strict=True))
+            cosines = [1 - _cosine(own, centre) for own, centre in pairs]
+            lengths = [np.linalg.norm(own - centre, axis=-1) for own, centre in pairs]
+            distances.append(np.stack([cosines, lengths]))
     # Measures that some texts do not support are left out.
     common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
     names = ("copies_cosine_distance", "copies_euclidean_distance")
-    return Measured(
-        values={
-            k: {name: np.stack([row[name] for row in rows]) for name in rows[0] if name in common}
-            for k, rows in observed.items()
-        },
-        heads={k: np.stack(rows) for k, rows in heads.items() if len(rows) == len(carriers)},
-        distances=dict(zip(names, np.concatenate(distances, axis=2), strict=True)) if distances else {},
-    )
-
-
-def mean_direction(
-    inspector: Inspector, token_ids: Sequence[int], progress: ProgressCallback
-) -> Vector | None:
-    total, pooled = len(token_ids), []
-    progress(Progress("mean direction", 0, total))
-    for start in range(0, total, _ENTRIES):
-        some = token_ids[start : start + _ENTRIES]
-        # Hidden states of all entries at once would need more memory than many a model.
-        looked = inspector.look([(k,) for k in some], [(0,)] * len(some), PARTS)
-        pooled += [each.pooled for each in looked if each.pooled is not None and each.pooled.any()]
-        done = start + len(some)
-        progress(Progress("mean direction", done, total, done, done))
-    if not pooled:
-        return None
-    mean = unit_vectors(np.stack(pooled)).mean(axis=0)
-    return unit_vectors(mean) if mean.any() else None
-
-
-class Checkpoints:
-    """Parts of the explanation of one token, each a shard of its folder that holds JSON."""
-
-    def __init__(self, folder: ResultFolder | None = None) -> None:
-        self.folder = folder
-        self._started = time.perf_counter()
-
-    def kept(
-        self, stage: str, index: int, token_id: int, compute: Callable[[], dict[str, Any]]
-    ) -> tuple[dict[str, Any], bool]:
-        """Return a committed part, or compute and commit it; and whether it was computed."""
-        found = None if self.folder is None else self.folder.read_shard(stage, index, [token_id])
-        if found is not None:
-            return json.loads(found["content"][0]), False
-        content = compute()
-        if self.folder is not None:
-            now = time.perf_counter()
-            cost, self._started = ShardCost(now - self._started, 1), now
-            row = {"token_id": token_id, "content": json.dumps(content, default=np.ndarray.tolist)}
-            self.folder.write_shard(stage, index, [row], cost)
-        return content, True
-
-    def measured(self, token_id: int, compute: Callable[[], Measured]) -> Measured:
-        def content() -> dict[str, Any]:
-            measured = compute()._asdict()
-            return measured | {"distances": {token_id: measured["distances"]}}
-
-        def arrays(lists: Mapping[Any, Any]) -> dict[Any, Vector]:
-            return {name: np.array(values, dtype=np.float64) for name, values in lists.items()}
-
-        found, _ = self.kept("inside", 0, token_id, content)
-        values = {int(k): arrays(own) for k, own in found["values"].items()}
-        heads = {int(k): own for k, own in arrays(found["heads"]).items()}
-        (distances,) = found["distances"].values()
-        return Measured(values, heads, arrays(distances))
+    by_name = dict(zip(names, np.concatenate(distances, axis=2), strict=True)) if distances else {}
+    values = {
+        k: {name: np.stack([row[name] for row in rows]) for name in rows[0] if name in common}
+        for k, rows in observed.items()
+    }
+    received = {k: np.stack(rows) for k, rows in heads.items() if len(rows) == len(carriers)}
+    return {"values": values, "heads": received, "distances": {tokens[0]: by_name}}
 
 
 # The embedding matrix.
 
 # Usual names of reserved vocabulary entries.
 _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
+_BRACKETED = re.compile(r"[<\[].+[>\]]")
 # Rows that are copied at a time.
 _ROWS = 4096
-_BRACKETED = re.compile(r"[<\[].+[>\]]")
 
 
 @dataclass(frozen=True)
@@ -415,25 +328,22 @@ class EmbeddingMatrix:
 
     @cached_property
     def measures(self) -> dict[str, Vector]:
-        """Length of every row, and how close it is to the means of all and of unused rows, shape (entries,).
-
-        The cosine of a row of zeros is NaN. Measures that need unused rows are absent if there are none.
-        """
+        """Measures of every row, shape (entries,); the cosine of a row of zeros is NaN."""
         whole = np.arange(len(self.rows))
         means = {"mean": self._mean(whole)}
         if self.unused:
             means["unused"] = self._mean(np.array(self.unused))
-        found: dict[str, list[Vector]] = {}
+        parts: dict[str, list[Vector]] = {}
         for rows in self._parts(whole):
             norms = np.linalg.norm(rows, axis=1)
-            found.setdefault("embedding_norm", []).append(norms)
+            parts.setdefault("embedding_norm", []).append(norms)
             for name, mean in means.items():
                 distances = np.linalg.norm(rows - mean, axis=1)
                 lengths = norms * np.linalg.norm(mean)
                 cosines = np.divide(rows @ mean, lengths, out=np.full_like(norms, np.nan), where=lengths > 0)
-                found.setdefault(f"embedding_distance_to_{name}", []).append(distances)
-                found.setdefault(f"embedding_cosine_to_{name}", []).append(cosines)
-        return {name: np.concatenate(parts) for name, parts in found.items()}
+                parts.setdefault(f"embedding_distance_to_{name}", []).append(distances)
+                parts.setdefault(f"embedding_cosine_to_{name}", []).append(cosines)
+        return {name: np.concatenate(each) for name, each in parts.items()}
 
     def neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
         norms = self.measures["embedding_norm"].astype(np.float32)
@@ -453,8 +363,7 @@ class EmbeddingMatrix:
         centre, width = self._mean(known), self.rows.shape[1]
         units, products = np.zeros(width), np.zeros((width, width))
         for rows in self._parts(known):
-            lengths = np.linalg.norm(rows, axis=1)
-            units += (rows[lengths > 0] / lengths[lengths > 0, None]).sum(axis=0)
+            units += unit_vectors(rows).sum(axis=0)
             centred = rows - centre
             products += centred.T @ centred
         mean = units / (norms > 0).sum()
@@ -473,9 +382,8 @@ class EmbeddingMatrix:
     def _known(self) -> list[int]:
         return [k for k in self.names if k < len(self.rows)]
 
-    def _mean(self, places: NDArray[np.intp]) -> Vector:
-        found: Vector = np.sum([part.sum(axis=0) for part in self._parts(places)], axis=0) / len(places)
-        return found
+    def _mean(self, places: NDArray[np.intp]) -> Any:
+        return np.sum([part.sum(axis=0) for part in self._parts(places)], axis=0) / len(places)
 
     def _parts(self, places: NDArray[np.intp], dtype: type[np.floating[Any]] = np.float64) -> Iterator[Any]:
         for start in range(0, len(places), _ROWS):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +14,8 @@ from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.measuring import ExplainSettings
 from stickytoken.methods.entry import Verdict
 
+_WORDS = {name: words for measures in files.AREAS.values() for name, words in measures.items()}
 _LIFT = "lift_sentences"
-# Names of the measures in a sentence.
-_CALLED = {
-    _LIFT: "rise of similarities with unrelated texts",
-    "embedding_norm": "length of its embedding",
-    "embedding_distance_to_mean": "distance of its embedding from the vocabulary's mean",
-    "embedding_cosine_to_mean": "cosine of its embedding with the vocabulary's mean",
-    "embedding_distance_to_unused": "distance of its embedding from the mean of unused entries",
-    "embedding_cosine_to_unused": "cosine of its embedding with the mean of unused entries",
-    "attention_received": "share of all attention that the copies receive",
-    "attention_from_others": "share of the other positions' attention that the copies receive",
-    "copies_cosine_distance": "cosine distance of the copies' hidden states from those of benign tokens",
-    "copies_euclidean_distance": "distance of the copies' hidden states from those of benign tokens",
-    "copies_norm": "length of the copies' hidden states",
-    "carrier_cosine_drift": "cosine drift of the carrier's own tokens",
-    "carrier_euclidean_drift": "Euclidean drift of the carrier's own tokens",
-    "pooling_share": "share of the sentence vector that the copies contribute",
-    "pooling_norm_share": "copies' share of the summed lengths of the sentence vector's parts",
-    "pooling_toward_mean": "contribution of the copies along the vocabulary's mean direction",
-    "vector_toward_mean": "cosine of the sentence vector with the vocabulary's mean direction",
-    "attributed_to_copies": "contribution of the copies to similarities with unrelated texts",
-    "attributed_to_carrier": "contribution of the carrier to similarities with unrelated texts",
-}
 # With fewer benign tokens, an interval is so wide that a token inside it may still differ by several standard
 # deviations in any measure.
 ENOUGH_BENIGN = 8
@@ -45,15 +23,9 @@ ENOUGH_BENIGN = 8
 _ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
 
 
-@dataclass(frozen=True, slots=True)
-class RunVerdict:
-    verdict: str
-    severity: str | None = None
-    lift: float | None = None  # mean rise of the similarity of unrelated texts
-    sd: float | None = None  # of it beyond an ordinary token's, in SD of the model's similarities
-    universality: float | None = None  # share of the kinds of text that the token lifts
-    kind: str | None = None  # that it lifts most; only of topical tokens
-    texts: int | None = None  # number of texts behind the lift
+# What is quoted of the run: the lift is the mean rise of the similarity of so many unrelated texts, the
+# universality the share of the kinds of text that the token lifts, and the kind the one that it lifts most.
+OF_RUN = ("verdict", "severity", "lift", "sd", "universality", "kind", "texts")
 
 
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
@@ -61,13 +33,13 @@ def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
     found = []
     for area, measures in files.AREAS.items():
         of_area = []
-        for name in measures:
+        for name, words in measures.items():
             outside = [row for row in rows if row["measure"] == name and row["outside"]]
             if outside:
                 furthest = max(outside, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
                 own = {key: furthest[key] for key in ("layer", "value", "benign_mean", "deviations")}
                 begins = min((row["layer"] for row in outside if row["layer"] is not None), default=None)
-                of_area.append(Finding(area=area, measure=name, begins=begins, called=_CALLED[name], **own))
+                of_area.append(Finding(area=area, measure=name, begins=begins, called=words, **own))
         found += sorted(of_area, key=lambda each: -abs(each.deviations or 0.0))
     return found
 
@@ -78,29 +50,28 @@ def verdict(
     rows: Sequence[dict[str, Any]],
     found: Sequence[Finding],
     benign: int,
-    run: RunVerdict | None = None,
+    run: Mapping[str, Any] | None = None,
 ) -> str:
     """Say what differs, where it begins and how strongly; a run comes first, for it rests on more texts."""
     last_layer = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
     measures = len({row["measure"] for row in rows})
     who, against = f"{token!r} ({token_id})", f"{benign} matched benign tokens"
-    strongest: dict[str, Finding] = {}
-    for each in found:
-        strongest.setdefault(each.area, each)
-    said = {area: _said(strongest[area], last_layer) for area in _ORDER if area in strongest}
+    strongest: dict[str, str] = {}
+    for each in sorted(found, key=lambda each: _ORDER.index(each.area)):
+        strongest.setdefault(each.area, _described(each, last_layer))
     lifts = [row for row in rows if row["measure"] == _LIFT]
     # The lift may be missing, or have no benign tokens to be compared with.
     lift = next((row for row in lifts if row["outside"] is not None), None)
     if run is not None:
-        said.pop("similarity", None)
-        listed = f": {'; '.join(said.values())}" if said else ""
+        strongest.pop("similarity", None)
+        listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
             f"{who}: {_beside_run(run, lift)} Beyond the interval of {against}: {len(found)} of {measures} "
             f"measures{listed}."
         )
     if not found and benign < ENOUGH_BENIGN:
         measured = "".join(
-            f"; the {_CALLED[_LIFT]} is {row['value']:.3f} "
+            f"; the {_WORDS[_LIFT]} is {row['value']:.3f} "
             f"(mean of the benign tokens {row['benign_mean']:.3f})"
             for row in lifts
             if row["value"] is not None
@@ -108,12 +79,12 @@ def verdict(
         return (
             f"{who}: {against} are too few to say whether it differs ({ENOUGH_BENIGN} are needed){measured}."
         )
-    parts = list(said.values())
-    if "similarity" not in said and lift is not None:
+    parts = list(strongest.values())
+    if "similarity" not in strongest and lift is not None:
         # A lift inside the benign interval is no evidence that the token has none.
         parts.insert(
             0,
-            f"over {_texts(lift['carriers'])}, the {_CALLED[_LIFT]} is {lift['value']:.3f} (mean of "
+            f"over {_texts(lift['carriers'])}, the {_WORDS[_LIFT]} is {lift['value']:.3f} (mean of "
             f"{lift['benign_tokens']} benign tokens {lift['benign_mean']:.3f}), and {_includes_zero(lift)}",
         )
     if not found:
@@ -122,29 +93,33 @@ def verdict(
     return f"{who} differs from {against} in {len(found)} of {measures} measures: {'; '.join(parts)}."
 
 
-def _beside_run(run: RunVerdict, lift: Mapping[str, Any] | None) -> str:
-    said = f"the run calls it {run.verdict}" + (f" ({run.severity})" if run.severity else "")
+def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
+    called, severity, rise, sd, universality, kind, texts = (run.get(name) for name in OF_RUN)
+    quoted = f"the run calls it {called}" + (f" ({severity})" if severity else "")
     numbers = []
-    if run.lift is not None:
-        numbers.append(f"lift {run.lift:.4f}" + (f" over {_texts(run.texts)}" if run.texts else ""))
-    if run.sd is not None:
-        numbers.append(f"{run.sd:.2f} SD beyond an ordinary token's")
-    if run.universality is not None:
-        numbers.append(f"on {run.universality:.0%} of the kinds of text")
-    if run.kind is not None:
-        numbers.append(f"most on {run.kind}")
-    said += f": {', '.join(numbers)}." if numbers else "."
+    if rise is not None:
+        numbers.append(f"lift {rise:.4f}" + (f" over {_texts(texts)}" if texts else ""))
+    if sd is not None:
+        numbers.append(f"{sd:.2f} SD beyond an ordinary token's")
+    if universality is not None:
+        numbers.append(f"on {universality:.0%} of the kinds of text")
+    if kind is not None:
+        numbers.append(f"most on {kind}")
+    quoted += f": {', '.join(numbers)}." if numbers else "."
     if lift is None:
-        return said
+        return quoted
     value, mean = lift["value"], lift["benign_mean"]
-    said += f" Over {_texts(lift['carriers'])}, the {_CALLED[_LIFT]} is {value:.3f} (benign tokens {mean:.3f}"
-    said += ")" if lift["deviations"] is None else f", {lift['deviations']:+.1f} SD)"
+    distance = "" if lift["deviations"] is None else f", {lift['deviations']:+.1f} SD"
+    quoted += (
+        f" Over {_texts(lift['carriers'])}, the {_WORDS[_LIFT]} is {value:.3f} (benign tokens {mean:.3f}"
+    )
+    quoted += f"{distance})"
     rises = bool(lift["outside"]) and value > mean
-    if rises == (run.verdict != Verdict.BENIGN):
-        return f"{said}, consistent with the run."
+    if rises == (called != Verdict.BENIGN):
+        return f"{quoted}, consistent with the run."
     if lift["outside"]:
-        return f"{said}: too few texts and benign tokens to question the run."
-    return f"{said}; {_includes_zero(lift)}: too few texts and benign tokens to say."
+        return f"{quoted}: too few texts and benign tokens to question the run."
+    return f"{quoted}; {_includes_zero(lift)}: too few texts and benign tokens to say."
 
 
 def _includes_zero(lift: Mapping[str, Any]) -> str:
@@ -156,7 +131,7 @@ def _texts(count: int) -> str:
     return "1 text" if count == 1 else f"{count} texts"
 
 
-def _said(finding: Finding, last_layer: int | None) -> str:
+def _described(finding: Finding, last_layer: int | None) -> str:
     notes = [f"benign {finding.benign_mean:.3f}"]
     if finding.deviations is not None:
         notes.append(f"{finding.deviations:+.1f} SD")
@@ -171,9 +146,11 @@ def _said(finding: Finding, last_layer: int | None) -> str:
 TABLES = tuple(files.TABLE_SCHEMAS)
 
 
-@dataclass(frozen=True)
 class Explanation:
     """Why tokens stick, or that they do not.
+
+    Args:
+        contents: explanations of tokens that share model, settings and texts.
 
     Attributes:
         model: name given by the user.
@@ -194,21 +171,18 @@ class Explanation:
         contents: record and tables of each token, by token id.
     """
 
-    model: str
-    tokens: tuple[files.TokenExplanation, ...]
-    measures: pl.DataFrame
-    heads: pl.DataFrame
-    pairs: pl.DataFrame
-    attribution: pl.DataFrame
-    benign: pl.DataFrame
-    neighbours: pl.DataFrame
-    vocabulary: Mapping[str, float | int]
-    notes: tuple[str, ...]
-    settings: ExplainSettings
-    carriers: int
-    source: str
-    pooling: str | None
-    contents: Mapping[int, StoredExplanation]
+    def __init__(self, contents: Sequence[StoredExplanation]) -> None:
+        first = contents[0].record
+        self.model, self.pooling, self.vocabulary = first.model, first.pooling, first.vocabulary
+        self.carriers, self.source = first.carriers, first.source
+        self.settings = ExplainSettings(**first.settings)
+        self.tokens = tuple(content.token for content in contents)
+        self.notes = tuple(dict.fromkeys(note for content in contents for note in content.record.notes))
+        self.contents = {content.token.token_id: content for content in contents}
+        tables = {name: pl.concat([content.tables[name] for content in contents]) for name in TABLES}
+        self.measures, self.heads, self.benign = tables["measures"], tables["heads"], tables["benign"]
+        self.pairs, self.attribution = tables["pairs"], tables["attribution"]
+        self.neighbours = tables["neighbours"]
 
     def __repr__(self) -> str:
         return f"<Explanation: {self.model}, tokens: {len(self.tokens)}, carriers: {self.carriers}>"
@@ -253,26 +227,8 @@ class Explanation:
         Raises:
             RunError: a folder holds another explanation or something else, or cannot be written.
         """
-        written = []
+        folders = {token_id: Path(folder).expanduser() / str(token_id) for token_id in self.contents}
         for token_id, content in self.contents.items():
-            place = Path(folder).expanduser() / str(token_id)
-            files.stored_explanation(place, content.record.identity_parts, content)
-            written.append(place)
-        return written
-
-    @classmethod
-    def of(cls, contents: Sequence[StoredExplanation]) -> Explanation:
-        """Join the explanations of several tokens that share model, settings and texts."""
-        first = contents[0].record
-        return cls(
-            model=first.model,
-            tokens=tuple(content.token for content in contents),
-            **{name: pl.concat([content.tables[name] for content in contents]) for name in TABLES},
-            vocabulary=first.vocabulary,
-            notes=tuple(dict.fromkeys(note for content in contents for note in content.record.notes)),
-            settings=ExplainSettings(**first.settings),
-            carriers=first.carriers,
-            source=first.source,
-            pooling=first.pooling,
-            contents={content.token.token_id: content for content in contents},
-        )
+            parts = content.record.identity_parts
+            files.stored_explanation(folders[token_id], parts, lambda _, content=content: content)  # type: ignore[misc]
+        return list(folders.values())

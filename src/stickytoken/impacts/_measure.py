@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stickytoken.data import tasks as task_data
 from stickytoken.data.metrics import Task
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
-# A task, its outcomes under all conditions, shape (conditions, units, columns), and its record.
-_Found: TypeAlias = tuple[AnyTask, NDArray[np.float64], results.TaskRecord]
 
 # Increase it when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 2
@@ -64,8 +61,7 @@ def impact(
     each matched benign token, and with mixtures of either.
 
     Args:
-        encoder: the model: anything that `load_encoder` takes, including an encoder; None loads the model of
-            the run.
+        encoder: anything that `load_encoder` takes, or an encoder; None loads the model of the run.
         tasks: files or folders with a known layout, names of MTEB tasks, or MTEB tasks; one or several.
         run: a finished run of this model, whose sticky tokens are measured.
         tokens: ids or texts of the tokens to measure instead, or a file of them.
@@ -112,8 +108,7 @@ def impact(
     listed = _tokens(reading, run, tokens, exclude, settings)
     sticky = [Token(each.token_id, each.text) for each in listed if each.kind != "benign"]
     benign = [Token(each.token_id, each.text) for each in listed if each.kind == "benign"]
-    names = {each.token_id: each.token for each in listed}
-    named = [each.token_id for each in listed if each.kind == statistics.NAMED]
+    named = sorted(each.token_id for each in listed if each.kind == statistics.NAMED)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
     corpus = None if intrusion is None else _vectors.load_search_corpus(intrusion, settings.seed)
@@ -125,7 +120,7 @@ def impact(
         intrusion=corpus.fingerprint if corpus else None,
         sticky=[token.id for token in sticky],
         benign=[token.id for token in benign],
-        **({"named": sorted(named)} if named else {}),
+        **({"named": named} if named else {}),
     )
     record = ImpactRecord(
         identity=digest(parts),
@@ -150,15 +145,16 @@ def impact(
         held.begin(held.record.model_copy(update={"result": None}))
         with chosen_engine(engine, reading) as opened:
             runner = _vectors.Runner(reading, settings, conditions, opened, folder, progress)
-            found, failed = _run_tasks(loaded, runner, alone=corpus is None)
-            rows = _rows(found, runner, names, named)
+            by_id = {each.token_id: each for each in listed}
+            rows, records, failed = _run_tasks(loaded, runner, by_id)
+            if failed and not records and corpus is None:
+                reason = next(iter(failed.values()))
+                raise InputError(f"no task could be run ({', '.join(failed)}): {reason}")
             if corpus is not None:
-                rows |= _vectors.run_intrusion(runner, corpus, names, named)
+                rows |= _vectors.run_intrusion(runner, corpus, by_id)
+            cost = folder.total_cost(runner.shards)
             result = results.ImpactResultRecord(
-                sequences=runner.cost.sequences,
-                seconds=round(runner.cost.seconds, 1),
-                failed=failed,
-                tasks=[about for _, _, about in found],
+                sequences=cost.sequences, seconds=round(cost.seconds, 1), failed=failed, tasks=records
             )
             finished = held.record.model_copy(update={"result": result})
             for name, columns in results.TABLES.items():
@@ -175,19 +171,15 @@ def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
     notes: list[str] = []
     for source in sources:
         if isinstance(source, (str, Path)):
-            task, said = task_data.find_task(source)
+            task, about = task_data.find_task(source)
             tasks.append(task)
-            notes += said
-        elif hasattr(source, "outcomes"):
-            tasks.append(cast("Task", source))
+            notes += about
         else:
-            tasks.append(task_data.find_mteb_task(source))
-    stages = [_vectors.shard_stage(task.name) for task in tasks]
-    for stage, each in zip(stages, tasks, strict=True):
-        if stages.count(stage) > 1:
-            raise InputError(
-                f"two tasks have the name {each.name!r}: rename a file, or measure them separately"
-            )
+            known = hasattr(source, "outcomes")
+            tasks.append(cast("Task", source) if known else task_data.find_mteb_task(source))
+    stages = Counter(_vectors.shard_stage(task.name) for task in tasks)
+    if twice := [task.name for task in tasks if stages[_vectors.shard_stage(task.name)] > 1]:
+        raise InputError(f"two tasks have the name {twice[0]!r}: rename a file, or measure them separately")
     return tasks, notes
 
 
@@ -226,52 +218,43 @@ def _tokens(
 
 
 def _run_tasks(
-    tasks: Sequence[AnyTask], runner: _vectors.Runner, *, alone: bool
-) -> tuple[list[_Found], dict[str, str]]:
-    """Return what tasks have found, and why others could not be run; ``alone`` if nothing else is."""
-    found: list[_Found] = []
+    tasks: Sequence[AnyTask], runner: _vectors.Runner, listed: Mapping[int, TokenRecord]
+) -> tuple[dict[str, statistics.Rows], list[results.TaskRecord], dict[str, str]]:
+    """Return the rows of tables, the records of tasks that ran, and why others could not be run."""
+    settings, conditions = runner.settings, runner.conditions
+    rows: dict[str, statistics.Rows] = {Path(name).stem: [] for name in results.TABLES}
+    records: list[results.TaskRecord] = []
     failed: dict[str, str] = {}
     for task in tasks:
-        if not isinstance(task, MtebTask):
-            found.append((task, *_vectors.run_task(runner, task)))
-            continue
-        reading = protocol.require_ids(runner.encoder, "an MTEB task", "use a task from files")
-        settings, conditions = runner.settings, runner.conditions
-        room = statistics.needed_room(reading, conditions, settings.copies, Insertion.TEXT)
-        work = _MtebWork(_vectors.shard_stage(task.name), task, settings, room)
-        make_work, columns = (lambda work=work: (work, ShardCost(0, 0))), (*task.columns, _TEXTS, _CUT)
-        try:
-            rows = runner.run(work.name, make_work, task.units, columns, conditions, task.name)
-        except task_data.UnreachableTaskError as error:
-            failed[task.name] = str(error)
-            continue
-        texts, cut = rows[-1, -1, -2:].astype(int).tolist()
-        found.append((task, rows[:, :, :-2], _vectors.task_record(task, texts, texts, cut)))
-    if failed and not found and alone:
-        raise InputError(f"no task could be run ({', '.join(failed)}): {next(iter(failed.values()))}")
-    return found, failed
-
-
-def _rows(
-    found: Sequence[_Found], runner: _vectors.Runner, names: dict[int, str], named: Sequence[int]
-) -> dict[str, statistics.Rows]:
-    rows: dict[str, statistics.Rows] = {Path(name).stem: [] for name in results.TABLES}
-    for task, outcomes, _ in found:
-        measured = statistics.task_rows(task, outcomes, runner.conditions, runner.settings, names, named)
-        for table, own in measured.items():
+        if isinstance(task, MtebTask):
+            reading = protocol.require_ids(runner.encoder, "an MTEB task", "use a task from files")
+            room = statistics.needed_room(reading, conditions, settings.copies, Insertion.TEXT)
+            work = _MtebWork(_vectors.shard_stage(task.name), task, settings, room)
+            make_work, columns = (lambda work=work: (work, ShardCost(0, 0))), (*task.columns, _TEXTS, _CUT)
+            try:
+                found = runner.run(work.name, make_work, task.units, columns, conditions, task.name)
+            except task_data.UnreachableTaskError as error:
+                failed[task.name] = str(error)
+                continue
+            texts, cut = found[-1, -1, -2:].astype(int).tolist()
+            outcomes, record = found[:, :, :-2], _vectors.task_record(task, texts, texts, cut)
+        else:
+            outcomes, record = _vectors.run_task(runner, task)
+        records.append(record)
+        for table, own in statistics.task_rows(task, outcomes, conditions, settings, listed).items():
             rows[table] += own
     # Only the main metrics count as tests.
     p_values = [row["p_value"] if row["main"] else None for row in rows["effects"]]
     for row, q_value in zip(rows["effects"], statistics.corrected(p_values), strict=True):
         row["q_value"] = q_value
-    return rows
+    return rows, records, failed
 
 
 class EditingEncoder:
     """MTEB's own wrapper of a SentenceTransformer, which gets edited texts.
 
-    Texts are edited first, so any cache of the inner model is keyed by the edited texts. The name under
-    which MTEB stores results differs between conditions. No condition can get vectors or scores of another.
+    No condition can get vectors or scores of another: any cache of the inner model is keyed by the edited
+    texts, and the name under which MTEB stores results differs between conditions.
     """
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:

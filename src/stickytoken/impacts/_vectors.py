@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +22,7 @@ from stickytoken.data.metrics import Outcomes, Task, fingerprint
 from stickytoken.encoders.protocol import Encoder, WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts import statistics
-from stickytoken.impacts.results import ImpactSettings, TaskRecord
+from stickytoken.impacts.results import ImpactSettings, TaskRecord, TokenRecord
 from stickytoken.impacts.statistics import COPIES, TOP, Carrier, Condition, Rows, needed_room, prepare, probe
 from stickytoken.insertion import Probe
 from stickytoken.measurement import engine as engines
@@ -46,20 +48,15 @@ class CleanVectors:
     def places(self) -> dict[Probe, int]:
         return {probe: place for place, probe in enumerate(self.probes)}
 
-
-@dataclass(frozen=True)
-class EditedVectors:
-    encoder: Encoder
-    clean: CleanVectors
-    edited: dict[Probe, NDArray[np.float32]] = field(default_factory=dict)
-
-    def of(self, probes: Sequence[Probe]) -> NDArray[np.float32]:
-        clean, edited = self.clean.places, self.edited
+    def of(
+        self, probes: Sequence[Probe], encoder: Encoder, edited: dict[Probe, NDArray[np.float32]]
+    ) -> NDArray[np.float32]:
+        """Return the vectors of inputs; what is neither here nor in ``edited`` is encoded and added to it."""
+        clean = self.places
         if missing := [each for each in dict.fromkeys(probes) if each not in clean and each not in edited]:
-            tokenized = engines.tokenized_probes(self.encoder, missing)
-            edited.update(zip(missing, engines.encode_probes(self.encoder, tokenized), strict=True))
-        vectors = self.clean.vectors
-        return np.stack([vectors[clean[each]] if each in clean else edited[each] for each in probes])
+            tokenized = engines.tokenized_probes(encoder, missing)
+            edited.update(zip(missing, engines.encode_probes(encoder, tokenized), strict=True))
+        return np.stack([self.vectors[clean[each]] if each in clean else edited[each] for each in probes])
 
 
 @dataclass(frozen=True)
@@ -142,10 +139,6 @@ class Runner:
         values = pl.concat(found).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
 
-    @property
-    def cost(self) -> ShardCost:
-        return self.folder.total_cost(self.shards)
-
 
 @dataclass(frozen=True)
 class TaskWork(GroupWork):
@@ -157,16 +150,16 @@ class TaskWork(GroupWork):
     clean: CleanVectors
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        vectors, rows = EditedVectors(encoder, self.clean), []
+        edited: dict[Probe, NDArray[np.float32]] = {}
+        rows = []
         for condition in prepared:
             by_role = {}
             for role, carriers in self.carriers.items():
                 copies = self.settings.copies if role in self.edited else 0
-                by_role[role] = vectors.of(
-                    [probe(self.settings, each, condition, copies) for each in carriers]
-                )
+                probes = [probe(self.settings, each, condition, copies) for each in carriers]
+                by_role[role] = self.clean.of(probes, encoder, edited)
             rows += as_rows(self.task.columns, self.task.outcomes(by_role, condition.seed))
-        return rows, len(vectors.edited)
+        return rows, len(edited)
 
 
 def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
@@ -176,7 +169,6 @@ def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
 
 
 def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecord]:
-    """Return the outcomes under all conditions, shape (conditions, units, columns), and the record."""
     settings, conditions = runner.settings, runner.conditions
     edited, name, insertion = task.edited(settings.side), shard_stage(task.name), settings.insertion
     room = needed_room(runner.encoder, conditions, settings.copies, insertion)
@@ -220,12 +212,7 @@ class SearchCorpus(NamedTuple):
 
 
 def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
-    """Read a BEIR folder, a file of documents, or the bundled sentences.
-
-    A file has no queries: up to 200 random documents of it are used as queries instead. Of the bundled
-    sentences, one of each pair of paraphrases is.
-    """
-    if str(source) == "bundled":
+    if str(source) == "bundled":  # one of each pair of paraphrases is a query
         pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
         chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
         queries = [pairs[int(place)][0] for place in sorted(chosen)]
@@ -240,7 +227,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
             )
         documents = [text for text in tasks.read_texts(texts, titles=True).values() if text]
         queries, name = list(tasks.read_queries(searched).values()), path.resolve().name
-    else:
+    else:  # random documents of a file are the queries
         sentences = load_sentences(path)
         order = np.random.default_rng(seed).permutation(len(sentences))
         count = min(_QUERIES, len(sentences) // 3)
@@ -259,23 +246,23 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
 @dataclass(frozen=True)
 class _IntrusionWork(GroupWork):
     name: str
-    places: tuple[int, ...]
-    targets: tuple[Carrier, ...]
+    places: Sequence[int]
+    targets: Sequence[Carrier]
     settings: ImpactSettings
-    queries: tuple[Probe, ...]
-    documents: tuple[Probe, ...]
+    queries: Sequence[Probe]
+    documents: Sequence[Probe]
     clean: CleanVectors
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[Rows, int]:
         """Count the queries with a document in their top 10, and take its median rank."""
         (condition,) = prepared
-        vectors = EditedVectors(encoder, self.clean)
+        edited: dict[Probe, NDArray[np.float32]] = {}
         probes = [
             probe(self.settings, target, condition, copies) for target in self.targets for copies in COPIES
         ]
         # Rank each vector among the other documents, shape (queries, vectors); it wins ties.
         queries, similarities, in_order = self._searched
-        found = queries @ exact_unit_vectors(vectors.of(probes)).T
+        found = queries @ exact_unit_vectors(self.clean.of(probes, encoder, edited)).T
         own = np.repeat(self.places, len(COPIES))
         above = [
             len(row) - np.searchsorted(row, each, side="right")
@@ -285,7 +272,7 @@ class _IntrusionWork(GroupWork):
         shape = len(self.targets), len(COPIES)
         hits = (ranks <= TOP).sum(axis=0).reshape(shape)
         middle = np.median(ranks, axis=0).reshape(shape)
-        return as_rows(_COLUMNS, np.hstack([hits, middle]).astype(np.float64)), len(vectors.edited)
+        return as_rows(_COLUMNS, np.hstack([hits, middle]).astype(np.float64)), len(edited)
 
     @cached_property
     def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -298,13 +285,9 @@ class _IntrusionWork(GroupWork):
         return queries, similarities, np.sort(similarities, axis=1)
 
 
-def run_intrusion(
-    runner: Runner, corpus: SearchCorpus, names: Mapping[int, str], named: Collection[int]
-) -> dict[str, Rows]:
-    """Put copies of each single token into random documents; return the rows of both tables."""
+def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, TokenRecord]) -> dict[str, Rows]:
     encoder, settings = runner.encoder, runner.settings
     conditions = [each for each in runner.conditions if len(each.tokens) == 1 and each.repetition == 0]
-    tokens = [each.tokens[0] for each in conditions]
     insertion, name = settings.insertion, f"intrusion-{shard_stage(corpus.name)}"
     drawn = np.random.default_rng([settings.seed, len(corpus.documents)]).permutation(len(corpus.documents))
     places = sorted(drawn[:_TARGETS].tolist())
@@ -319,30 +302,39 @@ def run_intrusion(
     def make_work() -> tuple[_IntrusionWork, ShardCost]:
         probes = [*queries, *documents, *(target.clean(insertion) for target in targets)]
         clean, spent = runner.clean(name, probes)
-        work = _IntrusionWork(
-            name, tuple(places), tuple(targets), settings, tuple(queries), tuple(documents), clean
-        )
-        return work, spent
+        return _IntrusionWork(name, places, targets, settings, queries, documents, clean), spent
 
     title = f"intrusion into {corpus.name}"
     found = runner.run(name, make_work, len(targets), _COLUMNS, conditions, title)
     hits, ranks = found[:, :, : len(COPIES)], found[:, :, len(COPIES) :]
+    # How many copies bring half of the documents into at least one more top 10; None if 32 do not.
+    half = (hits > hits[:, :, :1]).mean(axis=1) >= 0.5
     curves = [
-        {
-            "corpus": corpus.name,
-            "kind": condition.label(named),
-            "token_id": token.id,
-            "token": names[token.id],
-            "copies": copies,
-            "hits": float(hits[row, :, place].mean()),
-            "median_rank": float(np.median(ranks[row, :, place])),
-            "copies_needed": needed,
-        }
-        for row, (condition, token, needed) in enumerate(
-            zip(conditions, tokens, statistics.copies_needed(hits), strict=True)
-        )
+        {"corpus": corpus.name, **statistics.labels(condition, listed), "copies": copies}
+        | {"hits": float(hits[row, :, place].mean()), "median_rank": float(np.median(ranks[row, :, place]))}
+        | {"copies_needed": COPIES[int(half[row].argmax())] if half[row].any() else None}
+        for row, condition in enumerate(conditions)
         for place, copies in enumerate(COPIES)
     ]
-    summary = statistics.intrusion_summary(hits, ranks, conditions, settings, corpus.name)
-    cut = sum(target.cut for target in targets)
-    return {"intrusion": [row | {"cut": cut} for row in summary], "intrusion_curves": curves}
+    kinds = {kind: np.array([each.kind == kind for each in conditions]) for kind in ("sticky", "benign")}
+    key, tail = [settings.seed, zlib.crc32(corpus.name.encode())], (1 - settings.confidence) / 2
+    samples = statistics.bootstrap_samples(len(targets), settings.resamples, key)
+    middle, summary = np.median(ranks, axis=1), []
+    for place, copies in enumerate(COPIES):
+        above, below = (hits[own, :, place].mean(axis=0) for own in kinds.values())
+        ratios = [_ratio(above[sample], below[sample]) for sample in samples]
+        # An order statistic: some samples have no benign hit, so their ratio is infinite.
+        interval = np.quantile(ratios, [tail, 1 - tail], method="inverted_cdf").tolist()
+        row: dict[str, Any] = {"corpus": corpus.name, "copies": copies, "documents": len(targets)}
+        row |= {"hits_sticky": float(above.mean()), "hits_benign": float(below.mean())}
+        row |= statistics.ends("ratio", tuple(map(statistics.present, (_ratio(above, below), *interval))))
+        row |= {f"rank_{kind}": float(middle[own, place].mean()) for kind, own in kinds.items()}
+        summary.append(row | {"cut": sum(target.cut for target in targets)})
+    return {"intrusion": summary, "intrusion_curves": curves}
+
+
+def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
+    above, below = float(sticky.mean()), float(benign.mean())
+    if below > 0:
+        return above / below
+    return math.inf if above > 0 else math.nan

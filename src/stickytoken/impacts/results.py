@@ -6,12 +6,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.measurement.resume import MeasurementKind as Kind
-from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in, require_vacant
+from stickytoken.measurement.resume import (
+    MeasurementRecord,
+    Record,
+    measurements_in,
+    require_vacant,
+    table_schemas,
+)
 from stickytoken.measurement.store import ResultFolder, require_writable
 from stickytoken.validation import file_path, proportion, set_choices, set_whole_numbers
 
@@ -45,8 +49,6 @@ class ImpactResultRecord(Record):
 
 
 class ImpactRecord(MeasurementRecord):
-    """impact.json."""
-
     schema_version: int = IMPACT_SCHEMA_VERSION
     model: str
     device: str
@@ -70,56 +72,27 @@ def measured_kind(record: ImpactRecord) -> str:
 IMPACT_FILE = "impact.json"
 # Prefix of the names of impact folders.
 IMPACT = "impact"
-_TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
-_TOKEN: dict[str, Any] = {"token_id": _WHOLE, "token": _TEXT}
 # Columns of each table, with types so that empty tables keep them.
-TABLES: dict[str, dict[str, Any]] = {
-    "effects.parquet": {
-        **dict.fromkeys(("task", "layout", "metric"), _TEXT),
-        "main": pl.Boolean,
-        "unit": _TEXT,
-        "units": _WHOLE,
-        **dict.fromkeys(("clean", "sticky", "benign"), _NUMBER),
-        **{
-            f"{name}{end}": _NUMBER
-            for name in ("drop_sticky", "drop_benign", "difference")
-            for end in ("", "_low", "_high")
-        },
-        **dict.fromkeys(("drop_sticky_relative", "drop_benign_relative"), _NUMBER),
-        **dict.fromkeys(("tokens", "benign_tokens"), _WHOLE),
-        **dict.fromkeys(("effect_size", "p_value", "q_value"), _NUMBER),
+TABLES = table_schemas(
+    {
+        "effects.parquet": "task layout metric main unit units clean sticky benign "
+        "drop_sticky drop_sticky_low drop_sticky_high drop_benign drop_benign_low drop_benign_high "
+        "difference difference_low difference_high drop_sticky_relative drop_benign_relative "
+        "tokens benign_tokens effect_size p_value q_value",
+        "conditions.parquet": "task metric kind token_id token score drop drop_low drop_high",
+        "scores.parquet": "task metric kind token_id token repetition score",
+        "intrusion.parquet": "corpus copies hits_sticky hits_benign ratio ratio_low ratio_high rank_sticky "
+        "rank_benign documents cut",
+        "intrusion_curves.parquet": "corpus kind token_id token copies hits median_rank copies_needed",
     },
-    "conditions.parquet": {
-        **dict.fromkeys(("task", "metric", "kind"), _TEXT),
-        **_TOKEN,
-        **dict.fromkeys(("score", "drop", "drop_low", "drop_high"), _NUMBER),
-    },
-    "scores.parquet": {
-        **dict.fromkeys(("task", "metric", "kind"), _TEXT),
-        **_TOKEN,
-        "repetition": _WHOLE,
-        "score": _NUMBER,
-    },
-    "intrusion.parquet": {
-        "corpus": _TEXT,
-        "copies": _WHOLE,
-        **dict.fromkeys(("hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"), _NUMBER),
-        **dict.fromkeys(("rank_sticky", "rank_benign"), _NUMBER),
-        **dict.fromkeys(("documents", "cut"), _WHOLE),
-    },
-    "intrusion_curves.parquet": {
-        **dict.fromkeys(("corpus", "kind"), _TEXT),
-        **_TOKEN,
-        "copies": _WHOLE,
-        **dict.fromkeys(("hits", "median_rank"), _NUMBER),
-        "copies_needed": _WHOLE,
-    },
-}
+    text="task layout metric kind unit token corpus",
+    whole="units tokens benign_tokens token_id repetition copies documents cut copies_needed",
+    switches="main",
+)
 
 
 def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
-    """Tasks that could not be run are tried again."""
-    finished = record.result is not None and not record.result.failed
+    finished = record.result is not None and not record.result.failed  # what failed is tried again
     return finished and all((folder.path / name).is_file() for name in TABLES)
 
 
@@ -141,6 +114,15 @@ class Impact:
     Args:
         path: folder of the measurement.
 
+    Attributes:
+        effects: one row per task and metric: drops of sticky and benign tokens, their difference, the test.
+        conditions: one row per task, metric and condition: the score, and its drop from clean with an
+            interval.
+        scores: one row per task, metric, condition and repetition.
+        intrusion: one row per number of copies: top-10 hits of sticky and benign copies.
+        intrusion_curves: one row per token and number of copies: top-10 hits and median rank.
+        failed: tasks that could not be run, and why.
+
     Raises:
         RunError: the folder holds no impact measurement, is damaged or is not finished.
     """
@@ -154,61 +136,27 @@ class Impact:
             raise RunError(
                 f"the impact measurement in {path} is not finished: run the same command again to continue it"
             )
-        self.path = path
-        self.record = record
-        self.result = record.result
-        self._folder = folder
+        self.path, self.record = path, record
+        self.result, self.failed = record.result, record.result.failed
+        self.effects, self.conditions, self.scores, self.intrusion, self.intrusion_curves = (
+            folder.read_table(name, columns, _FILLED) for name, columns in TABLES.items()
+        )
 
     def __repr__(self) -> str:
         tokens = sum(token.kind != "benign" for token in self.record.tokens)
         counts = f"tokens: {tokens}, tasks: {len(self.result.tasks)}"
         return f"<Impact: {self.record.model}, {counts}, in {self.path}>"
 
-    @property
-    def effects(self) -> pl.DataFrame:
-        """One row per task and metric: drops of sticky and benign tokens, their difference, the test."""
-        return self._table("effects.parquet")
-
-    @property
-    def conditions(self) -> pl.DataFrame:
-        """One row per task, metric and condition: the score, and its drop from clean with an interval."""
-        return self._table("conditions.parquet")
-
-    @property
-    def scores(self) -> pl.DataFrame:
-        """One row per task, metric, condition and repetition."""
-        return self._table("scores.parquet")
-
-    @property
-    def intrusion(self) -> pl.DataFrame:
-        """One row per number of copies: top-10 hits of sticky and benign copies."""
-        return self._table("intrusion.parquet")
-
-    @property
-    def intrusion_curves(self) -> pl.DataFrame:
-        """One row per token and number of copies: top-10 hits and median rank."""
-        return self._table("intrusion_curves.parquet")
-
-    @property
-    def failed(self) -> dict[str, str]:
-        """Tasks that could not be run, and why."""
-        return self.result.failed
-
-    def _table(self, name: str) -> pl.DataFrame:
-        return self._folder.read_table(name, TABLES[name], _FILLED)
-
     def summary(self) -> dict[str, Any]:
         """Return the measurement as JSON values."""
+        tables = ("effects", "conditions", "intrusion", "intrusion_curves")
         return {
             "impact": str(self.path),
             "model": self.record.model,
             "settings": self.record.settings,
             "tokens": [token.model_dump() for token in self.record.tokens],
             "tasks": [task.model_dump() for task in self.result.tasks],
-            "effects": self.effects.to_dicts(),
-            "conditions": self.conditions.to_dicts(),
-            "intrusion": self.intrusion.to_dicts(),
-            "intrusion_curves": self.intrusion_curves.to_dicts(),
+            **{name: getattr(self, name).to_dicts() for name in tables},
             "failed": self.failed,
             "notes": self.record.notes,
             "sequences": self.result.sequences,
@@ -233,19 +181,8 @@ def require_place(folder: Path) -> None:
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
-    def opened(folder: Path) -> Impact:
-        impact = open_impact(folder)
-        for name in TABLES:
-            impact._table(name)
-        return impact
-
-    return measurements_in(
-        run,
-        f"{IMPACT}-*/{IMPACT_FILE}",
-        opened,
-        "An impact measurement",
-        lambda impact: impact.record.started,
-    )
+    pattern, what = f"{IMPACT}-*/{IMPACT_FILE}", "An impact measurement"
+    return measurements_in(run, pattern, open_impact, what, lambda impact: impact.record.started)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import math
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from stickytoken.data.tasks import AnyTask
 from stickytoken.encoders.protocol import WordEncoder, content_limit
 from stickytoken.errors import InputError
-from stickytoken.impacts.results import ImpactRecord, ImpactSettings, measured_kind
+from stickytoken.impacts.results import ImpactRecord, ImpactSettings, TokenRecord, measured_kind
 from stickytoken.insertion import (
     Insertion,
     Joining,
@@ -50,17 +50,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Condition:
-    """One way to edit all texts: with no token (clean), one, or the several of a mixture."""
-
     kind: Kind
-    tokens: tuple[Token, ...]
+    tokens: tuple[Token, ...]  # whose copies all texts get: none (clean), one, or the several of a mixture
     repetition: int
     seed: int
-
-    def label(self, named: Collection[int]) -> str:
-        nobody = self.kind is Kind.STICKY and any(token.id in named for token in self.tokens)
-        kind = NAMED if nobody else self.kind.value
-        return f"{kind} mixture" if len(self.tokens) > 1 else kind
 
 
 def make_conditions(
@@ -80,11 +73,7 @@ def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
 
 
 def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
-    """Draw a gap for each copy for random placement, where copy k goes between ``words + k`` words.
-
-    The draw depends only on the seed and the text, so all conditions treat a text alike, in any order of
-    computation.
-    """
+    """Draw a gap for each copy, where copy k goes between ``words + k`` words: alike for all conditions."""
     generator = _generator(seed, text, "gaps")
     return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
 
@@ -103,9 +92,7 @@ def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Carrier:
-    """A text that copies may go into; it is cut itself only if copies are inserted as text."""
-
-    text: str
+    text: str  # cut only if copies are inserted as text
     content: TokenizedText
     cut: bool
 
@@ -170,7 +157,7 @@ def probe(settings: ImpactSettings, carrier: Carrier, condition: Condition, copi
 def needed_room(
     encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
 ) -> int:
-    """Return how many tokens the copies may take: a copy inserted as a word may take several ids."""
+    """Count the tokens that the copies may take: a copy inserted as a word may take several ids."""
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for each in conditions for token in each.tokens)
@@ -240,13 +227,13 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
     the mean over sets of the difference between that member and the mean of the others.
 
     Args:
-        costs: cost of each token, averaged over repetitions, because these are not independent; one row per
-            matched set with the sticky token first, shape (sets, members). Rows with NaN are left out.
+        costs: cost of each token, averaged over repetitions, which are not independent; one row per matched
+            set, the sticky token first, shape (sets, members). Rows with NaN are left out.
         key: seed of the random choices, used if there are too many to count.
 
     Returns:
-        The one-sided p-value, and the mean difference in standard deviations of the sets' differences; None
-        where undefined.
+        The one-sided p-value and the effect size, the mean difference in standard deviations; None where
+        undefined.
     """
     costs = costs[~np.isnan(costs).any(axis=1)]
     sets, members = costs.shape
@@ -288,8 +275,7 @@ def task_rows(
     outcomes: NDArray[np.float64],
     conditions: Sequence[Condition],
     settings: ImpactSettings,
-    names: Mapping[int, str],
-    named: Collection[int] = (),
+    listed: Mapping[int, TokenRecord],
 ) -> dict[str, Rows]:
     key = [settings.seed, zlib.crc32(task.name.encode())]
     # A single unit has no interval.
@@ -312,14 +298,14 @@ def task_rows(
         values = drawn[0]
         its: dict[str, Any] = {"task": task.name, "metric": metric}
         for condition, value in zip(conditions, values.tolist(), strict=True):
-            labels = its | _labels(condition, names, named)
-            rows["scores"].append(labels | {"repetition": condition.repetition, "score": present(value)})
+            row = its | labels(condition, listed) | {"repetition": condition.repetition}
+            rows["scores"].append(row | {"score": present(value)})
         scores = combine(weights, values).tolist()
         drops = contrast_intervals(drawn, clean - weights, settings.confidence)
         for condition, value, drop in zip(firsts, scores, drops, strict=True):
-            shown = (None, None, None) if condition.kind is Kind.CLEAN else drop
-            labels = its | _labels(condition, names, named)
-            rows["conditions"].append(labels | {"score": present(value), **_ends("drop", shown)})
+            row = its | labels(condition, listed) | {"score": present(value)}
+            known = (None, None, None) if condition.kind is Kind.CLEAN else drop
+            rows["conditions"].append(row | ends("drop", known))
         by_kind = [present(score) for score in combine(means, values).tolist()]
         intervals = contrast_intervals(drawn, contrasts, settings.confidence)
         # The first match of every sticky token comes first, then the second.
@@ -329,7 +315,7 @@ def task_rows(
         effect |= {"unit": task.unit, "units": task.units}
         effect |= zip(("clean", "sticky", "benign"), by_kind, strict=True)
         for name, interval in zip(("drop_sticky", "drop_benign", "difference"), intervals, strict=True):
-            effect |= _ends(name, interval)
+            effect |= ends(name, interval)
         for name in ("drop_sticky", "drop_benign"):
             defined = effect[name] is not None and effect["clean"]
             effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
@@ -338,105 +324,48 @@ def task_rows(
     return rows
 
 
-def _labels(condition: Condition, names: Mapping[int, str], named: Collection[int]) -> dict[str, Any]:
-    alone = condition.tokens[0].id if len(condition.tokens) == 1 else None
-    token = None if alone is None else names[alone]
-    return {"kind": condition.label(named), "token_id": alone, "token": token}
+def labels(condition: Condition, listed: Mapping[int, TokenRecord]) -> dict[str, Any]:
+    tokens = [listed[token.id] for token in condition.tokens]
+    kind = NAMED if any(token.kind == NAMED for token in tokens) else condition.kind.value
+    if len(tokens) == 1:
+        return {"kind": kind, "token_id": tokens[0].token_id, "token": tokens[0].token}
+    return {"kind": f"{kind} mixture" if tokens else kind, "token_id": None, "token": None}
 
 
-def _ends(name: str, interval: tuple[float | None, ...]) -> dict[str, float | None]:
+def ends(name: str, interval: tuple[float | None, ...]) -> dict[str, float | None]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
 
 
-def intrusion_summary(
-    hits: NDArray[np.float64],
-    ranks: NDArray[np.float64],
-    conditions: Sequence[Condition],
-    settings: ImpactSettings,
-    name: str,
-) -> Rows:
-    """Return one row per number of copies; ranks are medians over queries and documents, averaged."""
-    sticky, benign = (
-        np.array([each.kind is kind for each in conditions]) for kind in (Kind.STICKY, Kind.BENIGN)
-    )
-    middle = np.median(ranks, axis=1)
-    samples = bootstrap_samples(hits.shape[1], settings.resamples, [settings.seed, zlib.crc32(name.encode())])
-    tail = (1 - settings.confidence) / 2
-    rows = []
-    for place, copies in enumerate(COPIES):
-        above, below = (hits[kind, :, place].mean(axis=0) for kind in (sticky, benign))
-        drawn = [_ratio(above[sample], below[sample]) for sample in samples]
-        # An order statistic: some samples have no benign hit, so their ratio is infinite.
-        low, high = np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf").tolist()
-        rows.append(
-            {
-                "corpus": name,
-                "copies": copies,
-                "hits_sticky": float(above.mean()),
-                "hits_benign": float(below.mean()),
-                "ratio": present(_ratio(above, below)),
-                "ratio_low": present(low),
-                "ratio_high": present(high),
-                "rank_sticky": float(middle[sticky, place].mean()),
-                "rank_benign": float(middle[benign, place].mean()),
-                "documents": len(above),
-            }
-        )
-    return rows
-
-
-def copies_needed(hits: NDArray[np.float64]) -> list[int | None]:
-    """Return how many copies bring half of the documents into at least one more top 10; None if 32 do not."""
-    half = (hits > hits[:, :, :1]).mean(axis=1) >= 0.5
-    return [COPIES[int(row.argmax())] if row.any() else None for row in half]
-
-
-def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
-    above, below = float(sticky.mean()), float(benign.mean())
-    if below > 0:
-        return above / below
-    return math.inf if above > 0 else math.nan
-
-
-EFFECTS = {name: name for name in ("task", "metric", "units", "clean", "sticky", "benign")} | {
-    "difference": "sticky - benign",
-    "difference_low": "low",
-    "difference_high": "high",
-    "effect_size": "effect size",
-    "p_value": "p",
-    "q_value": "q",
-}
-CONDITIONS = {name: name for name in ("task", "metric", "kind", "token", "score", "drop")} | {
-    "drop_low": "low",
-    "drop_high": "high",
-}
-INTRUSION = {
-    "copies": "copies",
-    "hits_sticky": "sticky",
-    "hits_benign": "benign",
-    "ratio": "ratio",
-    "ratio_low": "low",
-    "ratio_high": "high",
-    "rank_sticky": "median rank, sticky",
-    "rank_benign": "median rank, benign",
+# Columns of tables that people read.
+EFFECTS = (
+    *("task", "metric", "units", "clean", "sticky", "benign", "difference", "difference_low"),
+    *("difference_high", "effect_size", "p_value", "q_value"),
+)
+CONDITIONS = ("task", "metric", "kind", "token", "score", "drop", "drop_low", "drop_high")
+INTRUSION = (
+    *("copies", "hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"),
+    *("rank_sticky", "rank_benign"),
+)
+_HEADINGS = {"difference": "sticky - benign", "p_value": "p", "q_value": "q"} | {
+    f"{column}_{kind}": f"{heading}{kind}"
+    for column, heading in (("hits", ""), ("rank", "median rank, "))
+    for kind in ("sticky", "benign")
 }
 
 
 def headed(
-    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], measured: str = "sticky"
+    columns: Sequence[str], rows: Sequence[Mapping[str, Any]], measured: str = "sticky"
 ) -> tuple[list[str], list[list[Any]]]:
-    headings = [heading.replace("sticky", measured) for heading in columns.values()]
+    headings = []
+    for column in columns:
+        end = column.rpartition("_")[2]
+        heading = end if end in ("low", "high") else _HEADINGS.get(column, column.replace("_", " "))
+        headings.append(heading.replace("sticky", measured))
     return headings, [[row[key] for key in columns] for row in rows]
 
 
-# Largest p-value, corrected over tasks, that is called a difference.
-SIGNIFICANCE = 0.05
-# So many equally likely choices are needed for a p-value of 0.05.
-_LEAST_CHOICES = 20
-
-
 def cost_sentence(effect: Mapping[str, Any], kind: str) -> str:
-    """Put an effect into words; only the test over tokens decides, and only on the main metric."""
+    """Put an effect into words; only the test over tokens, on the main metric, decides."""
     name, metric = effect["task"], effect["metric"]
     if any(effect[each] is None for each in ("difference", "drop_sticky", "drop_benign", "clean")):
         return f"{name}: {metric} is not defined."
@@ -448,7 +377,6 @@ def cost_sentence(effect: Mapping[str, Any], kind: str) -> str:
 
 
 def conclusion(effect: Mapping[str, Any], kind: str) -> str:
-    """Conclude from the test over tokens, which is one-sided: it never shows that tokens cost less."""
     tokens, p_value, q_value = effect["tokens"], effect["p_value"], effect["q_value"]
     benign = effect["benign_tokens"] // max(1, tokens)
     missing = benign_needed(tokens) - benign
@@ -459,26 +387,18 @@ def conclusion(effect: Mapping[str, Any], kind: str) -> str:
         return f"too few tokens to conclude ({lacking})"
     if p_value is None:
         return "too few tokens to conclude (the metric is not defined for all of them)"
-    shown = f"p {_shown(p_value)}"
-    if q_value is not None and q_value != p_value:
-        shown += f", corrected over tasks q {_shown(q_value)}"
+    values = {"p": p_value} | ({} if q_value in (None, p_value) else {"corrected over tasks q": q_value})
+    shown = ", ".join(f"{name} {'< 0.001' if p < 0.001 else f'= {p:.2g}'}" for name, p in values.items())
     if effect["difference"] <= 0:
         return f"{kind} tokens are not shown to cost more ({shown})"
     decisive = p_value if q_value is None else q_value
-    costs = f"{kind} tokens cost more" if decisive <= SIGNIFICANCE else "no difference shown"
+    costs = f"{kind} tokens cost more" if decisive <= 0.05 else "no difference shown"
     return f"{costs} ({shown})"
 
 
 def benign_needed(tokens: int) -> int:
     """Count the benign tokens that make the smallest p-value, (1 / (1 + benign)) ** tokens, 0.05 or less."""
-    benign = 1
-    while (1 + benign) ** max(1, tokens) < _LEAST_CHOICES:
-        benign += 1
-    return benign
-
-
-def _shown(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"= {value:.2g}"
+    return math.ceil(math.pow(20, 1 / max(1, tokens))) - 1
 
 
 def settings_line(settings: ImpactSettings) -> str:
@@ -489,14 +409,11 @@ def settings_line(settings: ImpactSettings) -> str:
     )
 
 
-_CURVES = {name: name for name in ("kind", "token", "copies", "hits")} | {
-    "median_rank": "median rank",
-    "copies_needed": "copies needed",
-}
+_CURVES = ("kind", "token", "copies", "hits", "median_rank", "copies_needed")
 _SHOWN = {
     "effects": ("Tasks", EFFECTS),
     "conditions": ("Tokens", CONDITIONS),
-    "intrusion": ("Intrusion", {"corpus": "corpus", **INTRUSION}),
+    "intrusion": ("Intrusion", ("corpus", *INTRUSION)),
     "intrusion_curves": ("Intrusion by token", _CURVES),
 }
 

@@ -42,8 +42,7 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
     )
 
 
-Watch: TypeAlias = Callable[[int, int], None]
-"""Called with how much is computed, and of how much."""
+Watch: TypeAlias = Callable[[int, int], None]  # called with how much is computed, and of how much
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,6 @@ class Contributions:
 
     @property
     def error(self) -> float:
-        """Norm of the difference between the unit vector and the sum; 0 is exact."""
         return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,13 +41,9 @@ class Inside:
     vector: NDArray[np.float32]  # output of the model, shape (d,)
 
 
-def as_numbers(values: torch.Tensor) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = values.double().cpu().numpy()
-    return found
+def as_numbers(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
+    return values.detach().to(dtype).cpu().numpy()
 
-
-# In half precision, the weights of a row sum to 1 only up to this error.
-_ROW_TOLERANCE = 0.02
 
 Sources = dict[torch.nn.Module, int]
 """Modules that return attention weights, and their index in the returned tuple."""
@@ -90,19 +86,22 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
             vars(backbone)["forward"] = own
         for handle in handles:
             handle.remove()
-    found: Sources = {}
+    sources: Sources = {}
     # The last report is that of the outermost module.
     for weights in next((each for each in reversed(reports) if each), []):
-        # An outer module may return the same weights again.
-        source = next(((module, place) for module, place, each in seen if _same(each, weights)), None)
-        if source is None:
+        for module, place, each in seen:  # an outer module may return the same weights again
+            if each is weights or (
+                each.shape == weights.shape and torch.equal(each, weights.to(each.device))
+            ):
+                sources[module] = place
+                break
+        else:
             return {}
-        found[source[0]] = source[1]
-    return found
+    return sources
 
 
 def _reported(output: Any) -> list[torch.Tensor]:
-    """Return the attentions in a backbone's output; with two stacks, those of the decoder if it has any."""
+    # With two stacks, those of the decoder if it has any.
     found = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
     return [each for each in found if isinstance(each, torch.Tensor)]
 
@@ -110,46 +109,31 @@ def _reported(output: Any) -> list[torch.Tensor]:
 def _are_weights(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
         return False
-    rows = value.float().sum(dim=-1)
-    return bool((value >= 0).all() and ((rows - 1).abs() <= _ROW_TOLERANCE).all())
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one is other or (one.shape == other.shape and torch.equal(one, other.to(one.device)))
-
-
-@dataclass
-class AttentionCapture:
-    members: torch.Tensor
-    sources: Sources
-    layers: list[torch.Tensor] = field(default_factory=list)
-
-    def hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        del inputs
-        weights = output[self.sources[module]]
-        members = self.members.to(weights.device)
-        sums = torch.einsum("tqg,thqk,tkj->thgj", members, weights.float(), members)
-        self.layers.append(sums / members.sum(dim=1)[:, None, :, None])
-
-    def result(self) -> torch.Tensor | None:
-        """Mean weight by (text, layer, head, attending part, attended part)."""
-        # Without weights there are no heads; in unusual models their number differs between layers.
-        heads = {layer.shape[1] for layer in self.layers}
-        return torch.stack(self.layers, dim=1) if len(heads) == 1 else None
+    rows = value.float().sum(dim=-1)  # in half precision 1 only up to an error
+    return bool((value >= 0).all() and ((rows - 1).abs() <= 0.02).all())
 
 
 @contextmanager
-def attention_of(backbone: Any, capture: AttentionCapture) -> Iterator[None]:
-    """Pass a model's attention weights, which fused kernels never materialise, to a capture."""
+def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """Collect mean weights by layer and (text, head, attending part, attended part); parts are one-hot."""
+    layers: list[torch.Tensor] = []
+
+    def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        del inputs
+        weights = output[sources[module]]
+        own = members.to(weights.device)
+        sums = torch.einsum("tqg,thqk,tkj->thgj", own, weights.float(), own)
+        layers.append(sums / own.sum(dim=1)[:, None, :, None])
+
     config = getattr(backbone, "config", None)
-    handles = [module.register_forward_hook(capture.hook) for module in capture.sources]
+    handles = [module.register_forward_hook(record) for module in sources]
     try:
         with plain_attention(backbone), ExitStack() as stack:
             plain = getattr(config, "_attn_implementation", None) in (None, "eager")
             if config is not None and plain and not getattr(backbone, "_can_record_outputs", None):
                 # The layers of such a model return weights only if they are asked to.
                 stack.enter_context(switched_on(config, "output_attentions"))
-            yield
+            yield layers
     finally:
         for handle in handles:
             handle.remove()

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inspector
 
 Vector: TypeAlias = NDArray[np.float64]
-
 Rule: TypeAlias = tuple[Vector, Vector]
 """Places in (0, 1) in order, and weights that sum to 1, both of shape (points,)."""
 
@@ -77,9 +76,7 @@ _FEW = 3
 
 
 @dataclass(frozen=True)
-class _Way:
-    """The straight path from a reference to a text."""
-
+class _Path:
     text: EmbeddedText
     reference: torch.Tensor
     length: float | None  # divisor of vectors where the reference has no direction
@@ -97,45 +94,69 @@ class _Way:
         """Return the path length of the divided vectors at equally spaced places, shape (points + 1,)."""
         places = np.linspace(0, 1, points + 1)
         parts = [places[begin : begin + self.batch] for begin in range(0, len(places), self.batch)]
-        seen = torch.cat([self.text.vectors(self.at(part)).double() for part in parts])
-        lengths = seen.norm(dim=1, keepdim=True) if self.length is None else self.length
-        legs = (seen / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
+        vectors = torch.cat([self.text.vectors(self.at(part)).double() for part in parts])
+        lengths = vectors.norm(dim=1, keepdim=True) if self.length is None else self.length
+        legs = (vectors / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
         return np.concatenate([[0.0], np.cumsum(legs)])
+
+    def integrals(
+        self, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
+    ) -> torch.Tensor:
+        """Integrate the derivatives of the divided vectors in several directions, shape (directions, d)."""
+        places, weights = rule
+        points = [(node, part) for node in range(len(places)) for part in range(len(directions))]
+        device = self.reference.device
+        total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
+        for begin in range(0, len(points), self.batch):
+            node, part = np.array(points[begin : begin + self.batch]).T
+            with _forward_mode.dual_level():
+                dual = _forward_mode.make_dual(self.at(places[node]), directions[torch.as_tensor(part)])
+                vector, tangent = _forward_mode.unpack_dual(self.text.vectors(dual))
+            vector = vector.double()
+            slope = torch.zeros_like(vector) if tangent is None else tangent.double()
+            if self.length is not None:
+                slope = slope / self.length
+            else:
+                # The derivative of v / |v| is the part of dv that is orthogonal to v, divided by |v|.
+                norms = vector.norm(dim=1, keepdim=True)
+                units = vector / norms
+                slope = (slope - units * (units * slope).sum(dim=1, keepdim=True)) / norms
+            weighted = slope * torch.as_tensor(weights[node], device=device)[:, None]
+            total.index_add_(0, torch.as_tensor(part, device=device), weighted)
+            if watch is not None:
+                watch(begin + len(node), len(points))
+        return total
 
 
 class JacobianIntegrator:
     """Compute the contributions of parts of texts.
 
-    The reference of a text has the same length, with the embedding of the padding token, or zeros, at every
-    position of the content. Tokens that the model puts around a text stay. A reference without direction (the
-    zeros of a static model) cannot be normalised: then the norm of the text's vector is the divisor, and the
-    reference contributes nothing. Directional derivatives are exact, one per part, by forward-mode
-    differentiation. The integral is a Gauss-Legendre sum, nearly exact if the path is smooth. If its error is
-    large, the vector turns within a hundredth of the path, because attention moves to other tokens: then the
-    path is sampled, and the sum is taken over panels, of up to `most` times as many points.
+    The reference has the padding token, or zeros, at every position of the content. Where it has no direction
+    (the zeros of a static model), vectors are divided by the norm of the text's, and it contributes nothing.
+    Derivatives are exact, by forward-mode differentiation. The integral is a Gauss-Legendre sum. If its error
+    is large, the vector turns within a hundredth of the path, because attention moves to other tokens: then
+    the path is sampled, and the sum is taken over panels, of up to `most` times as many points.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
         self._inspector = inspector
         self._most = most
-        self._name = inspector.encoder.name
 
     def contributions(
         self, content: Sequence[int], labels: Sequence[int], steps: int, watch: Watch | None = None
     ) -> Contributions:
+        name = self._inspector.encoder.name
         if not len(labels):
-            raise EncodingError(f"{self._name}: the text to explain has no tokens")
+            raise EncodingError(f"{name}: the text to explain has no tokens")
         with self._inspector.differentiating():
             text = self._inspector.embedded(content)
             reference = torch.where(text.content[:, None] >= 0, text.filler, text.rows)
             vector, without = text.vectors(torch.stack([text.rows, reference])).double()
             length = float(vector.norm())
             if not np.isfinite(length) or length == 0:
-                raise EncodingError(
-                    f"{self._name}: the text to explain has no usable vector (zero or not finite)"
-                )
+                raise EncodingError(f"{name}: the text to explain has no usable vector (zero or not finite)")
             directed = float(without.norm()) > _NO_DIRECTION * length
-            way = _Way(text, reference, None if directed else length)
+            path = _Path(text, reference, None if directed else length)
             ends = (vector / length, without / without.norm() if directed else torch.zeros_like(without))
             # The direction of each part, nonzero only at its positions. Tokens around the text get the last
             # id's part, but their difference is zero.
@@ -145,54 +166,22 @@ class JacobianIntegrator:
             few = len(directions) <= _FEW
             tried = directions if few else directions.sum(dim=0, keepdim=True)
             points, rule = steps, whole_rule(steps)
-            parts = self._integrate(way, tried, rule, len(expected))
-            # More points until the sum is exact.
-            while float((parts.sum(dim=0) - expected).norm()) > _MISSED and points < self._most * steps:
-                points *= 2
-                rule = rule_along(way.travelled(points), points)
-                parts = self._integrate(way, tried, rule, len(expected))
-            if not few:
-                parts = self._integrate(way, directions, rule, len(expected), watch)
+            try:
+                parts = path.integrals(tried, rule, len(expected))
+                # More points until the sum is exact.
+                while float((parts.sum(dim=0) - expected).norm()) > _MISSED and points < self._most * steps:
+                    points *= 2
+                    rule = rule_along(path.travelled(points), points)
+                    parts = path.integrals(tried, rule, len(expected))
+                if not few:
+                    parts = path.integrals(directions, rule, len(expected), watch)
+            except NotImplementedError as error:
+                reason = " ".join(str(error).split())[:200]
+                raise ModelError(
+                    f"{name}: one of its operations has no forward-mode derivative ({reason})"
+                ) from error
         if not bool(parts.isfinite().all()):
             raise ModelError(
-                f"{self._name}: vectors between the reference and the text are not finite: use float32"
+                f"{name}: vectors between the reference and the text are not finite: use float32"
             )
         return Contributions(*(as_numbers(each) for each in (*ends, parts)))
-
-    def _integrate(
-        self, way: _Way, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
-    ) -> torch.Tensor:
-        places, weights = rule
-        points = [(node, part) for node in range(len(places)) for part in range(len(directions))]
-        device = way.reference.device
-        total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
-        for begin in range(0, len(points), way.batch):
-            node, part = np.array(points[begin : begin + way.batch]).T
-            slopes = self._slopes(way, places[node], directions[torch.as_tensor(part)])
-            weighted = slopes * torch.as_tensor(weights[node], device=device)[:, None]
-            total.index_add_(0, torch.as_tensor(part, device=device), weighted)
-            if watch is not None:
-                watch(begin + len(node), len(points))
-        return total
-
-    def _slopes(self, way: _Way, places: Vector, direction: torch.Tensor) -> torch.Tensor:
-        """Return directional derivatives of the divided vectors, shape (points, d)."""
-        try:
-            with _forward_mode.dual_level():
-                dual = _forward_mode.make_dual(way.at(places), direction)
-                found = _forward_mode.unpack_dual(way.text.vectors(dual))
-        except NotImplementedError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ModelError(
-                f"{self._name}: one of its operations has no forward-mode derivative ({reason})"
-            ) from error
-        vector: torch.Tensor = found.primal.double()
-        if found.tangent is None:
-            return torch.zeros_like(vector)
-        slope: torch.Tensor = found.tangent.double()
-        if way.length is not None:
-            return slope / way.length
-        # The derivative of v / |v| is the part of dv that is orthogonal to v, divided by |v|.
-        norms: torch.Tensor = vector.norm(dim=1, keepdim=True)
-        units = vector / norms
-        return (slope - units * (units * slope).sum(dim=1, keepdim=True)) / norms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.compute.model_state import computing, switched_on
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layers import PromptBatch, pooled_states, prompt_states
+from stickytoken.encoders.prompted.layers import pooled_states, prompt_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
 from stickytoken.encoders.protocol import equal_length_batches, require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import attention
-from stickytoken.inspection.attention import AttentionCapture, EmbeddedText, Inside, Sources, as_numbers
+from stickytoken.inspection.attention import EmbeddedText, Inside, Sources, as_numbers
 from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
@@ -41,15 +41,10 @@ def input_embeddings(model: Any) -> Any:
 
 def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
     """Find all modules with the weights of one: T5 has several, and calls another than it declares."""
-    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, kinds) and module.weight is embeddings.weight
-    ]
-
-
-_HEADS_IF_UNKNOWN = 32
+    tables = (
+        each for each in model.modules() if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag)
+    )
+    return [table for table in tables if table.weight is embeddings.weight]
 
 
 class Inspector(ABC):
@@ -61,25 +56,17 @@ class Inspector(ABC):
     encoder: SentenceTransformerEncoder | CausalPromptEncoder
     _network: torch.nn.Module
     _backbone: Any
+    pooling: str | None
+    has_layers = True
+    _embeddings: Any
+    _length: Callable[[int], int]  # of an input, from that of its content
 
-    @property
-    @abstractmethod
-    def pooling(self) -> str | None: ...
-
-    @property
-    def has_layers(self) -> bool:
-        return True
-
-    @abstractmethod
     def embedding_matrix(self) -> NDArray[np.float32] | None:
         """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
+        return None if self._embeddings is None else as_numbers(self._embeddings.weight, torch.float32)
 
     @abstractmethod
-    def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """Return a text as embeddings, which the caller may change."""
-
-    @abstractmethod
-    def _length(self, content: int) -> int: ...
+    def embedded(self, content: Sequence[int]) -> EmbeddedText: ...
 
     @abstractmethod
     def _look(
@@ -96,11 +83,20 @@ class Inspector(ABC):
 
         for row, content in enumerate(rows):
             self.encoder.check_input(content, partial(label, row))
+        lengths = [self._length(len(content)) for content in rows]
+        config = getattr(self._backbone, "config", None)
+        heads = getattr(config, "num_attention_heads", None) or 32
+        layers = getattr(config, "num_hidden_layers", None) or 1
+        width = getattr(config, "hidden_size", None) or 1024
         found: dict[int, Inside] = {}
-        with computing(self._network), self._memory_told("look into"):
-            for batch in self._batches([self._length(len(content)) for content in rows]):
-                looked = self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
-                found |= dict(zip(batch.tolist(), looked, strict=True))
+        with self._computing("look into"):
+            for same in equal_length_batches(lengths, self.most_tokens):
+                length = max(1, lengths[same[0]])
+                by_weights = self.most_weights // (heads * length**2)
+                by_states = self.most_states // ((layers + 1) * length * width)
+                for batch in np.array_split(same, -(-len(same) // max(1, min(by_weights, by_states)))):
+                    looked = self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
+                    found |= dict(zip(batch.tolist(), looked, strict=True))
         result = [found[row] for row in range(len(rows))]
         if result:
             vectors = np.stack([each.vector for each in result])
@@ -110,57 +106,46 @@ class Inspector(ABC):
     @contextmanager
     def differentiating(self) -> Iterator[None]:
         """Prepare the model for `embedded` and its vectors: locked, without gradients and dropout."""
-        with (
-            computing(self._network, gradients=True),
-            attention.plain_attention(self._backbone),
-            self._memory_told("attribute"),
-        ):
+        with self._computing("attribute", gradients=True), attention.plain_attention(self._backbone):
             yield
 
     @contextmanager
-    def _memory_told(self, what: str) -> Iterator[None]:
+    def _computing(self, what: str, *, gradients: bool = False) -> Iterator[None]:
         try:
-            yield
+            with computing(self._network, gradients=gradients):
+                yield
         except torch.OutOfMemoryError as error:
             raise EncodingError(
                 f"{self.encoder.name}: {self.encoder.device} does not have enough memory to {what} one text: "
                 "use shorter texts, a lower precision or another device"
             ) from error
 
-    def _batches(self, lengths: Sequence[int]) -> list[NDArray[np.intp]]:
-        config = getattr(self._backbone, "config", None)
-        heads = getattr(config, "num_attention_heads", None) or _HEADS_IF_UNKNOWN
-        layers = getattr(config, "num_hidden_layers", None) or 1
-        width = getattr(config, "hidden_size", None) or 1024
-        batches = []
-        for same in equal_length_batches(lengths, self.most_tokens):
-            length = max(1, lengths[same[0]])
-            by_weights = self.most_weights // (heads * length**2)
-            by_states = self.most_states // ((layers + 1) * length * width)
-            batches += np.array_split(same, -(-len(same) // max(1, min(by_weights, by_states))))
-        return batches
-
 
 def _insides(
     labels: NDArray[np.intp],
     hidden: torch.Tensor | None,
-    capture: AttentionCapture | None,
+    layers: Sequence[torch.Tensor],
     pooled: torch.Tensor | None,
     supplied: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
-    weights = None if capture is None else capture.result()
-    return [
-        Inside(
-            labels=labels[row],
-            hidden=None if hidden is None else hidden[row].numpy(),
-            attention=None if weights is None else as_numbers(weights[row]),
-            pooled=None if pooled is None else as_numbers(pooled[row]),
-            supplied=None if supplied is None else as_numbers(supplied[row]),
-            vector=vectors[row],
+    # Without weights there are no heads; in unusual models their number differs between layers.
+    weights = torch.stack(list(layers), dim=1) if len({layer.shape[1] for layer in layers}) == 1 else None
+    insides = []
+    for row, vector in enumerate(vectors):
+        states = None if hidden is None else hidden[row].numpy()
+        attended, whole, shares = (
+            None if each is None else as_numbers(each[row]) for each in (weights, pooled, supplied)
         )
-        for row in range(len(labels))
-    ]
+        insides.append(Inside(labels[row], states, attended, whole, shares, vector))
+    return insides
+
+
+def _expanded(values: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return {
+        name: value.expand(count, *value.shape[1:]) if torch.is_tensor(value) else value
+        for name, value in values.items()
+    }
 
 
 # Largest difference between a pooled vector and the sum of its parts, as a share of its norm.
@@ -173,38 +158,24 @@ class ModuleInspector(Inspector):
     def __init__(self, encoder: SentenceTransformerEncoder) -> None:
         self.encoder, self._model = encoder, encoder.model
         self._network, self._backbone = encoder.model, backbone_of(encoder.model)
-
-    @property
-    def pooling(self) -> str | None:
-        if self.encoder.template.flat:
-            return "mean"
-        if self._pooling is None:
-            return None
-        mode = self._pooling.pooling_mode
-        return mode if isinstance(mode, str) else "+".join(mode)
-
-    @property
-    def has_layers(self) -> bool:
-        return not self.encoder.template.flat
-
-    def embedding_matrix(self) -> NDArray[np.float32] | None:
-        module = input_embeddings(self._model)
-        if module is None:
-            return None
-        weight: NDArray[np.float32] = module.weight.detach().float().cpu().numpy()
-        return weight
+        self._embeddings = input_embeddings(encoder.model)
+        self._length = lambda content: content + encoder.template.overhead
+        self.has_layers = not encoder.template.flat
+        mode = getattr(self._pooling, "pooling_mode", None) if self.has_layers else "mean"
+        self.pooling = mode if mode is None or isinstance(mode, str) else "+".join(mode)
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        model, ids, template = self._model, tuple(content), self.encoder.template
-        embeddings = input_embeddings(model)
+        from sentence_transformers.sentence_transformer.modules import Normalize
+
+        model, embeddings, ids = self._model, self._embeddings, tuple(content)
         if embeddings is None:
             raise ModelError(f"{self.encoder.name}: its token embeddings cannot be reached")
-        features, flat = self.encoder.features([ids]), template.flat
+        template, features = self.encoder.template, self.encoder.features([ids])
+        flat = template.flat
 
-        def embed(ids: torch.Tensor) -> torch.Tensor:
+        def embed(ids: torch.Tensor) -> Any:
             # Not always equal to the weights: some models scale them here.
-            found: torch.Tensor = embeddings.weight.detach()[ids] if flat else embeddings(ids[None])[0]
-            return found
+            return embeddings.weight.detach()[ids] if flat else embeddings(ids[None])[0]
 
         rows = embed(features["input_ids"].reshape(-1))
         padding, filler = getattr(model.tokenizer, "pad_token_id", None), torch.zeros_like(rows[0])
@@ -214,53 +185,38 @@ class ModuleInspector(Inspector):
         before = 0 if flat else len(template.before)
         places[before : before + len(ids)] = torch.arange(len(ids), device=rows.device)
 
-        def vectors(changed: torch.Tensor) -> torch.Tensor:
-            if flat:
-                return self._vectors(embeddings, features, changed.mean(dim=1))
-            repeated = {
-                key: value.expand(len(changed), *value.shape[1:]) if torch.is_tensor(value) else value
-                for key, value in features.items()
-            }
-            return self._vectors(embeddings, repeated, changed)
+        def vectors(changed: torch.Tensor) -> Any:
+            """Compute vectors before any final normalisation, with the given output of the embeddings."""
+            before: list[torch.Tensor] = []
+            called: list[Any] = []
+
+            def replace(module: Any, inputs: Any, output: Any) -> torch.Tensor:
+                del inputs, output
+                called.append(module)
+                return changed.mean(dim=1) if flat else changed
+
+            handles = [module.register_forward_hook(replace) for module in sharing_weights(model, embeddings)]
+            modules, normalize = list(model), None  # the first of the normalisations at the end of the model
+            while modules and isinstance(modules[-1], Normalize):
+                normalize = modules.pop()
+            if normalize is not None:
+                handles.append(
+                    normalize.register_forward_pre_hook(
+                        lambda _, inputs: before.append(inputs[0]["sentence_embedding"])
+                    )
+                )
+            try:
+                output = model(features if flat else _expanded(features, len(changed)))["sentence_embedding"]
+            finally:
+                for handle in handles:
+                    handle.remove()
+            if not called:
+                raise ModelError(
+                    f"{self.encoder.name}: it does not use the token embeddings that it declares"
+                )
+            return (before[-1] if before else output)[:, : model.truncate_dim]
 
         return EmbeddedText(rows, filler, places, vectors)
-
-    def _vectors(self, embeddings: Any, features: dict[str, Any], embedded: torch.Tensor) -> torch.Tensor:
-        """Compute vectors before any final normalisation, with the given output of the embeddings."""
-        from sentence_transformers.sentence_transformer.modules import Normalize
-
-        model = self._model
-        before: list[torch.Tensor] = []
-        called: list[Any] = []
-
-        def replace(module: Any, inputs: Any, output: Any) -> torch.Tensor:
-            del inputs, output
-            called.append(module)
-            return embedded
-
-        handles = [module.register_forward_hook(replace) for module in sharing_weights(model, embeddings)]
-        # The first of the normalisations at the end of the model.
-        modules, normalize = list(model), None
-        while modules and isinstance(modules[-1], Normalize):
-            normalize = modules.pop()
-        if normalize is not None:
-            handles.append(
-                normalize.register_forward_pre_hook(
-                    lambda _, inputs: before.append(inputs[0]["sentence_embedding"])
-                )
-            )
-        try:
-            found = model(features)["sentence_embedding"]
-        finally:
-            for handle in handles:
-                handle.remove()
-        if not called:
-            raise ModelError(f"{self.encoder.name}: it does not use the token embeddings that it declares")
-        truncated: torch.Tensor = (before[-1] if before else found)[:, : model.truncate_dim]
-        return truncated
-
-    def _length(self, content: int) -> int:
-        return content + self.encoder.template.overhead
 
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
@@ -271,15 +227,15 @@ class ModuleInspector(Inspector):
         members = torch.nn.functional.one_hot(torch.from_numpy(places), parts + 1).float()
         if template.flat:
             # The rows of a static embedding model are its states, and their mean is pooled.
-            weight = input_embeddings(self._model).weight
+            weight = self._embeddings.weight
             rows = weight[torch.tensor(contents, device=weight.device)].float()
             supplied = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
             vectors = self.encoder.encode_ids(contents, allow_zero=True)
-            return _insides(places, rows[:, None].cpu(), None, supplied.sum(dim=1), supplied, vectors)
-        capture = AttentionCapture(members, self._attention_sources)
+            return _insides(places, rows[:, None].cpu(), (), supplied.sum(dim=1), supplied, vectors)
         seen: list[dict[str, Any]] = []
         with ExitStack() as stack:
-            stack.enter_context(attention.attention_of(backbone, capture))
+            capture = attention.attention_of(backbone, self._attention_sources, members)
+            layers = stack.enter_context(capture)
             if hasattr(getattr(backbone, "config", None), "output_hidden_states"):
                 # sentence-transformers returns the states if the configuration asks for them.
                 stack.enter_context(switched_on(backbone.config, "output_hidden_states"))
@@ -289,28 +245,21 @@ class ModuleInspector(Inspector):
             features = self._model(self.encoder.features(contents))
         hidden = features.get("all_layer_embeddings")
         states = None if hidden is None else torch.stack([each.float().cpu() for each in hidden], dim=1)
-        pooled, supplied = self._supplied(seen[-1], members) if seen else (None, None)
+        pooled = supplied = None
+        if pooling is not None and seen:
+            # The share of each part is the pooling with all other states zero.
+            last = seen[-1]["token_embeddings"]
+            masked = (last * mask[..., None] for mask in members.to(last).unbind(dim=-1))
+            pooled, *shares = (
+                pooling({**seen[-1], "token_embeddings": each})["sentence_embedding"].float()
+                for each in (last.clone(), *masked)  # the pooling may change its input
+            )
+            supplied = torch.stack(shares, dim=1)
+            error = (supplied.sum(dim=1) - pooled).norm(dim=-1)
+            if not bool((error <= _PARTS_TOLERANCE * pooled.norm(dim=-1)).all()):
+                supplied = None
         vectors = features["sentence_embedding"].float().cpu().numpy()
-        return _insides(places, states, capture, pooled, supplied, vectors[:, : self._model.truncate_dim])
-
-    def _supplied(
-        self, features: dict[str, Any], members: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the pooled vector and the share of each part: the pooling with all other states zero."""
-        pooling: Any = self._pooling
-        states = features["token_embeddings"]
-
-        def pool(kept: torch.Tensor) -> torch.Tensor:
-            # A copy, because the pooling modifies its input.
-            found: torch.Tensor = pooling({**features, "token_embeddings": kept})["sentence_embedding"]
-            return found.float()
-
-        pooled = pool(states)
-        masks = members.to(states).unbind(dim=-1)
-        supplied = torch.stack([pool(states * mask[..., None]) for mask in masks], dim=1)
-        error = (supplied.sum(dim=1) - pooled).norm(dim=-1)
-        whole = bool((error <= _PARTS_TOLERANCE * pooled.norm(dim=-1)).all())
-        return pooled, supplied if whole else None
+        return _insides(places, states, layers, pooled, supplied, vectors[:, : self._model.truncate_dim])
 
     @cached_property
     def _attention_sources(self) -> Sources:
@@ -327,29 +276,17 @@ class ModuleInspector(Inspector):
 
 
 class PromptInspector(Inspector):
-    """Look into a prompted language model.
-
-    The template, including the placeholder, counts as the part that the model puts around a text. Layers
-    after the one that is read are not recorded, and neither is the auxiliary prompt of contrast, which
-    attributions include.
-    """
-
+    # The template, with the placeholder, is what the model puts around a text. Layers after the one that is
+    # read are not recorded, and neither is the auxiliary prompt of contrast, which attributions include.
     encoder: CausalPromptEncoder
 
     def __init__(self, encoder: CausalPromptEncoder) -> None:
         self.encoder, self._prompted = encoder, encoder.prompted
-        self._decoder = encoder.prompted.decoder
+        self._decoder, self._embeddings = encoder.prompted.decoder, encoder.prompted.decoder.embedding
         self._network = self._backbone = self._decoder.model
-
-    @property
-    def pooling(self) -> str:
-        if self._prompted.reading.prompt.echoes:
-            return "mean"
-        return "lasttoken" if len(self._prompted.prompts) == 1 else "lasttoken of several prompts"
-
-    def embedding_matrix(self) -> NDArray[np.float32]:
-        weight: NDArray[np.float32] = self._decoder.embedding.weight.detach().float().cpu().numpy()
-        return weight
+        self._length = encoder.prompted.length
+        one = "lasttoken" if len(encoder.prompted.prompts) == 1 else "lasttoken of several prompts"
+        self.pooling = "mean" if encoder.prompted.reading.prompt.echoes else one
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         ids = tuple(content)
@@ -363,7 +300,12 @@ class PromptInspector(Inspector):
 
         def vectors(changed: torch.Tensor) -> torch.Tensor:
             parts = torch.split(changed, sizes, dim=1)
-            filled = [_repeated(batch, each) for batch, each in zip(batches, parts, strict=True)]
+            filled = []
+            for batch, embeddings in zip(batches, parts, strict=True):
+                names = ("mask", "positions", "first", "last", "places")
+                own = _expanded({name: getattr(batch, name) for name in names}, len(changed))
+                beside = _expanded(batch.beside, len(changed))
+                filled.append(replace(batch, embeddings=embeddings, beside=beside, **own))
             if auxiliary is not None:
                 values = auxiliary.attended(filled.pop())
                 filled = [replace(batch, auxiliary=values) for batch in filled]
@@ -373,7 +315,7 @@ class PromptInspector(Inspector):
 
         padding, filler = prompted.padding_id, torch.zeros_like(embedded[0])
         if padding is not None and 0 <= padding < self._decoder.rows:
-            filler = self._decoder.embedding(torch.tensor([[padding]], device=embedded.device))[0, 0]
+            filler = self._embeddings(torch.tensor([[padding]], device=embedded.device))[0, 0]
         return EmbeddedText(embedded, filler, places.to(embedded.device), vectors)
 
     @cached_property
@@ -384,41 +326,31 @@ class PromptInspector(Inspector):
             model, model, lambda: model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         )
 
-    def _length(self, content: int) -> int:
-        return self._prompted.length(content)
-
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        seen = [
-            self._look_in(prompt, contents, labels, parts) for prompt in range(len(self._prompted.prompts))
-        ]
-        return [self._joined(prompts) for prompts in zip(*seen, strict=True)]
-
-    def _look_in(
-        self, prompt: int, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
-    ) -> list[Inside]:
-        prompted, decoder = self._prompted, self._decoder
-        rows = [PromptRow(prompt, content) for content in contents]
-        places = torch.stack(
-            [_places(prompted, row, own, parts) for row, own in zip(rows, labels, strict=True)]
-        )
-        members = torch.nn.functional.one_hot(places, parts + 1).float()
-        values = None
+        prompted, decoder, values = self._prompted, self._decoder, None
         if (auxiliary := prompted.auxiliary) is not None:
             values = auxiliary.attended(auxiliary.batch(auxiliary.layout(auxiliary.rows(contents))))
-        batch = prompted.batch(prompted.layout(rows), auxiliary=values)
-        capture = AttentionCapture(members, self._attention_sources)
-        with attention.attention_of(decoder.model, capture):
-            states = prompt_states(decoder, batch, range(prompted.number + 1))
-        last = states[prompted.number]
-        masks = members.to(last).unbind(dim=-1)
-        supplied = torch.stack([batch.pool(last * mask[..., None]).float() for mask in masks], dim=1)
-        pooled = batch.pool(last).float()
-        layers = [states[number].float().cpu() for number in sorted(states)]
-        # Layers that differ in width cannot be stacked.
-        hidden = torch.stack(layers, dim=1) if len({each.shape for each in layers}) == 1 else None
-        return _insides(places.numpy(), hidden, capture, pooled, supplied, pooled.cpu().numpy())
+        by_prompt = []
+        for prompt in range(len(prompted.prompts)):
+            rows = [PromptRow(prompt, content) for content in contents]
+            places = torch.stack([_places(prompted, *each, parts) for each in zip(rows, labels, strict=True)])
+            members = torch.nn.functional.one_hot(places, parts + 1).float()
+            batch = prompted.batch(prompted.layout(rows), auxiliary=values)
+            numbers = range(prompted.number + 1)
+            with attention.attention_of(decoder.model, self._attention_sources, members) as layers:
+                states = prompt_states(decoder, batch, numbers)
+            last = states[prompted.number]
+            masks = members.to(last).unbind(dim=-1)
+            supplied = torch.stack([batch.pool(last * mask[..., None]).float() for mask in masks], dim=1)
+            pooled = batch.pool(last).float()
+            by_layer = [states[each].float().cpu() for each in sorted(states)]
+            # Layers that differ in width cannot be stacked.
+            alike = len({each.shape for each in by_layer}) == 1
+            hidden = torch.stack(by_layer, dim=1) if alike else None
+            by_prompt.append(_insides(places.numpy(), hidden, layers, pooled, supplied, pooled.cpu().numpy()))
+        return [self._joined(prompts) for prompts in zip(*by_prompt, strict=True)]
 
     def _joined(self, prompts: Sequence[Inside]) -> Inside:
         vector = np.stack([each.vector for each in prompts]).mean(axis=0)
@@ -427,11 +359,9 @@ class PromptInspector(Inspector):
         mean_weights = None
         if len(weights) == len(prompts):
             size = weights[0].shape[-1]
-            counts: Any = np.array([np.bincount(each.labels, minlength=size) for each in prompts])
+            counts = np.array([np.bincount(each.labels, minlength=size) for each in prompts])
             # A part that is missing in one prompt has NaN and no positions there.
-            sums = sum(
-                np.nan_to_num(each) * count[:, None] for each, count in zip(weights, counts, strict=True)
-            )
+            sums = sum(np.nan_to_num(own) * n[:, None] for own, n in zip(weights, counts, strict=True))
             with np.errstate(invalid="ignore"):
                 mean_weights = sums / counts.sum(axis=0)[:, None]
         return Inside(
@@ -451,18 +381,3 @@ def _places(model: PromptedModel, row: PromptRow, values: Sequence[int], other: 
     for span in prompt.places(len(row.content)):
         found[span.start : span.stop] = torch.tensor(values, dtype=torch.long)
     return found
-
-
-def _repeated(batch: PromptBatch, embeddings: torch.Tensor) -> PromptBatch:
-    """Repeat a batch of one prompt for each of several embeddings."""
-    count = len(embeddings)
-    return replace(
-        batch,
-        embeddings=embeddings,
-        mask=batch.mask.expand(count, -1),
-        positions=batch.positions.expand(count, -1),
-        first=batch.first.expand(count),
-        last=batch.last.expand(count),
-        places=batch.places.expand(count),
-        beside={name: value.expand(count, *value.shape[1:]) for name, value in batch.beside.items()},
-    )

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from stickytoken.errors import KEPT_NOTE, RunError
@@ -127,6 +128,19 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
             if shards := folder.shard_count():
                 error.add_note(f"{KEPT_NOTE}: {shards:,} in {folder.path}")
             raise
+
+
+def table_schemas(
+    tables: Mapping[str, str], text: str, whole: str, switches: str
+) -> dict[str, dict[str, Any]]:
+    """Declare tables by the names of their columns, and columns by their types; the others hold floats."""
+    types: dict[str, Any] = {}
+    for columns, kind in ((text, pl.String), (whole, pl.Int64), (switches, pl.Boolean)):
+        types |= dict.fromkeys(columns.split(), kind)
+    return {
+        name: {column: types.get(column, pl.Float64) for column in columns.split()}
+        for name, columns in tables.items()
+    }
 
 
 def measurements_in(

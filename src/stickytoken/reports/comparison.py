@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from stickytoken.comparisons.compared_run import WorstToken, short_headline
+from stickytoken.comparisons.compared_run import WorstToken, short_headline, tone_of
 from stickytoken.comparisons.result import HEADINGS, READING, Comparison, listed, shown_reason, shown_rows
 from stickytoken.reports.figures import figure as fig
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
@@ -26,7 +26,9 @@ _TONES = ("severe", "serious", "mild", "clean")
 def comparison_parts(comparison: Comparison) -> dict[str, Any]:
     answers, reasons = comparison.comparability
     return {
-        "headlines": [(each.name, short_headline(each.run), each.tone) for each in comparison.runs],
+        "headlines": [
+            (each.name, short_headline(each.run), tone_of(each.run.sticky)) for each in comparison.runs
+        ],
         "notes": comparison.notes,
         "summary": DataTable(HEADINGS, shown_rows(comparison)),
         "answers": [f"{measure.value}: {answer.value}" for measure, answer in answers.items()],
@@ -69,7 +71,7 @@ def _glossary(comparison: Comparison) -> dict[str, str]:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    tones = {each.tone for each in comparison.runs}
+    tones = {tone_of(each.run.sticky) for each in comparison.runs}
     return render(
         "comparison.html.j2",
         comparison_figures(comparison),
