@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from stickytoken.vocabulary import (
     word_mark,
 )
 
-__all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
+__all__ = ["EmbeddingMatrices", "EntryWeights", "entry_weights", "fertility", "script_shares"]
 
 _FALSE_DISCOVERIES = 0.05
 # With fewer ordinary entries, what is ordinary cannot be estimated.
@@ -81,7 +82,9 @@ class EntryWeights:
         )
 
 
-def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | None = None) -> EntryWeights:
+def entry_weights(
+    model: str | Path | EmbeddingMatrices, vocabulary: Vocabulary, *, revision: str | None = None
+) -> EntryWeights:
     """Compute the indicators of under-trained entries from a model's weights; nothing is encoded.
 
     The indicators are those of Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3:
@@ -91,7 +94,8 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     from the logarithms of the distances of entries that text can produce (Efron 2004).
 
     Args:
-        model: folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards.
+        model: folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards; or
+            its matrices, read ahead.
         vocabulary: the categories of its entries; see `stickytoken.analyze_vocabulary`.
         revision: branch, tag or commit on the hub.
 
@@ -100,8 +104,8 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
             with a row for every entry.
         InputError: A revision is given for a folder.
     """
-    matrices = _Matrices(_weight_files(str(model), revision), str(model), vocabulary.ids[-1] + 1)
-    rows = matrices.embedding
+    matrices = model if isinstance(model, EmbeddingMatrices) else EmbeddingMatrices(model, revision)
+    rows, output = matrices.input_and_output(vocabulary.ids[-1] + 1)
     mark = word_mark(vocabulary.tokens)
     facts = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
     trained = np.zeros(len(rows), bool)
@@ -110,21 +114,19 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         if token[:1] in ("[", "<") and kind_of(token, text, category, mark) is Kind.UNUSED:
             trained[k] = False
     untrained = np.flatnonzero(~trained)
-    squares, moments = rows.moments()
-    norms = np.sqrt(squares)
+    norms = np.sqrt(rows.moments[0])
     if not np.isfinite(norms).all():
         row = int(np.flatnonzero(~np.isfinite(norms))[0])
-        raise ModelError(f"row {row} of {rows.name} in {str(model)!r} is not finite: the weights are damaged")
+        raise ModelError(
+            f"row {row} of {rows.name} in {matrices.model!r} is not finite: the weights are damaged"
+        )
     columns: dict[str, Any] = {"norm": norms[ids]} | dict.fromkeys(
         ("distance", "cosine_distance", "q_value", "under_trained")
     )
     if len(untrained):
-        centre = rows.mean(untrained)
-        distances = np.concatenate([np.linalg.norm(part - centre, axis=1) for part in rows.parts()])
-        if output := matrices.output:
-            cosines = _cosine_distances(output, untrained, *output.moments())
-        else:
-            cosines = _cosine_distances(rows, untrained, squares, moments)
+        distances, cosines = _distances(rows, untrained)
+        if output is not None:
+            cosines = _distances(output, untrained)[1]
         columns |= {"distance": distances[ids], "cosine_distance": cosines[ids]}
         ordinary = np.array([category.available for category in vocabulary.categories])
         columns |= _under_trained(distances[ids], ordinary, distances[untrained])
@@ -140,7 +142,7 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     )
     return EntryWeights(
         rows.name,
-        matrices.output.name if matrices.output else None,
+        output.name if output else None,
         rows.dtype,
         rows.shape[1],
         tuple(untrained.tolist()),
@@ -164,19 +166,23 @@ def _under_trained(
     return {"q_value": found, "under_trained": (found <= _FALSE_DISCOVERIES) & near}
 
 
-def _cosine_distances(
-    matrix: _Matrix, untrained: NDArray[np.int64], squares: NDArray[np.float64], moments: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Compute cosine distances to the mean untrained row without the first principal component."""
-    component = np.linalg.eigh(moments)[1][:, -1]
-    centre = matrix.mean(untrained)
-    centre -= (centre @ component) * component
-    products = np.concatenate([part @ np.stack([component, centre], axis=1) for part in matrix.parts()])
+def _distances(
+    matrix: _Matrix, untrained: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Compute distances to the mean untrained row, and cosine ones without the first principal component."""
+    squares, covariance = matrix.moments
+    component, centre = np.linalg.eigh(covariance)[1][:, -1], matrix.mean(untrained)
+    left = centre - (centre @ component) * component
+    distances, products = np.empty(len(matrix)), np.empty((len(matrix), 2))
+    for place, part in matrix.parts():
+        products[place] = part @ np.stack([component, left], axis=1)
+        apart = part - centre
+        distances[place] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
     # What is left of a row is orthogonal to the component.
-    lengths = np.sqrt(np.maximum(squares - products[:, 0] ** 2, 0.0)) * np.linalg.norm(centre)
+    lengths = np.sqrt(np.maximum(squares - products[:, 0] ** 2, 0.0)) * np.linalg.norm(left)
     # A row of zeros has no direction.
     similarities = np.divide(products[:, 1], lengths, out=np.zeros(len(matrix)), where=lengths > 0)
-    return np.asarray(1 - similarities)
+    return distances, np.asarray(1 - similarities)
 
 
 class _Matrix:
@@ -192,9 +198,10 @@ class _Matrix:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def parts(self) -> Iterator[NDArray[np.float64]]:
+    def parts(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
         for start in range(0, len(self), _ROWS):
-            yield self._read(start)
+            part = self._read(start)
+            yield slice(start, start + len(part)), part
 
     def _read(self, start: int) -> NDArray[np.float64]:
         stored, width = np.dtype(_STORED[self.dtype]), self.shape[1]
@@ -206,12 +213,13 @@ class _Matrix:
             numbers = (numbers.astype("<u4") << 16).view("<f4")
         return numbers.reshape(-1, width).astype(np.float64)
 
+    @cached_property
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the squared length of every row, and the covariance of the columns times the rows."""
+        """The squared length of every row, and the covariance of the columns times the rows."""
         squares = np.empty(len(self))
         total, products = np.zeros(self.shape[1]), np.zeros((self.shape[1], self.shape[1]))
-        for start, part in zip(range(0, len(self), _ROWS), self.parts(), strict=True):
-            squares[start : start + len(part)] = np.einsum("ij,ij->i", part, part)
+        for place, part in self.parts():
+            squares[place] = np.einsum("ij,ij->i", part, part)
             total += part.sum(axis=0)
             products += part.T @ part
         return squares, products - np.outer(total, total) / len(self)
@@ -226,16 +234,16 @@ class _Matrix:
         return total / len(places)
 
 
-class _Matrices:
-    """The embedding matrix and, if the files have one, the output matrix."""
+class EmbeddingMatrices:
+    """The matrices of a model's weight files that may have a row for every entry.
 
-    embedding: _Matrix
-    output: _Matrix | None = None
+    They are found before the vocabulary is known: their moments can be computed while a tokenizer is loaded.
+    """
 
-    def __init__(self, paths: Sequence[Path], model: str, entries: int) -> None:
-        wide: list[_Matrix] = []
-        quantized = ""
-        for path in paths:
+    def __init__(self, model: str | Path, revision: str | None = None) -> None:
+        self.model, self._quantized = str(model), ""
+        self._found: list[_Matrix] = []
+        for path in _weight_files(self.model, revision):
             try:
                 with safetensors.safe_open(path, framework="np"), path.open("rb") as file:
                     size = int.from_bytes(file.read(8), "little")
@@ -246,20 +254,30 @@ class _Matrices:
             for name, tensor in header.items():
                 dtype, shape = tensor["dtype"], tensor["shape"]
                 if dtype in _STORED:
-                    if len(shape) == 2 and shape[0] >= entries:
-                        wide.append(_Matrix(path, name, dtype, shape, 8 + size + tensor["data_offsets"][0]))
+                    if len(shape) == 2:
+                        self._found.append(
+                            _Matrix(path, name, dtype, shape, 8 + size + tensor["data_offsets"][0])
+                        )
                 elif any(part in name for part in _INPUT_NAMES[:-1]):
-                    quantized = f": {name} is quantized ({dtype})"
+                    self._quantized = f": {name} is quantized ({dtype})"
+
+    def compute_moments(self) -> EmbeddingMatrices:
+        """Compute those of the matrix with the most rows, which is that of the entries nearly always."""
+        if named := [each for part in _INPUT_NAMES for each in self._found if part in each.name]:
+            _ = max(named, key=len).moments
+        return self
+
+    def input_and_output(self, entries: int) -> tuple[_Matrix, _Matrix | None]:
+        wide = [each for each in self._found if len(each) >= entries]
         inputs = [each for part in _INPUT_NAMES for each in wide if part in each.name]
         if not inputs:
             raise ModelError(
-                f"the weights of {model!r} have no floating-point embedding matrix with {entries:,} rows"
-                f"{quantized}: use the original weights and their own tokenizer"
+                f"the weights of {self.model!r} have no floating-point embedding matrix with {entries:,} rows"
+                f"{self._quantized}: use the original weights and their own tokenizer"
             )
-        self.embedding = inputs[0]
-        for each in wide:
-            if each.shape == self.embedding.shape and any(part in each.name for part in _OUTPUT_NAMES):
-                self.output = each
+        alike = [each for each in wide if each.shape == inputs[0].shape]
+        outputs = [each for each in alike if any(part in each.name for part in _OUTPUT_NAMES)]
+        return inputs[0], outputs[-1] if outputs else None
 
 
 def _weight_files(model: str, revision: str | None) -> list[Path]:
