@@ -53,8 +53,21 @@ def judged_section(run: Run, corpora: list[str]) -> str:
             found = judge(run, source, encoder=encoder, progress=progress)
         first = ", ".join(markdown(repr(token)) for token in found.flagged["token"].head(5)) or "-"
         topical = len(found.flagged) - len(found.sticky)
-        rows.append([Path(source).stem, f"{found.texts:,}", str(len(found.sticky)), str(topical), first])
-    return markdown_table(("corpus", "texts", "sticky", "topical", "the strongest flagged"), rows)
+        turned = found.tokens.join(run.tokens.select("token_id", "verdict"), on="token_id", suffix="_of_run")
+        turned = turned.filter((pl.col("verdict") == "sticky") != (pl.col("verdict_of_run") == "sticky"))
+        named = ", ".join(markdown(repr(token)) for token in turned["token"].head(5)) or "-"
+        counts = (f"{found.texts:,}", str(len(found.sticky)), str(topical), first, str(len(turned)), named)
+        rows.append([Path(source).stem, *counts])
+    columns = (
+        "corpus",
+        "texts",
+        "sticky",
+        "topical",
+        "the strongest flagged",
+        "sticky in only one",
+        "such as",
+    )
+    return markdown_table(columns, rows)
 
 
 def how_read(run: Run, plan: ProfilePlanRecord) -> list[str]:
@@ -90,7 +103,11 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
     }
     tokens = opened.tokens.with_columns(**effects)
     named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
-    special = tokens.filter((pl.col("category") == "OK_SPECIAL") | named).sort("sd", descending=True)
+    special = (
+        tokens.drop_nulls("lift")
+        .filter((pl.col("category") == "OK_SPECIAL") | named)
+        .sort("sd", descending=True)
+    )
     title = name or Path(opened.model_name).name
     sticky = [
         [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
@@ -108,7 +125,7 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
         f"## The {SHOWN} tokens that lift texts most",
         "SD is the lift beyond an ordinary token's, in standard deviations of the similarities of texts.",
-        table(tokens.sort("lift", descending=True).head(SHOWN)),
+        table(tokens.drop_nulls("lift").sort("lift", descending=True).head(SHOWN)),
         "## Special tokens that text can contain",
         table(special.head(SHOWN)) if len(special) else "None.",
         *([f"{len(special) - SHOWN} more lift less."] if len(special) > SHOWN else []),
