@@ -112,6 +112,10 @@ class ModelEncoder(ABC):
         return self.entries_tokenizer
 
     @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self._network.parameters())
+
+    @property
     def identity(self) -> EncoderIdentity:
         with exclusive(self._network):
             weights = weights_fingerprint(self._network)

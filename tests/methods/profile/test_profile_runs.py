@@ -107,7 +107,8 @@ def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
         assert table.filter(pl.col(words).is_null())["verdict"].unique().to_list() == ["benign"]
 
 
-def test_the_run_counts_its_texts_and_tokens(run):
+def test_the_run_counts_its_texts_and_tokens(run, encoder):
+    assert run.record.model.parameters == encoder.parameters == 32 * len(encoder.tokenizer.entries)
     measured = {step: set(profiled.shard_rows(run, step)) for step in ROUNDS}
     late = set(run.plan.late_reference)
     assert len(measured["screen"]) == profiled.AVAILABLE

@@ -240,7 +240,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
 
     def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, float]:
         u = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error")
-        numbers = (*u, "similarity_spread", "share_below", "left_out")
+        numbers = (*u, "isoscore", "similarity_spread", "share_below", "left_out")
         lists = ("groups", "anchors", "vocabulary_anchors", "carriers")
         found = {name: getattr(plan, name) for name in numbers}
         return found | {name: len(getattr(plan, name)) for name in lists}

@@ -191,7 +191,8 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
         )
 
     def plan_facts(self, plan: StdPlanRecord) -> dict[str, float]:
-        names = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error", "left_out")
+        u = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error")
+        names = (*u, "isoscore", "left_out")
         counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
         return {name: getattr(plan, name) for name in names} | counts
 
