@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 
 import stickytoken
 from bench import Results, commands
-from stickytoken.data.sentences import collect_sentences
+from stickytoken.data.corpora import collect_sentences
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import RecheckJob, Tokens
 from stickytoken.methods.profile.anchors import ProfileSettings
@@ -68,8 +68,8 @@ def main(
                     same_model=True,
                     progress=ignore_progress,
                 )
-                measured = found_in.method.recheck(job, "fresh").measured(chosen).contractions
-                again += [measured[token_id] for token_id in part["token_id"]]
+                measured = found_in.method.recheck(job, "fresh").measured(chosen)
+                again += [measured[token_id][1] for token_id in part["token_id"]]
             agrees = float(spearmanr(part["contraction"], again).statistic)
             what = f"contraction of 200 tokens measured {where}, against 48 fresh carriers: Spearman"
             results.check(what, "0.95", f"{agrees:.3f}", agrees >= 0.95)

@@ -268,6 +268,11 @@ class EmbeddingMatrices:
         return self
 
     def input_and_output(self, entries: int) -> tuple[_Matrix, _Matrix | None]:
+        """Return the embedding matrix, and the output matrix if there is a separate one.
+
+        Raises:
+            ModelError: no floating-point matrix has a row for each of so many entries.
+        """
         wide = [each for each in self._found if len(each) >= entries]
         inputs = [each for part in _INPUT_NAMES for each in wide if part in each.name]
         if not inputs:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.compute.prefixes import PrefixReuse
-from stickytoken.insertion import Insertion, Placement, Token
-from stickytoken.methods.probes import KeyedPaths, ProbeGrid
+from stickytoken.insertion import Insertion, Placement, Token, insert_as_ids
+from stickytoken.methods.probes import KeyedPaths
 
 
 def grid_probes(
@@ -14,9 +14,14 @@ def grid_probes(
     """1 to so many copies of a few tokens in the texts, as detection makes them."""
     carriers = tuple(encoder.tokenize(texts))
     words = tuple(len(carrier.words) for carrier in carriers)
-    grid = ProbeGrid(carriers, (placement,), copies, KeyedPaths(1, 0, words, copies, Insertion.IDS))
+    paths = KeyedPaths(1, 0, words, copies, Insertion.IDS)
     entries = [entry for entry in encoder.tokenizer.entries if entry > 5][-tokens:]
-    return [probe for entry in entries for probe in grid.probes(Token(entry, str(entry)))]
+    return [
+        probe
+        for token in (Token(entry, str(entry)) for entry in entries)
+        for carrier, path in zip(carriers, paths.of(token), strict=True)
+        for probe in insert_as_ids(token, carrier, placement, copies, path)
+    ]
 
 
 def counted_trees(monkeypatch) -> list[int]:

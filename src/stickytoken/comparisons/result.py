@@ -270,9 +270,10 @@ class Comparison:
             if unclear and lift is not None and each.scale is not None and lift >= each.scale.serious:
                 said = "the worst lift is serious over all placements of copies, but not in the curve"
                 found.append(f"{each.name}: {said}, whose copies stand at the end of texts")
-        return found + [
-            f"{each.name}: {note}" for each in self.runs for note in each.run.method.notes(each.run)
-        ]
+        for each in self.runs:
+            lines = (*each.run.method.notes(each.run), *each.run.plan.space)
+            found += [f"{each.name}: {note}" for note in lines]
+        return found
 
     @property
     def basis(self) -> str:

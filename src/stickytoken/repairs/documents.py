@@ -28,11 +28,11 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
     files.write_text(DOCUMENT_FILE, repair_document(record))
     card = folder / "README.md"
     earlier = card.read_text("utf-8", "replace").rstrip() + "\n\n" if card.is_file() else ""
-    files.write_text(card.name, earlier + card_block(record))
+    files.write_text(card.name, earlier + repair_block(record))
     files.write_text(result.REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
 
 
-def card_block(record: RepairRecord) -> str:
+def repair_block(record: RepairRecord) -> str:
     names = [markdown(token.token) for token in record.tokens[:20]]
     more = len(record.tokens) - len(names)
     listed = ", ".join(names) + (f" and {more} more" if more else "")
