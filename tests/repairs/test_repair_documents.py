@@ -9,7 +9,7 @@ import repaired
 from hostile import HOSTILE
 from stickytoken.errors import RunError
 from stickytoken.repairs import open_repair, result
-from stickytoken.repairs.documents import card_block, drawn, mean_curves, repair_document, write_documents
+from stickytoken.repairs.documents import repair_block, drawn, mean_curves, repair_document, write_documents
 from stickytoken.repairs.result import REPAIR_FILE
 
 
@@ -24,14 +24,14 @@ def test_hostile_tokens_break_no_table_and_stay_visible(name):
 
 def test_a_repair_that_did_not_verify_is_not_written_as_if_it_had_been():
     failed = repaired.repair_record("river", passed=False)
-    for text in (repair_document(failed), card_block(failed)):
+    for text in (repair_document(failed), repair_block(failed)):
         assert "NOT VERIFIED" in text
         assert "Do not rely on it" in text
     assert "**FAILED**" in repair_document(failed)
     unseen = repaired.repair_record("river", passed=None)
     assert "NOT VERIFIED: the verification was switched off" in repair_document(unseen)
     whole = repaired.repair_record("river")
-    assert "NOT VERIFIED" not in repair_document(whole) + card_block(whole)
+    assert "NOT VERIFIED" not in repair_document(whole) + repair_block(whole)
 
 
 def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):

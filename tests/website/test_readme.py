@@ -83,7 +83,6 @@ def _faq():
         ('"whereupon" stands at 99%', "models/all-MiniLM-L6-v2.md", "'whereupon' 99%"),
         ('"functioning" at 21%', "models/all-MiniLM-L6-v2.md", "'functioning' 21%"),
         ("p = 0.1)", "models/all-mpnet-base-v2.md", "p = 0.1)"),
-        ("all 67 tokens", "benchmarks.md", "67 of 67"),
         ("none of twenty such documents", "documents.md", "The scan finds none of the twenty"),
         ("changed by −0.02 and +0.02 points", "repair.md", "STS-B, in points | −0.02 | −0.09 | +0.02"),
         ("94,761 texts", "models/all-MiniLM-L6-v2.md", "94,761 texts"),
