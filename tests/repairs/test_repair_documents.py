@@ -9,7 +9,7 @@ import repaired
 from hostile import HOSTILE
 from stickytoken.errors import RunError
 from stickytoken.repairs import open_repair, result
-from stickytoken.repairs.documents import repair_block, drawn, mean_curves, repair_document, write_documents
+from stickytoken.repairs.documents import drawn, mean_curves, repair_block, repair_document, write_documents
 from stickytoken.repairs.result import REPAIR_FILE
 
 
