@@ -253,7 +253,7 @@ def test_the_model_folder_is_never_written_into(run, tmp_path):
 
 # The last steps of a repair.
 STEPS = {
-    "record": ("stickytoken.repairs.documents", "card_block"),
+    "record": ("stickytoken.repairs.documents", "repair_block"),
     "rename": ("stickytoken.measurement.store", "move_folder"),
 }
 

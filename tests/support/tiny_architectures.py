@@ -2,16 +2,21 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Normalize,
+    Pooling,
+    StaticEmbedding,
+    Transformer,
+)
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import tiny
@@ -28,6 +33,7 @@ _SIZES = {
 _Pieces: TypeAlias = tuple[dict[str, int], list[tuple[str, str]]]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SIGNS = ".,!?:'0123456789"
+_CAUSAL_POOLINGS = ("mean", "lasttoken")
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 HOSTILE_TEXTS = (
@@ -51,10 +57,13 @@ HOSTILE_TEXTS = (
 )
 
 
-class Architecture(NamedTuple):
+@dataclass(frozen=True)
+class Architecture:
     name: str
     save: Callable[[Path], Path]
+    absolute_positions: bool = False
     poolings: tuple[str, ...] = ("mean", "cls", "lasttoken")
+    empty: bool = False
 
 
 def unigram_pieces(specials: list[str], last: tuple[str, ...] = ()) -> list[tuple[str, float]]:
@@ -72,19 +81,20 @@ def unigram_pieces(specials: list[str], last: tuple[str, ...] = ()) -> list[tupl
 
 def byte_pieces(specials: list[str]) -> _Pieces:
     """Vocabulary and merges of a byte-level BPE trained on tiny sentences, special entries first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    return _trained(pre_tokenizers.ByteLevel(add_prefix_space=False), specials, alphabet, size=400)
+    return _trained(tokenizer, specials, alphabet, size=400)
 
 
 def sentencepiece_pieces(specials: list[str]) -> _Pieces:
     """Vocabulary and merges of a SentencePiece BPE with one entry a byte, special entries first."""
-    split = pre_tokenizers.Metaspace(prepend_scheme="always")
-    return _trained(split, [*specials, *_BYTES], ["▁", *_LETTERS, *_SIGNS], size=200)
-
-
-def _trained(split: PreTokenizer, first: list[str], alphabet: list[str], size: int) -> _Pieces:
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = split
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    return _trained(tokenizer, [*specials, *_BYTES], ["▁", *_LETTERS, *_SIGNS], size=200)
+
+
+def _trained(tokenizer: Tokenizer, first: list[str], alphabet: list[str], size: int) -> _Pieces:
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(tiny.sentences(300), trainer)
     model = json.loads(tokenizer.to_str())["model"]
@@ -202,8 +212,15 @@ _POSITIONS = {"max_position_embeddings": MAX_LENGTH}
 # RoBERTa and its kin count positions from behind the padding, whose id is 1.
 _SHIFTED = {"max_position_embeddings": MAX_LENGTH + 2, **_SIZES}
 _WINDOWS = {"local_attention": 8, "global_attn_every_n_layers": 2, "bos_token_id": None, "eos_token_id": None}
-_T5 = {"d_model": DIMENSION, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-_T5 |= {"initializer_factor": 0.5, "relative_attention_num_buckets": 8, "decoder_start_token_id": 0}
+_T5 = {
+    "d_model": DIMENSION,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "initializer_factor": 0.5,
+}
+_T5 |= {"relative_attention_num_buckets": 8, "decoder_start_token_id": 0}
 _DISTIL = {"dim": DIMENSION, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "initializer_range": 0.2}
 _DECODER = {"num_key_value_heads": 2, **_POSITIONS, **_SIZES}
 _CAPPED = {"head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8}
@@ -237,16 +254,21 @@ def qwen2_chat(folder: Path) -> Path:
     return qwen2(folder, tokenizer)
 
 
-_NAMED = {
-    "bert": bert,
-    "distilbert": distilbert,
-    "mpnet": mpnet,
-    "roberta": roberta,
-    "modernbert": modernbert,
-}
-_NAMED |= {"xlm-roberta": xlm_roberta, "t5": t5, "qwen2": qwen2, "qwen2-chat": qwen2_chat, "qwen3": qwen3}
-_NAMED |= {"mistral": mistral, "gemma2": gemma2}
-ARCHITECTURES = (*map(Architecture, _NAMED, _NAMED.values()), Architecture("byt5", byt5, ("mean",)))
+ARCHITECTURES = (
+    Architecture("bert", bert, absolute_positions=True),
+    Architecture("distilbert", distilbert, absolute_positions=True),
+    Architecture("mpnet", mpnet),
+    Architecture("roberta", roberta),
+    Architecture("xlm-roberta", xlm_roberta),
+    Architecture("modernbert", modernbert),
+    Architecture("t5", t5),
+    Architecture("byt5", byt5, poolings=("mean",)),
+    Architecture("qwen2", qwen2, poolings=_CAUSAL_POOLINGS, empty=True),
+    Architecture("qwen2-chat", qwen2_chat, poolings=("lasttoken",)),
+    Architecture("qwen3", qwen3, poolings=_CAUSAL_POOLINGS),
+    Architecture("mistral", mistral, poolings=_CAUSAL_POOLINGS),
+    Architecture("gemma2", gemma2, poolings=_CAUSAL_POOLINGS),
+)
 
 
 def stacked(
@@ -277,8 +299,9 @@ def static_model(dimension: int = DIMENSION, **options) -> SentenceTransformer:
     tokenizer = Tokenizer.from_str(tiny.wordpiece_tokenizer().backend_tokenizer.to_str())
     tokenizer.no_truncation()
     generator = torch.Generator().manual_seed(22)
-    rows = torch.randn((tokenizer.get_vocab_size(), dimension), generator=generator)
-    return tiny.static_model(tokenizer, rows, **options)
+    weights = torch.randn((tokenizer.get_vocab_size(), dimension), generator=generator)
+    module = StaticEmbedding(tokenizer, embedding_weights=weights)
+    return SentenceTransformer(modules=[module], device="cpu", **options)
 
 
 def saved(model: SentenceTransformer, folder: Path) -> Path:
