@@ -29,7 +29,7 @@ from stickytoken.vocabulary import (
     word_mark,
 )
 
-__all__ = ["EmbeddingMatrices", "EntryWeights", "entry_weights", "fertility", "script_shares"]
+__all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
 
 _FALSE_DISCOVERIES = 0.05
 # With fewer ordinary entries, what is ordinary cannot be estimated.
@@ -82,9 +82,7 @@ class EntryWeights:
         )
 
 
-def entry_weights(
-    model: str | Path | EmbeddingMatrices, vocabulary: Vocabulary, *, revision: str | None = None
-) -> EntryWeights:
+def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | None = None) -> EntryWeights:
     """Compute the indicators of under-trained entries from a model's weights; nothing is encoded.
 
     The indicators are those of Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3:
@@ -94,8 +92,7 @@ def entry_weights(
     from the logarithms of the distances of entries that text can produce (Efron 2004).
 
     Args:
-        model: folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards; or
-            its matrices, read ahead.
+        model: folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards.
         vocabulary: the categories of its entries; see `stickytoken.analyze_vocabulary`.
         revision: branch, tag or commit on the hub.
 
@@ -104,8 +101,7 @@ def entry_weights(
             with a row for every entry.
         InputError: A revision is given for a folder.
     """
-    matrices = model if isinstance(model, EmbeddingMatrices) else EmbeddingMatrices(model, revision)
-    rows, output = matrices.input_and_output(vocabulary.ids[-1] + 1)
+    rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
     mark = word_mark(vocabulary.tokens)
     facts = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
     trained = np.zeros(len(rows), bool)
@@ -117,9 +113,7 @@ def entry_weights(
     norms = np.sqrt(rows.moments[0])
     if not np.isfinite(norms).all():
         row = int(np.flatnonzero(~np.isfinite(norms))[0])
-        raise ModelError(
-            f"row {row} of {rows.name} in {matrices.model!r} is not finite: the weights are damaged"
-        )
+        raise ModelError(f"row {row} of {rows.name} in {str(model)!r} is not finite: the weights are damaged")
     columns: dict[str, Any] = {"norm": norms[ids]} | dict.fromkeys(
         ("distance", "cosine_distance", "q_value", "under_trained")
     )
@@ -234,55 +228,34 @@ class _Matrix:
         return total / len(places)
 
 
-class EmbeddingMatrices:
-    """The matrices of a model's weight files that may have a row for every entry.
-
-    They are found before the vocabulary is known: their moments can be computed while a tokenizer is loaded.
-    """
-
-    def __init__(self, model: str | Path, revision: str | None = None) -> None:
-        self.model, self._quantized = str(model), ""
-        self._found: list[_Matrix] = []
-        for path in _weight_files(self.model, revision):
-            try:
-                with safetensors.safe_open(path, framework="np"), path.open("rb") as file:
-                    size = int.from_bytes(file.read(8), "little")
-                    header = json.loads(file.read(size))
-            except (OSError, safetensors.SafetensorError) as error:
-                raise ModelError(f"{path} is no readable safetensors file: {error}") from error
-            header.pop("__metadata__", None)
-            for name, tensor in header.items():
-                dtype, shape = tensor["dtype"], tensor["shape"]
-                if dtype in _STORED:
-                    if len(shape) == 2:
-                        self._found.append(
-                            _Matrix(path, name, dtype, shape, 8 + size + tensor["data_offsets"][0])
-                        )
-                elif any(part in name for part in _INPUT_NAMES[:-1]):
-                    self._quantized = f": {name} is quantized ({dtype})"
-
-    def compute_moments(self) -> EmbeddingMatrices:
-        """Compute those of the matrix with the most rows, which is that of the entries nearly always."""
-        if named := [each for part in _INPUT_NAMES for each in self._found if part in each.name]:
-            _ = max(named, key=len).moments
-        return self
-
-    def input_and_output(self, entries: int) -> tuple[_Matrix, _Matrix | None]:
-        """Return the embedding matrix, and the output matrix if there is a separate one.
-
-        Raises:
-            ModelError: no floating-point matrix has a row for each of so many entries.
-        """
-        wide = [each for each in self._found if len(each) >= entries]
-        inputs = [each for part in _INPUT_NAMES for each in wide if part in each.name]
-        if not inputs:
-            raise ModelError(
-                f"the weights of {self.model!r} have no floating-point embedding matrix with {entries:,} rows"
-                f"{self._quantized}: use the original weights and their own tokenizer"
-            )
-        alike = [each for each in wide if each.shape == inputs[0].shape]
-        outputs = [each for each in alike if any(part in each.name for part in _OUTPUT_NAMES)]
-        return inputs[0], outputs[-1] if outputs else None
+def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, _Matrix | None]:
+    """Find the embedding matrix in the weight files, and the output matrix if there is a separate one."""
+    wide: list[_Matrix] = []
+    quantized = ""
+    for path in _weight_files(model, revision):
+        try:
+            with safetensors.safe_open(path, framework="np"), path.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(size))
+        except (OSError, safetensors.SafetensorError) as error:
+            raise ModelError(f"{path} is no readable safetensors file: {error}") from error
+        header.pop("__metadata__", None)
+        for name, tensor in header.items():
+            dtype, shape = tensor["dtype"], tensor["shape"]
+            if dtype in _STORED:
+                if len(shape) == 2 and shape[0] >= entries:
+                    wide.append(_Matrix(path, name, dtype, shape, 8 + size + tensor["data_offsets"][0]))
+            elif any(part in name for part in _INPUT_NAMES[:-1]):
+                quantized = f": {name} is quantized ({dtype})"
+    inputs = [each for part in _INPUT_NAMES for each in wide if part in each.name]
+    if not inputs:
+        raise ModelError(
+            f"the weights of {model!r} have no floating-point embedding matrix with {entries:,} rows"
+            f"{quantized}: use the original weights and their own tokenizer"
+        )
+    alike = [each for each in wide if each.shape == inputs[0].shape]
+    outputs = [each for each in alike if any(part in each.name for part in _OUTPUT_NAMES)]
+    return inputs[0], outputs[-1] if outputs else None
 
 
 def _weight_files(model: str, revision: str | None) -> list[Path]:

@@ -296,10 +296,8 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
 
 
 def script_of(text: str) -> str:
-    if text.isascii():  # most entries
-        return "Latin" if any(map(str.isalpha, text)) else NO_SCRIPT
-    found = Counter(script for script in map(_script_of_character, text) if script)
-    return found.most_common(1)[0][0] if found else NO_SCRIPT
+    found = [script for script in map(_script_of_character, text) if script]
+    return max(found, key=found.count) if found else NO_SCRIPT
 
 
 @lru_cache(maxsize=4096)

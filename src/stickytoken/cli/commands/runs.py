@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import webbrowser
-from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -46,17 +45,16 @@ def tokens(
         weights: Also list the entries that training has hardly changed, from the weight file alone.
     """
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
-    from stickytoken.entries import EmbeddingMatrices, entry_weights, fertility, script_shares
+    from stickytoken.entries import entry_weights, fertility, script_shares
     from stickytoken.vocabulary import categorize
 
     opt.silence_transformers()
-    with console.status(f"reading the tokenizer of {model}"), ThreadPoolExecutor(1) as pool:
-        # Two halves of the work: arithmetic on the weights leaves the interpreter to the tokenizer.
-        read = pool.submit(lambda: EmbeddingMatrices(model, revision).compute_moments()) if weights else None
+    with console.status(f"reading the tokenizer of {model}"):
         tokenizer = load_vocabulary(model, revision=revision, trust_remote_code=trust_remote_code)
         vocabulary = categorize(tokenizer)
-        learned = entry_weights(read.result(), vocabulary) if read else None
-    counts, size, available = vocabulary.counts(), len(vocabulary), len(vocabulary.available)
+        learned = entry_weights(model, vocabulary, revision=revision) if weights else None
+    counts, size = vocabulary.counts(), len(vocabulary)
+    available = sum(category.available for category in vocabulary.categories)
     scripts, languages = script_shares(vocabulary).to_dicts(), fertility(tokenizer).to_dicts()
     listed, what = None, ""
     if category:
