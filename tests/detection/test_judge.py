@@ -1,5 +1,6 @@
 """Judging a corpus by a finished run."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -72,15 +73,19 @@ def test_the_table_has_one_row_a_token_of_the_run(found, run):
 
 
 def test_computed_lifts_have_the_error_of_the_computation_and_measured_ones_their_own(
-    run, pulling, monkeypatch
+    run, pulling, tmp_path, monkeypatch
 ):
+    folder = Path(shutil.copytree(run.path, tmp_path / "run"))
+    plan = json.loads((folder / "plan.json").read_text("utf-8")) | {"call_noise": 0.01}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     judged, find_lifts = [], verdict.find_lifts
     monkeypatch.setattr(
         verdict, "find_lifts", lambda tokens, *rest: (judged.append(tokens), find_lifts(tokens, *rest))[1]
     )
-    found = judge(run, **SMALL, encoder=pulling)
+    found = judge(folder, **SMALL, encoder=pulling)
     (tokens,) = judged
     computed = tokens.texts == 0
+    assert found.error > 0
     assert 0 < computed.sum() < len(computed)
     np.testing.assert_array_equal(tokens.tested.error == found.error, computed)
     half = found.tokens.filter(texts=0).select(pl.col("lift_high") - pl.col("lift")).to_series()

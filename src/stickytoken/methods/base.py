@@ -402,10 +402,9 @@ class Judgement:
                 **found.severities(),
                 "similarity_spread": found.similarity_spread,
                 "ordinary_lift": found.ordinary_lift,
-                "largest_sd": (
-                    float(found.tokens["lift"].drop_nulls().to_numpy().max()) - found.ordinary_lift
-                )
-                / found.similarity_spread,
+                "largest_sd": found.tokens.select(
+                    (pl.col("lift").max() - found.ordinary_lift) / found.similarity_spread
+                ).item(),
             }
             for view, found in self.others.items()
         ]
