@@ -329,8 +329,9 @@ def _gaps(run: Run, whose: str = "the run") -> list[str]:
             f"{run.result.sticky:,} in run.json: delete the folder and detect again"
         )
     needed = [*(["lift"] if run.method.measures_lift else []), "verdict"]
-    # An entry that texts do not spell has a reason in place of a verdict.
-    meant = tokens.filter(pl.col("reason").is_null()) if "reason" in tokens.columns else tokens
+    meant = tokens
+    if "copies_seen" in tokens.columns:  # entries that texts do not spell have no verdict
+        meant = tokens.filter(pl.col("verdict").is_not_null() | (pl.col("copies_seen") >= 0.5))
     if run.method.judges_every_token and (lacking := max(meant[name].is_null().sum() for name in needed)):
         found.append(
             f"{whose} in {run.path} has no verdict on {lacking:,} of {len(tokens):,} tokens: too few texts "

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -61,6 +61,8 @@ class Vocabulary:
     decoded: tuple[str, ...]  # the text of each, with its leading space if it has one
     categories: tuple[Category, ...]
     joinings: tuple[Joining, ...] = ()  # how copies are written as text; empty if all are glued
+    # Entries whose copies in texts are mostly read as others: the share that is not.
+    unspelled: Mapping[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -323,7 +325,11 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
     for place in merging:
         if attached[place] > as_words[place]:
             chosen[place] = Joining.ATTACHED
-    return replace(vocabulary, joinings=tuple(chosen))
+    if getattr(tokenizer, "estimates", False):  # it cannot tell what the model reads
+        return replace(vocabulary, joinings=tuple(chosen))
+    seen = {vocabulary.ids[place]: max(as_words[place], attached.get(place, 0)) for place in places}
+    unspelled = {token_id: count / _COPIES for token_id, count in seen.items() if 2 * count < _COPIES}
+    return replace(vocabulary, joinings=tuple(chosen), unspelled=unspelled)
 
 
 def _seen(

@@ -104,7 +104,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
             f"vocabulary of the run in {run.path}, whose model is {run.model_name}: pass a run of {name}"
         )
     scale = run.method.scale(run)
-    ranks = pl.lit(None, pl.Float64) if scale is None else pl.col("lift").rank() / len(run.tokens)
+    ranks = pl.lit(None, pl.Float64) if scale is None else pl.col("lift").rank() / pl.col("lift").count()
     lifts = {"sd": "lift", "sd_low": "lift_low", "sd_high": "lift_high"}
     columns = {name: deviations(scale, lift) for name, lift in lifts.items()}
     of_run = run.tokens.select("token_id", "verdict", **columns, percentile=ranks, examined=True)

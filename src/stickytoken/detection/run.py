@@ -572,7 +572,8 @@ class NextStep(NamedTuple):
 
 
 def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
-    """Return what a user of the model can do about what the run found; ``repaired`` dates a verified repair.
+    """Return what a user of the model can do about what the run found; ``repaired`` is the date
+    of the verified repair, if there is one.
 
     Behind an endpoint or a prompt, documents are what can be cleaned.
     """

@@ -143,7 +143,10 @@ SHARD_PROBES = 8192
 
 @dataclass
 class FolderRunner:
-    """Runs stages shard by shard into a run folder; returns one row per token, in their order."""
+    """Runs stages shard by shard into a run folder, whose lock the caller holds.
+
+    A call returns one row per token, in the order of the tokens; committed shards are not computed again.
+    """
 
     engine: Engine
     folder: ResultFolder
@@ -490,7 +493,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     reported: tuple[terms.Column, ...]
     ranked_by: terms.Column  # how bad a token is, the worst highest
     verdicts: tuple[terms.Verdict, ...] = (terms.Verdict.STICKY, terms.Verdict.BENIGN)
-    judges_every_token: bool = True  # whether no token is left without a verdict
+    judges_every_token: bool = True  # whether every token that it puts into texts gets a verdict
     judges_corpora: bool = False  # whether a finished run can judge the texts of another corpus, by `judge`
     measures_lift: bool = True  # whether it puts tokens into texts; else the column lift is null
     uses_topics: bool = False  # whether topics of the sentences, and bundled kinds of text, change numbers
@@ -546,7 +549,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     def how(self, settings: StoredSettings) -> str:
         """Explain the method in a few sentences."""
 
-    def plan_facts(self, plan: Plan) -> dict[str, float]:
+    def plan_facts(self, plan: Plan) -> dict[str, Any]:
         """List the numbers of a plan."""
         return {name: value for name, value in plan if isinstance(value, int | float)}
 

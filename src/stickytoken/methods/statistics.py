@@ -57,9 +57,9 @@ def shrunk(values: Vector, variance: float, spread: float, confidence: float) ->
 def combined(first: Vector, second: Vector, ordinary: NDArray[np.bool_]) -> Vector:
     """Combine two p values of each test into one (Fisher 1932), widened by their dependence (Brown 1975).
 
-    The second counts at most as much as the first. X = -2 (ln p1 + ln p2) has mean 4 and, for independent
-    tests, variance 8. A positive covariance of the two parts, estimated on ordinary tests, adds to it; X / c
-    is then chi-squared with 4 / c degrees of freedom, c = variance / 8.
+    X = -2 (ln p1 + ln p2) has mean 4 and, for independent tests, variance 8. A positive covariance of the two
+    parts, estimated on ordinary tests, adds to it; X / c is then chi-squared with 4 / c degrees of freedom,
+    c = variance / 8. The second part counts at most as much as the first, which only makes X smaller.
     """
     smallest = np.finfo(float).tiny
     parts = [-2 * np.log(np.maximum(each, smallest)) for each in (first, second)]
@@ -109,8 +109,17 @@ _LARGEST_SKEWNESS = 1.0
 # Standard deviation of the skewness between vocabularies.
 _SKEWNESS_SPREAD = 0.3
 _NODES = 32
-_AT_WIDTH = float(scipy.special.ndtri(_WIDTH))
-_quadrature = cache(scipy.special.roots_hermitenorm)  # a fit needs it thousands of times
+
+
+@cache  # a fit needs it thousands of times
+def _quadrature(nodes: int) -> tuple[Vector, Vector]:
+    found: tuple[Vector, Vector] = scipy.special.roots_hermitenorm(nodes)
+    return found
+
+
+@cache
+def _at_width() -> float:
+    return float(scipy.special.ndtri(_WIDTH))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +145,11 @@ class Shape:
         standard = (distance[:, None] - error[:, None] * nodes) / spread
         if math.isinf(self.freedom):
             # Below the lower end of the distribution log(0) is minus infinity, which gives probability 1.
-            inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _AT_WIDTH) / _AT_WIDTH)
+            inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _at_width()) / _at_width())
             with np.errstate(divide="ignore"):
                 survival = scipy.special.ndtr(-np.log(inside) / self.skewness)
         else:
-            stretch = scipy.stats.t.ppf(_WIDTH, self.freedom) / _AT_WIDTH
+            stretch = scipy.stats.t.ppf(_WIDTH, self.freedom) / _at_width()
             survival = scipy.stats.t.sf(standard * stretch, self.freedom)
         return np.asarray(survival @ (weights / weights.sum()), dtype=np.float64)
 
@@ -230,7 +239,7 @@ def _skewness(below: float, above: float, noise: float, size: int) -> float:
         return _WIDTH - shape.beyond(shape.median(spread, noise) - below, spread, noise)
 
     chance = math.sqrt(2 * _WIDTH * (1 - _WIDTH) / size)  # both quantiles have an error
-    if above <= noise * _AT_WIDTH or (unexplained := excess(0.0)) < _CHANCE * chance:
+    if above <= noise * _at_width() or (unexplained := excess(0.0)) < _CHANCE * chance:
         return 0.0
     found = _LARGEST_SKEWNESS
     if excess(found) < 0:

@@ -73,7 +73,8 @@ class RunContent:
         """Sticky tokens, worst first, as `Run.sticky` orders them."""
         if self.run is None:
             return self.tokens
-        return self.run.sticky.select("token_id").join(self.tokens, on="token_id", maintain_order="left")
+        sticky = self.run.sticky.select("token_id").join(self.tokens, on="token_id", maintain_order="left")
+        return sticky.select(self.tokens.columns)
 
     @property
     def method(self) -> AnyMethod:
@@ -243,7 +244,8 @@ def meaning(content: RunContent) -> str | None:
     if not content.method.measures_lift:
         method = content.record.method
         return f"{told}The method {method} puts no tokens into texts, so it cannot tell whether any does."
-    if len(content.tokens) < content.record.model.available or not content.method.judges_every_token:
+    whole = content.tokens["verdict"].count() == content.record.model.available
+    if not whole or not content.method.judges_every_token:
         return f"{told}None of the tokens examined does so enough to matter; the others may."
     most = f": even {raised}. It" if raised else ": it"
     return f"{told}No token of this model does so enough to matter{most} needs no repair."

@@ -1,6 +1,7 @@
 """The profile method as a run: what it finds, what it stores, what changes its numbers and what does not."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,7 @@ import planted
 import profiled
 from stickytoken import load_encoder
 from stickytoken.data.corpora import SentencePair, Sentences
-from stickytoken.detection import judge
+from stickytoken.detection import judge, probe
 from stickytoken.errors import InputError, RunError
 from stickytoken.gate import check
 from stickytoken.insertion import Insertion
@@ -53,9 +54,23 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
         assert found.sticky["token"].to_list() == ["qq qq"]
         (row,) = found.tokens.filter(token="qq").to_dicts()
         assert [row[name] for name in ("verdict", "lift", "severity", "erases")] == [None] * 4
-        assert f"{row['copies_seen']:.0%} of the copies" in row["reason"]
+        assert "texts spell 0% of its copies" in row["reason"]
+        assert len(found.tokens) == run.available
+    ((token_id, seen),) = run.token("qq").select("token_id", "copies_seen").rows()
+    assert seen == 0
+    assert run.result.looked_at == run.available - 1
+    assert token_id not in read_effects(run.path).ids
     assert any("1 token has no verdict" in note for note in run.method.notes(run))
     assert check(run).incomplete == ()
+    unjudged = pl.col("token") == run.sticky["token"][0]
+    run.tokens = run.tokens.with_columns(verdict=pl.when(~unjudged).then("verdict"))
+    assert any("no verdict on 1 of" in gap for gap in check(run).incomplete)
+    with pytest.raises(InputError, match=f"token id {token_id}"):
+        probe(
+            encoder, ["qq"], sentences=profiled.corpus(), settings=replace(profiled.SMALL, insertion="words")
+        )
+    with pytest.raises(InputError, match="name tokens that texts spell"):
+        detect_profile(encoder, tmp_path / "one", insertion=Insertion.WORDS, tokens=[token_id])
 
 
 def test_a_planted_token_is_sticky_and_erases_texts_and_no_other_does(run, tmp_path):

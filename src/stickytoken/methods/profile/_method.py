@@ -46,7 +46,7 @@ _GLOSSARY = {
     "defect. Benign: everything else.",
     "reason": "Why a token is flagged: its copies erase far more of a text than those of ordinary tokens do, "
     "or its lift is large enough to matter, or an outlier among the tokens over all texts or on one kind of "
-    "text.",
+    "text. Or why it is not judged: texts do not spell it.",
     "universality": "The share of the kinds of text (news, law, code, chat, ...) that the token lifts by at "
     "least half of what matters. Sticky tokens exceed 0.5.",
     "lift on single words": "The lift if the carrier is compared with single vocabulary entries instead of "
@@ -192,11 +192,12 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
                 "to the model, the sentences are more alike than random words: lifts are measured on the "
                 f"less similar half of their pairs, below {limit:.4f}"
             )
-        single, known = is_character(run.tokens), run.tokens["contraction"].fill_null(0.0).to_numpy()
+        measured = run.tokens.drop_nulls("contraction")
+        single, known = is_character(measured), measured["contraction"].to_numpy()
         few = min(single.sum(), (~single).sum()) < _LEAST_COMPARED
         if run.result.ordinary_contraction is not None and not few:
             bound = float(np.quantile(known[~single], _NEARLY_ALL))
-            beyond = run.tokens.filter(single & (known > bound)).sort("contraction", descending=True)
+            beyond = measured.filter(single & (known > bound)).sort("contraction", descending=True)
             if len(beyond) >= _MANY * single.sum():
                 first = visible(repr(beyond["token"][0]))
                 found.append(
@@ -205,12 +206,13 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
                     "model has seen too little of them to keep the text; they are compared with one another, "
                     "and flagged only if they stand out among themselves"
                 )
-        if unseen := len(run.tokens) - run.tokens["verdict"].count():
-            tokens = "token has" if unseen == 1 else "tokens have"
-            found.append(
-                f"{unseen:,} {tokens} no verdict: in texts, their copies are read as other entries (column "
-                "copies_seen of tokens.parquet)"
+        if unspelled := run.tokens["verdict"].null_count():
+            some = (
+                "1 token has no verdict: copies of it"
+                if unspelled == 1
+                else f"{unspelled:,} tokens have no verdict: copies of them"
             )
+            found.append(f"{some} in texts are read as other entries (column reason)")
         if run.plan.left_out:
             found.append(f"{run.plan.left_out} sentences were left out: the model cannot read them in full")
         return found
@@ -224,8 +226,9 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
                 found.append(entry.Fact(f"{erased:.0%}", most))
             largest = f"largest lift beyond an ordinary token's; it always matters from {smallest:g} SD"
             found.append(entry.Fact(f"{self._moved(run, token['lift']):.1f} SD", largest))
-        one, many = "token, which lifts only texts about its", "tokens, which lift only texts about their"
-        topical = f"topical {one if result.topical == 1 else many} own subject"
+        topical = "topical tokens, which lift only texts about their own subject"
+        if result.topical == 1:
+            topical = "topical token, which lifts only texts about its own subject"
         return [*found, entry.Fact(f"{result.topical:,}", topical)]
 
     def how(self, settings: base.StoredSettings) -> str:
@@ -238,7 +241,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
             "these alone. What is ordinary was learned from the vocabulary itself."
         )
 
-    def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, float]:
+    def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, Any]:
         u = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error")
         numbers = (*u, "isoscore", "similarity_spread", "share_below", "left_out")
         lists = ("groups", "anchors", "vocabulary_anchors", "carriers")

@@ -67,7 +67,7 @@ def run_profile(
     own, tokens, measured = found[views.own], found[views.own].tokens, every[views.own]
     cost, last = run.cost, measured.rounds[Round.CONFIRM if job.settings.adaptive else Round.SCREEN]
     return tokens, ProfileResultRecord(
-        looked_at=len(ids),
+        looked_at=tokens["verdict"].count(),
         candidates=int(np.isin(last.ids, ids).sum()),
         sticky=int((tokens["verdict"] == "sticky").sum()),
         topical=int((tokens["verdict"] == "topical").sum()),
@@ -77,7 +77,7 @@ def run_profile(
         erasing=int(tokens["erases"].sum()),
         empirical_null=own.empirical_null,
         screening_carriers=measured.carriers,
-        texts_per_token=round(cost.sequences / len(ids), 2),
+        texts_per_token=round(cost.sequences / tokens["verdict"].count(), 2),
         sequences=cost.sequences,
         seconds=round(cost.seconds, 1),
     )
@@ -93,7 +93,14 @@ def _judged(measured: Measured) -> Findings:
     precision = pl.when(pl.col("token_id").is_in(last)).then(pl.lit(own)).otherwise(early)
     tokens = found.tokens.with_columns(precision.alias("precision"))
     if (seen := _copies_seen(measured)) is not None:
-        tokens = verdict.without_unseen(tokens.with_columns(pl.Series("copies_seen", seen)))
+        tokens = tokens.with_columns(pl.Series("copies_seen", seen))
+    job = measured.job
+    if unread := [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]:
+        shares = [job.vocabulary.unspelled[token_id] for token_id in unread]
+        said = [f"not judged: texts spell {share:.0%} of its copies as this entry" for share in shares]
+        rows = pl.DataFrame({"token_id": unread, "texts": 0, "reason": said, "copies_seen": shares})
+        rows = job.vocabulary.frame().join(rows, on="token_id")
+        tokens = pl.concat([tokens, rows], how="diagonal_relaxed").sort("token_id")
     return found._replace(tokens=tokens)
 
 
@@ -125,7 +132,8 @@ def _measure(
     """
     # A probe may name tokens that cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
-    wanted = unselected = np.array([token.id for token in job.tokens])
+    unspelled = job.vocabulary.unspelled
+    wanted = unselected = np.array([token.id for token in job.tokens if token.id not in unspelled], np.int64)
     if job.restricted:
         unselected = np.union1d(wanted, plan.reference) if job.sampled else np.array(plan.reference)
     in_views, reading = (views.own, *views.further), views.reading(job.encoder)
@@ -211,8 +219,6 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> Ids:
     erased = verdict.erasures(measured).standard()
     values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])
-    if (seen := _copies_seen(measured)) is not None:
-        asked &= seen >= verdict.LEAST_SEEN
     if of_a_view:
         smallest = job.settings.smallest_effect * plan.similarity_spread
         reaching = asked & (found.lift.high >= found.null.center + smallest)
@@ -259,6 +265,11 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     """
     if not job.settings.adaptive:
         raise InputError("a probe measures its tokens in all rounds: leave adaptive on")
+    if unread := [token for token in job.tokens if token.id in job.vocabulary.unspelled]:
+        raise InputError(
+            f"in texts, copies of {unread[0].text!r} (token id {unread[0].id}) are read as other entries: "
+            "leave it out"
+        )
     once = replace(job, tokens=list({token.id: token for token in job.tokens}.values()))
     plan, views = planning.make_profile_plan(once, progress), planning.views_in(once)
     runner = MemoryRunner(job.encoder, progress)

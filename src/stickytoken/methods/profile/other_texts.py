@@ -70,6 +70,8 @@ def judge_corpus(
     corpus = _encoded_corpus(job, plan, anchors)
     effects = estimates.read_effects(run.path, view)
     every = len(tokens) == len(job.vocabulary.available)
+    # Entries that texts do not spell were not measured.
+    left, tokens = tokens.filter(pl.col("verdict").is_null()), tokens.drop_nulls("verdict")
     unselected = np.isin(effects.ids, effects.ids if every else plan.reference)
     if (count := int(unselected.sum())) < _LEAST_TOKENS:
         raise InputError(
@@ -115,8 +117,10 @@ def judge_corpus(
     seen = next((each for each in (record.views if record else ()) if each.view == view), run.result)
     if (ordinary := seen.ordinary_contraction) is None:  # a run of an earlier version
         ordinary = float(np.median(tokens["contraction"].to_numpy()))
+    judged = _table(corpus, tokens, effects, estimated, universal, count, ordinary)
+    left = left.select("token_id", "token", "decoded", "category", "reason")
     return base.Judgement(
-        tokens=_table(corpus, tokens, effects, estimated, universal, count, ordinary),
+        tokens=pl.concat([judged, left], how="diagonal_relaxed").sort("token_id"),
         source=job.sentences.source,
         texts=len(job.sentences),
         anchors=len(corpus.panel.vectors),
@@ -161,7 +165,8 @@ def _calibrated(
 ) -> tuple[Vector, float, Vector, Pull]:
     """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers.
 
-    Return also their error, the common effect of each carrier beside the mean, and what the tokens do.
+    Return also their error, the common effect of each carrier beside the mean, and the contractions and pulls
+    of the random tokens.
     """
     job, carriers = corpus.job, range(_CARRIERS)
     every = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers)
@@ -278,10 +283,7 @@ def _table(
     }
     texts = dict.fromkeys(("reason", "severity", "verdict"), pl.String)
     table = pl.DataFrame(columns, schema_overrides=texts).with_columns(pl.col(pl.Float64).fill_nan(None))
-    judged = tokens.select("token_id", "token", "decoded", "category").hstack(table)
-    if "copies_seen" not in tokens.columns:
-        return judged
-    return verdict.without_unseen(judged.with_columns(tokens["copies_seen"]))
+    return tokens.select("token_id", "token", "decoded", "category").hstack(table)
 
 
 def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:

@@ -107,6 +107,11 @@ def make_profile_plan(
     similarity: MeanSimilarity | None = None,
 ) -> ProfilePlanRecord:
     encoder, settings, corpus, vocabulary = job.encoder, job.settings, job.sentences, job.vocabulary.available
+    unspelled = job.vocabulary.unspelled
+    if job.tokens and all(token.id in unspelled for token in job.tokens):
+        raise InputError(
+            "in texts, copies of the tokens are read as other entries: name tokens that texts spell"
+        )
     views = views or views_in(job)
     # What may fail comes before the long work. A lower precision takes seconds to build, and may be refused.
     probes.require_insertion(encoder, settings.insertion)
@@ -158,7 +163,9 @@ def make_profile_plan(
             spreads=[spread_of(own, np.full(own.shape[1], 1 / own.shape[1])) for own in of_groups],
         )
         records.append(record)
-    order = np.random.default_rng([settings.seed, _REFERENCE]).permutation([token.id for token in vocabulary])
+    order = np.random.default_rng([settings.seed, _REFERENCE]).permutation(
+        [token.id for token in vocabulary if token.id not in unspelled]
+    )
     return ProfilePlanRecord(
         **records[0].model_dump(exclude={"dimension", "layer", "spreads"}),
         isoscore=means[views.own].isoscore,
@@ -256,7 +263,8 @@ class ProfileStage:
             if cell.placement is Placement.RANDOM:
                 generator = np.random.default_rng([self.seed, token.id, place])
                 # The gap of copy k lies among the words of the carrier and of the k copies before it.
-                added = len(token.text.split()) if isinstance(carrier, str) else 1
+                insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
+                added = probes.words_added(token, insertion)
                 words = probes.word_count(carrier) + added * np.arange(cell.copies)
                 path = tuple(generator.integers(0, words + 1).tolist())
             found.append(probes.with_copies(token, carrier, cell.placement, cell.copies, path))

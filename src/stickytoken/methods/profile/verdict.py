@@ -34,8 +34,6 @@ RARE = 2000
 _ERASED_WITHOUT_NULL = SEVERITY_BOUNDS[Severity.SERIOUS]
 # Fewer carriers say nothing about their noise.
 _LEAST_CARRIERS = 2
-# Where the tokenizer sees a smaller share of its copies, an entry is not what the texts measured.
-LEAST_SEEN = 0.5
 
 LATER_COLUMNS = {
     "contraction_low": pl.Float64,
@@ -310,19 +308,6 @@ def decide(measured: Measured, spelled: Sequence[int] = ()) -> Findings:
         tokens.null.spread,
         erasing.ordinary,
         lifting.q_values is not None,
-    )
-
-
-def without_unseen(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Take numbers and verdict from entries whose copies the tokenizer does not see, and say so."""
-    unseen = pl.col("copies_seen") < LEAST_SEEN
-    said = pl.format(
-        "not judged: {}% of the copies in texts are read as this entry",
-        (100 * pl.col("copies_seen")).round().cast(pl.Int64),
-    )
-    kept = ("token_id", "token", "decoded", "category", "texts", "precision", "copies_seen", "reason")
-    return tokens.with_columns(
-        pl.when(~unseen).then(pl.exclude(kept)), reason=pl.when(unseen).then(said).otherwise("reason")
     )
 
 

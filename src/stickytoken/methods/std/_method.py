@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -190,7 +190,7 @@ class StdMethod(Method[StdSettings, StdPlanRecord, StdResultRecord]):
             "these are called sticky."
         )
 
-    def plan_facts(self, plan: StdPlanRecord) -> dict[str, float]:
+    def plan_facts(self, plan: StdPlanRecord) -> dict[str, Any]:
         u = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error")
         names = (*u, "isoscore", "left_out")
         counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
