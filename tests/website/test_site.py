@@ -189,7 +189,9 @@ def test_on_a_phone_code_wraps_and_columns_scroll(site, browser):
     page.goto((site / "tutorial.html").as_uri())
     assert page.evaluate(f"{wide}.length") == 0
     page.goto((site / "index.html").as_uri())
-    assert all("  " in each for each in page.evaluate(f"{wide}.map(each => each.textContent)"))
+    columns = page.evaluate(f"{wide}.map(each => each.textContent)")
+    assert columns
+    assert all("  " in each for each in columns)
     page.close()
 
 

@@ -3,7 +3,10 @@
 addEventListener("load", () => {
   for (const code of document.querySelectorAll("pre > code")) {
     const rows = code.textContent.split("\n").filter((line) => !line.startsWith("$") && /\S {2,}\S/.test(line));
-    if (!code.closest(".language-console") || rows.length < 2) code.classList.add("wraps");
+    const columns = code.closest(".language-console, .language-text") && rows.length > 1;
+    code.classList.add(columns ? "scrolls" : "wraps");
   }
-  for (const each of document.querySelectorAll(".md-typeset__scrollwrap, math[display=block]")) each.tabIndex = 0;
+  for (const each of document.querySelectorAll(".md-typeset__scrollwrap, math[display=block]")) {
+    if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+  }
 });

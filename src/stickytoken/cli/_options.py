@@ -282,7 +282,7 @@ def load(
 
             options = {name: value for name, value in options.items() if value not in (None, False)}
             options |= {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
-            if not (tokenizer_needed or loading.tokenizer or loading.candidates):
+            if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
                 options["tokenizer"] = CandidateVocabulary(())
             options |= {"endpoint": loading.options, "prompt": Prompting(**loading.prompting)}
             with console.status(f"asking {model}"):

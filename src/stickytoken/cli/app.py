@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -31,9 +32,11 @@ _AFTER_INTERRUPT = dict.fromkeys(_RESUMING, "run the same command again to conti
 class CommandGroup(TyperGroup):
     """Commands that fail with one line on stderr; only a defect ends with a traceback."""
 
-    def main(self, *, standalone_mode: bool = True, **options: Any) -> Any:  # type: ignore[override]
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **options: Any
+    ) -> Any:
         try:
-            status = super().main(standalone_mode=False, **options) or 0
+            status = super().main(args, standalone_mode=False, **options) or 0
         except typer.TyperException as error:
             context: typer.Context | None = getattr(error, "ctx", None)
             command = context.command_path if context is not None else "stickytoken"

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from pathlib import Path
@@ -158,7 +159,11 @@ def _folder(folder: Path, wanted: Wanted) -> Collection:
         ]
     if not paths:
         raise InputError(f"{folder} contains no files: pass a folder of documents")
-    sizes = {path: path.stat().st_size for path in paths}
+    sizes = {}
+    for path in paths:
+        sizes[path] = 0
+        with suppress(OSError):  # it has just vanished: reading it says so
+            sizes[path] = path.stat().st_size
 
     def read(meter: Meter) -> Iterator[Record]:
         meter.total = sum(sizes.values())

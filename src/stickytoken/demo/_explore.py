@@ -42,7 +42,7 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
             )
             for name in _FILTERED
         ]
-    count = gr.HTML(_counted(len(rows)), elem_id="explore-count")
+    count = gr.HTML(_counted(content, len(rows)), elem_id="explore-count")
     table = gr.Dataframe(
         _table(content, rows), interactive=False, max_height=420, show_label=False, label="Tokens of the run",
         elem_id="explore-table", buttons=[],
@@ -59,7 +59,7 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         rows = _filtered(found)
         fresh = [gr.update(choices=_choices(found, name), value=[]) for name in _FILTERED]
         offered = gr.update(choices=_offered(rows), value=_first(found))
-        return ["", *fresh, *_about(found).values(), _counted(len(rows)), _table(found, rows), offered]
+        return ["", *fresh, *_about(found).values(), _counted(found, len(rows)), _table(found, rows), offered]
 
     def no_run(error: str) -> list[Any]:
         return ["", *(gr.update(choices=[], value=[]) for _ in _FILTERED), error, "", "", *no_tokens]
@@ -69,7 +69,7 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         rows = _filtered(found, text if isinstance(text, str) else "", *wanted)
         # What is looked for is shown; with no search, the token stays that is shown.
         first: dict[str, Any] = {"value": rows["token_id"][0]} if text and len(rows) else {}
-        return [_counted(len(rows)), _table(found, rows), gr.update(choices=_offered(rows), **first)]
+        return [_counted(found, len(rows)), _table(found, rows), gr.update(choices=_offered(rows), **first)]
 
     def select(label: object, event: gr.SelectData) -> list[Any]:
         place = [column.title for column in columns(library.content(label))].index("id")
@@ -125,12 +125,14 @@ def _about(content: RunContent) -> dict[str, str]:
     }
 
 
-def _counted(rows: int) -> str:
-    listed = f"; the first {_TABLE_ROWS} are listed, so narrow the search" if rows > _TABLE_ROWS else ""
-    return ui.message(
-        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. A sticky token erases texts or lifts "
-        "most kinds of them; column reason says why a token is flagged."
-    )
+def _counted(content: RunContent, rows: int) -> str:
+    said = f"{rows:,} {'token' if rows == 1 else 'tokens'}"
+    if rows > _TABLE_ROWS:
+        said += f"; the first {_TABLE_ROWS} are listed, so narrow the search"
+    said += "."
+    if "reason" in content.tokens.columns:
+        said += " A sticky token erases texts or lifts most kinds of them; the column reason says why."
+    return ui.message(said)
 
 
 _NOT_JUDGED = "not judged"

@@ -339,12 +339,16 @@ def worked_example(context: AppContext) -> Example:
     which = "the worst token" if len(content.flagged) else "not sticky, but ranks highest"
     why = f"It is {which} in the run {content.path.name}; the sentences are"
     if content.evidence is not None:
-        known = ~pl.col("ordinary") & pl.col("largest_before").is_not_null()
-        for row in content.evidence.tokens.filter(known).head(1).iter_rows(named=True):
+        known = pl.col("largest_before").is_not_null()
+        rows = content.evidence.tokens.filter(known, token_id=worst_token(content))
+        for row in rows.iter_rows(named=True):
             pair = (row["largest_anchor"], row["largest_carrier"])
             copies = content.evidence.record.pair_copies
             return Example(
-                *pair, row["token_id"], copies, f"{why} the unrelated pair of that run that they raise most."
+                *pair,
+                row["token_id"],
+                copies,
+                f"{why} the unrelated pair of that run that its copies raise most.",
             )
     own = context.sentences
     return Example(own[0], own[-1], worst_token(content), _COPIES, f"{why} from that run.")
