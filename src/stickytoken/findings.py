@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -145,12 +146,15 @@ def _case(rule: str, name: str) -> ET.Element:
     return ET.Element("testcase", {"classname": f"stickytoken.{rule}", "name": visible(name)})
 
 
+@cache
+def _root(here: Path) -> Path:
+    return next((each for each in (here, *here.parents) if (each / ".git").exists()), here).resolve()
+
+
 def repository_path(path: Path) -> str | None:
-    """Return a path relative to the nearest folder with ``.git`` at or above the current one, or to that."""
-    here = Path.cwd()
-    root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    """Return a path relative to the repository, or without one to the current folder; None outside of it."""
     try:
-        inside = path.resolve().relative_to(root.resolve())
+        inside = path.resolve().relative_to(_root(Path.cwd()))
     except (ValueError, OSError):
         return None
     return None if inside == Path() else inside.as_posix()

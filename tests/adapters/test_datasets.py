@@ -35,6 +35,14 @@ def test_a_note_says_what_was_found_in_each_row(dataset, cleaner):
     assert dataset.map(ColumnCleaner(cleaner, note="found"))["found"][1] == "1 flagged"
 
 
+@pytest.mark.parametrize("columns", [["parts", "title"], ["title", "parts"]])
+def test_a_row_may_have_a_text_in_one_column_and_a_list_in_another(cleaner, columns):
+    row = {"title": "two [SEP]", "parts": ["the river", "able able able able a bird"]}
+    found = ColumnCleaner(cleaner, columns, note="found")(row)
+    assert (found["title"], found["parts"]) == ("two", ["the river", "a bird"])
+    assert sorted(found["found"].split("; ")) == ["parts: 1 flagged", "title: 1 special"]
+
+
 def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, reporting):
     used = ColumnCleaner(cleaner_file)
     used({"text": ["able able able able and words that it remembers: été"]})

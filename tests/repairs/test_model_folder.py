@@ -176,6 +176,15 @@ def test_a_model_whose_rows_cannot_be_written_is_refused(spoil, match, model, tm
     assert not (tmp_path / "out").exists()
 
 
+def test_a_missing_shard_is_named(model, tmp_path):
+    SentenceTransformer(str(model))[0].auto_model.save_pretrained(model, max_shard_size="40KB")
+    (model / "model.safetensors").unlink(missing_ok=True)
+    gone = sorted(model.glob("model-*.safetensors"))[0]
+    gone.unlink()
+    with pytest.raises(RepairError, match=f"names {gone.name}, which is missing"):
+        write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
+
+
 def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):
     converted(model, torch.float16)
     huge = {7: np.full(32, 1e6, dtype=np.float32)}

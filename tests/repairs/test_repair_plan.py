@@ -100,6 +100,11 @@ def test_without_an_ordinary_row_the_one_that_lifts_least_is_taken():
     assert found[1].strategy is ORDER[0]
 
 
+def test_a_row_whose_lift_is_no_number_is_not_the_one_that_lifts_least():
+    found, _ = chosen({(1, ORDER[0]): float("nan"), (1, ORDER[1]): 0.2}, {1: ORDER})
+    assert found[1].strategy is ORDER[1]
+
+
 def test_an_entry_without_an_ordinary_row_becomes_unreachable_if_it_can():
     lifts = {(1, ORDER[0]): 0.1, (2, ORDER[0]): 0.6}
     plans = dict.fromkeys((1, 2, 3), (ORDER[0], Strategy.UNREACHABLE))

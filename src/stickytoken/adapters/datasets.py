@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,24 +32,27 @@ class ColumnCleaner:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cleaned columns of a batch, or of a single row."""
-        cleaned: dict[str, list[str | None]] = {}
-        notes: list[list[str]] = []
-        single = False
         for column in self.columns:
             if column not in batch:
                 known = ", ".join(map(str, batch)) or "none"
                 raise InputError(f"there is no column {column!r}: the columns are {known}")
-            single = isinstance(batch[column], str) or batch[column] is None
-            cleaned[column] = list([batch[column]] if single else batch[column])
-            notes = notes or [[] for _ in cleaned[column]]
-            for row, value in enumerate(cleaned[column]):
+        # A row, which may have lists of texts in some columns, has a single note.
+        texts = {column: batch[column] is None or isinstance(batch[column], str) for column in self.columns}
+        row = any(texts.values())
+        notes: defaultdict[int, list[str]] = defaultdict(list)
+        cleaned: dict[str, Any] = {}
+        for column, single in texts.items():
+            values = [batch[column]] if single else list(batch[column])
+            for place, value in enumerate(values):
                 if value is not None:
-                    text, note = cleaned_text(
-                        self.cleaner, value, f"column {column!r}, row {row + 1:,} of the batch"
-                    )
-                    cleaned[column][row] = text
+                    where = f"column {column!r}, row {place + 1:,} of the batch"
+                    values[place], note = cleaned_text(self.cleaner, value, where)
                     if note:
-                        notes[row].append(f"{column}: {note}" if len(self.columns) > 1 else note)
+                        named = f"{column}: {note}" if len(self.columns) > 1 else note
+                        notes[0 if row else place].append(named)
+            cleaned[column] = values[0] if single else values
         if self.note is not None:
-            cleaned[self.note] = list(map("; ".join, notes))
-        return {name: values[0] if single else values for name, values in cleaned.items()}
+            rows = 1 if row else len(batch[self.columns[0]])
+            said = ["; ".join(notes[place]) for place in range(rows)]
+            cleaned[self.note] = said[0] if row else said
+        return cleaned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -249,13 +250,15 @@ class Cleaner:
         rounds = margin = 0
         while edits := self._plan(text, origins, spans, removals, margin):
             parts: list[str] = []
-            moved: list[int] = []
+            moved = array("q")  # a list of so many numbers would take five times the memory
             done = 0
             for start, end, replacement in edits:
                 parts += [text[done:start], replacement]
-                moved += [*origins[done:start], *[origins[start]] * len(replacement)]
+                moved.extend(origins[done:start])
+                moved.extend([origins[start]] * len(replacement))
                 done = end
-            text, origins = "".join([*parts, text[done:]]), [*moved, *origins[done:]]
+            moved.extend(origins[done:])
+            text, origins = "".join([*parts, text[done:]]), moved
             spans = self._finder.find(text)
             rounds += 1
             # A removal can make a new finding of what it joins. Ordinary texts are clean after a round or

@@ -6,6 +6,7 @@ One natural occurrence of a flagged word is no finding: a word has a meaning, wh
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -307,7 +308,7 @@ def _plain(text: str) -> tuple[str, Sequence[int]]:
     offsets = (
         range(len(text))
         if len(bounds) == 2
-        else [*chain.from_iterable(map(range, bounds[::2], bounds[1::2]))]
+        else array("q", chain.from_iterable(map(range, bounds[::2], bounds[1::2])))
     )
     return _INVISIBLE_CHARACTERS.sub("", text).translate(_NARROW), offsets
 

@@ -179,6 +179,8 @@ def _tensors(module: Path) -> list[_Tensor]:
     tensors = []
     for file in (module / name for name in sorted(names)):
         if not file.is_file():
+            if len(names) > 1:
+                raise RepairError(f"{module} is incomplete: {index.name} names {file.name}, which is missing")
             continue
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -255,6 +256,8 @@ class _Job:
         return plans
 
     def _chosen_rows(self, candidates: Mapping[int, Sequence[Strategy]]) -> dict[int, RowChoice]:
+        if not candidates:  # texts are needed for rows alone
+            return {}
         asked, seed = self.settings.strategy, self.settings.seed
         avoided = flagged_tokens(self.run).union(self.ids)
         texts = used_texts(self.run)
@@ -271,7 +274,7 @@ class _Job:
             return {each: (lift - ordinary) / again.similarity_spread for each, (lift, _) in measured.items()}
 
         if asked in ROWS:
-            return {each: RowChoice(asked, row, []) for each, row in compute(asked, self.ids).items()}
+            return {each: RowChoice(asked, row, []) for each, row in compute(asked, list(candidates)).items()}
         return choose_rows(candidates, compute, trial if self.settings.verify else None)
 
     def _write(self, edit: ModelEdit) -> None:
@@ -375,8 +378,8 @@ def plan_token(
 
 
 class RowChoice(NamedTuple):
-    strategy: Strategy  # how its row was made, or `Strategy.UNREACHABLE`
-    row: Row | None  # shape (D,); None if the entry becomes unreachable instead
+    strategy: Strategy  # how its row was made, or one that changes the tokenizer
+    row: Row | None  # shape (D,); None if no row is written
     tried: list[result.TriedRecord]  # with the lifts beyond an ordinary token's that they leave
 
 
@@ -409,7 +412,7 @@ def choose_rows(
         if is_open(token_id) and Strategy.UNREACHABLE in own:
             chosen[token_id] = RowChoice(Strategy.UNREACHABLE, None, tried)
         else:  # the last one, where it is ordinary, lifts least
-            _, best, row = min(made[token_id], key=lambda each: each[0])
+            _, best, row = min(made[token_id], key=lambda each: (math.isnan(each[0]), each[0]))
             chosen[token_id] = RowChoice(best, row, tried)
     return chosen
 

@@ -160,6 +160,10 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
+# It is raised when the same documents would be found otherwise.
+_IDENTITY_VERSION = 1
+
+
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
     column: str | None = None  # with the text; None finds it by name
@@ -291,9 +295,9 @@ def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Pa
 def _identity(
     run: Run, rules: CleaningRules, collection: Collection, options: ScanOptions
 ) -> dict[str, object]:
-    # Documents themselves tell no scans apart: each batch has a digest of its own.
+    # The content of documents is no part of it: each batch has a digest of its own.
     return {
-        "version": 1,
+        "version": _IDENTITY_VERSION,
         "run": run.record.identity,
         "rules": digest(rules.to_json()),
         "documents": collection.key,
