@@ -161,6 +161,7 @@ def test_methods_are_not_compared(clean, planted_run):
         ({"identity_parts__version": 3}, CARE, "different versions of the method ("),
         ({"identity_parts__encoder__prompt": "query: "}, CARE, "prompts differ (none: "),
         ({"identity_parts__encoder__dtype": "bfloat16"}, CARE, "precisions (float32: "),
+        ({"identity_parts__encoder": "damaged"}, CARE, "precisions (float32: "),
         ({"identity_parts__encoder__modules": "x"}, CARE, "used differently (pooling or other modules)"),
         ({"model__loading": {"endpoint": {}}}, CARE, "was measured through an endpoint"),
     ],

@@ -11,9 +11,11 @@ import tiny
 from stickytoken import load_encoder
 from stickytoken.data.corpora import collect_sentences
 from stickytoken.errors import RunError
-from stickytoken.explanation import ExplainSettings, explain
+from stickytoken.explanation import ExplainSettings, Explanation, explain
+from stickytoken.explanation.files import read_explanation
 from stickytoken.explanation.result import TABLES
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
+from stickytoken.inspection.module_embedding import input_embeddings
 from stickytoken.measurement import store
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -112,6 +114,21 @@ def test_a_finished_explanation_is_opened_and_says_the_same(encoder, whole):
     for name in TABLES:
         assert getattr(second, name).equals(getattr(first, name)), name
     assert {k: json.loads(json.dumps(each)) for k, each in first.parts.items()} == second.parts
+
+
+def test_a_token_without_an_embedding_and_the_settings_of_a_later_version_are_opened(bert_folder, tmp_path):
+    encoder = load_encoder(bert_folder, device="cpu")
+    token_id = next(k for k, token in encoder.tokenizer.entries.items() if token == "river")
+    input_embeddings(encoder.model).weight.data[token_id] = 0
+    settings = replace(SETTINGS, attribution=False)
+    found = explain(encoder, ["river"], out=tmp_path, **OPTIONS | {"settings": settings})
+    assert found.measures.filter(measure="embedding_cosine_to_mean")["value"].item() is None
+    path = tmp_path / str(token_id) / "explanation.json"
+    record = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps(record | {"settings": record["settings"] | {"later": 1}}), encoding="utf-8")
+    opened = Explanation([read_explanation(path.parent)])
+    assert opened.measures.equals(found.measures)
+    assert opened.settings == settings
 
 
 def test_a_folder_of_another_explanation_is_refused(encoder, bert_folder, whole):

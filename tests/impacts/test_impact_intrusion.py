@@ -10,8 +10,8 @@ import pytest
 import impact_files as files
 import planted
 import tiny
-from stickytoken.errors import InputError
-from stickytoken.impacts import impact
+from stickytoken.errors import InputError, RunError
+from stickytoken.impacts import impact, open_impact
 from stickytoken.impacts.statistics import COPIES, TOP, Condition, Kind, prepare, probe
 from stickytoken.insertion import Insertion, Token
 
@@ -113,3 +113,11 @@ def test_the_command_searches_the_bundled_sentences_and_prints_the_hits(planted_
     result = planted.command("impact", planted_folder, *options)
     assert result.exit_code == 0, result.stderr
     assert "Queries with a random document of bundled sentences in their" in result.stdout
+
+
+@pytest.mark.parametrize(("name", "column"), [("intrusion", "hits_sticky"), ("intrusion_curves", "hits")])
+def test_a_measurement_without_its_hits_is_refused(encoder, documents, tmp_path, name, column):
+    path = intruded(encoder, documents, tmp_path / "out").path / f"{name}.parquet"
+    pl.read_parquet(path).with_columns(pl.lit(None, pl.Float64).alias(column)).write_parquet(path)
+    with pytest.raises(RunError, match=f"has an empty value in column '{column}'"):
+        open_impact(path.parent)

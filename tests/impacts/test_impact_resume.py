@@ -87,12 +87,19 @@ def test_a_later_session_encodes_nothing_again(bert, options, tmp_path):
     assert_same(found.path, expected.path)
 
 
-def test_damaged_vectors_are_computed_again(bert, options, tmp_path):
+def encrypted(content):
+    """Say in the directory of a ZIP archive that its first file is encrypted."""
+    place = content.index(b"PK\x01\x02") + 8
+    return content[:place] + b"\x01" + content[place + 1 :]
+
+
+@pytest.mark.parametrize("damaged", [lambda content: content[:-30], encrypted], ids=["cut", "encrypted"])
+def test_damaged_vectors_are_computed_again(bert, options, tmp_path, damaged):
     given = options | {"tasks": options["tasks"][:1], "intrusion": None}
     with pytest.raises(engines.InterruptionError):
         impact(bert, progress=engines.interrupted_after("sts", done=2), out=tmp_path / "out", **given)
     (file,) = (tmp_path / "out").glob("vectors-*.npz")
-    file.write_bytes(file.read_bytes()[:-30])
+    file.write_bytes(damaged(file.read_bytes()))
     found = impact(bert, out=tmp_path / "out", **given)
     assert found.scores.equals(impact(bert, out=tmp_path / "alone", **given).scores)
 

@@ -187,6 +187,10 @@ def test_an_explanation_of_another_schema_or_model_is_not_shown(run_copy):
     assert not any(name.startswith("explain-") for name in page.data["figures"])
     with pytest.raises(RunError, match="it belongs to another model"):
         make_report(run_copy, explanations=_only(other, run_copy.with_name("why")))
+    change(other, tokens=[])
+    assert "is not a valid record" in Page(stickytoken.report(run_copy)).text
+    change(other, tokens=[token], identity_parts={"encoder": "damaged"})
+    assert "explains another model, not that of the run" in Page(stickytoken.report(run_copy)).text
 
 
 def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(run_copy, tmp_path):

@@ -83,9 +83,10 @@ class ComparedRun:
         self.name = name
         self.run = run
         self.scale: Scale | None = run.method.scale(run)
-        # Without a scale, that of the interval of the share.
+        # The share of sticky tokens has an interval even where lifts have none.
         self.confidence = 0.9 if self.scale is None else self.scale.confidence
-        self.encoder: dict[str, Any] = dict(run.record.identity_parts.get("encoder") or {})
+        encoder = run.record.identity_parts.get("encoder")
+        self.encoder: dict[str, Any] = encoder if isinstance(encoder, dict) else {}
 
     @cached_property
     def examined(self) -> Examined:
@@ -94,8 +95,9 @@ class ComparedRun:
         available = pl.col("category").is_in([each.value for each in Category if each.available])
         ids = self.run.vocabulary.filter(available)["token_id"].sort().to_list()
         own, seed = self.run.tokens["token_id"].sort().to_list(), int(self.run.settings.number("seed"))
-        is_drawn = len(own) <= len(ids) and drawn_ids(ids, len(own), seed) == own  # as it is drawn again
-        return Examined.SAMPLE if is_drawn else Examined.CHOSEN
+        # A sample is what `detect --sample` draws with this seed.
+        is_sample = len(own) <= len(ids) and drawn_ids(ids, len(own), seed) == own
+        return Examined.SAMPLE if is_sample else Examined.CHOSEN
 
     @cached_property
     def worst(self) -> WorstToken | None:

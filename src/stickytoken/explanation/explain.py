@@ -57,7 +57,7 @@ def explain(
 
     Args:
         encoder: anything that `load_encoder` takes, or an encoder; None loads the model of the run.
-        tokens: ids or texts of available tokens, or a file of them; None takes at most three of the run's.
+        tokens: ids or texts of available tokens, or a file of them; None takes the three worst of the run.
         run: a finished run of this model, or its folder. Its flagged tokens are not used as benign tokens,
             and its carriers, anchors and mean similarity are used.
         texts: carriers to use instead of those of the run or the corpus.
@@ -115,7 +115,7 @@ def explain(
 
 
 def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) -> None:
-    """Refuse tokens whose explanation another process is writing; tokens that only a model knows pass."""
+    """Refuse tokens that another process is explaining; without a run, only ids are checked, not texts."""
     tokens = _worst(run) if tokens is None else tokens
     named: Sequence[object] = tokens if isinstance(tokens, (list, tuple)) else [tokens]
     ids = {} if run is None else dict(run.tokens.select("token", "token_id").iter_rows())
@@ -222,13 +222,13 @@ class _Job:
             notes.append("values have no interval over texts, because there is only one text")
         if self.run is None:
             notes.append("the benign tokens are assumed to be benign, because no run was given")
-        tables = self.tables(token_id, match, measured, {}, [])
+        attributed: dict[int, dict[str, Vector]] = {}
+        pairs: list[dict[str, Any]] = []
         if self.settings.attribution:
-            if folder is not None:
-                files.write_tables(folder, tables)
+            if folder is not None:  # attribution takes long: what is known by now can be read meanwhile
+                files.write_tables(folder, self.tables(token_id, match, measured, attributed, pairs))
             try:
                 attributed, pairs, error = self.attributed(tokens, folder)
-                tables = self.tables(token_id, match, measured, attributed, pairs)
                 notes.append(
                     f"the attributions of {token!r} are off by at most {error:.2g} of a unit vector "
                     f"({self.settings.steps} points per integral, more where it changes sharply)"
@@ -242,6 +242,7 @@ class _Job:
                 f"too few other tokens have the category {self.category(token_id)}: {token!r} is compared "
                 "with tokens of other categories"
             )
+        tables = self.tables(token_id, match, measured, attributed, pairs)
         measures = tables["measures"].to_dicts()
         differing = findings(measures)
         explained = files.TokenExplanation(

@@ -84,7 +84,7 @@ class ExplanationRecord(resume.MeasurementRecord):
     settings: dict[str, Any]
     vocabulary: dict[str, float]
     notes: list[str]
-    tokens: list[TokenExplanation]
+    tokens: list[TokenExplanation] = Field(min_length=1)
     versions: dict[str, str]
 
 
@@ -156,7 +156,8 @@ def explanation_folders(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
-_SOMETIMES_EMPTY = {"layer", "head", "low", "high", "deviations", "share_below", "carriers"}
+# A row of zeros, for instance, has no cosine.
+_SOMETIMES_EMPTY = {*NUMBERS, "outside", "layer", "head", "share_below", "carriers"}
 
 
 def read_explanation(folder: Path) -> StoredExplanation:

@@ -81,7 +81,7 @@ class ExplainSettings:
 _COPY = Token(-1, "")
 
 
-class Part(IntEnum):  # what a position of an input belongs to
+class Part(IntEnum):  # of an input, to which a position belongs
     CARRIER = 0
     COPIES = 1
     PROMPT = 2
@@ -251,12 +251,13 @@ def measure(
     surroundings: Surroundings,
     progress: ProgressCallback,
 ) -> dict[str, Any]:
-    """Measure a token, which comes first, and its benign tokens on all carriers.
+    """Measure the first of the tokens, and the others as its benign tokens, on all carriers.
 
     Returns:
-        ``values`` by token id and measure, shape (carriers, layers) or (carriers,); attention received by
-        ``heads``, shape (carriers, layers, heads), by token id; ``distances`` of the token by measure, shape
-        (tokens, carriers, layers): from it to its benign tokens, then from each of these to the others.
+        ``values``: by token id and measure, shape (carriers, layers) or (carriers,).
+        ``heads``: attention to the copies by token id, shape (carriers, layers, heads).
+        ``distances``: by measure, shape (tokens, carriers, layers). The first row is the distance of the
+        token from its benign tokens, every other row that of a benign token from the rest of them.
     """
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden

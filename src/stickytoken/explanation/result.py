@@ -23,8 +23,8 @@ ENOUGH_BENIGN = 8
 _ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
 
 
-# What is quoted of the run: the lift is the mean rise of the similarity of so many unrelated texts, the
-# universality the share of the kinds of text that the token lifts, and the kind the one that it lifts most.
+# Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts behind the lift, and `kind`
+# the kind of text that a topical token lifts most.
 OF_RUN = ("verdict", "severity", "lift", "sd", "universality", "kind", "texts")
 
 
@@ -175,7 +175,8 @@ class Explanation:
         first = contents[0].record
         self.model, self.pooling, self.vocabulary = first.model, first.pooling, first.vocabulary
         self.carriers, self.source = first.carriers, first.source
-        self.settings = ExplainSettings(**first.settings)
+        known = ExplainSettings.__dataclass_fields__  # a later version may have written more
+        self.settings = ExplainSettings(**{k: v for k, v in first.settings.items() if k in known})
         self.tokens = tuple(content.token for content in contents)
         self.notes = tuple(dict.fromkeys(note for content in contents for note in content.record.notes))
         self.contents = {content.token.token_id: content for content in contents}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -104,7 +102,7 @@ class Runner:
             # NumPy leaves a damaged file open if it opened it itself.
             with file.open("rb") as stored, np.load(stored, allow_pickle=False) as content:
                 found = content["vectors"], float(content["seconds"])
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile):
             pass  # missing or damaged
         if found is None:
             started = time.perf_counter()
@@ -306,35 +304,5 @@ def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, Tok
 
     title = f"intrusion into {corpus.name}"
     found = runner.run(name, make_work, len(targets), _COLUMNS, conditions, title)
-    hits, ranks = found[:, :, : len(COPIES)], found[:, :, len(COPIES) :]
-    # How many copies bring half of the documents into at least one more top 10; None if 32 do not.
-    half = (hits > hits[:, :, :1]).mean(axis=1) >= 0.5
-    curves = [
-        {"corpus": corpus.name, **statistics.labels(condition, listed), "copies": copies}
-        | {"hits": float(hits[row, :, place].mean()), "median_rank": float(np.median(ranks[row, :, place]))}
-        | {"copies_needed": COPIES[int(half[row].argmax())] if half[row].any() else None}
-        for row, condition in enumerate(conditions)
-        for place, copies in enumerate(COPIES)
-    ]
-    kinds = {kind: np.array([each.kind == kind for each in conditions]) for kind in ("sticky", "benign")}
-    key, tail = [settings.seed, zlib.crc32(corpus.name.encode())], (1 - settings.confidence) / 2
-    samples = statistics.bootstrap_samples(len(targets), settings.resamples, key)
-    middle, summary = np.median(ranks, axis=1), []
-    for place, copies in enumerate(COPIES):
-        above, below = (hits[own, :, place].mean(axis=0) for own in kinds.values())
-        ratios = [_ratio(above[sample], below[sample]) for sample in samples]
-        # An order statistic: some samples have no benign hit, so their ratio is infinite.
-        interval = np.quantile(ratios, [tail, 1 - tail], method="inverted_cdf").tolist()
-        row: dict[str, Any] = {"corpus": corpus.name, "copies": copies, "documents": len(targets)}
-        row |= {"hits_sticky": float(above.mean()), "hits_benign": float(below.mean())}
-        row |= statistics.ends("ratio", tuple(map(statistics.present, (_ratio(above, below), *interval))))
-        row |= {f"rank_{kind}": float(middle[own, place].mean()) for kind, own in kinds.items()}
-        summary.append(row | {"cut": sum(target.cut for target in targets)})
-    return {"intrusion": summary, "intrusion_curves": curves}
-
-
-def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
-    above, below = float(sticky.mean()), float(benign.mean())
-    if below > 0:
-        return above / below
-    return math.inf if above > 0 else math.nan
+    cut = sum(target.cut for target in targets)
+    return statistics.intrusion_rows(corpus.name, found, conditions, settings, listed, cut)

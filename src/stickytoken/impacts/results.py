@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class ImpactRecord(MeasurementRecord):
     result: ImpactResultRecord | None = None
 
     def measured_with(self) -> ImpactSettings:
-        known = {field.name for field in fields(ImpactSettings)}
+        known = ImpactSettings.__dataclass_fields__
         return ImpactSettings(**{name: value for name, value in self.settings.items() if name in known})
 
 
@@ -104,7 +104,8 @@ IMPACTS = Kind(
 )
 _FILLED = (
     *("task", "layout", "metric", "main", "kind", "corpus", "unit", "units", "tokens", "benign_tokens"),
-    *("repetition", "copies", "documents", "cut"),
+    *("repetition", "copies", "documents", "cut", "hits_sticky", "hits_benign", "rank_sticky", "rank_benign"),
+    *("hits", "median_rank"),
 )
 
 

@@ -324,6 +324,49 @@ def task_rows(
     return rows
 
 
+def intrusion_rows(
+    corpus: str,
+    outcomes: NDArray[np.float64],
+    conditions: Sequence[Condition],
+    settings: ImpactSettings,
+    listed: Mapping[int, TokenRecord],
+    cut: int,
+) -> dict[str, Rows]:
+    """Sum up hits and ranks by number of copies; outcomes of shape (conditions, documents, 2 numbers)."""
+    hits, ranks = np.split(outcomes, 2, axis=2)
+    # How many copies bring half of the documents into at least one more top 10; None if 32 do not.
+    half = (hits > hits[:, :, :1]).mean(axis=1) >= 0.5
+    curves = [
+        {"corpus": corpus, **labels(condition, listed), "copies": copies}
+        | {"hits": float(hits[row, :, place].mean()), "median_rank": float(np.median(ranks[row, :, place]))}
+        | {"copies_needed": COPIES[int(half[row].argmax())] if half[row].any() else None}
+        for row, condition in enumerate(conditions)
+        for place, copies in enumerate(COPIES)
+    ]
+    kinds = {kind.value: np.array([each.kind is kind for each in conditions]) for kind in list(Kind)[1:]}
+    key, tail = [settings.seed, zlib.crc32(corpus.encode())], (1 - settings.confidence) / 2
+    samples = bootstrap_samples(hits.shape[1], settings.resamples, key)
+    middle, summary = np.median(ranks, axis=1), []
+    for place, copies in enumerate(COPIES):
+        above, below = (hits[own, :, place].mean(axis=0) for own in kinds.values())
+        ratios = [_ratio(above[sample], below[sample]) for sample in samples]
+        # An order statistic: some samples have no benign hit, so their ratio is infinite.
+        interval = np.quantile(ratios, [tail, 1 - tail], method="inverted_cdf").tolist()
+        row: dict[str, Any] = {"corpus": corpus, "copies": copies, "documents": hits.shape[1]}
+        row |= {"hits_sticky": float(above.mean()), "hits_benign": float(below.mean())}
+        row |= ends("ratio", tuple(map(present, (_ratio(above, below), *interval))))
+        row |= {f"rank_{kind}": float(middle[own, place].mean()) for kind, own in kinds.items()}
+        summary.append(row | {"cut": cut})
+    return {"intrusion": summary, "intrusion_curves": curves}
+
+
+def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
+    above, below = float(sticky.mean()), float(benign.mean())
+    if below > 0:
+        return above / below
+    return math.inf if above > 0 else math.nan
+
+
 def labels(condition: Condition, listed: Mapping[int, TokenRecord]) -> dict[str, Any]:
     tokens = [listed[token.id] for token in condition.tokens]
     kind = NAMED if any(token.kind == NAMED for token in tokens) else condition.kind.value

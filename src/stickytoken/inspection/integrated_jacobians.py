@@ -131,11 +131,11 @@ class _Path:
 class JacobianIntegrator:
     """Compute the contributions of parts of texts.
 
-    The reference has the padding token, or zeros, at every position of the content. Where it has no direction
-    (the zeros of a static model), vectors are divided by the norm of the text's, and it contributes nothing.
-    Derivatives are exact, by forward-mode differentiation. The integral is a Gauss-Legendre sum. If its error
-    is large, the vector turns within a hundredth of the path, because attention moves to other tokens: then
-    the path is sampled, and the sum is taken over panels, of up to `most` times as many points.
+    The reference replaces the content with padding tokens, or with zeros. If its vector has no direction (the
+    zeros of a static model), vectors are divided by the norm of the text's vector, and the reference
+    contributes nothing. Derivatives are exact (forward-mode differentiation), and integrals are
+    Gauss-Legendre sums. A large error means that the vector turns on a short stretch of the path, where
+    attention moves to other tokens: there the points are set closer, up to `most` times as many in all.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:

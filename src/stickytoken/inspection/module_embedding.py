@@ -249,11 +249,12 @@ class ModuleInspector(Inspector):
         if pooling is not None and seen:
             # The share of each part is the pooling with all other states zero.
             last = seen[-1]["token_embeddings"]
-            masked = (last * mask[..., None] for mask in members.to(last).unbind(dim=-1))
-            pooled, *shares = (
-                pooling({**seen[-1], "token_embeddings": each})["sentence_embedding"].float()
-                for each in (last.clone(), *masked)  # the pooling may change its input
-            )
+
+            def pool(states: torch.Tensor) -> Any:
+                return pooling({**seen[-1], "token_embeddings": states})["sentence_embedding"].float()
+
+            pooled = pool(last.clone())  # the pooling may change its input
+            shares = [pool(last * mask[..., None]) for mask in members.to(last).unbind(dim=-1)]
             supplied = torch.stack(shares, dim=1)
             error = (supplied.sum(dim=1) - pooled).norm(dim=-1)
             if not bool((error <= _PARTS_TOLERANCE * pooled.norm(dim=-1)).all()):

@@ -158,7 +158,8 @@ def _explanations(run: Run, asked: Path | None) -> tuple[list[files.StoredExplan
         try:
             explanation = files.read_explanation(folder)
             own, other = (each.identity_parts.get("encoder") for each in (run.record, explanation.record))
-            if isinstance(own, dict) and (parts := differences(own, other or {})):
+            other = other if isinstance(other, dict) else {}
+            if isinstance(own, dict) and (parts := differences(own, other)):
                 raise RunError(
                     f"{folder} explains another model, not that of the run (they differ in "
                     f"{', '.join(parts)}): run explain with the model of the run"

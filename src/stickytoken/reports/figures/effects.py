@@ -195,8 +195,7 @@ def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str
             hovertemplate=f"{who}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
             **look,
         )
-    if summary[0]["hits_sticky"] is not None:
-        figure.add_hline(y=summary[0]["hits_sticky"], line=fig.DOTTED_LINE)
+    figure.add_hline(y=summary[0]["hits_sticky"], line=fig.DOTTED_LINE)
     figure.update_xaxes(title_text="copies", **fig.copies_axis([row["copies"] for row in summary]))
     figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
     figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
