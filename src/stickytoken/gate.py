@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -371,9 +371,15 @@ _FREE = {"seed", "budget", "confirming_texts", "reference"}
 _FREE |= {"adaptive", "screen_precision", "dimensions", "layers"}
 
 
-# What a token does beyond an ordinary one, in standard deviations of the model's own similarities, with the
-# ends of its interval.
-_Effect: TypeAlias = tuple[float, float, float]
+class _Effect(NamedTuple):
+    """What a token does beyond an ordinary one, in standard deviations of the model's own similarities."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return "{:.2f} ({:.2f} to {:.2f})".format(*self)
 
 
 def _effect_of(row: Mapping[str, Any], run: Run) -> _Effect | None:
@@ -381,8 +387,7 @@ def _effect_of(row: Mapping[str, Any], run: Run) -> _Effect | None:
     ends: list[Any] = [row.get(name) for name in ("lift", "lift_low", "lift_high")]
     if scale is None or None in ends:
         return None
-    effect, low, high = ((end - scale.ordinary) / scale.spread for end in ends)
-    return effect, low, high
+    return _Effect(*((end - scale.ordinary) / scale.spread for end in ends))
 
 
 def _require_comparable(run: Run, baseline: Run) -> None:
@@ -446,7 +451,7 @@ def _judge_tokens(
             # token without an effect cannot be compared: it counts.
             if earlier is None or before is None or effect is None:
                 change = "new"
-            elif effect[1] <= before[2] and not _erases_more(row, earlier):
+            elif effect.low <= before.high and not _erases_more(row, earlier):
                 change = "known"
             else:
                 change = "worse" if earlier["verdict"] in FLAGGED else "new"
@@ -493,13 +498,9 @@ def _message(
     if row.get("erases"):
         said += f": {row['reason']}"
     elif effect is not None:
-        said += f": copies move unrelated texts together by {_interval(effect)} standard deviations"
+        said += f": copies move unrelated texts together by {effect} standard deviations"
     elif row["lift"] is not None:
         said += f": copies raise the similarity of unrelated texts by {row['lift']:.4f}"
     if before is not None:
-        return f"{said}; {change}, {_interval(before)} in the baseline"
+        return f"{said}; {change}, {before} in the baseline"
     return f"{said}; new" if change == "new" else said
-
-
-def _interval(effect: _Effect) -> str:
-    return "{:.2f} ({:.2f} to {:.2f})".format(*effect)

@@ -164,14 +164,22 @@ def _columns_of(values: object) -> list[str] | None:
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@!^]|(?<=:)/|(?<=www)\.|^[-+=]|(?<=^\d)[.)])", re.IGNORECASE)
 
 
+# Python calls them printable, but they are shown as nothing or as an empty box: blanks and fillers, and
+# variation selectors that stand alone, not behind the emoji or letter that they change.
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\uffa0]"
+    "|(?<![^\\s'\"#\u2581])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
+)
+
+
 def visible(text: str) -> str:
     """Escape every character that a terminal would interpret or hide, including lone surrogates."""
-    return "".join(
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for character in text
-    )
+    escaped = "".join(each if each.isprintable() else _code_point(each) for each in text)
+    return escaped if escaped.isascii() else _BLANK.sub(lambda match: _code_point(match[0]), escaped)
+
+
+def _code_point(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def markdown(text: str) -> str:

@@ -117,6 +117,13 @@ def test_a_word_that_keeps_company_is_in_ordinary_use():
     assert find_spans(text, RULES) == []
 
 
+@pytest.mark.parametrize("copies", ["able able {}", "so, able {}", "{} able, so"])
+def test_other_copies_and_what_punctuation_separates_are_no_company(copies):
+    fillers = [f"word{number}" for number in range(60)]
+    text = " ".join(" ".join([*fillers[at : at + 9], copies.format(f"end{at}")]) for at in range(0, 60, 10))
+    assert sum(count for _, kind, count in found(text) if kind is SpanKind.FLAGGED) == text.count("able")
+
+
 @pytest.mark.parametrize(
     ("copy", "copies", "uneven", "count"),
     [("violet", 6, 0, 6), ("violet", 5, 0, 0), ("violet", 6, 9, 0), ("deep violet", 6, 0, 0)],

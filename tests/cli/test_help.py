@@ -10,6 +10,7 @@ from typer.core import TyperOption
 
 import planted
 from stickytoken import encoders
+from stickytoken.cli import _options
 from stickytoken.cli.app import app
 from stickytoken.encoders import Prompting
 from stickytoken.errors import InputError
@@ -17,6 +18,7 @@ from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts import ImpactSettings
 from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, method_named, register
+from stickytoken.vocabulary import Category
 
 COMMANDS = typer.main.get_command(app).commands
 OUTPUT = "Output"
@@ -169,6 +171,10 @@ def test_one_name_has_one_meaning():
     with pytest.raises(InputError, match="--copies of the method other differs from --copies"):
         register(entry)
     assert "other" not in {each.name for each in entries()}
+
+
+def test_every_category_of_the_vocabulary_is_explained():
+    assert list(_options.CATEGORIES) == list(Category)
 
 
 # Completion

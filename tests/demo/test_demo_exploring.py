@@ -334,7 +334,7 @@ def test_an_answer_about_the_packaged_run_shows_no_path_of_an_installed_package(
     monkeypatch.setattr("stickytoken.demo.context.EXAMPLES", run.parent)
     ask = event_of(started(context_of(model, [run])), "click", *web_app.WHY)
     (page,) = ask("! baba ! laga", "lara bama", "deletion", False)
-    assert "stickytoken repair RUN --out FOLDER" in page
+    assert "stickytoken repair RUN --out YOUR_FOLDER" in page
     assert str(run) not in page
 
 

@@ -139,6 +139,16 @@ def test_entries_that_may_be_sticky_and_those_repaired_are_neither_relatives_nor
     np.testing.assert_array_equal(*found)
 
 
+def test_pieces_of_a_repaired_entry_may_be_entries_of_the_sample():
+    model = static_model(["stonexwer", "stone", "##x", "##wer"])
+    asked, piece = (model.tokenizer.token_to_id(name) for name in ("stonexwer", "##x"))
+    table = model[0].embedding.weight.detach()
+    table[:, -1] = 0.0
+    table[piece, -1] = 50.0  # in the middle of the entry: it has no similar spelling
+    row = made(model, Strategy.RELATIVES, [asked])[asked]
+    assert row[-1] > 5 * np.abs(row[:-1]).max()
+
+
 def static_model(words):
     """Word vectors: the words share a vector with those of the same first six letters."""
     tokenizer = tiny.wordpiece_tokenizer(words=words).backend_tokenizer

@@ -40,6 +40,18 @@ def test_a_model_without_them_is_judged_on_documents(clean_run):
     assert commands(clean_run) == ["judge", "scan"]
 
 
+@pytest.mark.parametrize(("worst", "first"), [("mild", "scan"), ("serious", "repair")])
+def test_a_model_with_mild_tokens_alone_is_repaired_only_if_documents_repeat_them(run_copy, worst, first):
+    table = pl.read_parquet(run_copy / "tokens.parquet")
+    grades = ["mild"] * len(table)
+    grades[table["token_id"].to_list().index(open_run(run_copy).sticky["token_id"][-1])] = worst
+    table.with_columns(severity=pl.Series(grades)).write_parquet(run_copy / "tokens.parquet")
+    shown = planted.command("show", run_copy).stderr
+    assert f": stickytoken {first} " in shown
+    assert ("repair the model only if they do" in shown) is (worst == "mild")
+    assert sorted(commands(open_run(run_copy))) == ["check", "clean", "repair", "scan"]
+
+
 def test_what_cannot_be_repaired_is_not_offered_a_repair(run, tmp_path):
     prompted = loaded(run, tmp_path / "prompted", prompt="prompteol", layer=-1)
     assert commands(prompted) == ["scan", "clean"]

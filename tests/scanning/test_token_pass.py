@@ -73,6 +73,11 @@ def test_a_stopped_scan_continues_where_it_was(scanned_run, tmp_path):
     assert open_scan(tmp_path / "scan").documents.equals(found)
 
 
+def test_a_finding_in_a_whole_file_has_the_line_of_the_file(scanned_run, tmp_path):
+    (tmp_path / "page.md").write_text(f"a title\n\nsome text\nand {scanned.copies()}\n")
+    assert scan(scanned_run, tmp_path)["line"].to_list() == [4]
+
+
 def test_scans_of_a_run_folder_are_listed_and_damaged_or_different_ones_named(scanned_run, tmp_path):
     scan(scanned_run, ["a text"], out=tmp_path / "scan-1")
     (tmp_path / "docs.txt").write_text("a text\n")
@@ -102,6 +107,9 @@ def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(scanne
     whole = find_spans(text, scanned.RULES)
     monkeypatch.setattr(spans, "_SEGMENT", 100)
     assert find_spans(text, scanned.RULES) == whole
+    run = "very very very very"
+    (span,) = find_spans(f"{before * 3} {run} good", scanned.RULES)
+    assert (span.first_end - span.start, span.end - span.start) == (len("very"), len(run))
     text = f"Before, {scanned.copies()} after <|endof<|endoftext|>text|> and so on."
     (excerpt,) = scan(scanned_run, [text])["excerpt"].to_list()
     assert "".join(piece["text"] for piece in excerpt) == text

@@ -13,7 +13,7 @@ NOTE = "stickytoken"  # the key under which a document says what was found in it
 
 
 def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
-    """Return the text, and how much was found in it, by kind; that is empty if nothing was."""
+    """Return the cleaned text and a note: counts of findings by kind, without their text; empty for none."""
     if not isinstance(text, str):
         raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
     try:

@@ -183,7 +183,7 @@ def sentences(found: Why, top: int = 10) -> list[str]:
     if found.without_sticky is not None:
         tokens = "that token" if inside.total() == 1 else f"these {inside.total()} tokens"
         line += f" Without {tokens}, the cosine is {found.without_sticky:.3f}."
-    return [*lines, f"{line} See: stickytoken repair {quote(found.run)} --out FOLDER"]
+    return [*lines, f"{line} See: stickytoken repair {quote(found.run)} --out YOUR_FOLDER"]
 
 
 def _recurring(found: Why, pairs: list[TokenPair]) -> str | None:

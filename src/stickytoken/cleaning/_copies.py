@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.cleaning.rules import COMMON, alternation
 
@@ -27,9 +27,9 @@ class Stretch(NamedTuple):
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
-    """Find where a word or phrase of up to 16 words is repeated so often, with nothing else in between.
+    """Find where ``copies`` or more copies of a word, or of a phrase of up to 16 words, follow each other.
 
-    A word also counts where at most two other words stand between its copies, again and again, in any order.
+    Also found are mixtures of two or three words in any order.
     """
     gaps = copies - 1
     regular: list[Stretch] = []
@@ -147,7 +147,10 @@ def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
 
 
 def _pieces(word: str) -> list[tuple[str, list[int]]]:
-    """Split a word at what nobody sees into equal pieces, with the offsets of characters and what follows."""
+    """Split a word at invisible characters if equal pieces result; return keys with offsets of characters.
+
+    The last offset of a piece is that of its end.
+    """
     pieces = []
     start = 0
     for end, stop in [*(match.span() for match in _BREAKS.finditer(word)), (len(word), len(word))]:
@@ -173,8 +176,10 @@ def _plain(character: str) -> str:
 _WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
 
 
-Units: TypeAlias = tuple[list[str], list[int], list[int]]
-"""What each unit is compared by, where it begins, and the offset behind its last character."""
+class Units(NamedTuple):
+    keys: list[str]  # what each unit is compared by
+    starts: list[int]
+    ends: list[int]  # offsets behind the last characters
 
 
 class UnitReader:
@@ -228,7 +233,7 @@ class UnitReader:
                 keys.append(key)
                 starts.append(start + first)
                 ends.append(start + last)
-        return keys, starts, ends
+        return Units(keys, starts, ends)
 
     def _parts(self, word: str) -> tuple[Part, ...]:
         return self._remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._divided(word)
@@ -283,12 +288,18 @@ def _either(literals: list[str], word: str) -> str:
     return "|".join(part for part in (source, signs, word) if part)
 
 
+class Company(NamedTuple):
+    alike: float  # pairs of copies with the same word before or behind them
+    chance: float  # such pairs if the copies stood at random places
+    varied: float  # share of different words among the neighbours
+
+
 class Document:
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text
         self._reader = reader
         self._plain = reader.plain_keys(text)
-        self.keys = self.units[0] if self._plain is None else self._plain
+        self.keys = self.units.keys if self._plain is None else self._plain
         self.positions: dict[str, list[int]] = defaultdict(list)
         for place, key in enumerate(self.keys):
             self.positions[key].append(place)
@@ -301,25 +312,23 @@ class Document:
         if self._plain is None:
             return self._reader.read(self.text)
         spans = [match.span() for match in self._reader.lower_word.finditer(self.text.lower())]
-        return self.keys, [start for start, _ in spans], [end for _, end in spans]
+        return Units(self.keys, [start for start, _ in spans], [end for _, end in spans])
 
     @cached_property
     def joints(self) -> list[str]:
         """What stands before each unit, and at last what stands behind the last one."""
-        _, starts, ends = self.units
-        bounds = zip([0, *ends], [*starts, len(self.text)], strict=True)
+        bounds = zip([0, *self.units.ends], [*self.units.starts, len(self.text)], strict=True)
         return [self.text[end:start] for end, start in bounds]
 
     @cached_property
     def evenness(self) -> float:
         return sum(len(places) ** 2 for places in self.positions.values()) / max(1, len(self)) ** 2
 
-    def company(self, places: Sequence[int]) -> tuple[float, float, float]:
-        """Compare the neighbours of the copies of a word: no other copies, and no punctuation in between.
+    def company(self, places: Sequence[int]) -> Company:
+        """Compare the words beside the copies of a word, without other copies and what punctuation separates.
 
-        A word in ordinary use keeps company (*the* contract, boundary *layer*); copies put in keep none. How
-        many pairs of copies have the same word before or behind them, how many would have one if they stood
-        at random places, and the share of different words among the neighbours.
+        A word in ordinary use recurs in the same company (*the* contract, boundary *layer*), which copies
+        that were put in do not.
         """
         keys, spaced = self.keys, self._spaced
         word = keys[places[0]]
@@ -333,12 +342,12 @@ class Document:
             chance += size * (size - 1) / 2 * self.evenness
             neighbours += size
             different += len(side)
-        return alike, chance, different / max(1, neighbours)
+        return Company(alike, chance, different / max(1, neighbours))
 
     def is_listed(self, places: Sequence[int]) -> bool:
         if not self._line_ends:
             return False
-        lines = [bisect(self._line_ends, self.units[1][place]) for place in places]
+        lines = [bisect(self._line_ends, self.units.starts[place]) for place in places]
         return sum(after - before == 1 for before, after in pairwise(lines)) >= 0.75 * (len(lines) - 1)
 
     def bare(self, places: Sequence[int]) -> float:
@@ -392,8 +401,8 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
                 found.update(places)
             continue
         if len(places) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
-            alike, chance, _ = document.company(places)
-            if alike <= _ALIKE + _TIMES_CHANCE * chance:
+            company = document.company(places)
+            if company.alike <= _ALIKE + _TIMES_CHANCE * company.chance:
                 found.update(places)
         for first, last in _close_groups(places, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             found.update(places[first:last])
@@ -466,8 +475,9 @@ def planted_copies(document: Document, words: frozenset[str], runs: Iterable[Str
         many = copies >= _MANY and copies * _UNITS_PER_PLANTED >= len(document)
         dense = copies * _DENSE_SHARE >= len(document)
         if (many or dense) and document.bare(places) >= _MOSTLY_BARE:
-            alike, chance, varied = document.company(places)
-            if (many and alike <= _TIMES_CHANCE_PLANTED * chance) or (dense and varied >= _VARIED):
+            company = document.company(places)
+            unlike = company.alike <= _TIMES_CHANCE_PLANTED * company.chance
+            if (many and unlike) or (dense and company.varied >= _VARIED):
                 found.update(places)
                 continue
         if copies >= _REGULAR and _is_regular(document, places):
@@ -483,4 +493,4 @@ def _is_regular(document: Document, places: Sequence[int]) -> bool:
     gaps = [after - before for before, after in pairwise(places)]
     if max(gaps) > _UNEVEN * min(gaps) + 1:
         return False
-    return document.company(places)[2] >= _VARIED and document.bare(places) >= _OFTEN_BARE
+    return document.company(places).varied >= _VARIED and document.bare(places) >= _OFTEN_BARE

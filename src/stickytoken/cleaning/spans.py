@@ -141,8 +141,9 @@ class SpanFinder:
         planted = _copies.planted_copies(document, words, runs)
 
         def span(places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
-            _, starts, ends = document.units
-            start, end, first_end = starts[places[0]], ends[places[-1]], ends[places[first - 1]]
+            units = document.units
+            start, end = units.starts[places[0]], units.ends[places[-1]]
+            first_end = units.ends[places[first - 1]]
             return Span(offset + start, offset + end, kind, what, count, offset + first_end)
 
         for run in runs:

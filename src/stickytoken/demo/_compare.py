@@ -55,8 +55,8 @@ def compare_tab(library: shared.RunLibrary, own_tab: gr.Tab) -> None:
 
 
 _NO_REPAIR = (
-    "No repaired model is open. Make one with `stickytoken repair RUN --out FOLDER`, then start the app with "
-    "it: `stickytoken demo --run RUN --repair FOLDER`."
+    "No repaired model is open. Make one with `stickytoken repair RUN --out YOUR_FOLDER`, then start the app "
+    "with it: `stickytoken demo --run RUN --repair YOUR_FOLDER`."
 )
 _ORDINARY = 4
 _COPIES = 8
@@ -72,10 +72,10 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         choices = [(f"{visible(token.token)} ({token.strategy})", key) for key, token in tokens.items()]
         token = gr.Dropdown(choices, value=None, label="Repaired token", min_width=180, interactive=False)
         placement = ui.placement_field()
-        copies = ui.count_field("Copies", 1, shared.COPIES, interactive=False)
+        number = ui.count_field("Copies", 1, shared.COPIES, interactive=False)
     button = gr.Button("Compare before and after", variant="primary", interactive=False)
     answer = gr.HTML(ui.message(LOADING.format(model=visible(startup.model_name))), elem_id="repair-answer")
-    inputs, outputs = [*texts, token, placement, copies], [answer, *ui.figure_slots(1)]
+    inputs, outputs = [*texts, token, placement, number], [answer, *ui.figure_slots(1)]
     example = ui.Once()
 
     def respond(anchor: object, carrier: object, token_id: object, where: object, count: object) -> list[Any]:
@@ -83,10 +83,8 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         chosen = tokens.get(shared.checked_token_id(token_id))
         if chosen is None:
             raise InputError("the repair has no token with that id: choose one from the list")
-        place, n = (
-            shared.checked_placement(where),
-            shared.checked_count("the number of copies", count, 1, shared.COPIES),
-        )
+        place = shared.checked_placement(where)
+        copies = shared.checked_count("the number of copies", count, 1, shared.COPIES)
         context = startup.context()
         if context.repaired is None:
             raise InputError(
@@ -96,14 +94,14 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         benign = context.model.benign(chosen.token_id, context.run, _ORDINARY)
         with context.model.encoder() as original, context.repaired.encoder() as repaired:
             models = (original, repaired)
-            counts, lines, read = _similarities(models, *sentences, chosen.text, place, n, benign)
+            counts, lines, read = _similarities(models, *sentences, chosen.text, place, copies, benign)
             plain, other = (model.encode([sentences[1]]) for model in models)
         verification = repair.record.verification
         said = ui.render(
             "repair.html.j2",
-            copies=n,
+            copies=copies,
             unchanged=lines["before the repair"][0],
-            changes={name: line[counts.index(n)] - line[0] for name, line in lines.items()},
+            changes={name: line[counts.index(copies)] - line[0] for name, line in lines.items()},
             same=np.array_equal(plain, other),
             read=read,
             name=visible(chosen.token),
@@ -140,7 +138,7 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         lambda: example.get(first), lambda error: [*([gr.skip()] * (len(inputs) + 1)), *blank(error)]
     )
     page.load(opening, None, [*inputs, button, *outputs], **ui.ON_STARTUP)
-    submitted = [*(text.submit for text in texts), copies.submit]
+    submitted = [*(text.submit for text in texts), number.submit]
     gr.on([button.click, *submitted, token.input, placement.input], answered, inputs, outputs, **ui.ON_MODEL)
 
 
@@ -163,7 +161,7 @@ def _similarities(
     path: tuple[int, ...] = ()
     if placement is Placement.RANDOM:
         paths = KeyedPaths(_SEED, _KEY, (len(carrier.split()),), tried[-1], Insertion.IDS)
-        path = paths.of(Token(0, ""))[0]
+        (path,) = paths.of(Token(0, ""))
 
     def written(what: str, counts: Sequence[int]) -> list[str]:
         return [place_as_text([what.strip()] * n, carrier, placement, path, Joining.WORDS) for n in counts]
@@ -173,8 +171,12 @@ def _similarities(
         return [float(value) for value in units[1:] @ units[0]]
 
     original, repaired = models
-    ids = [dict(zip(tried, model.content_ids(written(text, tried)), strict=True)) for model in models]
-    counts = [n for n in tried if all(model.fits(own[n]) for model, own in zip(models, ids, strict=True))]
+    before, after = (model.content_ids(written(text, tried)) for model in models)
+    counts = [
+        n
+        for n, old, new in zip(tried, before, after, strict=True)
+        if original.fits(old) and repaired.fits(new)
+    ]
     if copies not in counts:
         raise InputError(
             f"sentence B with {copies} copies is longer than {original.name} reads "
@@ -187,4 +189,5 @@ def _similarities(
     if ordinary:
         usual = [similarities(original, token.text) for token in ordinary]
         lines["ordinary tokens"] = [float(np.mean(values)) for values in zip(*usual, strict=True)]
-    return counts, lines, [repaired.tokenizer.entries[k] for k in ids[1][copies]]
+    read = after[tried.index(copies)]
+    return counts, lines, [repaired.tokenizer.entries[token_id] for token_id in read]

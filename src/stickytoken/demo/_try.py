@@ -132,10 +132,8 @@ def _asked(
     copies: object,
 ) -> Trial:
     first, second = shared.checked_text("sentence A", anchor), shared.checked_text("sentence B", carrier)
-    place, count = (
-        shared.checked_placement(placement),
-        shared.checked_count("the number of copies", copies, 1, shared.COPIES),
-    )
+    place = shared.checked_placement(placement)
+    count = shared.checked_count("the number of copies", copies, 1, shared.COPIES)
     token = shared.named_token(context.model.vocabulary, name)
     benign = context.model.benign(token.id, context.run, _BENIGN)
     others = [text for text in shared.other_sentences(context) if text not in (first, second)]
@@ -186,7 +184,7 @@ def try_token(
             most = max(copies, SYMPTOM_COPIES[-1])
             paths = KeyedPaths(_SEED, _KEY, (len(text.words),), most, Insertion.IDS)
             # Independent of the token, so that all tokens have the same places.
-            (path, *_) = paths.of(Token(k, ""))
+            (path,) = paths.of(Token(k, ""))
         return copies_as_ids(token, text, placement, count, path)
 
     # Everything is encoded in one call.
@@ -201,10 +199,10 @@ def try_token(
         copies,
         benign,
         counts,
-        (inserted @ first[0]).reshape(1 + len(benign), len(counts)),
-        [ascii_uppercase[k] for k in kept],
-        [texts[k] for k in kept],
-        [each @ plain.T for each in (plain, *with_copies)],
+        curves=(inserted @ first[0]).reshape(1 + len(benign), len(counts)),
+        names=[ascii_uppercase[k] for k in kept],
+        texts=[texts[k] for k in kept],
+        heat=[each @ plain.T for each in (plain, *with_copies)],
     )
 
 

@@ -43,27 +43,28 @@ class RunLibrary:
     """Runs by label; each is read on first use and then kept."""
 
     def __init__(self, listed: Sequence[tuple[str, Path, RunRecord]], left_out: Sequence[str] = ()) -> None:
-        self._listed = {label: (path, record) for label, path, record in listed}
+        self._paths = {label: path for label, path, _ in listed}
+        self._records = {label: record for label, _, record in listed}
         self._read: dict[str, RunContent] = {}
         self._lock = threading.Lock()
         self.left_out = tuple(left_out)
 
     @property
     def labels(self) -> list[str]:
-        return list(self._listed)
+        return list(self._paths)
 
     def path(self, label: str) -> Path:
-        return self._listed[label][0]
+        return self._paths[label]
 
     def record(self, label: str) -> RunRecord:
-        return self._listed[label][1]
+        return self._records[label]
 
     def content(self, label: object) -> RunContent:
-        if not isinstance(label, str) or label not in self._listed:
+        if not isinstance(label, str) or label not in self._paths:
             raise RunError("there is no run with that name: choose one from the list")
         with self._lock:
             if label not in self._read:
-                self._read[label] = read_content(self._listed[label][0])
+                self._read[label] = read_content(self._paths[label])
             return self._read[label]
 
 

@@ -315,15 +315,24 @@ class ModelFilesRecord(Record):
     encoder: dict[str, Any]
 
 
+class FileState(NamedTuple):
+    size: int
+    modified: int  # in nanoseconds, as the next
+    changed: int
+    inode: int
+    device: int
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
     folder: Path
-    states: Mapping[str, tuple[int, ...]]  # size, times and place on the disk of every file, by relative path
+    states: Mapping[str, FileState]  # of every file, by relative path
     looked_at: int  # the moment, in nanoseconds
 
     @property
     def settled(self) -> bool:
-        return all(max(state[1:3]) < self.looked_at - _SETTLED for state in self.states.values())
+        latest = (max(state.modified, state.changed) for state in self.states.values())
+        return all(moment < self.looked_at - _SETTLED for moment in latest)
 
     def fingerprint(self) -> str | None:
         """Return the sha256 of names and contents; None if a file has changed since it was looked at."""
@@ -374,9 +383,9 @@ def _model_files(record: RunRecord, fingerprint: str) -> ModelFilesRecord | None
     return ModelFilesRecord(schema_version=_VERSION, files=fingerprint, versions=versions, encoder=encoder)
 
 
-def _states(folder: Path) -> dict[str, tuple[int, ...]] | None:
+def _states(folder: Path) -> dict[str, FileState] | None:
     """Return the state of every file; None if something cannot be looked at."""
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, FileState] = {}
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append, followlinks=False):
         for name in [*names, *(each for each in folders if (Path(parent) / each).is_symlink())]:
@@ -387,8 +396,9 @@ def _states(folder: Path) -> dict[str, tuple[int, ...]] | None:
                 return None
             if not stat.S_ISREG(state.st_mode):  # neither a file nor a folder
                 return None
-            times = state.st_mtime_ns, state.st_ctime_ns
-            found[str(path.relative_to(folder))] = (state.st_size, *times, state.st_ino, state.st_dev)
+            found[str(path.relative_to(folder))] = FileState(
+                state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino, state.st_dev
+            )
     return None if unread else found
 
 
@@ -572,38 +582,31 @@ class NextStep(NamedTuple):
 
 
 def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
-    """Return what a user of the model can do about what the run found; ``repaired`` is the date
-    of the verified repair, if there is one.
-
-    Behind an endpoint or a prompt, documents are what can be cleaned.
-    """
+    """Return what a user can do about what a run found; ``repaired`` is the date of a verified repair."""
     folder = quote(str(run.path))
-    judge = f"stickytoken judge {folder} --sentences DOCUMENTS"
-    scan = f"stickytoken scan {folder} DOCUMENTS"
+    judge = f"stickytoken judge {folder} --sentences YOUR_DOCUMENTS"
+    scan = f"stickytoken scan {folder} YOUR_DOCUMENTS"
     if run.sticky.is_empty():
         scanned = NextStep("find documents that repeat a word or contain special tokens", scan)
         judged = NextStep("see what tokens do among your own documents", judge)
         return (judged, scanned) if run.method.judges_corpora else (scanned,)
-    find = f"{scan} --effect"
-    clean = NextStep("take the copies out of those documents", f"stickytoken clean {folder} DOCUMENTS")
-    found = "find the documents that contain copies"
+    clean = NextStep("take the copies out of those documents", f"stickytoken clean {folder} YOUR_DOCUMENTS")
+    find = NextStep("find the documents that contain copies", f"{scan} --effect")
     loading = run.record.model.loading
     if loading is not None and (loading.endpoint is not None or loading.layer is not None):
-        return NextStep(found, find), clean
-    if repaired is None:
-        first = NextStep(
-            "write a repaired, verified copy of the model, then encode your documents with it",
-            f"stickytoken repair {folder} --out FOLDER",
-        )
-    else:
-        first = NextStep(
-            "encode your documents again with the repaired copy in FOLDER, written on "
-            f"{repaired} and verified",
-            "stickytoken embed FOLDER --input DOCUMENTS --out VECTORS",
-        )
-    return (
-        first,
-        NextStep(f"{found}, if you keep this model", find),
-        clean,
-        NextStep("check the model that you ship, in CI", "stickytoken check FOLDER"),
+        return find, clean  # behind an endpoint or a prompt, only documents can be mended
+    check = NextStep("check the model that you ship, in CI", "stickytoken check YOUR_FOLDER")
+    repair = NextStep(
+        "write a repaired, verified copy of the model, then encode your documents with it",
+        f"stickytoken repair {folder} --out YOUR_FOLDER",
     )
+    if repaired is not None:
+        repair = NextStep(
+            "encode your documents again with the repaired copy in YOUR_FOLDER, written on "
+            f"{repaired} and verified",
+            "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
+        )
+    elif "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:
+        look = "see whether your documents repeat these mild tokens, and repair the model only if they do"
+        return find._replace(purpose=look), repair, clean, check
+    return repair, find._replace(purpose=f"{find.purpose}, if you keep this model"), clean, check
