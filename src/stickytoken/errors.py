@@ -4,6 +4,8 @@ A message says what was passed, what is wrong with it and what to do. The comman
 these errors without a traceback; any other exception is a defect and shows one.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 # How the note on an error begins that ended a measurement with finished shards.
@@ -47,6 +49,15 @@ class MissingExtraError(StickyTokenError):
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs an optional package: pip install 'stickytoken[{extra}]'")
+
+
+@contextmanager
+def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator[None]:
+    """Turn an error of the operating system into one that names the file or folder that is read."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{name} cannot be read: {error.strerror or error}") from error
 
 
 def require_package(package: str, purpose: str, extra: str) -> None:

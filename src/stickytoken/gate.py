@@ -18,7 +18,7 @@ from stickytoken.detection.run_folder import FLAGGED, RunFolder, RunRecord
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError, RunError, reading
 from stickytoken.findings import Finding, Level, Rule, repository_path
 from stickytoken.machine import digest
 from stickytoken.measurement import resume, store
@@ -197,7 +197,7 @@ def check(
     if isinstance(documents, (str, Path)):
         from stickytoken.data.documents import Wanted, open_documents
 
-        open_documents(documents, Wanted(column, None, None))  # refused before a run is made
+        open_documents(documents, Wanted(column))  # refused before a run is made
     compared = None if baseline is None else open_run(baseline)
     folder = file_path("folder", folder)
     notes: list[str] = []
@@ -292,11 +292,9 @@ def _run_of_model(
 def _candidates(runs: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
     # The finished runs of the default method over a whole vocabulary, newest first.
     method = choose_method(None, None, pairs_given=False).entry.name
-    try:
+    with reading(f"the folder of runs {runs}", RunError):
         whole_folder = RunFolder(runs).holds_run()
         paths = [runs] if whole_folder else sorted(path.parent for path in runs.glob("*/run.json"))
-    except OSError as error:
-        raise RunError(f"the folder of runs {runs} cannot be read: {error.strerror or error}") from error
     found, notes = [], []
     for path in paths:
         try:

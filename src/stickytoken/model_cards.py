@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stickytoken.comparisons.compared_run import ComparedRun, short_headline
 from stickytoken.comparisons.result import PER, shown_deviations, shown_share, shown_worst
 from stickytoken.detection.run import Run
-from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.errors import InputError, ModelError, RunError, reading
 from stickytoken.measurement.store import make_folder, write_atomically
 from stickytoken.validation import file_path, markdown, markdown_table, shown
 
@@ -114,13 +114,11 @@ def write_block(block: str, card: str | Path) -> bool:
         RunError: the file cannot be read or written.
     """
     path = file_path("the model card", card)
-    try:
+    with reading(card, RunError):
         path = path.resolve()  # a link stays a link
         if not path.exists():
             raise InputError(f"there is no model card {card}: create the file first, it may be empty")
         before, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
-    except OSError as error:
-        raise RunError(f"{card} cannot be read: {error.strerror or error}") from error
     after = with_block(before, block, str(card))
     if after == before:
         return False
@@ -194,13 +192,12 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
 
     target = file_path("the file of evaluation results", path)
     content = eval_results_yaml(eval_results(run, dataset)).encode()
-    try:
+    with reading(target, RunError):
         before = target.read_bytes() if target.exists() else None
-        if before == content:
-            return False
+    if before == content:
+        return False
+    try:
         tasks = {entry.task_id for entry in parse_eval_result_entries(yaml.safe_load(before or b"") or [])}
-    except OSError as error:
-        raise RunError(f"{target} cannot be read: {error.strerror or error}") from error
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{target} is no file of evaluation results: choose another file for those of stickytoken"

@@ -125,16 +125,16 @@ def test_a_beir_folder_has_its_corpus_with_titles(tmp_path):
 
 def test_columns_are_named_or_found(write):
     path = write("a.csv", "key,body,place\n7,hello,web\n")
-    (record,) = read(path, id="key", source="place")
+    (record,) = read(path, id_column="key", source_column="place")
     assert (record.text, record.id, record.source) == ("hello", "7", "web")
     refused(write("b.csv", "x,y\na,b\n"), "which column", "x, y")
-    refused(path, "has no column 'nope'", "key, body, place", text="nope")
-    refused(write("c.jsonl", '{"a": "x"}\n'), "has no column 'nope'", text="nope")
-    refused(write("d.parquet", pl.DataFrame({"text": [1]})), "contains Int64", text="text")
+    refused(path, "has no column 'nope'", "key, body, place", column="nope")
+    refused(write("c.jsonl", '{"a": "x"}\n'), "has no column 'nope'", column="nope")
+    refused(write("d.parquet", pl.DataFrame({"text": [1]})), "contains Int64", column="text")
     refused(write("d.parquet", pl.DataFrame({"text": [1]})), "no column", "contains text: it has text")
     (record,) = read(write("d.parquet", pl.DataFrame({"text": pl.Series(["hello"], dtype=pl.Categorical)})))
     assert record.text == "hello"
-    refused(write("e.txt", "a"), "without columns", text="a")
+    refused(write("e.txt", "a"), "without columns", column="a")
 
 
 def test_objects_are_documents_too():
@@ -162,7 +162,7 @@ def test_standard_input_is_lines_or_json(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
     assert texts_of(read("-")) == ["one", "two"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"body": "one"}\n')))
-    assert texts_of(read("-", text="body")) == ["one"]
+    assert texts_of(read("-", column="body")) == ["one"]
 
 
 def test_what_cannot_be_read_is_refused(tmp_path, write):
@@ -173,7 +173,7 @@ def test_what_cannot_be_read_is_refused(tmp_path, write):
     refused(write("a.csv", ""), "is empty")
     refused(write("b.txt", "text".encode("utf-16")), "UTF-16")
     refused(write("a.parquet", b"PAR1 no PAR1"), "not a readable parquet file")
-    refused(["text"], "no columns", text="a")
+    refused(["text"], "no columns", column="a")
 
 
 def test_lone_surrogates_become_replacement_characters(write):

@@ -10,7 +10,7 @@ import profiled
 import stickytoken
 from report_pages import Page
 from stickytoken import open_run
-from stickytoken.detection.selection import reopen, token_evidence
+from stickytoken.detection.detect import reopen, token_evidence
 from stickytoken.reports.content import columns, read_content
 from stickytoken.reports.templating import commands, cosine, flowing, glossary, number, plain
 from stickytoken.validation import markdown

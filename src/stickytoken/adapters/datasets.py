@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stickytoken.adapters import cleaned_text
-from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
+from stickytoken.cleaning.cleaner import CleanerSource, cleaned_text, open_cleaner
 from stickytoken.errors import InputError
 from stickytoken.validation import list_of, shown
 

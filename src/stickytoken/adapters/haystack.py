@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stickytoken.adapters import NOTE, cleaned_text
-from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
+from stickytoken.cleaning.cleaner import NOTE, CleanerSource, cleaned_text, open_cleaner
 from stickytoken.errors import InputError, require_package
 from stickytoken.validation import shown
 

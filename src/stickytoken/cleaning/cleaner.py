@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import DEFAULT_ACTIONS, Action, Span, SpanKind, actions_of, finder_of
-from stickytoken.errors import InputError, RefusedTextError
+from stickytoken.errors import InputError, RefusedTextError, reading
 from stickytoken.validation import file_path, shown
 
 if TYPE_CHECKING:
@@ -171,9 +171,8 @@ class Cleaner:
         """
         place = file_path("the file of the cleaner", path)
         try:
-            document = json.loads(place.read_text("utf-8"))
-        except OSError as error:
-            raise InputError(f"{place} cannot be read: {error.strerror or error}") from error
+            with reading(place):
+                document = json.loads(place.read_text("utf-8"))
         except (ValueError, RecursionError) as error:
             raise InputError(f"{place} is not a cleaner: it is not JSON ({error})") from error
         return cls._of_document(document, str(place))
@@ -330,6 +329,21 @@ def counts_in_words(removed: Mapping[SpanKind, int], left: Mapping[SpanKind, int
     parts = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
     parts += [f"{count:,} {kind.value} left" for kind, count in sorted(left.items())]
     return ", ".join(parts)
+
+
+NOTE = "stickytoken"  # the key under which a document says what was found in it
+
+
+def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
+    """Return the cleaned text and a note: counts of findings by kind, without their text; empty for none."""
+    if not isinstance(text, str):
+        raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
+    try:
+        cleaned = cleaner.clean(text)
+    except RefusedTextError as error:
+        raise RefusedTextError(f"{name}: {error}") from error
+    removed = Counter(removal.kind for removal in cleaned.removals)
+    return cleaned.text, counts_in_words(removed, Counter(span.kind for span in cleaned.reported))
 
 
 _REPLACED = "surrogateescape"

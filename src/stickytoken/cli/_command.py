@@ -262,29 +262,26 @@ def _parsed(file: Path) -> tuple[str, dict[str, Any]]:
 
 def _read_config(ctx: typer.Context, value: Path | None) -> None:
     given: Any = ctx.default_map
-    command = str(ctx.info_name)
     if not ctx.resilient_parsing and (project := project_table(Path.cwd())) is not None:
-        file, table, _ = project
-        if command == _PROJECT_COMMAND:
-            given.maps[2].update(_of_all(ctx, table, file, "[tool.stickytoken]"))
-        given.maps[2].update(_of_command(ctx, table, file, f"[tool.stickytoken.{command}]"))
+        given.maps[2].update(_entries_of(ctx, project.table, project.file, "tool.stickytoken"))
     if value is not None:
         file = value.expanduser()
-        _, table = _parsed(file)
-        given.maps[1].update(_of_all(ctx, table, file, "the file"))
-        given.maps[1].update(_of_command(ctx, table, file, f"[{command}]"))
+        given.maps[1].update(_entries_of(ctx, _parsed(file)[1], file))
 
 
-def _of_all(ctx: Any, table: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
-    entries = {name: each for name, each in table.items() if not isinstance(each, dict)}
-    return _checked(ctx, entries, file, where)
-
-
-def _of_command(ctx: Any, table: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
-    tables = {name: each for name, each in table.items() if isinstance(each, dict)}
+def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    command, tables = (
+        str(ctx.info_name),
+        {name: each for name, each in table.items() if isinstance(each, dict)},
+    )
+    if not root or command == _PROJECT_COMMAND:
+        entries = {name: each for name, each in table.items() if name not in tables}
+        found |= _checked(ctx, entries, file, f"[{root}]" if root else "the file")
     for name in (name for name in tables if name not in ctx.parent.command.commands):
         raise InputError(f"{file} has a table [{visible(name)}], and there is no such command")
-    return _checked(ctx, tables.get(str(ctx.info_name), {}), file, where)
+    where = f"[{root}.{command}]" if root else f"[{command}]"
+    return found | _checked(ctx, tables.get(command, {}), file, where)
 
 
 def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:

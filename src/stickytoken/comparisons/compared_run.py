@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from stickytoken.detection.detect import drawn_ids
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_folder import RunEvidence
-from stickytoken.detection.selection import drawn_ids
 from stickytoken.errors import RunError
 from stickytoken.methods.entry import Scale
 from stickytoken.repairs.result import finished_repair, repairs_in

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import polars as pl
 
 from stickytoken.data import tables
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, reading
 from stickytoken.validation import file_path, shown
 
 STDIN = "-"
@@ -65,19 +65,17 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Columns that the user names; None for those to be found by name."""
-
-    text: str | None = None
-    id: str | None = None
-    source: str | None = None
+    column: str | None = None  # with the text; None finds it by name, and so the others
+    id_column: str | None = None
+    source_column: str | None = None
 
     @property
     def named(self) -> bool:
-        return any((self.text, self.id, self.source))
+        return any((self.column, self.id_column, self.source_column))
 
 
 def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
-    for name in (wanted.text, wanted.id, wanted.source):
+    for name in (wanted.column, wanted.id_column, wanted.source_column):
         if not isinstance(name, str | None):
             raise InputError(f"a column is {name!r}: pass the name of a column")
     if not isinstance(source, (str, Path)):
@@ -99,16 +97,13 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
 
         return Collection(source, read_hub, source)
     path = file_path("documents", source)
-    try:
+    with reading(path):
         if path.is_dir():
             return _folder(path, wanted)
         if not path.is_file():
             raise InputError(f"no file or folder {str(path)!r}")
         size = path.stat().st_size
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        path.open("rb").close()
     suffix = path.suffix.lower()
     if suffix not in (*tables.TABLE_SUFFIXES, *_LINES):
         raise InputError(
@@ -224,17 +219,14 @@ class _Reader:
         if suffix == tables.PARQUET:
             yield from self.records(self.parquet_rows(path))
             return
-        try:
-            with path.open("rb") as stream:
-                if suffix in tables.JSON_LINES:
-                    rows = self.json_rows(stream)
-                elif suffix in tables.SEPARATORS:
-                    rows = self.separated_rows(stream, tables.SEPARATORS[suffix])
-                else:
-                    rows = self.lines(stream)
-                yield from self.records(rows)
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        with reading(path), path.open("rb") as stream:
+            if suffix in tables.JSON_LINES:
+                rows = self.json_rows(stream)
+            elif suffix in tables.SEPARATORS:
+                rows = self.separated_rows(stream, tables.SEPARATORS[suffix])
+            else:
+                rows = self.lines(stream)
+            yield from self.records(rows)
 
     def records(self, rows: Iterable[_Row]) -> Iterator[Record]:
         for place, line, value in rows:
@@ -389,13 +381,14 @@ class _Reader:
     def choose_columns(self, present: Sequence[str], textual: Sequence[str]) -> None:
         """In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text."""
         wanted, listed = self.wanted, ", ".join(present) or "none"
-        for column in filter(None, (wanted.text, wanted.id, wanted.source)):
+        for column in filter(None, (wanted.column, wanted.id_column, wanted.source_column)):
             if column not in present:
                 raise InputError(f"{self.name} has no column {column!r}: it has {listed}")
-        self.id = wanted.id or next((each for each in _IDS if each in present), None)
-        self.source = wanted.source or ("source" if "source" in present and wanted.text != "source" else None)
-        if wanted.text is not None:
-            self.texts = (wanted.text,)
+        self.id = wanted.id_column or next((each for each in _IDS if each in present), None)
+        unnamed = "source" if "source" in present and wanted.column != "source" else None
+        self.source = wanted.source_column or unnamed
+        if wanted.column is not None:
+            self.texts = (wanted.column,)
         elif "_id" in present and "title" in textual and "text" in textual:
             self.texts = ("title", "text")
         elif not textual:
@@ -424,7 +417,7 @@ class Line(NamedTuple):
 def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:
     """Yield the lines of a stream, whatever ends them, without a byte-order mark."""
     offset, number = 0, 0
-    try:
+    with reading(name):
         for content in stream:
             if not offset and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 raise InputError(f"{name} is UTF-16 text: convert it to UTF-8, for example with iconv")
@@ -438,8 +431,6 @@ def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:
                 start += len(part)
             offset += len(content)
             meter.done += len(content)
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror or error}") from error
 
 
 def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:

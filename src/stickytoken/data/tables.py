@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.errors import InputError, require_package
+from stickytoken.errors import InputError, reading, require_package
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = (".jsonl", ".ndjson")
@@ -74,14 +74,12 @@ def _no_json(content: bytes) -> str | None:
 
 
 def read_bytes(path: Path) -> bytes:
-    try:
+    with reading(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder: pass a file")
         if not path.is_file():
             raise InputError(f"no file {str(path)!r}")
         content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
     if not content.strip():
         raise InputError(f"{path} is empty")
     return content

@@ -35,7 +35,7 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
     Raises:
         InputError: the layout is unknown, or the content cannot be used.
     """
-    if is_beir(path):
+    if (path / CORPUS).is_file() and (path / QUERIES).is_file():
         return _retrieval(path)
     if path.is_dir():
         files = [
@@ -59,10 +59,6 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
     raise InputError(
         f"{path} has an unknown layout, with columns {', '.join(frame.columns) or '(none)'}. {_KNOWN}"
     )
-
-
-def is_beir(path: Path) -> bool:
-    return (path / CORPUS).is_file() and (path / QUERIES).is_file()
 
 
 def _name(path: Path) -> str:

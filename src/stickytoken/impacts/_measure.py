@@ -13,8 +13,8 @@ import polars as pl
 from stickytoken.data import tasks as task_data
 from stickytoken.data.metrics import Task
 from stickytoken.data.tasks import AnyTask, MtebTask
+from stickytoken.detection.detect import TokenSource, available_tokens, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
-from stickytoken.detection.selection import TokenSource, available_tokens, token_ids
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import Encoder, IdEncoder

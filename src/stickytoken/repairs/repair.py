@@ -17,8 +17,8 @@ import polars as pl
 from stickytoken.data import Sentences, load_sentences
 from stickytoken.data.corpora import SentenceSource, readable
 from stickytoken.data.tasks import AnyTask, find_task, kinds_task
+from stickytoken.detection.detect import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, restored_settings
-from stickytoken.detection.selection import TokenSource, token_ids
 from stickytoken.encoders.loading.load import AnyModel, loaded_like
 from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.protocol import require_ids

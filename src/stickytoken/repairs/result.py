@@ -19,7 +19,7 @@ from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.encoders.protocol import require_ids
-from stickytoken.errors import InputError, RepairError, RunError
+from stickytoken.errors import InputError, RepairError, RunError, reading
 from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in
 from stickytoken.measurement.store import ResultFolder, folder_name, make_folder, require_writable
 from stickytoken.repairs import tokenizer_edit
@@ -307,10 +307,8 @@ def open_repair(path: str | Path) -> Repair:
 
 def require_place(out: Path) -> None:
     require_writable(out)
-    try:
+    with reading(out, RunError):
         taken = out.is_dir() and any(out.iterdir()) and not (out / REPAIR_FILE).is_file()
-    except OSError as error:
-        raise RunError(f"{out} cannot be read: {error.strerror or error}") from error
     if taken:
         raise RunError(f"{out} contains files but no repaired model: choose an empty or new folder")
 

@@ -165,10 +165,7 @@ _IDENTITY_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class ScanOptions:
-    column: str | None = None  # with the text; None finds it by name
-    id_column: str | None = None
-    source_column: str | None = None
+class ScanOptions(Wanted):
     effect: Effect | None = None
     queries: SentenceSource | None = None  # for effects; None takes the first words of clean documents
     workers: int | None = None  # processes; None takes one per core
@@ -180,10 +177,6 @@ class ScanOptions:
             raise InputError("queries are given, but no effect that is compared with them: set effect too")
         workers = available_cores() if self.workers is None else whole_number("workers", self.workers, 1)
         object.__setattr__(self, "workers", workers)
-
-    @property
-    def wanted(self) -> Wanted:
-        return Wanted(self.column, self.id_column, self.source_column)
 
 
 def scan(
@@ -220,7 +213,7 @@ def scan_documents(
     except TypeError as error:
         raise InputError(f"{str(error).removeprefix('ScanOptions.__init__() ')}: see ScanOptions") from None
     opened = open_run(run)
-    collection = open_documents(documents, chosen.wanted)
+    collection = open_documents(documents, chosen)
     rules = rules_of_run(opened)
     parts = _identity(opened, rules, collection, chosen)
     record = ScanRecord(
@@ -288,7 +281,7 @@ def scan_documents(
 
 
 def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Path:
-    collection = open_documents(documents, options.wanted)
+    collection = open_documents(documents, options)
     return run.path / store.folder_name(SCAN, digest(_identity(run, rules_of_run(run), collection, options)))
 
 
