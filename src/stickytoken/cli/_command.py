@@ -104,8 +104,6 @@ def _entries(*documented: Any) -> dict[str, str]:
 
 
 class PanelledCommand(TyperCommand):
-    """A command with its options in panels, in the order shared by all commands."""
-
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # Options that only --set and files with settings reach.
@@ -190,11 +188,6 @@ def _value_of(option: TyperOption) -> str:
     return {bool: "true, false", int: "number", float: "number", Path: "path"}.get(kind, "text")
 
 
-def _setting_names(ctx: typer.Context) -> list[str]:
-    own: Any = ctx.command
-    return [f"{name}=" for name in own.settings]
-
-
 _QUIET = Annotated[bool, output_option("--quiet", "-q", help="Print results and errors only.")]
 _MORE = "Also print where the model was found, how it computes, and the logs of libraries."
 _VERBOSE = Annotated[bool, output_option("--verbose", "-v", help=_MORE)]
@@ -205,7 +198,7 @@ _SET = Annotated[
         metavar="NAME=VALUE",
         is_eager=True,
         callback=_read_settings,
-        autocompletion=_setting_names,
+        autocompletion=lambda ctx: [f"{name}=" for name in ctx.command.settings],
         help="Change a setting that is rarely needed; --set help lists them. Repeatable.",
     ),
 ]

@@ -358,11 +358,10 @@ def load_for(
             with console.status(f"asking {name}"):
                 encoder: Any = load_recorded_endpoint(name, recorded, loading.options)
             return _told_of_server(encoder)
-        given: dict[str, Any] = {"dtype": loading.dtype or recorded.dtype}
-        given["revision"] = loading.revision or recorded.revision
         if PromptingOptions(**loading.prompting) == PromptingOptions():
-            given |= recorded.prompting()
-        return load(name, replace(loading, **given))
+            loading = replace(loading, **recorded.prompting())
+        revision = loading.revision or recorded.revision
+        return load(name, replace(loading, dtype=loading.dtype or recorded.dtype, revision=revision))
 
 
 def require_found(

@@ -173,7 +173,11 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sen
         MissingExtraError: `datasets` is not installed.
         InputError: A dataset cannot be reached or has no such column.
     """
-    texts = [text for name in names for text in _texts(tables.hub_table(name), column, name)]
+    texts: list[str | None] = []
+    for name in names:
+        with tables.opened_hub(name) as loaded:
+            frame = pl.DataFrame(loaded.data.table)
+        texts += _texts(frame, column, name)
     return collect_sentences(texts, names[0] if len(names) == 1 else f"{len(names)} hub data sets")
 
 

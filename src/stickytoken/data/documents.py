@@ -91,7 +91,9 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
         repository, _ = tables.hub_parts(source.removeprefix(tables.HUB))
 
         def read_hub(meter: Meter) -> Iterator[Record]:
-            with tables.hub_stream(source.removeprefix(tables.HUB)) as (rows, meter.total):
+            with tables.opened_hub(source.removeprefix(tables.HUB), streaming=True) as rows:
+                splits, split = rows.info.splits or {}, str(rows.split)
+                meter.total = splits[split].num_examples if split in splits else None
                 reader = _Reader(wanted, meter, repository)
                 yield from reader.records(reader.objects(rows))
 

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -221,23 +221,12 @@ def hub_parts(name: str) -> tuple[str, str]:
     return repository, split
 
 
-def hub_table(name: str) -> pl.DataFrame:
-    with _opened(name, streaming=False) as loaded:
-        return pl.DataFrame(loaded.data.table)
-
-
 @contextmanager
-def hub_stream(name: str) -> Iterator[tuple[Iterator[Mapping[str, Any]], int | None]]:
-    """Give the rows of ``REPOSITORY`` or ``REPOSITORY@SPLIT`` one by one, and their number if it is known."""
-    with _opened(name, streaming=True) as loaded:
-        info = loaded.info.splits
-        total = info[str(loaded.split)].num_examples if info and str(loaded.split) in info else None
-        yield iter(loaded), total
+def opened_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
+    """Open ``REPOSITORY@SPLIT`` of the hub, of several configurations the English one.
 
-
-@contextmanager
-def _opened(name: str, *, streaming: bool) -> Iterator[Any]:
-    """Without a split, open the only one or else ``train``; of several configurations, the English one."""
+    Without a split, it is the only one, or else ``train``.
+    """
     repository, split = hub_parts(name)
     import datasets
     from datasets.exceptions import DatasetsError

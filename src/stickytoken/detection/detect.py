@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from stickytoken.data import Sentences, tables
+from stickytoken.data import Sentences, load_sentences, tables
 from stickytoken.data.corpora import PairSource, SentenceSource, choose_corpus, corpus_fingerprint, readable
 from stickytoken.detection import run as runs_of
 from stickytoken.detection import run_folder
@@ -22,7 +23,7 @@ from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
-from stickytoken.encoders.views import whole_vectors
+from stickytoken.encoders.views import view_encoders, views_of, whole_vectors
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
@@ -278,6 +279,85 @@ def probe(
         probed.append(vocabulary.token(place))
     job = Job(encoder, settings, corpus, vocabulary, probed, True, False)
     return chosen.probe(job, progress)
+
+
+ANCHORS = 2000
+
+
+def judge(
+    run: Run | str | Path,
+    sentences: SentenceSource,
+    *,
+    column: str | None = None,
+    encoder: AnyModel | None = None,
+    anchors: int = ANCHORS,
+    dimensions: Numbers = (),
+    layers: Numbers = (),
+    progress: ProgressCallback = ignore_progress,
+) -> base.Judgement:
+    """Measure what the tokens of a finished run do to the texts of a corpus.
+
+    Only texts of the corpus are encoded, a few random tokens in them, and the tokens that may matter there:
+    all other lifts are computed from the pulls and contractions that the run measured. A run made on the
+    corpus, with ``detect(..., sentences=...)``, measures every token on it and takes minutes.
+
+    Args:
+        run: a finished run, or its folder.
+        sentences: the corpus: a list of texts, or anything that `load_sentences` takes.
+        column: the column with the texts, for files and Hub datasets.
+        encoder: the run's model; None loads the one that the run names, as it was loaded.
+        anchors: random texts of the corpus to compare with, at most.
+        dimensions: also judge by so many first components of the vectors; the run must have measured them.
+        layers: also judge by the vectors after so many layers; the run must have measured them.
+        progress: told of every step.
+
+    Raises:
+        InputError: the corpus cannot be used, or the run's method cannot judge.
+        ModelError: the model cannot be found or used.
+        RunError: the folder is no finished run, is damaged, or its model is another.
+    """
+    opened = open_run(run)
+    opened.method.require_judging(opened)
+    require_callable("progress", progress)
+    anchors = whole_number("anchors", anchors, 2)
+    numbers = {
+        name: distinct_numbers(name, given, 1)
+        for name, given in (("dimensions", dimensions), ("layers", layers))
+    }
+    for name, asked in numbers.items():
+        measured = opened.settings.values.get(name) or []
+        if missing := [number for number in asked if number not in measured]:
+            known = f"has {name} {', '.join(map(str, measured))}" if measured else f"was made without {name}"
+            raise InputError(
+                f"{name} include {missing[0]}, but the run in {opened.path} {known}: detect with "
+                f"--{name} {','.join(map(str, dict.fromkeys([*measured, *asked])))} into another folder"
+            )
+    corpus = load_sentences(sentences, column)
+    model = runs_of.encoder_for(encoder, opened, "judge")
+    corpus = readable(corpus, model.tokenizer, model.name)
+    settings: Any = runs_of.restored_settings(opened)
+    vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
+    of_run = set(opened.tokens["token_id"].to_list())
+    tokens = [token for token in vocabulary.available if token.id in of_run]
+    restricted = len(tokens) < len(vocabulary.available)
+    job = Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
+    if not any(numbers.values()):
+        return opened.method.judge(job, opened, anchors, progress)
+    # By the model as it is, and by some of the views that the run measured, from one encoding.
+    views = views_of(model, settings.dimensions, settings.layers)
+    named = product(settings.layers or (None,), settings.dimensions or (views.own.dimension,))
+    chosen = [
+        view
+        for view, (layer, dimension) in zip(views.asked, named, strict=True)
+        if dimension in (numbers["dimensions"] or (dimension,)) and layer in (numbers["layers"] or (layer,))
+    ]
+    found = {
+        view: opened.method.judge(
+            replace(job, encoder=each), opened, anchors, progress, None if view == views.own else view
+        )
+        for view, each in view_encoders(model, replace(views, asked=tuple(chosen))).items()
+    }
+    return replace(found[views.own], others={view: found[view] for view in chosen})
 
 
 _BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)

@@ -11,40 +11,29 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 
-from stickytoken.data import load_sentences
-from stickytoken.data.corpora import SentenceSource, readable
+from stickytoken.data.corpora import SentenceSource
 from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import EndpointRecord, LoadingRecord, RunEvidence, RunFolder, RunRecord
 from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.loading.resolution import Origin, resolve_model
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, Prompting
-from stickytoken.encoders.views import View, view_encoders, views_of
+from stickytoken.encoders.views import View
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.machine import digest
-from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences, package_versions
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.methods import base
 from stickytoken.methods.base import Judgement, MethodSettings
 from stickytoken.methods.entry import Column, Moved, Severity
 from stickytoken.methods.registry import method_named
-from stickytoken.validation import (
-    Numbers,
-    distinct_numbers,
-    file_path,
-    require_callable,
-    visible,
-    whole_number,
-)
-from stickytoken.vocabulary import categorize, written
+from stickytoken.validation import file_path, visible, whole_number
 
 RecordKind = TypeVar("RecordKind")
 
@@ -257,6 +246,8 @@ class Run:
 
     def judge(self, sentences: SentenceSource, **options: Any) -> Judgement:
         """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
+        from stickytoken.detection.detect import judge
+
         return judge(self, sentences, **options)
 
     def summary(self) -> dict[str, Any]:
@@ -495,85 +486,6 @@ def worst_tokens(run: Run, count: int) -> list[int]:
     if not found:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to look at")
     return found[:count]
-
-
-ANCHORS = 2000
-
-
-def judge(
-    run: Run | str | Path,
-    sentences: SentenceSource,
-    *,
-    column: str | None = None,
-    encoder: AnyModel | None = None,
-    anchors: int = ANCHORS,
-    dimensions: Numbers = (),
-    layers: Numbers = (),
-    progress: ProgressCallback = ignore_progress,
-) -> Judgement:
-    """Measure what the tokens of a finished run do to the texts of a corpus.
-
-    Only texts of the corpus are encoded, a few random tokens in them, and the tokens that may matter there:
-    all other lifts are computed from the pulls and contractions that the run measured. A run made on the
-    corpus, with ``detect(..., sentences=...)``, measures every token on it and takes minutes.
-
-    Args:
-        run: a finished run, or its folder.
-        sentences: the corpus: a list of texts, or anything that `load_sentences` takes.
-        column: the column with the texts, for files and Hub datasets.
-        encoder: the run's model; None loads the one that the run names, as it was loaded.
-        anchors: random texts of the corpus to compare with, at most.
-        dimensions: also judge by so many first components of the vectors; the run must have measured them.
-        layers: also judge by the vectors after so many layers; the run must have measured them.
-        progress: told of every step.
-
-    Raises:
-        InputError: the corpus cannot be used, or the run's method cannot judge.
-        ModelError: the model cannot be found or used.
-        RunError: the folder is no finished run, is damaged, or its model is another.
-    """
-    opened = open_run(run)
-    opened.method.require_judging(opened)
-    require_callable("progress", progress)
-    anchors = whole_number("anchors", anchors, 2)
-    numbers = {
-        name: distinct_numbers(name, given, 1)
-        for name, given in (("dimensions", dimensions), ("layers", layers))
-    }
-    for name, asked in numbers.items():
-        measured = opened.settings.values.get(name) or []
-        if missing := [number for number in asked if number not in measured]:
-            known = f"has {name} {', '.join(map(str, measured))}" if measured else f"was made without {name}"
-            raise InputError(
-                f"{name} include {missing[0]}, but the run in {opened.path} {known}: detect with "
-                f"--{name} {','.join(map(str, dict.fromkeys([*measured, *asked])))} into another folder"
-            )
-    corpus = load_sentences(sentences, column)
-    model = encoder_for(encoder, opened, "judge")
-    corpus = readable(corpus, model.tokenizer, model.name)
-    settings: Any = restored_settings(opened)
-    vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
-    of_run = set(opened.tokens["token_id"].to_list())
-    tokens = [token for token in vocabulary.available if token.id in of_run]
-    restricted = len(tokens) < len(vocabulary.available)
-    job = base.Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
-    if not any(numbers.values()):
-        return opened.method.judge(job, opened, anchors, progress)
-    # By the model as it is, and by some of the views that the run measured, from one encoding.
-    views = views_of(model, settings.dimensions, settings.layers)
-    named = product(settings.layers or (None,), settings.dimensions or (views.own.dimension,))
-    chosen = [
-        view
-        for view, (layer, dimension) in zip(views.asked, named, strict=True)
-        if dimension in (numbers["dimensions"] or (dimension,)) and layer in (numbers["layers"] or (layer,))
-    ]
-    found = {
-        view: opened.method.judge(
-            replace(job, encoder=each), opened, anchors, progress, None if view == views.own else view
-        )
-        for view, each in view_encoders(model, replace(views, asked=tuple(chosen))).items()
-    }
-    return replace(found[views.own], others={view: found[view] for view in chosen})
 
 
 class NextStep(NamedTuple):

@@ -75,9 +75,7 @@ def scan(
         raise typer.BadParameter("use one of --effect and --predict", param_hint="--predict")
     if queries is not None and not (effect or predict):
         raise typer.BadParameter("it needs --effect or --predict", param_hint="--queries")
-    chosen: dict[str, Any] = {"column": column, "id_column": id_column, "source_column": source_column}
-    chosen |= {"effect": "measured" if effect else "predicted" if predict else None, "workers": workers}
-    chosen["queries"] = None if queries is None else stickytoken.load_sentences(queries)
+    texts = None if queries is None else stickytoken.load_sentences(queries)
     if output_format is None:
         endings = {f".{each}": each for each in ScanFormat if each is not ScanFormat.TABLE}
         output_format = ScanFormat.TABLE if out is None else endings.get(out.suffix, ScanFormat.TABLE)
@@ -88,14 +86,22 @@ def scan(
             )
         folder, out = out, None
     opened = stickytoken.open_run(run)
-    folder = folder or scanning.default_out(opened, documents, scanning.ScanOptions(**chosen))
+    measured = partial(
+        scanning.scan_documents,
+        opened,
+        documents,
+        column=column,
+        id_column=id_column,
+        source_column=source_column,
+        effect="measured" if effect else "predicted" if predict else None,
+        queries=texts,
+        workers=workers,
+    )
+    folder = folder or scanning.default_out(opened, documents, scanning.ScanOptions(**measured.keywords))
     require_writable(folder)
     if out is not None:
         require_writable(out.parent)
-    encoder = None
-    if chosen["effect"] is not None:
-        encoder = opt.load_for(str(run), opened.record, loading, model)
-    measured = partial(scanning.scan_documents, opened, documents, **chosen)
+    encoder = opt.load_for(str(run), opened.record, loading, model) if effect or predict else None
     with opt.announced(encoder, loading, lambda stand_in, _: measured(encoder=stand_in)) as progress:
         found = measured(encoder=encoder, out=folder, progress=progress)
     if output_format is ScanFormat.TABLE:

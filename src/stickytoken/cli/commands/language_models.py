@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
@@ -136,16 +136,18 @@ def tune(
 
     prompts.find_prompt(tuning.prompt)  # a text without {sentence} would be put in front of every input
     prompts.require_contrast_options(Prompting(**asdict(tuning)))
-    given: dict[str, Any] = {"prompt": tuning.prompt}
+    reading = opt.ModelOptions(**asdict(loading), prompt=tuning.prompt)
     if tuning.contrast:
-        given |= {name: getattr(tuning, name) for name in ("token_prepending", "start", "exit")}
+        reading = replace(
+            reading, token_prepending=tuning.token_prepending, start=tuning.start, exit=tuning.exit
+        )
     elif tuning.exit is not None:
         raise InputError(
             f"exit {tuning.exit} is what tune chooses: leave it out, or keep it with --contrast "
             "--token-prepending"
         )
     pairs = read_similarity(task)
-    encoder = opt.load(model, opt.ModelOptions(**asdict(loading), **given))
+    encoder = opt.load(model, reading)
     if not isinstance(encoder, CausalPromptEncoder):
         raise InputError(
             f"{model!r} is a SentenceTransformer: pass a plain language model, which "

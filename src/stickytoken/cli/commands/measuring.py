@@ -144,9 +144,15 @@ def detect(
     files = look_at_model(model, loading.revision) if plain else None
     encoder = opt.load(model, loading)
     opt.tell_layer(encoder)
-    given: dict[str, Any] = {"sentences": sentences, "pairs": corpus.pairs, "sample": sample}
-    given |= {"settings": settings, "evidence": write_report}
-    measured: Any = partial(stickytoken.detect, tokens=opt.named_token_ids(encoder, tokens), **given)
+    measured = partial(
+        stickytoken.detect,
+        sentences=sentences,
+        pairs=corpus.pairs,
+        tokens=opt.named_token_ids(encoder, tokens),
+        sample=sample,
+        settings=settings,
+        evidence=write_report,
+    )
     with opt.announced(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
         run = measured(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
@@ -269,17 +275,19 @@ def probe(
     """
     from stickytoken.encoders.endpoint.options import names_endpoint
 
-    given: dict[str, Any] = {"settings": method.settings(corpus.pairs, names_endpoint(model))}
-    given["tokens"] = [opt.token_id(token) for token in tokens] if ids else tokens
-    given |= {"sentences": corpus.read(), "pairs": corpus.pairs}
+    settings = method.settings(corpus.pairs, names_endpoint(model))
+    named = [opt.token_id(token) for token in tokens] if ids else tokens
+    sentences = corpus.read()
     encoder = opt.load(model, loading)
-    measured: Any = partial(stickytoken.probe, **given)
+    measured = partial(
+        stickytoken.probe, tokens=named, sentences=sentences, pairs=corpus.pairs, settings=settings
+    )
     with opt.announced(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
         evidence = measured(encoder, progress=progress)
     if output_format is opt.Format.JSON:
         console.print_json([asdict(each) for each in evidence])
         return
-    for shown in registry.choose_method(None, given["settings"], pairs_given=False).probe_lines(evidence):
+    for shown in registry.choose_method(None, settings, pairs_given=False).probe_lines(evidence):
         if isinstance(shown, str):
             console.print_line(shown)
         else:

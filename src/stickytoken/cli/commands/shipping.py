@@ -80,11 +80,19 @@ def repair(
     require_documents(affected, column)
     opened = stickytoken.open_run(run)
     encoder = opt.load_for(str(run), opened.record, loading, model)
-    given: dict[str, Any] = {"out": out, "strategy": strategy, "encoder": encoder, "sentences": sentences}
-    given |= {"task": task, "verify": verify, "seed": seed}
     with console.progress_bar() as progress:
-        named = opt.named_token_ids(encoder, tokens)
-        found = stickytoken.repair(opened, named, progress=progress, **given)
+        found = stickytoken.repair(
+            opened,
+            opt.named_token_ids(encoder, tokens),
+            out=out,
+            strategy=strategy,
+            encoder=encoder,
+            sentences=sentences,
+            task=task,
+            verify=verify,
+            seed=seed,
+            progress=progress,
+        )
         listed = None if affected is None else affected_in(affected, column, found, encoder)
     if output_format is opt.Format.JSON:
         console.print_json(found.summary() | {"affected": None if listed is None else vars(listed)})

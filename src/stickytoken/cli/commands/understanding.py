@@ -101,9 +101,9 @@ def explain(
     if place is not None:
         require_unlocked(place, named, run)
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
-    given: dict[str, Any] = {"run": run, "texts": text, "sentences": corpus, "settings": settings}
+    measured = partial(stickytoken.explain, run=run, texts=text, sentences=corpus, settings=settings)
     with console.progress_bar() as progress:
-        found = stickytoken.explain(encoder, named, **given, out=place, progress=progress)
+        found = measured(encoder, named, out=place, progress=progress)
     if place is not None:
         console.inform(f"tables: {place}/<token id>/")
     if run is not None:
@@ -208,9 +208,9 @@ def why(
     opt.require_found(model, None, loading)
     opened = None if run is None else stickytoken.open_run(run)
     encoder = opt.load_for(model, None if opened is None else opened.record, loading, model)
-    given: dict[str, Any] = {"method": method, "run": opened, "words": words}
+    attributed = partial(stickytoken.why, encoder, first, second, method=method, run=opened, words=words)
     with console.late_progress(seconds=3) as progress:
-        found = stickytoken.why(encoder, first, second, progress=progress, **given)
+        found = attributed(progress=progress)
     if html is not None:
         from stickytoken.reports.page import write_similarity_page
 
@@ -351,8 +351,10 @@ def impact(
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
-    given: dict[str, Any] = {"tasks": tasks, "run": run, "intrusion": intrusion, "settings": settings}
-    whole: Any = partial(stickytoken.impact, tokens=opt.named_token_ids(encoder, tokens), **given)
+    ids = opt.named_token_ids(encoder, tokens)
+    whole = partial(
+        stickytoken.impact, tokens=ids, tasks=tasks, run=run, intrusion=intrusion, settings=settings
+    )
     with opt.announced(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
         found = whole(encoder, out=out, engine=engine, progress=progress)
     show_impact(found, output_format)
