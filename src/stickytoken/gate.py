@@ -23,8 +23,7 @@ from stickytoken.findings import Finding, Level, Rule, repository_path
 from stickytoken.machine import digest
 from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods.base import adjusted_defaults
-from stickytoken.methods.registry import choose_method
+from stickytoken.methods import base, registry
 from stickytoken.validation import file_path, require_callable, shown, visible, whole_number
 
 if TYPE_CHECKING:
@@ -291,7 +290,7 @@ def _run_of_model(
 
 def _candidates(runs: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
     # The finished runs of the default method over a whole vocabulary, newest first.
-    method = choose_method(None, None, pairs_given=False).entry.name
+    method = registry.choose_method(None, None, pairs_given=False).entry.name
     with reading(f"the folder of runs {runs}", RunError):
         whole_folder = RunFolder(runs).holds_run()
         paths = [runs] if whole_folder else sorted(path.parent for path in runs.glob("*/run.json"))
@@ -353,7 +352,9 @@ def _gaps(run: Run, whose: str = "the run") -> list[str]:
 def _remarks(run: Run) -> list[str]:
     found = list(run.method.notes(run))
     loading = run.record.model.loading
-    defaults = adjusted_defaults(run.method.settings(), loading is not None and loading.endpoint is not None)
+    defaults = base.adjusted_defaults(
+        run.method.settings(), loading is not None and loading.endpoint is not None
+    )
     changed = []
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)

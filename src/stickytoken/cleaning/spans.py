@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from stickytoken.cleaning import _copies
-from stickytoken.cleaning._copies import Document, Stretch
 from stickytoken.cleaning.rules import CleaningRules, alternation
 from stickytoken.errors import InputError
 from stickytoken.validation import shown
@@ -127,7 +126,7 @@ class SpanFinder:
         return kept
 
     def _in_segment(self, text: str, offset: int) -> Iterator[Span]:
-        document, words = Document(text, self._reader), self._reader.flagged
+        document, words = _copies.Document(text, self._reader), self._reader.flagged
         keys = document.keys
         fewest = min(self._fewest, _copies.FEWEST_COPIES)
         if len(keys) < fewest:
@@ -166,7 +165,7 @@ class SpanFinder:
             for group in _groups(document, sorted(found)):
                 yield span(group, kind, keys[group[0]], len(group), 1)
 
-    def _is_run(self, document: Document, stretch: Stretch) -> bool:
+    def _is_run(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
         keys = document.keys[stretch.first : stretch.last]
         words = set(keys)
         if not words.isdisjoint(self._reader.flagged):
@@ -183,7 +182,7 @@ class SpanFinder:
         return not _is_structured(document, stretch)
 
 
-def _is_structured(document: Document, stretch: Stretch) -> bool:
+def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool:
     """Whether it is a list of one phrase per line, a compound word, or joined by signs of code."""
     joints = document.joints[stretch.first + 1 : stretch.last]
     around = document.joints[stretch.first : stretch.last + 1]
@@ -198,7 +197,7 @@ def _is_structured(document: Document, stretch: Stretch) -> bool:
     return lines >= copies - 1 or sum(not _NAMES.isdisjoint(joint) for joint in joints) >= 0.5 * len(joints)
 
 
-def _groups(document: Document, places: list[int]) -> Iterator[range]:
+def _groups(document: _copies.Document, places: list[int]) -> Iterator[range]:
     """Group places that follow each other, but not across a sign of the text itself, such as a full stop."""
     joints = document.joints
     start = 0

@@ -14,7 +14,6 @@ from stickytoken.demo.context import EXAMPLES, Startup, checked_token_id, worst_
 from stickytoken.detection.detect import token_evidence
 from stickytoken.errors import InputError
 from stickytoken.reports import content as facts
-from stickytoken.reports.content import RunContent, cards, columns, curve_figures, rows_of
 from stickytoken.reports.templating import minus
 from stickytoken.validation import visible
 
@@ -70,7 +69,7 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         return [_counted(found, len(rows)), _table(found, rows), gr.update(choices=_offered(rows), **first)]
 
     def select(label: object, event: gr.SelectData) -> list[Any]:
-        place = [column.title for column in columns(library.content(label))].index("id")
+        place = [column.title for column in facts.columns(library.content(label))].index("id")
         cells = event.row_value if isinstance(event.row_value, list) else []
         known = place < len(cells) and cells[place] not in (None, "")
         return [gr.update(value=checked_token_id(cells[place])) if known else gr.skip(), gr.skip()]
@@ -97,11 +96,11 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     token.input(looked, [run, token], shown, **ui.ON_MODEL)
 
 
-def _first(content: RunContent) -> int | None:
+def _first(content: facts.RunContent) -> int | None:
     return None if content.run is None else worst_token(content)
 
 
-def _about(content: RunContent) -> dict[str, str]:
+def _about(content: facts.RunContent) -> dict[str, str]:
     """Return the headline, which a phone shows first, and what follows it."""
     steps = list(facts.steps(content))
     if content.path.is_relative_to(EXAMPLES):  # where the package is installed, which helps nobody
@@ -124,7 +123,7 @@ def _about(content: RunContent) -> dict[str, str]:
     }
 
 
-def _counted(content: RunContent, rows: int) -> str:
+def _counted(content: facts.RunContent, rows: int) -> str:
     said = f"{rows:,} {'token' if rows == 1 else 'tokens'}"
     if rows > _TABLE_ROWS:
         said += f"; the first {_TABLE_ROWS} are listed, so narrow the search"
@@ -139,13 +138,13 @@ _NOT_JUDGED = "not judged"
 _NO_TEXT = "–"
 
 
-def _choices(content: RunContent, column: str) -> list[str]:
+def _choices(content: facts.RunContent, column: str) -> list[str]:
     if content.run is None:
         return []
     return sorted(content.tokens[column].fill_null(_NOT_JUDGED).unique())
 
 
-def _filtered(content: RunContent, text: str = "", *wanted: object) -> pl.DataFrame:
+def _filtered(content: facts.RunContent, text: str = "", *wanted: object) -> pl.DataFrame:
     if content.run is None:
         return content.tokens
     kept = content.tokens
@@ -166,7 +165,7 @@ def _filtered(content: RunContent, text: str = "", *wanted: object) -> pl.DataFr
     )
 
 
-def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
+def _table(content: facts.RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
     def cell(value: Any, digits: int | None) -> Any:
         if isinstance(value, str):
             return visible(value)
@@ -179,10 +178,10 @@ def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
             return minus(f"{value:.{digits}f}")
         return _NO_TEXT if value is None else str(value)
 
-    heads = columns(content)
+    heads = facts.columns(content)
     rows = [
         [(cell(row.get(column.key), column.digits), column.digits) for column in heads]
-        for row in rows_of(content, tokens.head(_TABLE_ROWS))
+        for row in facts.rows_of(content, tokens.head(_TABLE_ROWS))
     ]
     return {
         "headers": [column.title for column in heads],
@@ -219,8 +218,8 @@ def _evidence(startup: Startup, label: object, token_id: object) -> list[Any]:
         else:
             kept = kept._replace(tokens=pl.concat([found.tokens, kept.tokens.filter("ordinary")]))
     shown = replace(content, evidence=kept)
-    found_cards = cards(shown, shown.tokens.filter(token_id=wanted))
+    found_cards = facts.cards(shown, shown.tokens.filter(token_id=wanted))
     if not found_cards:
         raise InputError(f"the run did not examine token id {wanted}: choose one from its table")
     card = ui.render("evidence.html.j2", card=found_cards[0], confidence=content.confidence)
-    return [card, *ui.slot_contents(curve_figures(shown) or [None])]
+    return [card, *ui.slot_contents(facts.curve_figures(shown) or [None])]

@@ -24,8 +24,7 @@ from stickytoken.encoders.protocol import IdReader
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, ModelError, RunError, StickyTokenError
 from stickytoken.insertion import Placement, Token
-from stickytoken.measurement.resume import MeasurementRecord
-from stickytoken.measurement.store import RUN_FILE
+from stickytoken.measurement import resume, store
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Category, Vocabulary, categorize, match_benign
@@ -74,7 +73,7 @@ def find_runs(
     listed = [_listed(path.expanduser()) for path in named]
     taken = {path.expanduser().resolve() for path in named}
     try:
-        found = [path.parent for path in folder.glob(f"*/{RUN_FILE}")]
+        found = [path.parent for path in folder.glob(f"*/{store.RUN_FILE}")]
         found = sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_FOUND]
     except OSError:
         found = []  # nobody named this folder, so an unreadable one is no error
@@ -90,7 +89,7 @@ def find_runs(
         except StickyTokenError as error:
             unread.append(error)
     for example in examples:
-        if (example / RUN_FILE).is_file():
+        if (example / store.RUN_FILE).is_file():
             record = RunFolder(example).read_run()
             listed.append((f"{record.model.name} (example)", example, record))
     labels = [label for label, *_ in listed]
@@ -139,7 +138,7 @@ class SharedModel:
         with self._lock:
             yield self._encoder
 
-    def is_model_of(self, record: MeasurementRecord) -> bool:
+    def is_model_of(self, record: resume.MeasurementRecord) -> bool:
         return model_difference(record, self._identity) == []
 
     def reopened(self, run: Run) -> Reopened:

@@ -19,7 +19,6 @@ from stickytoken.data.corpora import PairSource, SentenceSource, choose_corpus, 
 from stickytoken.detection import run as runs_of
 from stickytoken.detection import run_folder
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
@@ -27,14 +26,9 @@ from stickytoken.encoders.views import view_encoders, views_of, whole_vectors
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
+from stickytoken.measurement import ray_engine, resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
-from stickytoken.measurement.resume import hardware, identity_of, now, package_versions, resumed
-from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE, default_folder
-from stickytoken.methods import base
-from stickytoken.methods.base import SHARD_PROBES, FolderRunner, Job, MethodSettings
-from stickytoken.methods.probes import EvidenceStage
-from stickytoken.methods.registry import choose_method
+from stickytoken.methods import base, probes, registry
 from stickytoken.validation import (
     Numbers,
     distinct_numbers,
@@ -62,7 +56,7 @@ def identity_parts(
     chosen_by_whole: bool = False,
 ) -> dict[str, Any]:
     more = {"chosen_by": "whole vectors"} if chosen_by_whole else {}
-    return identity_of(
+    return resume.identity_of(
         IDENTITY_VERSION,
         encoder,
         settings,
@@ -81,14 +75,14 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     pairs: PairSource | None = None,
     tokens: TokenSource | None = None,
     sample: int | None = None,
-    settings: MethodSettings | None = None,
+    settings: base.MethodSettings | None = None,
     seed: int | None = None,
     dimensions: Numbers = (),
     layers: Numbers = (),
     out: str | Path | None = None,
-    engine: EngineChoice = "local",
+    engine: ray_engine.EngineChoice = "local",
     evidence: bool = True,
-    shard_probes: int = SHARD_PROBES,
+    shard_probes: int = base.SHARD_PROBES,
     progress: ProgressCallback = ignore_progress,
 ) -> Run:
     """Find sticky tokens. The same call continues a run that was cut off.
@@ -126,7 +120,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         EncodingError: a text without a usable vector.
         RunError: the folder belongs to another run or process, or cannot be written.
     """
-    chosen_method = choose_method(method, settings, pairs is not None)
+    chosen_method = registry.choose_method(method, settings, pairs is not None)
     settings = settings or base.adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
     asked = {"dimensions": dimensions, "layers": layers}
     given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
@@ -151,22 +145,22 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
     restricted = tokens is not None or sample is not None
-    job = Job(encoder, settings, corpus, vocabulary, chosen, restricted, tokens is None)
+    job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted, tokens is None)
     record = _record(job, chosen_method, model_identity)
-    folder = RunFolder(out or default_folder(encoder.name, record.method, record.identity))
-    with resumed(folder, run_folder.RUN, record) as held:
+    folder = run_folder.RunFolder(out or store.default_folder(encoder.name, record.method, record.identity))
+    with resume.resumed(folder, run_folder.RUN, record) as held:
         if not held.finished:
-            with chosen_engine(engine, encoder) as opened:
+            with ray_engine.chosen_engine(engine, encoder) as opened:
                 entries = vocabulary.frame()
-                plan = folder.read_record(PLAN_FILE, chosen_method.plan_record)
+                plan = folder.read_record(store.PLAN_FILE, chosen_method.plan_record)
                 if plan is None:
                     plan = chosen_method.make_plan(job, progress)
                 held.begin(held.record.model_copy(update={"result": None}))
-                folder.write_record(PLAN_FILE, plan)
-                folder.write_table(VOCABULARY_FILE, entries)
-                runner = FolderRunner(opened, folder, progress, shard_probes)
+                folder.write_record(store.PLAN_FILE, plan)
+                folder.write_table(store.VOCABULARY_FILE, entries)
+                runner = base.FolderRunner(opened, folder, progress, shard_probes)
                 table, result = chosen_method.compute(job, plan, entries, runner)
-                folder.write_table(TOKENS_FILE, table)
+                folder.write_table(store.TOKENS_FILE, table)
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):
@@ -180,7 +174,9 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     return run
 
 
-def _record(job: Job[MethodSettings], method: base.AnyMethod, model: EncoderIdentity) -> RunRecord:
+def _record(
+    job: base.Job[base.MethodSettings], method: base.AnyMethod, model: EncoderIdentity
+) -> run_folder.RunRecord:
     encoder, corpus, name = job.encoder, job.corpus, method.entry.name
     fingerprint = corpus_fingerprint(corpus, method.uses_topics)
     tokens = job.tokens if job.restricted else None
@@ -204,7 +200,7 @@ def _record(job: Job[MethodSettings], method: base.AnyMethod, model: EncoderIden
             endpoint=endpoint,
             **{name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"},
         )
-    return RunRecord(
+    return run_folder.RunRecord(
         identity=digest(parts),
         identity_parts=parts,
         method=name,
@@ -224,9 +220,9 @@ def _record(job: Job[MethodSettings], method: base.AnyMethod, model: EncoderIden
         ),
         tokens=len(job.tokens),
         settings=asdict(job.settings),
-        versions=package_versions(),
-        hardware=hardware(encoder.device),
-        started=now(),
+        versions=resume.package_versions(),
+        hardware=resume.hardware(encoder.device),
+        started=resume.now(),
     )
 
 
@@ -237,7 +233,7 @@ def probe(
     method: str | None = None,
     sentences: SentenceSource | None = None,
     pairs: PairSource | None = None,
-    settings: MethodSettings | None = None,
+    settings: base.MethodSettings | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Sequence[base.ProbedToken]:
     """Measure named tokens, without a run folder.
@@ -260,7 +256,7 @@ def probe(
     Raises:
         InputError: a token that cannot be probed, or inputs that cannot be used.
     """
-    chosen = choose_method(method, settings, pairs is not None)
+    chosen = registry.choose_method(method, settings, pairs is not None)
     settings = settings or base.adjusted_defaults(chosen.settings(), reads_texts_only(encoder))
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
@@ -277,7 +273,7 @@ def probe(
                 f"({category.value}): probe it with ids insertion"
             )
         probed.append(vocabulary.token(place))
-    job = Job(encoder, settings, corpus, vocabulary, probed, True, False)
+    job = base.Job(encoder, settings, corpus, vocabulary, probed, True, False)
     return chosen.probe(job, progress)
 
 
@@ -340,7 +336,7 @@ def judge(
     of_run = set(opened.tokens["token_id"].to_list())
     tokens = [token for token in vocabulary.available if token.id in of_run]
     restricted = len(tokens) < len(vocabulary.available)
-    job = Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
+    job = base.Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
     if not any(numbers.values()):
         return opened.method.judge(job, opened, anchors, progress)
     # By the model as it is, and by some of the views that the run measured, from one encoding.
@@ -495,13 +491,13 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
 @dataclass(frozen=True)
 class Reopened:
     run: Run
-    job: Job[MethodSettings]  # its corpus is empty, because the plan holds all texts
-    stage: EvidenceStage  # carriers and anchors, encoded once
+    job: base.Job[base.MethodSettings]  # its corpus is empty, because the plan holds all texts
+    stage: probes.EvidenceStage  # carriers and anchors, encoded once
 
 
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
     runs_of.require_same_model(run, encoder)
-    job = Job(
+    job = base.Job(
         encoder,
         runs_of.restored_settings(run),
         Sentences((), "the plan of the run"),

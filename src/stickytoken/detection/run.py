@@ -30,7 +30,6 @@ from stickytoken.machine import digest
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences, package_versions
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.methods import base
-from stickytoken.methods.base import Judgement, MethodSettings
 from stickytoken.methods.entry import Column, Moved, Severity
 from stickytoken.methods.registry import method_named
 from stickytoken.validation import file_path, visible, whole_number
@@ -244,7 +243,7 @@ class Run:
             raise InputError(f"the run in {self.path} has no {view}: it has {said}")
         return base.tokens_in(self.path, view)
 
-    def judge(self, sentences: SentenceSource, **options: Any) -> Judgement:
+    def judge(self, sentences: SentenceSource, **options: Any) -> base.Judgement:
         """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
         from stickytoken.detection.detect import judge
 
@@ -474,7 +473,7 @@ def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: Endpoint
     )
 
 
-def restored_settings(run: Run) -> MethodSettings:
+def restored_settings(run: Run) -> base.MethodSettings:
     try:
         return run.settings.restored()
     except (TypeError, InputError) as error:

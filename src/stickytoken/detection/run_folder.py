@@ -18,10 +18,7 @@ from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.measurement.resume import MeasurementRecord, Record
-from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, ResultFolder
 from stickytoken.methods import base
-from stickytoken.methods.base import MethodSettings, ResultRecord, StoredSettings
 from stickytoken.methods.entry import Moved, Verdict
 from stickytoken.methods.probes import EvidenceStage
 from stickytoken.methods.registry import entries, method_named
@@ -30,7 +27,7 @@ from stickytoken.methods.registry import entries, method_named
 SCHEMA_VERSION = 3
 
 
-class EndpointRecord(Record):
+class EndpointRecord(resume.Record):
     """How a model behind an endpoint was used; never a key."""
 
     tokenizer: str | None = None  # folder, name or file of its tokenizer
@@ -40,7 +37,7 @@ class EndpointRecord(Record):
     key_variable: str | None = None  # environment variable that holds the key
 
 
-class LoadingRecord(Record):
+class LoadingRecord(resume.Record):
     """Arguments of `load_encoder` that can change vectors."""
 
     dtype: str = "float32"
@@ -61,7 +58,7 @@ class LoadingRecord(Record):
         return self.model_dump(exclude={"dtype", "revision", "layer_choice", "endpoint"})
 
 
-class ModelRecord(Record):
+class ModelRecord(resume.Record):
     name: str  # as the user typed it
     vocabulary: int  # entries of the tokenizer
     available: int  # entries that can occur in text
@@ -78,7 +75,7 @@ class ModelRecord(Record):
         return path.name if path.is_absolute() and path.name else self.name
 
 
-class CorpusRecord(Record):
+class CorpusRecord(resume.Record):
     source: str
     sentences: int | None  # distinct sentences; null for a pair file
     blank: int = 0
@@ -87,7 +84,7 @@ class CorpusRecord(Record):
     unknown: float | None = None  # share of characters that the tokenizer does not know
 
 
-class RunRecord(MeasurementRecord):
+class RunRecord(resume.MeasurementRecord):
     """run.json: identity, settings as resolved, versions, hardware, outcome."""
 
     schema_version: int = SCHEMA_VERSION
@@ -99,7 +96,7 @@ class RunRecord(MeasurementRecord):
     versions: dict[str, str]
     hardware: dict[str, str]
     started: str
-    result: SerializeAsAny[ResultRecord] | None = None
+    result: SerializeAsAny[base.ResultRecord] | None = None
 
     @field_validator("method")
     @classmethod
@@ -112,7 +109,7 @@ class RunRecord(MeasurementRecord):
     @field_validator("result", mode="wrap")
     @classmethod
     def _of_method(cls, result: Any, _: Any, info: ValidationInfo) -> Any:
-        if result is None or isinstance(result, ResultRecord) or "method" not in info.data:
+        if result is None or isinstance(result, base.ResultRecord) or "method" not in info.data:
             return result
         return method_named(info.data["method"]).result_record.model_validate(result)
 
@@ -149,11 +146,11 @@ def _unsound(table: pl.DataFrame) -> str | None:
     return None
 
 
-class RunFolder(ResultFolder):
+class RunFolder(store.ResultFolder):
     def read_run(self) -> RunRecord:
         if not self.holds_run():
-            raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
-        path = self.path / RUN_FILE
+            raise RunError(f"{self.path} is not a run folder: it has no {store.RUN_FILE}")
+        path = self.path / store.RUN_FILE
         raw = store.read_json(path)
         if isinstance(raw, Mapping):
             version = raw.get("schema_version")
@@ -175,16 +172,16 @@ class RunFolder(ResultFolder):
         self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
     ) -> pl.DataFrame:
         table = super().read_table(name, columns, filled)
-        if name in (TOKENS_FILE, VOCABULARY_FILE) and (wrong := _unsound(table)) is not None:
+        if name in (store.TOKENS_FILE, store.VOCABULARY_FILE) and (wrong := _unsound(table)) is not None:
             raise RunError(f"{self.path / name} {wrong}: delete it and run the same command again")
         return table
 
-    def settings_of(self, record: RunRecord) -> StoredSettings:
+    def settings_of(self, record: RunRecord) -> base.StoredSettings:
         defaults = method_named(record.method).settings()
-        return StoredSettings(record.settings, defaults, str(self.path / RUN_FILE))
+        return base.StoredSettings(record.settings, defaults, str(self.path / store.RUN_FILE))
 
 
-def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
+def require_usable(path: Path, method: str, settings: base.MethodSettings) -> None:
     folder = RunFolder(path)
     if folder.holds_other_files():
         what = "is a file" if path.is_file() else "contains files but no run"
@@ -203,15 +200,17 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
         )
 
 
-def _is_finished(record: RunRecord, folder: ResultFolder) -> bool:
-    files = (PLAN_FILE, VOCABULARY_FILE, TOKENS_FILE)
+def _is_finished(record: RunRecord, folder: store.ResultFolder) -> bool:
+    files = (store.PLAN_FILE, store.VOCABULARY_FILE, store.TOKENS_FILE)
     return record.result is not None and all((folder.path / name).is_file() for name in files)
 
 
-RUN = resume.MeasurementKind("run", RUN_FILE, lambda folder: RunFolder(folder.path).read_run(), _is_finished)
+RUN = resume.MeasurementKind(
+    "run", store.RUN_FILE, lambda folder: RunFolder(folder.path).read_run(), _is_finished
+)
 
 
-class EvidenceRecord(Record):
+class EvidenceRecord(resume.Record):
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
     carriers: list[str]  # texts with the copies after their last word
@@ -274,7 +273,7 @@ class RunEvidence(NamedTuple):
 
 
 def measured_evidence(
-    job: base.Job[MethodSettings],
+    job: base.Job[base.MethodSettings],
     stage: EvidenceStage,
     tokens: pl.DataFrame,
     ranked_by: str,

@@ -17,9 +17,8 @@ from stickytoken.encoders.loading.load import load_from_spec
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, MissingExtraError, RunError, StickyTokenError
+from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ComputedShard, Engine, LocalEngine, P, S, Work
-from stickytoken.measurement.resume import differences
-from stickytoken.measurement.store import ShardCost
 from stickytoken.validation import shown
 from stickytoken.version import __version__
 
@@ -168,7 +167,7 @@ class ShardWorker:
             self._work = (key, ray.get(work[0]))
         found, started = self._work[1], time.perf_counter()
         rows, sequences = found.compute(found.prepare(shard, self._encoder), self._encoder)
-        return ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
+        return ComputedShard(shard, rows, store.ShardCost(time.perf_counter() - started, sequences))
 
 
 _LOG = logging.getLogger(__name__)
@@ -294,7 +293,7 @@ class RayEngine:
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "
                 f"{__version__}: install the same version there"
             )
-        if parts := differences(asdict(self.identity), asdict(report.identity)):
+        if parts := resume.differences(asdict(self.identity), asdict(report.identity)):
             raise RunError(
                 f"the worker on {report.host} has another model under the name {self._spec.model!r} "
                 f"(it differs in {', '.join(parts)}): copy the same files there"

@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from stickytoken.data import Sentences, text_kinds
-from stickytoken.data.corpora import as_read
+from stickytoken.data import Sentences, corpora, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
-from stickytoken.data.tasks import AnyTask, MtebTask, evaluate, load_data
 from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress, ProgressCallback
-from stickytoken.methods.base import Recheck, Tokens
-from stickytoken.methods.entry import Verdict
+from stickytoken.methods import base, entry
 from stickytoken.repairs import result
 from stickytoken.validation import visible
 
@@ -48,13 +45,13 @@ class Verification:
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
     folder: Path  # of the repaired model
-    before: Recheck  # the original on texts that the run has not used
-    after: Recheck  # the repaired model on the same texts
+    before: base.Recheck  # the original on texts that the run has not used
+    after: base.Recheck  # the repaired model on the same texts
     tokens: Sequence[result.RepairedTokenRecord]
     neighbours: Sequence[Neighbour]
     flagged: frozenset[int]  # all tokens that the run flags
     corpus: Sentences
-    task: AnyTask
+    task: tasks.AnyTask
     seed: int  # of the random steps of the task
     progress: ProgressCallback
 
@@ -63,7 +60,9 @@ class Verification:
         every = asked._replace(as_ids=[*asked.as_ids, *(token for token, _, _ in self.neighbours)])
         judged = self.after.judged(every, self.flagged)
 
-        def record(side: Recheck, lift: float, contraction: float, **verdict: str) -> result.MeasuredRecord:
+        def record(
+            side: base.Recheck, lift: float, contraction: float, **verdict: str
+        ) -> result.MeasuredRecord:
             deviations = (lift - judged.ordinary_lift) / side.similarity_spread
             return result.MeasuredRecord(lift=lift, deviations=deviations, contraction=contraction, **verdict)
 
@@ -85,7 +84,7 @@ class Verification:
             )
             neighbours.append(neighbour)
         # Curves of the repaired tokens beside the mean of ordinary ones.
-        ordinary = Tokens(self.after.ordinary((*self.flagged, *asked.ids), 8), [], [])
+        ordinary = base.Tokens(self.after.ordinary((*self.flagged, *asked.ids), 8), [], [])
         old, new = self.before.curves(asked), self.after.curves(asked)
         lines = zip(*self.after.curves(ordinary).values(), strict=True)
         copies, mean = [0, *self.after.copies], [sum(line) / len(line) for line in lines]
@@ -98,7 +97,7 @@ class Verification:
         scores, kept_score = self._scores()
         self.progress(Progress("compare", 0, 1))
         # Texts to compare the models on: the bundled kinds of text, and the corpus.
-        kinds = as_read(text_kinds(), self.original.tokenizer)
+        kinds = corpora.as_read(text_kinds(), self.original.tokenizer)
         texts = list(dict.fromkeys((*kinds.texts, *self.corpus.texts)))
         checks = {
             "repaired tokens": _mended({token.token: after[token.token_id] for token in tokens}),
@@ -125,9 +124,9 @@ class Verification:
         )
         return verification, tokens
 
-    def _as_measured(self) -> Tokens:
+    def _as_measured(self) -> base.Tokens:
         # How copies go into a text: as text where the tokenizer changes, apart if read so.
-        tokens = Tokens([], [], [])
+        tokens = base.Tokens([], [], [])
         for each in self.tokens:
             bare = each.text.strip()
             if each.strategy not in result.TOKENIZER:
@@ -219,7 +218,7 @@ class Verification:
         after, new = _scored(self.repaired, self.task, self.seed)
         self.progress(Progress("score", 2, 2, 2))
         task = self.task
-        texts = 0 if isinstance(task, MtebTask) else sum(map(len, task.texts.values()))
+        texts = 0 if isinstance(task, tasks.MtebTask) else sum(map(len, task.texts.values()))
         records = [
             result.ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after[metric])
             for metric, value in before.items()
@@ -228,7 +227,7 @@ class Verification:
 
 
 def _mended(measured: Mapping[str, result.MeasuredRecord]) -> Check:
-    sticky = {name: after for name, after in measured.items() if after.verdict == Verdict.STICKY}
+    sticky = {name: after for name, after in measured.items() if after.verdict == entry.Verdict.STICKY}
     if sticky:
         named = [f"{name!r} ({after.deviations:.2f} SD)" for name, after in sticky.items()]
         said = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(named[:5])}"
@@ -240,7 +239,7 @@ def _mended(measured: Mapping[str, result.MeasuredRecord]) -> Check:
 
 
 def _neighbours_unharmed(neighbours: list[result.NeighbourRecord]) -> Check:
-    sticky = [each for each in neighbours if each.after.verdict == Verdict.STICKY]
+    sticky = [each for each in neighbours if each.after.verdict == entry.Verdict.STICKY]
     # One whose lift rises by less, in standard deviations, has not changed.
     harmed = [each for each in sticky if each.after.deviations > each.before.deviations + 0.1]
     counted = f"{len(neighbours)} nearest neighbours of repaired tokens"
@@ -312,11 +311,11 @@ _TOLERANCE, _EXCUSED = 0.005, 0.02
 
 
 def _scored(
-    encoder: SentenceTransformerEncoder, task: AnyTask, seed: int
+    encoder: SentenceTransformerEncoder, task: tasks.AnyTask, seed: int
 ) -> tuple[dict[str, float], Outcomes | None]:
-    if isinstance(task, MtebTask):
-        load_data(task)
-        return {"main_score": evaluate(encoder.model, task)}, None
+    if isinstance(task, tasks.MtebTask):
+        tasks.load_data(task)
+        return {"main_score": tasks.evaluate(encoder.model, task)}, None
     vectors = {
         role: encoder.encode([each.text for each in prepare(encoder, texts, 0, Insertion.TEXT, task.name)])
         for role, texts in task.texts.items()
@@ -327,14 +326,14 @@ def _scored(
 
 
 def _kept_score(
-    main: result.ScoreRecord, task: AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
+    main: result.ScoreRecord, task: tasks.AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
 ) -> Check:
     change, chance = main.after - main.before, False
     said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"
     if not change:
         return True, f"{said} (no change)"
     said += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points"
-    if not isinstance(task, MtebTask) and before is not None and after is not None:
+    if not isinstance(task, tasks.MtebTask) and before is not None and after is not None:
         # Where the change lies with other texts.
         both = np.stack([before, after])
         samples = bootstrap_samples(task.units, 400, (seed,))

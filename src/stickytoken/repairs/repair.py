@@ -27,8 +27,7 @@ from stickytoken.insertion import Token
 from stickytoken.machine import digest
 from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods.base import Recheck, RecheckJob, Tokens
-from stickytoken.methods.registry import choose_method
+from stickytoken.methods import base, registry
 from stickytoken.repairs import model_folder, result
 from stickytoken.repairs._verification import Neighbour, Verification
 from stickytoken.repairs.documents import write_documents
@@ -269,7 +268,7 @@ class _Job:
         def trial(rows: Mapping[int, Row]) -> dict[int, float]:
             self._write(ModelEdit(rows))
             again = self._original.of_model(*self._load(), "try")
-            tokens = Tokens([Token(token_id, names[token_id]) for token_id in rows], [], [])
+            tokens = base.Tokens([Token(token_id, names[token_id]) for token_id in rows], [], [])
             measured, ordinary = again.measured(tokens), self._ordinary_lift
             return {each: (lift - ordinary) / again.similarity_spread for each, (lift, _) in measured.items()}
 
@@ -288,12 +287,12 @@ class _Job:
     @cached_property
     def _ordinary_lift(self) -> float:
         ordinary = self._original.ordinary((*flagged_tokens(self.run), *self.ids), 64)
-        measured = self._original.measured(Tokens(ordinary, [], []))
+        measured = self._original.measured(base.Tokens(ordinary, [], []))
         return float(np.median([lift for lift, _ in measured.values()]))
 
     @cached_property
-    def _original(self) -> Recheck:
-        job = RecheckJob(
+    def _original(self) -> base.Recheck:
+        job = base.RecheckJob(
             self.encoder,
             self.vocabulary,
             self.corpus,
@@ -305,7 +304,7 @@ class _Job:
             self.progress,
         )
         # The default method, whatever the method of the run.
-        return choose_method(None, None, pairs_given=False).recheck(job, "before")
+        return registry.choose_method(None, None, pairs_given=False).recheck(job, "before")
 
 
 def neighbours_of(

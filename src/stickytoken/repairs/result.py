@@ -20,8 +20,7 @@ from stickytoken.encoders import Encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError, reading
-from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in
-from stickytoken.measurement.store import ResultFolder, folder_name, make_folder, require_writable
+from stickytoken.measurement import resume, store
 from stickytoken.repairs import tokenizer_edit
 from stickytoken.repairs.model_folder import repairable
 from stickytoken.validation import file_path
@@ -59,7 +58,7 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
     _, folder = repairable(require_ids(original, "repair"))
     affected = repair.affected([text or "" for text in texts], folder, names)
     name = f"{repair.path.name}-affected.parquet"
-    ResultFolder(repair.path.parent).write_table(name, affected)
+    store.ResultFolder(repair.path.parent).write_table(name, affected)
     return Affected(str(repair.path.parent / name), len(texts), len(affected))
 
 
@@ -104,26 +103,26 @@ ROWS = (Strategy.RELATIVES, Strategy.KEEP_MEANING)
 TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 
 
-class MeasuredRecord(Record):
+class MeasuredRecord(resume.Record):
     lift: float
     deviations: float  # lift beyond an ordinary token's, in standard deviations of the model's similarities
     contraction: float | None = None  # share of a text's meaning that 8 copies take
     verdict: str | None = None  # null where the token was measured but not judged
 
 
-class CurveRecord(Record):
+class CurveRecord(resume.Record):
     copies: list[int]
     before: list[float]
     after: list[float]
     ordinary: list[float]
 
 
-class TriedRecord(Record):
+class TriedRecord(resume.Record):
     strategy: str
     deviations: float
 
 
-class RepairedTokenRecord(Record):
+class RepairedTokenRecord(resume.Record):
     token_id: int
     token: str
     text: str
@@ -136,7 +135,7 @@ class RepairedTokenRecord(Record):
     curve: CurveRecord | None = None
 
 
-class NeighbourRecord(Record):
+class NeighbourRecord(resume.Record):
     token_id: int
     token: str
     near: str  # the repaired token
@@ -145,7 +144,7 @@ class NeighbourRecord(Record):
     after: MeasuredRecord
 
 
-class ScoreRecord(Record):
+class ScoreRecord(resume.Record):
     task: str
     metric: str
     texts: int
@@ -153,13 +152,13 @@ class ScoreRecord(Record):
     after: float
 
 
-class CheckRecord(Record):
+class CheckRecord(resume.Record):
     name: str
     passed: bool
     finding: str  # one sentence
 
 
-class VerificationRecord(Record):
+class VerificationRecord(resume.Record):
     ordinary_lift: float
     similarity_spread: float
     ordinary_contraction: float
@@ -175,7 +174,7 @@ class VerificationRecord(Record):
         return all(check.passed for check in self.checks)
 
 
-class RepairRecord(MeasurementRecord):
+class RepairRecord(resume.MeasurementRecord):
     schema_version: int = REPAIR_SCHEMA_VERSION
     model: str  # last part of the name of the model
     run: str  # identity of the run
@@ -306,7 +305,7 @@ def open_repair(path: str | Path) -> Repair:
 
 
 def require_place(out: Path) -> None:
-    require_writable(out)
+    store.require_writable(out)
     with reading(out, RunError):
         taken = out.is_dir() and any(out.iterdir()) and not (out / REPAIR_FILE).is_file()
     if taken:
@@ -314,13 +313,13 @@ def require_place(out: Path) -> None:
 
 
 def finished_repair(folder: Path) -> RepairRecord | None:
-    return ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord, REPAIR_SCHEMA_VERSION)
+    return store.ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord, REPAIR_SCHEMA_VERSION)
 
 
 def keep_copy(run: Path, record: RepairRecord) -> None:
-    folder = run / folder_name(REPAIR, record.identity)
-    make_folder(folder)
-    ResultFolder(folder).write_record(REPAIR_FILE, record)
+    folder = run / store.folder_name(REPAIR, record.identity)
+    store.make_folder(folder)
+    store.ResultFolder(folder).write_record(REPAIR_FILE, record)
 
 
 def last_verified(records: Sequence[RepairRecord]) -> str | None:
@@ -329,6 +328,6 @@ def last_verified(records: Sequence[RepairRecord]) -> str | None:
 
 def repairs_in(run: Path) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
     pattern = f"{REPAIR}-*/{REPAIR_FILE}"
-    return measurements_in(
+    return resume.measurements_in(
         run, pattern, lambda folder: Repair(folder).record, "A repair", lambda record: record.started
     )
