@@ -27,10 +27,7 @@ class Stretch(NamedTuple):
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
-    """Find where ``copies`` or more copies of a word, or of a phrase of up to 16 words, follow each other.
-
-    Also found are mixtures of two or three words in any order.
-    """
+    """Find where so many copies of a phrase of at most 16 words follow each other, or three words mix."""
     gaps = copies - 1
     regular: list[Stretch] = []
     mixed: list[Stretch] = []
@@ -147,10 +144,7 @@ def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
 
 
 def _pieces(word: str) -> list[tuple[str, list[int]]]:
-    """Split a word at invisible characters if equal pieces result; return keys with offsets of characters.
-
-    The last offset of a piece is that of its end.
-    """
+    """Split a word at invisible characters if equal pieces result; the last offset of a piece is its end."""
     pieces = []
     start = 0
     for end, stop in [*(match.span() for match in _BREAKS.finditer(word)), (len(word), len(word))]:

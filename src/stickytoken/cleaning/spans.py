@@ -211,9 +211,7 @@ def _groups(document: _copies.Document, places: list[int]) -> Iterator[range]:
         start = number
 
 
-@lru_cache(maxsize=32)
-def finder_of(rules: CleaningRules) -> SpanFinder:
-    return SpanFinder(rules)
+finder_of = lru_cache(maxsize=32)(SpanFinder)
 
 
 _INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"

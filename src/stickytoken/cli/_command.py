@@ -26,14 +26,10 @@ _Command: TypeAlias = Callable[..., None]
 
 
 def command(*settings: str) -> Callable[[_Command], _Command]:
-    """Turn each parameter whose type is a dataclass into one option per field.
+    """Turn each parameter whose type is a dataclass into one option per field, and add those of all commands.
 
-    --quiet, --verbose, --set and --config are added. The help of a parameter is its entry under ``Args:`` of
-    the function or ``Attributes:`` of the dataclass.
-
-    Args:
-        settings: names of options that are rare in this command: like those declared by `setting`, they are
-            reached by ``--set name=value`` only.
+    The help of a parameter is its entry under ``Args:`` of the function or ``Attributes:`` of the dataclass.
+    ``settings`` are options that are rare in this command: only ``--set name=value`` reaches them.
     """
 
     def declared(own: _Command) -> _Command:

@@ -338,11 +338,7 @@ def _names_endpoint(model: str, loading: LoadingOptions) -> bool:
 def load_for(
     source: str, run: RunRecord | None, loading: ModelOptions | AnyModelOptions, model: str | None = None
 ) -> stickytoken.Encoder:
-    """Load the model that the source names, or the model of a run.
-
-    What the user leaves open is as in the run: precision and revision separately, prompt and token prepending
-    together. The tokenizer of a model behind an endpoint may have moved.
-    """
+    """Load the model that the source names, or that of a run: what the user leaves open is as in the run."""
     if run is None:
         return load(source, loading)
     from stickytoken.detection.run import load_recorded_endpoint, recorded_loading
@@ -408,8 +404,7 @@ def announced(
 ) -> Iterator[ProgressCallback]:
     """Yield a callback for progress; of an endpoint, show what will be sent before the first request.
 
-    Nobody is asked with ``--yes``, or about a server on this machine without a price. The estimate is made
-    again whenever a stage begins that was planned from results.
+    The estimate is made again whenever a stage begins that was planned from results.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder, estimate_cost
 
@@ -490,17 +485,14 @@ def silence_transformers() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector, which takes a third of the time of loading libraries and weights.
-
-    Nearly all objects stay, so later collections skip them too.
-    """
+    """Pause the garbage collector, which takes a third of the time of loading libraries and weights."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
-            gc.freeze()
+            gc.freeze()  # nearly all objects stay, so later collections skip them
             gc.enable()
 
 

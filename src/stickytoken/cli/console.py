@@ -82,8 +82,6 @@ class _LogLines(logging.Handler):
 
 
 def show_warnings_as_notes() -> None:
-    """Print this package's warnings as notes, and those of other packages with `--verbose` alone."""
-
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if issubclass(category, StickyTokenWarning):
             inform(f"note: {message}")
@@ -222,10 +220,8 @@ _received: list[float] = []
 
 
 def remember_interrupts() -> None:
-    """Record Ctrl-C, too: interrupted libraries may raise another error than KeyboardInterrupt.
-
-    A process that ignores the signal, such as a shell's background job, keeps ignoring it.
-    """
+    """Record Ctrl-C, too: interrupted libraries may raise another error than KeyboardInterrupt."""
+    # A process that ignores the signal, such as a shell's background job, keeps ignoring it.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
 

@@ -81,23 +81,12 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
     if not isinstance(source, (str, Path)):
         return _given(source, wanted)
     if source == STDIN:
-
-        def read_stdin(meter: Meter) -> Iterator[Record]:
-            reader = _Reader(wanted, meter, "standard input")
-            return reader.records((reader.json_rows if wanted.named else reader.lines)(sys.stdin.buffer))
-
-        return Collection("standard input", read_stdin, STDIN)
+        name = "standard input"
+        return Collection(name, lambda meter: _Reader(wanted, meter, name).stdin(), STDIN)
     if isinstance(source, str) and source.startswith(tables.HUB):
-        repository, _ = tables.hub_parts(source.removeprefix(tables.HUB))
-
-        def read_hub(meter: Meter) -> Iterator[Record]:
-            with tables.opened_hub(source.removeprefix(tables.HUB), streaming=True) as rows:
-                splits, split = rows.info.splits or {}, str(rows.split)
-                meter.total = splits[split].num_examples if split in splits else None
-                reader = _Reader(wanted, meter, repository)
-                yield from reader.records(reader.objects(rows))
-
-        return Collection(source, read_hub, source)
+        name = source.removeprefix(tables.HUB)
+        repository, _ = tables.hub_parts(name)
+        return Collection(source, lambda meter: _Reader(wanted, meter, repository).hub(name), source)
     path = file_path("documents", source)
     with reading(path):
         if path.is_dir():
@@ -113,12 +102,9 @@ def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
         )
     if suffix in _LINES and wanted.named:
         raise InputError(f"{path} is a text file without columns: leave the names of columns out")
-
-    def read_file(meter: Meter) -> Iterator[Record]:
-        meter.total = size
-        return _Reader(wanted, meter, str(path)).file(path)
-
-    return Collection(str(path), read_file, str(path.absolute()))
+    return Collection(
+        str(path), lambda meter: _Reader(wanted, meter, str(path)).file(path, size), str(path.absolute())
+    )
 
 
 def _given(values: Iterable[Any], wanted: Wanted) -> Collection:
@@ -215,7 +201,17 @@ class _Reader:
     source: str | None = None
     numbers: Iterator[int] = field(default_factory=count)  # places of the records that come next
 
-    def file(self, path: Path) -> Iterator[Record]:
+    def stdin(self) -> Iterator[Record]:
+        return self.records((self.json_rows if self.wanted.named else self.lines)(sys.stdin.buffer))
+
+    def hub(self, name: str) -> Iterator[Record]:
+        with tables.opened_hub(name, streaming=True) as rows:
+            splits, split = rows.info.splits or {}, str(rows.split)
+            self.meter.total = splits[split].num_examples if split in splits else None
+            yield from self.records(self.objects(rows))
+
+    def file(self, path: Path, size: int | None = None) -> Iterator[Record]:
+        self.meter.total = size or self.meter.total  # that of a folder is known already
         suffix, self.texts = path.suffix.lower(), ()
         self.name = self.path = _unicode_name(path)
         if suffix == tables.PARQUET:

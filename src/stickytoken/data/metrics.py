@@ -36,23 +36,19 @@ class Task:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything in the task that can change a number."""
         content = [getattr(self, each.name) for each in fields(self) if each.name != "name"]
         return fingerprint(self.layout, *content)
 
     @property
     def units(self) -> int:
-        """Number of pairs, queries or texts."""
-        raise NotImplementedError
+        raise NotImplementedError  # number of pairs, queries or texts
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """Texts by role."""
-        raise NotImplementedError
+        raise NotImplementedError  # by role
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Return the roles whose texts get copies: the chosen side, or both."""
-        return side.roles
+        return side.roles  # of the texts that get copies
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
         """Compute the outcomes of all units; the seed is that of random steps, such as of a clustering."""
@@ -293,8 +289,7 @@ class _RankingTask(Task):
         return np.array([[found[query][name] for name in names] for query in self.queries])
 
     def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
-        """Return the cosine of each ranked document, by query."""
-        raise NotImplementedError
+        raise NotImplementedError  # the cosine of each ranked document, by query
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         values = outcomes[:, :, self.metrics.index(metric)]

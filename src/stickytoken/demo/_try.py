@@ -54,7 +54,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     example = ui.Once()
 
     def respond(*asked: object) -> list[Any]:
-        return _answered(startup.context(), _asked(startup.context(), *asked))
+        return _answered(startup.context(), *asked)
 
     def choose(anchor: object, carrier: object, token_id: object, *how: object) -> list[Any]:
         if token_id is None:
@@ -68,7 +68,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         name = context.model.name_of(chosen.token_id)
         asked = (chosen.anchor, chosen.carrier, name, Placement.SUFFIX.value, chosen.copies)
         try:
-            said = _answered(context, _asked(context, *asked), chosen.why)
+            said = _answered(context, *asked, why=chosen.why)
         except StickyTokenError as error:
             said = _blank(ui.message(str(error)))
         listed = [
@@ -123,14 +123,16 @@ class Trial:
         return [float(value) for value in self.curves[:, self.counts.index(copies)]]
 
 
-def _asked(
+def _answered(
     context: shared.AppContext,
     anchor: object,
     carrier: object,
     name: object,
     placement: object,
     copies: object,
-) -> Trial:
+    *,
+    why: str = "",
+) -> list[Any]:
     first, second = shared.checked_text("sentence A", anchor), shared.checked_text("sentence B", carrier)
     place = shared.checked_placement(placement)
     count = shared.checked_count("the number of copies", copies, 1, shared.COPIES)
@@ -138,7 +140,25 @@ def _asked(
     benign = context.model.benign(token.id, context.run, _BENIGN)
     others = [text for text in shared.other_sentences(context) if text not in (first, second)]
     with context.model.encoder() as encoder:
-        return try_token(encoder, [first, second, *others], token, benign, place, count)
+        trial = try_token(encoder, [first, second, *others], token, benign, place, count)
+    shown, *shown_benign = (context.model.shown_name(each.id) for each in (token, *benign))
+    u = None if context.run is None else context.run.plan.mean_similarity
+    said = ui.render(
+        "answer.html.j2",
+        said=describe_trial(trial, shown),
+        name=shown,
+        token_id=token.id,
+        verdict=context.verdict_of(token.id),
+        copies=count,
+        where=_WHERE[place],
+        benign=shown_benign,
+        u=u,
+        why=why,
+    )
+    figures = (similarity_curve(trial, shown, shown_benign, u), pair_heatmap(trial, shown, *shown_benign[:1]))
+    rows = list(zip(trial.names, trial.texts, strict=True))
+    sentences = ui.tables(("Sentences of the heat-map", DataTable(("sentence", "text"), rows)))
+    return [said, *ui.slot_contents(figures), sentences]
 
 
 def try_token(
@@ -204,28 +224,6 @@ def try_token(
         texts=[texts[k] for k in kept],
         heat=[each @ plain.T for each in (plain, *with_copies)],
     )
-
-
-def _answered(context: shared.AppContext, trial: Trial, why: str = "") -> list[Any]:
-    token = context.model.shown_name(trial.token.id)
-    benign = [context.model.shown_name(each.id) for each in trial.benign]
-    u = None if context.run is None else context.run.plan.mean_similarity
-    said = ui.render(
-        "answer.html.j2",
-        said=describe_trial(trial, token),
-        name=token,
-        token_id=trial.token.id,
-        verdict=context.verdict_of(trial.token.id),
-        copies=trial.copies,
-        where=_WHERE[trial.placement],
-        benign=benign,
-        u=u,
-        why=why,
-    )
-    figures = (similarity_curve(trial, token, benign, u), pair_heatmap(trial, token, *benign[:1]))
-    rows = list(zip(trial.names, trial.texts, strict=True))
-    sentences = ui.tables(("Sentences of the heat-map", DataTable(("sentence", "text"), rows)))
-    return [said, *ui.slot_contents(figures), sentences]
 
 
 def describe_trial(trial: Trial, token: str) -> str:

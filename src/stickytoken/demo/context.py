@@ -39,31 +39,23 @@ _MOST_FOUND = 50
 
 
 class RunLibrary:
-    """Runs by label; each is read on first use and then kept."""
-
     def __init__(self, listed: Sequence[tuple[str, Path, RunRecord]], left_out: Sequence[str] = ()) -> None:
-        self._paths = {label: path for label, path, _ in listed}
-        self._records = {label: record for label, _, record in listed}
+        self.paths = {label: path for label, path, _ in listed}
+        self.records = {label: record for label, _, record in listed}
         self._read: dict[str, RunContent] = {}
         self._lock = threading.Lock()
         self.left_out = tuple(left_out)
 
     @property
     def labels(self) -> list[str]:
-        return list(self._paths)
-
-    def path(self, label: str) -> Path:
-        return self._paths[label]
-
-    def record(self, label: str) -> RunRecord:
-        return self._records[label]
+        return list(self.paths)
 
     def content(self, label: object) -> RunContent:
-        if not isinstance(label, str) or label not in self._paths:
+        if not isinstance(label, str) or label not in self.paths:
             raise RunError("there is no run with that name: choose one from the list")
         with self._lock:
             if label not in self._read:
-                self._read[label] = read_content(self._paths[label])
+                self._read[label] = read_content(self.paths[label])
             return self._read[label]
 
 
@@ -142,7 +134,6 @@ class SharedModel:
         return model_difference(record, self._identity) == []
 
     def reopened(self, run: Run) -> Reopened:
-        """Return a run of this model with its texts encoded; the last few are cached."""
         if not self.is_model_of(run.record):
             raise InputError(
                 f"the run was made with {run.record.model.name} or with other settings of it, but "
@@ -215,7 +206,6 @@ def checked_token_id(value: object) -> int:
 
 
 def named_token(vocabulary: Vocabulary, name: object) -> Token:
-    """Find the token that a visitor named: ``#`` and an id, a vocabulary string, or its text."""
     if not isinstance(name, str) or not name.strip():
         raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
     if len(name) > _TOKEN_CHARACTERS:
@@ -246,7 +236,6 @@ class AppContext:
         return kept or list(self.corpus.texts)
 
     def verdict_of(self, token_id: int) -> str | None:
-        """Say what the run calls a token, and why it is flagged; None without a verdict."""
         rows = [] if self.run is None else self.run.tokens.filter(token_id=token_id).to_dicts()
         if not rows or rows[0]["verdict"] is None:
             return None
@@ -257,8 +246,7 @@ class AppContext:
 def make_context(
     model: SharedModel, library: RunLibrary, corpus: Sentences, repaired: SharedModel | None = None
 ) -> AppContext:
-    for label in library.labels:
-        record = library.record(label)
+    for label, record in library.records.items():
         if record.result is not None and model.is_model_of(record):
             return AppContext(model, library, library.content(label), corpus, repaired)
     return AppContext(model, library, None, corpus, repaired)

@@ -358,7 +358,6 @@ def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> Non
 
 
 def is_model_of(path: Path, record: RunRecord, fingerprint: str) -> bool:
-    """Whether files with this fingerprint are proven to give the model of a run."""
     own = _model_files(record, fingerprint)
     with suppress(RunError):  # a damaged record is replaced
         return own is not None and RunFolder(path).read_record(_FILE, ModelFilesRecord) == own
@@ -374,7 +373,6 @@ def _model_files(record: RunRecord, fingerprint: str) -> ModelFilesRecord | None
 
 
 def _states(folder: Path) -> dict[str, FileState] | None:
-    """Return the state of every file; None if something cannot be looked at."""
     found: dict[str, FileState] = {}
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append, followlinks=False):
@@ -393,7 +391,6 @@ def _states(folder: Path) -> dict[str, FileState] | None:
 
 
 def _is_self_contained(folder: Path) -> bool:
-    """Whether all that is loaded for a model lies in its folder."""
     if any(next(folder.rglob(name), None) is not None for name in _POINTING_ELSEWHERE):
         return False
     if not (folder / "modules.json").is_file():

@@ -85,8 +85,6 @@ class CorpusRecord(resume.Record):
 
 
 class RunRecord(resume.MeasurementRecord):
-    """run.json: identity, settings as resolved, versions, hardware, outcome."""
-
     schema_version: int = SCHEMA_VERSION
     method: str
     model: ModelRecord
@@ -124,7 +122,6 @@ _LONGEST_TEXT = 10_000
 
 
 def _unsound(table: pl.DataFrame) -> str | None:
-    """Say what is wrong with a table of tokens; None for one that a run may have written."""
     ids = table.get_column("token_id", default=pl.Series([None]))
     if not ids.dtype.is_integer() or ids.null_count() or not ids.is_unique().all():
         return "has no column of distinct token ids"
@@ -260,7 +257,6 @@ class RunEvidence(NamedTuple):
     tokens: pl.DataFrame
 
     def moved(self, token_id: int) -> Moved | None:
-        """Return what the copies of the pairs do to the rank of a text; None where it was not measured."""
         copies = self.record.pair_copies
         ranks = {
             row["token_id"]: (row["ordinary"], row["ahead"][row["copies"].index(copies)])

@@ -29,8 +29,8 @@ _LEFTOVERS = ".*.tmp"
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     """Write a temporary file next to ``path``, flush it to disk, then rename it: nobody reads a part.
 
-    The temporary file is removed after any error; after a kill, by the next writer that locks the folder. A
-    device or a pipe is written to as it is, and what a link points to is replaced, not the link.
+    After a kill, the next writer that locks the folder removes the temporary file. A device or a pipe is
+    written to as it is, and what a link points to is replaced, not the link.
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")

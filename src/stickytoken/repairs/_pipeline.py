@@ -138,7 +138,7 @@ class Vocabulary:
         return f"{len(lost)} other entries are built from it, such as {', '.join(map(repr, lost[:3]))}"
 
     def without(self, ids: Sequence[int]) -> tuple[dict[str, Any], dict[int, str]]:
-        """Make entries unreachable; return the document, and the new names of entries by id."""
+        """Return the document in which entries are unreachable, and the new names of entries by id."""
         renamed = _new_names(ids)
         if self._kind != "BPE":
             return self._document | {"model": renamed_model(self._model, renamed)}, renamed

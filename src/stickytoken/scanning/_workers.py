@@ -145,7 +145,6 @@ class _Worker:
         return found
 
     def end(self) -> None:
-        """End the process, also in the middle of its work, and close its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -201,7 +201,6 @@ def check(
 
 
 def _write_document(output_format: CheckFormat, out: Path | None, found: Check | str) -> None:
-    """Print or write a check, or the error that ended it early."""
     if output_format is CheckFormat.TABLE:
         return
     from stickytoken import findings
@@ -283,15 +282,15 @@ def demo(
 
         require_free(port)  # before the slow work
         library = app.find_runs(run or [], folder.expanduser())
-        named = library.record(library.labels[0]) if run else None
+        named = library.records[library.labels[0]] if run else None
         source = str(run[0]) if run else model or "all-MiniLM-L6-v2"
         of_run = model if run else None
-        tampered = not (run or model or repair) and library.path(library.labels[0]) == app.TAMPERED
+        tampered = not (run or model or repair) and library.paths[library.labels[0]] == app.TAMPERED
         if tampered:
             repair = app.TAMPERED / "repair-example"
         repaired = None if repair is None else stickytoken.open_repair(repair)
         name = opt.require_found(source, named, loading, of_run)
-        name = library.record(library.labels[0]).model.name if tampered else name
+        name = library.records[library.labels[0]].model.name if tampered else name
         startup = app.Startup(name, library, repaired)
         with console.status("preparing the page"):
             served = serve(make_app(startup, share), port, share)

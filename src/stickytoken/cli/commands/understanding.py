@@ -242,10 +242,7 @@ def why(
 
 
 def _print_matrix(found: stickytoken.Why) -> None:
-    """Print the matrix in colours; where it does not fit, its strongest rows and columns in reading order.
-
-    Red raises the cosine, blue lowers it.
-    """
+    """Print what raises the cosine in red and what lowers it in blue, the strongest rows and columns only."""
     label, cell, most_rows = 14, 7, 30
 
     def strongest(axis: int, most: int) -> list[int]:
