@@ -75,9 +75,9 @@ class Wanted:
 
 
 def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
-    for name in (wanted.column, wanted.id_column, wanted.source_column):
-        if not isinstance(name, str | None):
-            raise InputError(f"a column is {name!r}: pass the name of a column")
+    for column in (wanted.column, wanted.id_column, wanted.source_column):
+        if not isinstance(column, str | None):
+            raise InputError(f"a column is {column!r}: pass the name of a column")
     if not isinstance(source, (str, Path)):
         return _given(source, wanted)
     if source == STDIN:

@@ -237,10 +237,10 @@ class AppContext:
 
     def verdict_of(self, token_id: int) -> str | None:
         rows = [] if self.run is None else self.run.tokens.filter(token_id=token_id).to_dicts()
-        if not rows or rows[0]["verdict"] is None:
-            return None
-        reason = rows[0].get("reason")
-        return f"{rows[0]['verdict']} in the run{f': {reason}' if reason else ''}"
+        for row in rows:
+            if row["verdict"] is not None:
+                return f"{row['verdict']} in the run{f': {reason}' if (reason := row.get('reason')) else ''}"
+        return None
 
 
 def make_context(
@@ -286,14 +286,16 @@ def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
     """Return the model of the tampered example and its repair: the original with a few other rows."""
     import torch
 
-    rows, made = np.load(TAMPERED / "rows.npz"), []
-    for name in ("tampered", "repaired"):
+    rows = np.load(TAMPERED / "rows.npz")
+
+    def with_rows(name: str) -> SharedModel:
         model = deepcopy(original.model)
         weight = model[0].auto_model.get_input_embeddings().weight
         with torch.no_grad():
             weight[torch.from_numpy(rows["ids"])] = torch.from_numpy(rows[name]).to(weight)
-        made.append(SharedModel(as_id_reader(load_encoder(model), "demo")))
-    return made[0], made[1]
+        return SharedModel(as_id_reader(load_encoder(model), "demo"))
+
+    return with_rows("tampered"), with_rows("repaired")
 
 
 _COPIES = 8

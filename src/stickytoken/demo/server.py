@@ -31,20 +31,14 @@ _LOG = logging.getLogger(__name__)
 _FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 _MONO = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "Noto Sans Mono", "monospace"]
 
-# Text has a contrast of at least 4.5 to 1 in both schemes.
+# By light and dark scheme; text has a contrast of at least 4.5 to 1 in both.
 _COLORS = {
-    "button_primary_background_fill": "#00609a",
-    "button_primary_background_fill_dark": "#00609a",
-    "button_primary_background_fill_hover": "#004a78",
-    "button_primary_background_fill_hover_dark": "#004a78",
-    "button_primary_text_color": "#ffffff",
-    "button_primary_text_color_dark": "#ffffff",
-    "block_info_text_color": "#57606f",
-    "block_info_text_color_dark": "#a3adbb",
-    "block_label_text_color": "#3b4350",
-    "block_label_text_color_dark": "#d0d6de",
-    "block_title_text_color": "#3b4350",
-    "block_title_text_color_dark": "#d0d6de",
+    "button_primary_background_fill": ("#00609a", "#00609a"),
+    "button_primary_background_fill_hover": ("#004a78", "#004a78"),
+    "button_primary_text_color": ("#ffffff", "#ffffff"),
+    "block_info_text_color": ("#57606f", "#a3adbb"),
+    "block_label_text_color": ("#3b4350", "#d0d6de"),
+    "block_title_text_color": ("#3b4350", "#d0d6de"),
 }
 
 
@@ -162,8 +156,9 @@ class RequestGuard:
                     raise
                 refused = (404, "the page has no such event: reload it")
         if refused is not None:
-            _LOG.warning("refused a request: %s", refused[1])
-            await _refuse(scope, with_policy, *refused)
+            status, reason = refused
+            _LOG.warning("refused a request: %s", reason)
+            await _refuse(scope, with_policy, status, reason)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers: dict[bytes, list[str]] = {}
@@ -249,6 +244,8 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
     """Start serving in the background, on 127.0.0.1 alone, to requests that address this machine by name."""
     free = require_free(port)
     hosts = set(LOOPBACK)
+    light = {name: color for name, (color, _) in _COLORS.items()}
+    dark = {f"{name}_dark": color for name, (_, color) in _COLORS.items()}
     themes = json.dumps({name: template(name) for name in ("light", "dark")})
     script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes) + packaged("pieces.js")
     try:
@@ -269,7 +266,7 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
             allowed_paths=[],
             app_kwargs={"middleware": [Middleware(RequestGuard, hosts=hosts)]},
             # System fonts, so that nothing is fetched.
-            theme=gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),
+            theme=gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**light, **dark),
             css=packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
             head=f"<script>{script}</script>",
         )

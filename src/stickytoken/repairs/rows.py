@@ -93,15 +93,16 @@ def related_rows(
     pieces = pieces_of(backend, [*drawn, *avoided]) | pieces_of(backend, sorted(avoided))
     relatives, from_pieces = _guesses(matrix, spelled, pool, [*drawn, *ids], pieces, mean)
     # How much relatives and pieces count is fitted on a sample, neither of them negatively.
-    sample = relatives[: len(drawn)], from_pieces[: len(drawn)]
-    both = sample[0].any(axis=1) & sample[1].any(axis=1)
-    weights = np.ones(2)
+    near, cut = relatives[: len(drawn)], from_pieces[: len(drawn)]
+    both = near.any(axis=1) & cut.any(axis=1)
+    relatives_weight = pieces_weight = 1.0
     if both.any():
-        sources = np.stack([each[both].ravel() for each in sample], axis=1).astype(np.float64)
-        weights = nnls(sources, (matrix[drawn] - mean)[both].ravel().astype(np.float64))[0]
+        sources = np.stack([each[both].ravel() for each in (near, cut)], axis=1).astype(np.float64)
+        fitted, _ = nnls(sources, (matrix[drawn] - mean)[both].ravel().astype(np.float64))
+        relatives_weight, pieces_weight = fitted.tolist()
     rows = {}
     for row, token_id in enumerate(ids, len(drawn)):
-        deviation = float(weights[0]) * relatives[row] + float(weights[1]) * from_pieces[row]
+        deviation = relatives_weight * relatives[row] + pieces_weight * from_pieces[row]
         size = float(np.linalg.norm(deviation))
         if size == 0:
             raise RepairError(

@@ -180,11 +180,10 @@ def _require_out_of_reach(
             if token_id in after.encode(text, add_special_tokens=False).ids:
                 entry = _pipeline.shown_entry(entries[token_id], token_id)
                 raise RepairError(f"{entry} cannot be edited: text such as {text!r} still reaches it")
-    sizes = before.get_vocab_size(), after.get_vocab_size()
-    if sizes[0] != sizes[1]:
+    if (size := before.get_vocab_size()) != (left := after.get_vocab_size()):
         raise RepairError(
-            f"the tokenizer in {pipeline.folder} cannot be edited: it has {sizes[0]} entries, and "
-            f"{sizes[1]} after the edit"
+            f"the tokenizer in {pipeline.folder} cannot be edited: it has {size} entries, and {left} after "
+            "the edit"
         )
     return [text for token_id in ids for text in texts[token_id]]
 

@@ -62,8 +62,8 @@ class MethodOptions:
         given = {name: value for name, value in said.items() if value is not None}
         if strange := [name for name in given if name not in known]:
             owners = _owners()[strange[0]]
-            flag = owners[0][1].flag
-            flag = f"--set {flag.strip('-')}" if owners[0][1].rare else flag
+            (_, option), *_ = owners
+            flag = f"--set {option.flag.strip('-')}" if option.rare else option.flag
             names = " or ".join(owner.name for owner, _ in owners)
             raise InputError(
                 f"{flag} is not an option of the method {entry.name}: leave it out, or use {names}"
@@ -83,7 +83,7 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     declared = opt.method_option(help=f"{said}. Default: {default}.")
     columns: list[Any] = [("method", Annotated[names | None, declared], field(default=None))]
     for owners in _owners(probe).values():
-        option = owners[0][1]
+        (_, option), *_ = owners
         # With the names of methods if their defaults differ or some lack the option.
         default = ", ".join(f"{own.default} ({entry.name})" for entry, own in owners)
         if len(owners) == len(methods) and len({own.default for _, own in owners}) == 1:
