@@ -10,23 +10,23 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from stickytoken.data import Sentences, corpora, tasks, text_kinds
+from stickytoken.data import corpora, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
 from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.measurement.engine import Progress
 from stickytoken.methods import base, entry
 from stickytoken.repairs import result
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+    from stickytoken.repairs.repair import Job
 
 
 # Texts whose vectors and ids are compared.
@@ -42,23 +42,16 @@ Neighbour: TypeAlias = tuple[Token, str, str | None]
 
 @dataclass(frozen=True)
 class Verification:
-    original: SentenceTransformerEncoder
+    job: Job
     repaired: SentenceTransformerEncoder
-    folder: Path  # of the repaired model
-    before: base.Recheck  # the original on texts that the run has not used
-    after: base.Recheck  # the repaired model on the same texts
+    after: base.Recheck  # the repaired model on texts that the run has not used
     tokens: Sequence[result.RepairedTokenRecord]
     neighbours: Sequence[Neighbour]
-    flagged: frozenset[int]  # all tokens that the run flags
-    corpus: Sentences
-    task: tasks.AnyTask
-    seed: int  # of the random steps of the task
-    progress: ProgressCallback
 
     def run(self) -> tuple[result.VerificationRecord, list[result.RepairedTokenRecord]]:
         asked = self._as_measured()
         every = asked._replace(as_ids=[*asked.as_ids, *(token for token, _, _ in self.neighbours)])
-        judged = self.after.judged(every, self.flagged)
+        judged = self.after.judged(every, self.job.flagged)
 
         def record(
             side: base.Recheck, lift: float, contraction: float, **verdict: str
@@ -70,9 +63,9 @@ class Verification:
             key: record(self.after, judged.lifts[key], contraction, verdict=verdict)
             for key, contraction, verdict in judged.rows[["token_id", "contraction", "verdict"]].iter_rows()
         }
-        original = self.before.measured(every)  # the model as it was, on the same texts
+        original = self.job.original.measured(every)  # the model as it was, on the same texts
         before = {
-            token_id: record(self.before, lift, contraction)
+            token_id: record(self.job.original, lift, contraction)
             for token_id, (lift, contraction) in original.items()
         }
         vocabulary = self.after.vocabulary
@@ -84,8 +77,8 @@ class Verification:
             )
             neighbours.append(neighbour)
         # Curves of the repaired tokens beside the mean of ordinary ones.
-        ordinary = base.Tokens(self.after.ordinary((*self.flagged, *asked.ids), 8), [], [])
-        old, new = self.before.curves(asked), self.after.curves(asked)
+        ordinary = base.Tokens(self.after.ordinary((*self.job.flagged, *asked.ids), 8), [], [])
+        old, new = self.job.original.curves(asked), self.after.curves(asked)
         lines = zip(*self.after.curves(ordinary).values(), strict=True)
         copies, mean = [0, *self.after.copies], [sum(line) / len(line) for line in lines]
         tokens = []
@@ -95,10 +88,10 @@ class Verification:
             measured = {"before": before[key], "after": after[key], "curve": curve}
             tokens.append(token.model_copy(update=measured))
         scores, kept_score = self._scores()
-        self.progress(Progress("compare", 0, 1))
+        self.job.progress(Progress("compare", 0, 1))
         # Texts to compare the models on: the bundled kinds of text, and the corpus.
-        kinds = corpora.as_read(text_kinds(), self.original.tokenizer)
-        texts = list(dict.fromkeys((*kinds.texts, *self.corpus.texts)))
+        kinds = corpora.as_read(text_kinds(), self.job.encoder.tokenizer)
+        texts = list(dict.fromkeys((*kinds.texts, *self.job.corpus.texts)))
         checks = {
             "repaired tokens": _mended({token.token: after[token.token_id] for token in tokens}),
             "neighbours": _neighbours_unharmed(neighbours),
@@ -107,14 +100,14 @@ class Verification:
             **self._loads_anywhere(texts),
             "scores": kept_score,
         }
-        self.progress(Progress("compare", 1, 1, 1))
+        self.job.progress(Progress("compare", 1, 1, 1))
         verification = result.VerificationRecord(
             ordinary_lift=judged.ordinary_lift,
             similarity_spread=self.after.similarity_spread,
             ordinary_contraction=judged.ordinary_contraction,
             carriers=self.after.carriers,
             anchors=self.after.anchors,
-            source=self.corpus.source,
+            source=self.job.corpus.source,
             neighbours=neighbours,
             scores=scores,
             checks=[
@@ -133,7 +126,7 @@ class Verification:
                 tokens.as_ids.append(Token(each.token_id, each.text))
                 continue
             texts = ["the river" + 4 * copy for copy in (each.text, f" {bare}")]
-            joined, apart = self.original.tokenizer.encode_many(texts)
+            joined, apart = self.job.encoder.tokenizer.encode_many(texts)
             if joined.count(each.token_id) > apart.count(each.token_id):
                 tokens.glued.append(Token(each.token_id, each.text))
             else:
@@ -142,13 +135,13 @@ class Verification:
 
     def _other_texts(self, texts: Sequence[str]) -> Check:
         repaired = {token.token_id for token in self.tokens}
-        read = zip(texts, self.original.content_ids(texts), self.repaired.content_ids(texts), strict=True)
+        read = zip(texts, self.job.encoder.content_ids(texts), self.repaired.content_ids(texts), strict=True)
         kept = [
             text
             for text, old, new in read
-            if old == new and repaired.isdisjoint(old) and self.original.fits(old)
+            if old == new and repaired.isdisjoint(old) and self.job.encoder.fits(old)
         ][:_TEXTS]
-        before, after = (each.encode(kept) for each in (self.original, self.repaired))
+        before, after = (each.encode(kept) for each in (self.job.encoder, self.repaired))
         same = bool(np.array_equal(before, after))
         largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
         finding = f"the vectors of {len(kept)} texts without a repaired token are "
@@ -175,9 +168,9 @@ class Verification:
         read = zip(texts, self.repaired.content_ids(texts), strict=True)
         fitting = [text for text, ids in read if self.repaired.fits(ids)][:24]
         given = {
-            "folder": str(self.folder.absolute()),
-            "tokenizer": str(tokenizer_folder(self.folder, self.folder.name).absolute()),
-            "prompt": self.original.prompt,
+            "folder": str(self.job.place.absolute()),
+            "tokenizer": str(tokenizer_folder(self.job.place, self.job.place.name).absolute()),
+            "prompt": self.job.encoder.prompt,
             "texts": sample,
             "encoded": fitting,
         }
@@ -212,18 +205,18 @@ class Verification:
         return {"fresh process": (least >= 0.999, loaded), "tokenizers": (equal, said)}
 
     def _scores(self) -> tuple[list[result.ScoreRecord], Check]:
-        self.progress(Progress("score", 0, 2))
-        before, old = _scored(self.original, self.task, self.seed)
-        self.progress(Progress("score", 1, 2))
-        after, new = _scored(self.repaired, self.task, self.seed)
-        self.progress(Progress("score", 2, 2, 2))
-        task = self.task
+        self.job.progress(Progress("score", 0, 2))
+        before, old = _scored(self.job.encoder, self.job.task, self.job.settings.seed)
+        self.job.progress(Progress("score", 1, 2))
+        after, new = _scored(self.repaired, self.job.task, self.job.settings.seed)
+        self.job.progress(Progress("score", 2, 2, 2))
+        task = self.job.task
         texts = 0 if isinstance(task, tasks.MtebTask) else sum(map(len, task.texts.values()))
         records = [
             result.ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after[metric])
             for metric, value in before.items()
         ]
-        return records, _kept_score(records[0], task, old, new, self.seed)
+        return records, _kept_score(records[0], task, old, new, self.job.settings.seed)
 
 
 def _mended(measured: Mapping[str, result.MeasuredRecord]) -> Check:

@@ -146,14 +146,14 @@ def repair(
             result.keep_copy(opened.path, done)
         return Repair(folder)
     with model_folder.workshop(folder) as place:
-        job = _Job(opened, model, source, place, vocabulary, settings, corpus, chosen, ids, notes, progress)
+        job = Job(opened, model, source, place, vocabulary, settings, corpus, chosen, ids, notes, progress)
         record = job.build(parts, folder)
     result.keep_copy(opened.path, record)
     return Repair(folder)
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     run: Run
     encoder: SentenceTransformerEncoder
     source: Path
@@ -165,6 +165,10 @@ class _Job:
     ids: list[int]
     notes: list[str]
     progress: ProgressCallback
+
+    @property
+    def flagged(self) -> frozenset[int]:
+        return flagged_tokens(self.run)
 
     def build(self, parts: dict[str, object], out: Path) -> result.RepairRecord:
         began, started = time.perf_counter(), resume.now()
@@ -204,20 +208,11 @@ class _Job:
             judged = self.run.tokens.filter(pl.col("verdict").is_not_null())
             verdicts = dict(judged.select("token_id", "verdict").iter_rows())
             repaired, vocabulary = self._load()
-            verification, tokens = Verification(
-                self.encoder,
-                repaired,
-                self.place,
-                self._original,
-                self._original.of_model(repaired, vocabulary, "after"),
-                tokens,
-                neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
-                flagged_tokens(self.run),
-                self.corpus,
-                self.task,
-                self.settings.seed,
-                self.progress,
-            ).run()
+            neighbours = neighbours_of(
+                self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts
+            )
+            after = self.original.of_model(repaired, vocabulary, "after")
+            verification, tokens = Verification(self, repaired, after, tokens, neighbours).run()
         record = result.RepairRecord(
             identity=digest(parts),
             identity_parts=parts,
@@ -258,7 +253,7 @@ class _Job:
         if not candidates:  # texts are needed for rows alone
             return {}
         asked, seed = self.settings.strategy, self.settings.seed
-        avoided = flagged_tokens(self.run).union(self.ids)
+        avoided = self.flagged.union(self.ids)
         texts = used_texts(self.run)
         names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
 
@@ -267,7 +262,7 @@ class _Job:
 
         def trial(rows: Mapping[int, Row]) -> dict[int, float]:
             self._write(ModelEdit(rows))
-            again = self._original.of_model(*self._load(), "try")
+            again = self.original.of_model(*self._load(), "try")
             tokens = base.Tokens([Token(token_id, names[token_id]) for token_id in rows], [], [])
             measured, ordinary = again.measured(tokens), self._ordinary_lift
             return {each: (lift - ordinary) / again.similarity_spread for each, (lift, _) in measured.items()}
@@ -286,12 +281,12 @@ class _Job:
 
     @cached_property
     def _ordinary_lift(self) -> float:
-        ordinary = self._original.ordinary((*flagged_tokens(self.run), *self.ids), 64)
-        measured = self._original.measured(base.Tokens(ordinary, [], []))
+        ordinary = self.original.ordinary((*self.flagged, *self.ids), 64)
+        measured = self.original.measured(base.Tokens(ordinary, [], []))
         return float(np.median([lift for lift, _ in measured.values()]))
 
     @cached_property
-    def _original(self) -> base.Recheck:
+    def original(self) -> base.Recheck:
         job = base.RecheckJob(
             self.encoder,
             self.vocabulary,
