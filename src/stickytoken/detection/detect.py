@@ -166,8 +166,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         if evidence and not run_folder.has_evidence(folder):
             stage = chosen_method.evidence_stage(job, run.plan)
             if stage is not None:
-                ranked_by = chosen_method.ranked_by.key
-                found = run_folder.measured_evidence(job, stage, run.tokens, ranked_by, progress=progress)
+                found = run_folder.measured_evidence(job, stage, run, progress=progress)
                 folder.write_table(run_folder.EVIDENCE_FILE, found.tokens)
                 folder.write_record(run_folder.EVIDENCE_RECORD_FILE, found.record)
     runs_of.record_model(run.path, run.record, files)
@@ -513,7 +512,5 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> run_folder.RunEvidence:
-    run, job = opened.run, opened.job
-    named = [token.id for token in available_tokens(job.vocabulary, token_ids)]
-    ranked_by = run.method.ranked_by.key
-    return run_folder.measured_evidence(job, opened.stage, run.tokens, ranked_by, named, with_ordinary)
+    named = [token.id for token in available_tokens(opened.job.vocabulary, token_ids)]
+    return run_folder.measured_evidence(opened.job, opened.stage, opened.run, named, with_ordinary)

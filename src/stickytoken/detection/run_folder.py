@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,9 @@ from stickytoken.methods import base
 from stickytoken.methods.entry import Moved, Verdict
 from stickytoken.methods.probes import EvidenceStage
 from stickytoken.methods.registry import entries, method_named
+
+if TYPE_CHECKING:
+    from stickytoken.detection.run import Run
 
 # Files that a run may lack (evidence, report) need no new version.
 SCHEMA_VERSION = 3
@@ -271,16 +274,15 @@ class RunEvidence(NamedTuple):
 def measured_evidence(
     job: base.Job[base.MethodSettings],
     stage: EvidenceStage,
-    tokens: pl.DataFrame,
-    ranked_by: str,
+    run: Run,
     named: Sequence[int] | None = None,
     with_ordinary: bool = True,
     progress: ProgressCallback = ignore_progress,
 ) -> RunEvidence:
     started = time.perf_counter()
-    available = job.vocabulary.available
+    available, ranked_by = job.vocabulary.available, run.method.ranked_by.key
     # The sticky tokens, worst first; if they are few, also those that come next.
-    ranked = tokens.filter(pl.col(ranked_by).is_not_null()).sort(
+    ranked = run.tokens.filter(pl.col(ranked_by).is_not_null()).sort(
         pl.col("verdict") == "sticky", ranked_by, "token_id", descending=[True, True, False], nulls_last=True
     )
     sticky = int((ranked["verdict"] == "sticky").sum())
@@ -288,14 +290,14 @@ def measured_evidence(
     shown = worst if named is None else named
     ordinary: list[int] = []
     if with_ordinary:  # a few random tokens that are not flagged, as a control
-        excluded = {*flagged_ids(tokens), *worst, *shown}
+        excluded = {*flagged_ids(run.tokens), *worst, *shown}
         order = np.random.default_rng([job.settings.seed, _ORDINARY]).permutation(len(available))
         drawn = (available[place].id for place in order if available[place].id not in excluded)
         ordinary = list(islice(drawn, _ORDINARY_TOKENS))
     by_id = {token.id: token for token in available}
     # One shard for all would fill batches best; small ones bound the memory.
-    run = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
-    measured = run(stage, [by_id[token_id] for token_id in (*shown, *ordinary)]).to_dicts()
+    measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
+    measured = measure(stage, [by_id[token_id] for token_id in (*shown, *ordinary)]).to_dicts()
     for row in measured:
         row.update(ordinary=row["token_id"] in ordinary, copies=[0, *stage.copies])
     record = EvidenceRecord(

@@ -13,7 +13,7 @@ from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods import registry
 from stickytoken.methods.entry import Column, MethodEntry, Option
 
@@ -156,7 +156,18 @@ def detect(
     with opt.announced(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
         run = measured(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
-    runs.finish_run(run, output_format, write_report)
+    try:
+        runs.show_run(run, output_format)
+    finally:  # also if stdout was closed early
+        if write_report:
+            try:
+                from stickytoken.reports.report import REPORT_FILE, report
+            except MissingExtraError as error:
+                console.inform(f"{error}; then: stickytoken report {run.path}")
+            else:
+                with console.status("writing the report"):
+                    report(run, out=run.path / REPORT_FILE)
+                console.inform(f"report: {run.path / REPORT_FILE}")
 
 
 _COLUMNS = (

@@ -14,7 +14,7 @@ import stickytoken
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
-from stickytoken.errors import InputError, MissingExtraError
+from stickytoken.errors import InputError
 from stickytoken.methods.entry import Column
 
 if TYPE_CHECKING:
@@ -242,22 +242,6 @@ def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     special = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if special else []
     console.print_columns(title, (*NAMED, *category, *run.listed(rows), Column("verdict", "verdict")), rows)
-
-
-def finish_run(run: stickytoken.Run, output_format: opt.Format, write_report: bool) -> None:
-    try:
-        show_run(run, output_format)
-    finally:  # also if stdout was closed early
-        if write_report:
-            try:
-                from stickytoken.reports import report
-                from stickytoken.reports.report import REPORT_FILE
-            except MissingExtraError as error:
-                console.inform(f"{error}; then: stickytoken report {run.path}")
-            else:
-                with console.status("writing the report"):
-                    report(run, out=run.path / REPORT_FILE)
-                console.inform(f"report: {run.path / REPORT_FILE}")
 
 
 def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
