@@ -310,7 +310,7 @@ class Document:
 
     @cached_property
     def joints(self) -> list[str]:
-        """What stands before each unit, and at last what stands behind the last one."""
+        """The text in front of each unit, and that behind the last one."""
         bounds = zip([0, *self.units.ends], [*self.units.starts, len(self.text)], strict=True)
         return [self.text[end:start] for end, start in bounds]
 
