@@ -36,19 +36,23 @@ class Task:
 
     @cached_property
     def fingerprint(self) -> str:
+        """SHA-256 of everything in the task that can change a number."""
         content = [getattr(self, each.name) for each in fields(self) if each.name != "name"]
         return fingerprint(self.layout, *content)
 
     @property
     def units(self) -> int:
-        raise NotImplementedError  # number of pairs, queries or texts
+        """Number of pairs, queries or texts."""
+        raise NotImplementedError
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        raise NotImplementedError  # by role
+        """Texts by role."""
+        raise NotImplementedError
 
     def edited(self, side: Side) -> frozenset[str]:
-        return side.roles  # of the texts that get copies
+        """Return the roles whose texts get copies: the chosen side, or both."""
+        return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
         """Compute the outcomes of all units; the seed is that of random steps, such as of a clustering."""
@@ -289,7 +293,8 @@ class _RankingTask(Task):
         return np.array([[found[query][name] for name in names] for query in self.queries])
 
     def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
-        raise NotImplementedError  # the cosine of each ranked document, by query
+        """Return the cosine of each ranked document, by query."""
+        raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         values = outcomes[:, :, self.metrics.index(metric)]
