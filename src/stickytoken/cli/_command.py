@@ -260,10 +260,8 @@ def _read_config(ctx: typer.Context, value: Path | None) -> None:
 
 def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
-    command, tables = (
-        str(ctx.info_name),
-        {name: each for name, each in table.items() if isinstance(each, dict)},
-    )
+    command = str(ctx.info_name)
+    tables = {name: each for name, each in table.items() if isinstance(each, dict)}
     if not root or command == _PROJECT_COMMAND:
         entries = {name: each for name, each in table.items() if name not in tables}
         found |= _checked(ctx, entries, file, f"[{root}]" if root else "the file")

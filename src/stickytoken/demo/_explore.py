@@ -51,8 +51,6 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
     shown = [gr.HTML("", elem_id="explore-evidence"), *ui.figure_slots(1)]
-    no_tokens = [gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
-    no_run = [gr.update(choices=[], value=[])] * len(_FILTERED)
 
     def open_run(label: object) -> list[Any]:
         found = library.content(label)
@@ -60,6 +58,12 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         fresh = [gr.update(choices=_choices(found, name), value=[]) for name in _FILTERED]
         offered = gr.update(choices=_offered(rows), value=_first(found))
         return ["", *fresh, *_about(found).values(), _counted(found, len(rows)), _table(found, rows), offered]
+
+    def no_tokens() -> list[Any]:  # each time anew, because Gradio modifies updates
+        return [gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
+
+    def no_run(error: str) -> list[Any]:
+        return ["", *(gr.update(choices=[], value=[]) for _ in _FILTERED), error, "", "", *no_tokens()]
 
     def narrow(label: object, text: object, *wanted: object) -> list[Any]:
         found = library.content(label)
@@ -80,12 +84,11 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     looked = ui.show_errors(look, lambda error: [error, *ui.slot_contents([None])])
     ui.on_first_opening(own_tab, looked, [run, token], shown, **ui.ON_MODEL)
     listing = [*about, count, table, token]
-    opened = ui.show_errors(open_run, lambda error: ["", *no_run, error, "", "", *no_tokens])
-    choice = run.input(opened, run, [search, *filters, *listing], **ui.ON_TABLES)
+    choice = run.input(ui.show_errors(open_run, no_run), run, [search, *filters, *listing], **ui.ON_TABLES)
     choice.then(looked, [run, token], shown, **ui.ON_MODEL)
     # Pasted text is a change but not an input.
     triggers = [search.change, *(each.input for each in filters)]
-    narrowed = ui.show_errors(narrow, lambda error: [error, *no_tokens])
+    narrowed = ui.show_errors(narrow, lambda error: [error, *no_tokens()])
     gr.on(triggers, narrowed, [run, search, *filters], [count, table, token], **ui.ON_TABLES).then(
         looked, [run, token], shown, **ui.ON_MODEL
     )
