@@ -17,13 +17,12 @@ from bench import MINILM, PLANTED, Results, commands, json_lines, units, write_j
 from models import planted_encoder, planted_rows
 from stickytoken import load_encoder
 from stickytoken import why as why_similar
-from stickytoken.attribution.result import AttributionMethod
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import load_sentences
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.encoders.protocol import IdReader, require_ids
 from stickytoken.explanation import ExplainSettings, explain
-from stickytoken.inspection import inspector_of
+from stickytoken.inspection import AttributionMethod, inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
 ORDINARY, JACOBIANS = 20, 20  # tokens, pairs

@@ -19,7 +19,7 @@ from bench import MINILM, MINILM_U, PUBLISHED, Results, commands, detected, publ
 from stickytoken.cli.console import progress_bar
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
-from stickytoken.methods.std.plan import StdEvidence, StdSettings, outlier_threshold
+from stickytoken.methods.std import StdEvidence, StdSettings, outlier_threshold
 from stickytoken.unit_vectors import unit_vectors
 
 MINILM_SCORE_THRESHOLD, KILLS = 49.2041992, 10

@@ -25,7 +25,7 @@ from stickytoken.data.corpora import choose_corpus
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import Shard, compute_shard, cut_into_shards, ignore_progress
-from stickytoken.methods.std.plan import ScoringStage, StdSettings, make_plan, scoring_stage
+from stickytoken.methods.std import ScoringStage, StdSettings, make_plan, scoring_stage
 from stickytoken.vocabulary import categorize
 
 # Rows, columns in and out of the matrix products whose rate counts as the machine's.

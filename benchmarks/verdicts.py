@@ -29,7 +29,7 @@ from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings, TextGroup, short_texts
 from stickytoken.methods.profile.estimates import measurements
 from stickytoken.methods.profile.plan import Round, round_stage, spread_of
-from stickytoken.methods.std.plan import StdSettings
+from stickytoken.methods.std import StdSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
 

@@ -22,8 +22,7 @@ from stickytoken.version import __version__
 
 if TYPE_CHECKING:
     from stickytoken.adapters.guarding import guard
-    from stickytoken.attribution.result import Why
-    from stickytoken.attribution.why import why
+    from stickytoken.attribution import Why, why
     from stickytoken.cleaning import Cleaner
     from stickytoken.comparisons import Comparison, compare
     from stickytoken.data import load_sentences
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from stickytoken.gate import check
     from stickytoken.impacts import ImpactSettings, impact, open_impact
     from stickytoken.methods.profile.anchors import ProfileSettings
-    from stickytoken.methods.std.plan import StdSettings
+    from stickytoken.methods.std import StdSettings
     from stickytoken.repairs import Repair, open_repair, repair
     from stickytoken.reports import report
     from stickytoken.scanning.scan import scan
@@ -83,8 +82,7 @@ __all__ = [
 
 _EXPORTS = {
     "stickytoken.adapters.guarding": ("guard",),
-    "stickytoken.attribution.result": ("Why",),
-    "stickytoken.attribution.why": ("why",),
+    "stickytoken.attribution": ("Why", "why"),
     "stickytoken.cleaning": ("Cleaner",),
     "stickytoken.comparisons": ("Comparison", "compare"),
     "stickytoken.data": ("load_sentences",),
@@ -95,7 +93,7 @@ _EXPORTS = {
     "stickytoken.gate": ("check",),
     "stickytoken.impacts": ("ImpactSettings", "impact", "open_impact"),
     "stickytoken.methods.profile.anchors": ("ProfileSettings",),
-    "stickytoken.methods.std.plan": ("StdSettings",),
+    "stickytoken.methods.std": ("StdSettings",),
     "stickytoken.repairs": ("Repair", "open_repair", "repair"),
     "stickytoken.reports": ("report",),
     "stickytoken.scanning.scan": ("scan",),

@@ -9,8 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from stickytoken.comparisons.compared_run import ComparedRun, short_headline
-from stickytoken.comparisons.result import PER, shown_deviations, shown_share, shown_worst
+from stickytoken.comparisons import (
+    PER,
+    ComparedRun,
+    short_headline,
+    shown_deviations,
+    shown_share,
+    shown_worst,
+)
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, ModelError, RunError, reading
 from stickytoken.measurement.store import make_folder, write_atomically

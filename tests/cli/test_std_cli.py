@@ -10,7 +10,7 @@ import pytest
 
 import planted
 from stickytoken import analyze_vocabulary, open_run
-from stickytoken.methods.std.plan import StdEvidence
+from stickytoken.methods.std import StdEvidence
 
 # tokens
 

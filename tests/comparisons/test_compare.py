@@ -16,7 +16,7 @@ import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page
 from stickytoken import compare, load_encoder
-from stickytoken.comparisons.result import Answer, Measure
+from stickytoken.comparisons import Answer, Measure
 from stickytoken.errors import InputError
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs.result import REPAIR_FILE, CheckRecord, RepairRecord, VerificationRecord

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from stickytoken.comparisons.compared_run import CopiesNeeded, copies_needed, exact_share
+from stickytoken.comparisons import CopiesNeeded, copies_needed, exact_share
 from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.methods.entry import Scale
 

@@ -24,7 +24,7 @@ import tiny
 from stickytoken import detect, load_encoder
 from stickytoken.detection import probe
 from stickytoken.insertion import Insertion
-from stickytoken.methods.std.plan import StdSettings
+from stickytoken.methods.std import StdSettings
 
 PLACEMENTS = ("prefix", "suffix", "random")
 METRICS = {

@@ -22,7 +22,7 @@ from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
 from stickytoken.methods.profile.anchors import ProfileSettings
 from stickytoken.methods.registry import entries, method_named
-from stickytoken.methods.std.plan import StdSettings
+from stickytoken.methods.std import StdSettings
 
 ENCODER = EncoderIdentity(
     weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32

@@ -12,7 +12,7 @@ from stickytoken.errors import EncodingError, ModelError
 from stickytoken.explanation import explain
 from stickytoken.insertion import Insertion
 from stickytoken.methods.profile.anchors import ProfileSettings
-from stickytoken.methods.std.plan import StdSettings
+from stickytoken.methods.std import StdSettings
 from word_bag import WordBag
 
 TEXTS = tiny.sentences(12)

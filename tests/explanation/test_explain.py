@@ -191,7 +191,7 @@ def test_a_static_model_is_explained_without_attention():
 
 def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monkeypatch):
     encoder = load_encoder(architectures.stacked(architectures.bert(tmp_path)))
-    monkeypatch.setattr("stickytoken.inspection.attention._reported", lambda output: [])
+    monkeypatch.setattr("stickytoken.inspection.module_embedding._reported", lambda output: [])
     settings = replace(SMALL, attribution=False)
     found = explain(encoder, ["river"], sentences=CORPUS, settings=settings)
     assert set(found.measures["area"]) == AREAS - {"attention", "attribution"}

@@ -19,7 +19,7 @@ from stickytoken.errors import RunError
 from stickytoken.machine import digest
 from stickytoken.measurement.store import ShardCost
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS as PROFILE_COLUMNS
-from stickytoken.methods.std.plan import StdPlanRecord, StdResultRecord
+from stickytoken.methods.std import StdPlanRecord, StdResultRecord
 
 GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_3"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stickytoken.insertion import Token
 from stickytoken.methods.probes import KeyedPaths
-from stickytoken.methods.std.plan import walk_vocabulary
+from stickytoken.methods.std import walk_vocabulary
 
 TEXTS = ["tip", " tip", "to do", " a b c", "x\ty", "[CLS]", "\N{BLACK STAR}"]
 VOCABULARY = [Token(token_id, TEXTS[token_id % len(TEXTS)]) for token_id in range(3, 90, 2)]

@@ -15,7 +15,7 @@ import tiny
 from stickytoken import detect
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Placement, Token
-from stickytoken.methods.std.plan import (
+from stickytoken.methods.std import (
     PlacementWeights,
     ScoreConstants,
     ScoringStage,
@@ -233,7 +233,7 @@ def test_the_defaults_are_the_published_values():
     assert defaults.scoring_weights == PlacementWeights(0.35, 0.35, 0.30)
     assert defaults.validation_weights == PlacementWeights(4 / 11, 4 / 11, 3 / 11)
     assert (defaults.angular, defaults.manhattan) == (ANGULAR, MANHATTAN)
-    assert [defaults.scoring_weights.of(placement) for placement in Placement] == [0.35, 0.35, 0.30]
+    assert [getattr(defaults.scoring_weights, placement) for placement in Placement] == [0.35, 0.35, 0.30]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import impact_files
 import planted
 import toy_method
 from stickytoken import compare, detect, open_run, report
-from stickytoken.comparisons.result import Answer
+from stickytoken.comparisons import Answer
 from stickytoken.detection import probe
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, RunError

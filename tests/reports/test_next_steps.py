@@ -14,7 +14,7 @@ import planted
 import repaired
 import stickytoken
 from stickytoken import open_run
-from stickytoken.comparisons.compared_run import ComparedRun
+from stickytoken.comparisons import ComparedRun
 from stickytoken.detection.run import next_steps
 from stickytoken.reports.content import MOST_CARDS, key_facts, meaning, read_content, report_figures, steps
 

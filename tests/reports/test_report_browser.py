@@ -15,9 +15,9 @@ import stickytoken
 from report_pages import chromium, opened, wait_for_plots, wait_until, words_cut_off
 from stickytoken import open_run
 from stickytoken.errors import InputError, MissingExtraError, RunError
+from stickytoken.reports import save_figures
 from stickytoken.reports.content import MOST_CARDS, read_content, report_figures
-from stickytoken.reports.figures.figure import template
-from stickytoken.reports.report import save_figures
+from stickytoken.reports.figures import template
 
 
 @pytest.fixture(scope="module")

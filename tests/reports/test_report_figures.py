@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stickytoken.comparisons.compared_run import ComparedToken, WorstToken
+from stickytoken.comparisons import ComparedToken, WorstToken
 from stickytoken.methods.entry import Column, Distribution, Scatter
 from stickytoken.reports.comparison import tokens_by_run, worst_by_run
-from stickytoken.reports.figures.figure import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
+from stickytoken.reports.figures import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
 from stickytoken.reports.figures.run import (
     bins,
     breakdowns,

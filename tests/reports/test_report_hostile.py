@@ -12,7 +12,7 @@ import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page, opened, wait_for_plots
 from stickytoken.explanation.files import explanation_folders
-from stickytoken.reports.figures.figure import label
+from stickytoken.reports.figures import label
 from stickytoken.reports.templating import json_for_html
 from stickytoken.validation import markdown, visible
 

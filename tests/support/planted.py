@@ -27,7 +27,7 @@ from stickytoken.cli.app import app
 from stickytoken.data.corpora import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.methods.std.plan import StdSettings
+from stickytoken.methods.std import StdSettings
 
 PLANTED = "!"  # punctuation: copies that are glued to a word stay tokens of their own
 SMALL = StdSettings(

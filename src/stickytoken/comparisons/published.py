@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stickytoken.comparisons.compared_run import deviations
+from stickytoken.comparisons import deviations
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError
 from stickytoken.validation import shown

@@ -14,7 +14,7 @@ import gradio as gr
 import plotly.graph_objects as go
 
 from stickytoken.errors import StickyTokenError
-from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import environment
 from stickytoken.validation import visible
 

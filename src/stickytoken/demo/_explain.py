@@ -10,8 +10,7 @@ from typing import Any
 import gradio as gr
 import polars as pl
 
-from stickytoken.attribution.result import AttributionMethod, sentences
-from stickytoken.attribution.why import why
+from stickytoken.attribution import sentences, why
 from stickytoken.demo import _components as ui
 from stickytoken.demo import context as shared
 from stickytoken.demo._try import NAMING
@@ -19,10 +18,11 @@ from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.files import furthest
 from stickytoken.insertion import Placement
+from stickytoken.inspection import AttributionMethod
 from stickytoken.measurement.engine import Progress, ProgressCallback
-from stickytoken.reports.figures import figure as fig
+from stickytoken.reports import figures as fig
+from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.figures.explanation import explanation_figures
-from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.reports.page import shaded_rows
 from stickytoken.validation import visible
 from stickytoken.vocabulary import LEAST_BENIGN

@@ -16,8 +16,8 @@ from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
 from stickytoken.methods.probes import SYMPTOM_COPIES, KeyedPaths
-from stickytoken.reports.figures import figure as fig
-from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports import figures as fig
+from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import cosine
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import visible

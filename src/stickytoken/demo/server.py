@@ -23,7 +23,7 @@ from stickytoken.demo._explore import explore_tab
 from stickytoken.demo._try import try_tab
 from stickytoken.demo.context import Startup
 from stickytoken.errors import InputError
-from stickytoken.reports.figures.figure import template
+from stickytoken.reports.figures import template
 from stickytoken.reports.templating import packaged
 from stickytoken.validation import visible
 

@@ -122,7 +122,7 @@ def kept(
     token_id: int,
     compute: Callable[[], dict[str, Any]],
 ) -> tuple[dict[str, Any], bool]:
-    """Return a part of an explanation as JSON values, committed or computed, and whether it was computed."""
+    """Return a committed or computed part of an explanation, as JSON values, and whether it was computed."""
     shard = None if folder is None else folder.read_shard(stage, index, [token_id])
     if shard is not None:
         return json.loads(shard["content"][0]), False
@@ -288,17 +288,14 @@ AREAS: Mapping[str, Mapping[str, str]] = {
 }
 UNBOUNDED, _SHARE, _COSINE, _LENGTH = (-np.inf, np.inf), (0.0, 1.0), (-1.0, 1.0), (0.0, np.inf)
 # Measures that are not listed have no bounds.
-BOUNDS = {
-    **dict.fromkeys(("attention_received", "attention_from_others", "pooling_norm_share"), _SHARE),
-    **dict.fromkeys(("copies_cosine_distance", "carrier_cosine_drift"), (0.0, 2.0)),
-    **dict.fromkeys(
-        ("vector_toward_mean", "embedding_cosine_to_mean", "embedding_cosine_to_unused"), _COSINE
-    ),
-    **dict.fromkeys(("copies_euclidean_distance", "copies_norm", "carrier_euclidean_drift"), _LENGTH),
-    **dict.fromkeys(
-        ("embedding_norm", "embedding_distance_to_mean", "embedding_distance_to_unused"), _LENGTH
-    ),
+_BOUNDED = {
+    _SHARE: "attention_received attention_from_others pooling_norm_share",
+    (0.0, 2.0): "copies_cosine_distance carrier_cosine_drift",
+    _COSINE: "vector_toward_mean embedding_cosine_to_mean embedding_cosine_to_unused",
+    _LENGTH: "copies_euclidean_distance copies_norm carrier_euclidean_drift embedding_norm "
+    "embedding_distance_to_mean embedding_distance_to_unused",
 }
+BOUNDS = {name: bounds for bounds, names in _BOUNDED.items() for name in names.split()}
 REFERENCE = "(reference)"
 
 
@@ -323,7 +320,6 @@ def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -
 
 
 def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
-    """Return rows of the attention that the copies receive: one per head, and one per layer for the mean."""
     _, layers, count = heads.shape
     flat, others = heads.reshape(len(heads), -1), benign.reshape(*benign.shape[:2], -1)
     by_head = compare(flat, others, confidence, layers * count, _SHARE)

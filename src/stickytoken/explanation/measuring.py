@@ -25,8 +25,7 @@ from stickytoken.validation import proportion, require_switch, set_choices, set_
 from stickytoken.vocabulary import LEAST_BENIGN
 
 if TYPE_CHECKING:
-    from stickytoken.inspection.attention import Inside
-    from stickytoken.inspection.module_embedding import Inspector
+    from stickytoken.inspection.module_embedding import Inside, Inspector
 
 Vector = NDArray[np.float64]
 
@@ -104,7 +103,6 @@ class PlacedCarrier:
 
 
 def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
-    """Choose the places of the copies, which are the same for every token."""
     carriers = []
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
         path: tuple[int, ...] = ()
@@ -132,7 +130,7 @@ def gather(
     texts: Sequence[Any] | None,
     sentences: Sentences | None,
 ) -> tuple[list[PlacedCarrier], list[str], str]:
-    """Choose carriers, the anchors to compare them with, and the name of their source."""
+    """Choose carriers, the anchors that they are compared with, and name their source."""
     if run is not None and sentences is None:
         material = run.method.texts(run.plan)
         carriers, anchors, source = material.carriers, material.anchors, f"run {run.path.name}"
@@ -180,9 +178,6 @@ def gather(
     return placed, anchors, "given texts"
 
 
-# Inside the model.
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     direction: Vector | None  # of the mean pooled vector of vocabulary entries, shape (P,); None without any
@@ -225,7 +220,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
 
 
 def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = True) -> Any:
-    """Return the share of attention that the copies receive, shape (layers, heads)."""
+    """Attention to the copies as a share, shape (layers, heads)."""
     sizes = np.bincount(labels, minlength=PARTS + 1).astype(np.float64)
     if not by_copies:
         sizes[Part.COPIES] = 0
@@ -301,8 +296,6 @@ def measure(
     return {"values": values, "heads": received, "distances": {tokens[0]: by_name}}
 
 
-# The embedding matrix.
-
 # Usual names of reserved vocabulary entries.
 _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
 _BRACKETED = re.compile(r"[<\[].+[>\]]")
@@ -312,15 +305,12 @@ _ROWS = 4096
 
 @dataclass(frozen=True)
 class EmbeddingMatrix:
-    """The rows of the token embeddings, shape (entries, D), read in parts: they are most of a small model."""
-
-    rows: NDArray[np.float32]
+    rows: NDArray[np.float32]  # shape (entries, D); read in parts, for they are most of a small model
     names: Mapping[int, str]
 
     @cached_property
     def unused(self) -> list[int]:
-        """Rows that no text uses: beyond the vocabulary, or with the name of a reserved entry."""
-        return [
+        return [  # beyond the vocabulary, or with the name of a reserved entry
             row
             for row in range(len(self.rows))
             if row not in self.names

@@ -21,8 +21,6 @@ _LIFT = "lift_sentences"
 ENOUGH_BENIGN = 8
 # The effect comes first, then its possible causes in the order of the model.
 _ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
-
-
 # Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts behind the lift, and `kind`
 # the kind of text that a topical token lifts most.
 OF_RUN = ("verdict", "severity", "lift", "sd", "universality", "kind", "texts")
@@ -52,7 +50,6 @@ def verdict(
     benign: int,
     run: Mapping[str, Any] | None = None,
 ) -> str:
-    """Say what differs, where it begins and how strongly; a run comes first, for it rests on more texts."""
     last_layer = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
     measures = len({row["measure"] for row in rows})
     who, against = f"{token!r} ({token_id})", f"{benign} matched benign tokens"
@@ -62,7 +59,7 @@ def verdict(
     lifts = [row for row in rows if row["measure"] == _LIFT]
     # The lift may be missing, or have no benign tokens to be compared with.
     lift = next((row for row in lifts if row["outside"] is not None), None)
-    if run is not None:
+    if run is not None:  # it comes first, for it rests on more texts
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (

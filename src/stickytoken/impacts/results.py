@@ -8,21 +8,14 @@ from typing import Any
 
 from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Placement, Side
-from stickytoken.measurement.resume import MeasurementKind as Kind
-from stickytoken.measurement.resume import (
-    MeasurementRecord,
-    Record,
-    measurements_in,
-    require_vacant,
-    table_schemas,
-)
+from stickytoken.measurement import resume
 from stickytoken.measurement.store import ResultFolder, require_writable
 from stickytoken.validation import file_path, proportion, set_choices, set_whole_numbers
 
 IMPACT_SCHEMA_VERSION = 1
 
 
-class TokenRecord(Record):
+class TokenRecord(resume.Record):
     token_id: int
     token: str  # vocabulary string
     text: str  # decoded text
@@ -30,7 +23,7 @@ class TokenRecord(Record):
     matched_to: int | None  # id of the sticky token that a benign token is compared with
 
 
-class TaskRecord(Record):
+class TaskRecord(resume.Record):
     name: str
     layout: str
     unit: str  # what the intervals resample
@@ -41,14 +34,14 @@ class TaskRecord(Record):
     metrics: list[str]  # the main one first
 
 
-class ImpactResultRecord(Record):
+class ImpactResultRecord(resume.Record):
     sequences: int  # number of texts encoded
     seconds: float  # time spent on shards
     failed: dict[str, str]  # tasks that could not be run, and why
     tasks: list[TaskRecord]
 
 
-class ImpactRecord(MeasurementRecord):
+class ImpactRecord(resume.MeasurementRecord):
     schema_version: int = IMPACT_SCHEMA_VERSION
     model: str
     device: str
@@ -73,7 +66,7 @@ IMPACT_FILE = "impact.json"
 # Prefix of the names of impact folders.
 IMPACT = "impact"
 # Columns of each table, with types so that empty tables keep them.
-TABLES = table_schemas(
+TABLES = resume.table_schemas(
     {
         "effects.parquet": "task layout metric main unit units clean sticky benign "
         "drop_sticky drop_sticky_low drop_sticky_high drop_benign drop_benign_low drop_benign_high "
@@ -96,7 +89,7 @@ def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
     return finished and all((folder.path / name).is_file() for name in TABLES)
 
 
-IMPACTS = Kind(
+IMPACTS = resume.MeasurementKind(
     "impact",
     IMPACT_FILE,
     lambda folder: folder.read_record(IMPACT_FILE, ImpactRecord, IMPACT_SCHEMA_VERSION),
@@ -177,13 +170,13 @@ def open_impact(path: str | Path) -> Impact:
 def require_place(folder: Path) -> None:
     require_writable(folder)
     files = ResultFolder(folder)
-    require_vacant(files, IMPACTS)
+    resume.require_vacant(files, IMPACTS)
     files.require_unlocked()
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
     pattern, what = f"{IMPACT}-*/{IMPACT_FILE}", "An impact measurement"
-    return measurements_in(run, pattern, open_impact, what, lambda impact: impact.record.started)
+    return resume.measurements_in(run, pattern, open_impact, what, lambda impact: impact.record.started)
 
 
 @dataclass(frozen=True)

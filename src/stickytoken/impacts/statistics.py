@@ -59,12 +59,12 @@ class Condition:
 def make_conditions(
     sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
 ) -> list[Condition]:
-    """List all conditions by token; a repetition puts the copies of every token into the same places."""
     groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
     groups += [(Kind.STICKY, (token,)) for token in sticky]
     groups += [(Kind.BENIGN, (token,)) for token in benign]
     if len(sticky) > 1:
         groups += [(Kind.STICKY, tuple(sticky)), (Kind.BENIGN, tuple(benign[: len(sticky)]))]
+    # The seed of a repetition puts the copies of every token into the same places.
     return [Condition(*group, each, seed + each) for group in groups for each in range(repetitions)]
 
 
@@ -157,7 +157,7 @@ def probe(settings: ImpactSettings, carrier: Carrier, condition: Condition, copi
 def needed_room(
     encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
 ) -> int:
-    """Count the tokens that the copies may take: a copy inserted as a word may take several ids."""
+    """Count the ids that the copies may take."""
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for each in conditions for token in each.tokens)
@@ -180,7 +180,6 @@ class Interval(NamedTuple):
 
 
 def bootstrap_samples(units: int, count: int, key: Sequence[int]) -> NDArray[np.intp]:
-    """Draw indices of units with replacement, shape (count, units)."""
     return np.random.default_rng(list(key)).integers(units, size=(count, units))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -40,6 +41,11 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
         f"{encoder.name} is a {type(encoder).__name__}, which returns vectors and does not show the inside "
         "of its model: pass a model that sentence-transformers loads, or a language model with a prompt"
     )
+
+
+class AttributionMethod(StrEnum):
+    DELETION = "deletion"  # Shapley values: parts are deleted in random orders; needs no gradients
+    JACOBIANS = "jacobians"  # integrated Jacobians, from a text of padding to the text
 
 
 Watch: TypeAlias = Callable[[int, int], None]  # called with how much is computed, and of how much

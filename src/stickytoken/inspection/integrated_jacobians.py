@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import Contributions, Watch
-from stickytoken.inspection.attention import EmbeddedText, as_numbers
+from stickytoken.inspection.module_embedding import EmbeddedText, as_numbers
 
 if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inspector
@@ -36,7 +36,6 @@ Vector: TypeAlias = NDArray[np.float64]
 Rule: TypeAlias = tuple[Vector, Vector]
 """Places in (0, 1) in order, and weights that sum to 1, both of shape (points,)."""
 
-_PANEL_POINTS = 4
 # Weight of travelled distance in the size of a panel; the rest is its width.
 _TRAVELLED = 0.8
 
@@ -48,7 +47,7 @@ def whole_rule(points: int) -> Rule:
 
 def rule_along(travelled: Vector, points: int) -> Rule:
     """Return a rule of panels, equal in a weighted sum of width and distance, so short where a path turns."""
-    panels = max(1, points // _PANEL_POINTS)
+    panels = max(1, points // 4)
     places = np.linspace(0, 1, len(travelled))
     whole = float(travelled[-1])
     # Products with a length so short would lose all their digits.
@@ -67,8 +66,6 @@ def rule_along(travelled: Vector, points: int) -> Rule:
 # torch does not annotate its functions.
 _forward_mode: Any = torch.autograd.forward_ad
 _TOKENS = 2048
-# A reference whose norm is below this share of the text's has no direction.
-_NO_DIRECTION = 1e-3
 # An integral whose error exceeds this gets twice the points, repeatedly if needed.
 _MISSED = 0.01
 # Up to this many parts are integrated one by one to measure the error; more are integrated as their sum.
@@ -155,7 +152,7 @@ class JacobianIntegrator:
             length = float(vector.norm())
             if not np.isfinite(length) or length == 0:
                 raise EncodingError(f"{name}: the text to explain has no usable vector (zero or not finite)")
-            directed = float(without.norm()) > _NO_DIRECTION * length
+            directed = float(without.norm()) > 1e-3 * length  # else the reference has no direction
             path = _Path(text, reference, None if directed else length)
             ends = (vector / length, without / without.norm() if directed else torch.zeros_like(without))
             # The direction of each part, nonzero only at its positions. Tokens around the text get the last

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +20,36 @@ from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
 from stickytoken.encoders.protocol import equal_length_batches, require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError
-from stickytoken.inspection import attention
-from stickytoken.inspection.attention import EmbeddedText, Inside, Sources, as_numbers
 from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
+
+
+@dataclass(frozen=True)
+class EmbeddedText:
+    rows: torch.Tensor  # embeddings of T tokens, with those that the model puts around a text, shape (T, D)
+    filler: torch.Tensor  # embedding of the padding token, or zeros, shape (D,)
+    # Index of the content id at each position, which may be at several; -1 around the text. Shape (T,).
+    content: torch.Tensor
+    # Maps embeddings of shape (n, T, D) to vectors before any final normalisation, shape (n, d).
+    vectors: Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:  # of one text of T tokens, in all its prompts, with those that the model puts around it
+    labels: NDArray[np.intp]  # part of each position, shape (T,); that around the text is the last
+    hidden: NDArray[np.float32] | None  # states by layer, embeddings first, shape (layers + 1, T, D)
+    # Mean weight, shape (layers, heads, attending parts, attended parts); NaN for a part without positions.
+    attention: NDArray[np.float64] | None
+    pooled: NDArray[np.float64] | None  # pooled last hidden states, shape (P,)
+    # Share of each part in the pooled states, shape (parts, P); None if the pooling is not a sum.
+    supplied: NDArray[np.float64] | None
+    vector: NDArray[np.float32]  # output of the model, shape (d,)
+
+
+def as_numbers(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
+    return values.detach().to(dtype).cpu().numpy()
 
 
 def backbone_of(model: Any) -> Any:
@@ -105,8 +129,8 @@ class Inspector(ABC):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """Prepare the model for `embedded` and its vectors: locked, without gradients and dropout."""
-        with self._computing("attribute", gradients=True), attention.plain_attention(self._backbone):
+        # The model is locked, and computes without gradients and dropout.
+        with self._computing("attribute", gradients=True), plain_attention(self._backbone):
             yield
 
     @contextmanager
@@ -148,10 +172,6 @@ def _expanded(values: Mapping[str, Any], count: int) -> dict[str, Any]:
     }
 
 
-# Largest difference between a pooled vector and the sum of its parts, as a share of its norm.
-_PARTS_TOLERANCE = 1e-2
-
-
 class ModuleInspector(Inspector):
     encoder: SentenceTransformerEncoder
 
@@ -186,7 +206,6 @@ class ModuleInspector(Inspector):
         places[before : before + len(ids)] = torch.arange(len(ids), device=rows.device)
 
         def vectors(changed: torch.Tensor) -> Any:
-            """Compute vectors before any final normalisation, with the given output of the embeddings."""
             before: list[torch.Tensor] = []
             called: list[Any] = []
 
@@ -234,7 +253,7 @@ class ModuleInspector(Inspector):
             return _insides(places, rows[:, None].cpu(), (), supplied.sum(dim=1), supplied, vectors)
         seen: list[dict[str, Any]] = []
         with ExitStack() as stack:
-            capture = attention.attention_of(backbone, self._attention_sources, members)
+            capture = attention_of(backbone, self._attention_sources, members)
             layers = stack.enter_context(capture)
             if hasattr(getattr(backbone, "config", None), "output_hidden_states"):
                 # sentence-transformers returns the states if the configuration asks for them.
@@ -257,15 +276,15 @@ class ModuleInspector(Inspector):
             shares = [pool(last * mask[..., None]) for mask in members.to(last).unbind(dim=-1)]
             supplied = torch.stack(shares, dim=1)
             error = (supplied.sum(dim=1) - pooled).norm(dim=-1)
-            if not bool((error <= _PARTS_TOLERANCE * pooled.norm(dim=-1)).all()):
-                supplied = None
+            if not bool((error <= 0.01 * pooled.norm(dim=-1)).all()):
+                supplied = None  # the pooling is no sum
         vectors = features["sentence_embedding"].float().cpu().numpy()
         return _insides(places, states, layers, pooled, supplied, vectors[:, : self._model.truncate_dim])
 
     @cached_property
     def _attention_sources(self) -> Sources:
         sample = [tuple(self.encoder.usable_entries()[:2])]
-        return attention.attention_sources(
+        return attention_sources(
             self._model, self._backbone, lambda: self._model(self.encoder.features(sample))
         )
 
@@ -323,7 +342,7 @@ class PromptInspector(Inspector):
     def _attention_sources(self) -> Sources:
         ids = torch.tensor([self.encoder.usable_entries()[:3]], device=self._decoder.device)
         model = self._decoder.model
-        return attention.attention_sources(
+        return attention_sources(
             model, model, lambda: model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         )
 
@@ -340,7 +359,7 @@ class PromptInspector(Inspector):
             members = torch.nn.functional.one_hot(places, parts + 1).float()
             batch = prompted.batch(prompted.layout(rows), auxiliary=values)
             numbers = range(prompted.number + 1)
-            with attention.attention_of(decoder.model, self._attention_sources, members) as layers:
+            with attention_of(decoder.model, self._attention_sources, members) as layers:
                 states = prompt_states(decoder, batch, numbers)
             last = states[prompted.number]
             masks = members.to(last).unbind(dim=-1)
@@ -376,9 +395,123 @@ class PromptInspector(Inspector):
 
 
 def _places(model: PromptedModel, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
-    """Return a value per position of a prompt: that of its content id, or ``other`` for the template."""
+    # A value per position of a prompt: that of its content id, or `other` for the template.
     prompt = model.prompts[row.prompt]
     found = torch.full((prompt.length(len(row.content)),), other)
     for span in prompt.places(len(row.content)):
         found[span.start : span.stop] = torch.tensor(values, dtype=torch.long)
     return found
+
+
+# The attention weights of a model, layer by layer, which are reduced immediately.
+
+Sources = dict[torch.nn.Module, int]
+"""Modules that return attention weights, and their index in the returned tuple."""
+
+
+def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], object]) -> Sources:
+    """Run the model once, and find the modules whose outputs are the weights that it reports."""
+    config = getattr(backbone, "config", None)
+    if config is None:
+        return {}
+    seen: list[tuple[torch.nn.Module, int, torch.Tensor]] = []
+    reports: list[list[torch.Tensor]] = []
+
+    def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        del inputs
+        if found := _reported(output):
+            reports.append(found)
+        elif type(output) is tuple:
+            seen.extend((module, place, each) for place, each in enumerate(output) if _are_weights(each))
+
+    # sentence-transformers bypasses forward hooks of the backbone.
+    forward, own = backbone.forward, vars(backbone).get("forward")
+
+    @wraps(forward)  # keeps the signature visible, since callers choose arguments by it
+    def watched(*arguments: Any, **options: Any) -> Any:
+        output = forward(*arguments, **options)
+        reports.append(_reported(output))
+        return output
+
+    handles = [module.register_forward_hook(record) for module in model.modules()]
+    try:
+        with plain_attention(backbone), switched_on(config, "output_attentions"):
+            vars(backbone)["forward"] = watched
+            run()
+    except ValueError:  # raised by a model that cannot switch from fused kernels
+        return {}
+    finally:
+        vars(backbone).pop("forward", None)
+        if own is not None:
+            vars(backbone)["forward"] = own
+        for handle in handles:
+            handle.remove()
+    sources: Sources = {}
+    # The last report is that of the outermost module.
+    for weights in next((each for each in reversed(reports) if each), []):
+        for module, place, each in seen:  # an outer module may return the same weights again
+            if each is weights or (
+                each.shape == weights.shape and torch.equal(each, weights.to(each.device))
+            ):
+                sources[module] = place
+                break
+        else:
+            return {}
+    return sources
+
+
+def _reported(output: Any) -> list[torch.Tensor]:
+    # With two stacks, those of the decoder if it has any.
+    found = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
+    return [each for each in found if isinstance(each, torch.Tensor)]
+
+
+def _are_weights(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
+        return False
+    rows = value.float().sum(dim=-1)  # in half precision 1 only up to an error
+    return bool((value >= 0).all() and ((rows - 1).abs() <= 0.02).all())
+
+
+@contextmanager
+def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """Collect mean weights by layer and (text, head, attending part, attended part); parts are one-hot."""
+    layers: list[torch.Tensor] = []
+
+    def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        del inputs
+        weights = output[sources[module]]
+        own = members.to(weights.device)
+        sums = torch.einsum("tqg,thqk,tkj->thgj", own, weights.float(), own)
+        layers.append(sums / own.sum(dim=1)[:, None, :, None])
+
+    config = getattr(backbone, "config", None)
+    handles = [module.register_forward_hook(record) for module in sources]
+    try:
+        with plain_attention(backbone), ExitStack() as stack:
+            plain = getattr(config, "_attn_implementation", None) in (None, "eager")
+            if config is not None and plain and not getattr(backbone, "_can_record_outputs", None):
+                # The layers of such a model return weights only if they are asked to.
+                stack.enter_context(switched_on(config, "output_attentions"))
+            yield layers
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def plain_attention(backbone: Any) -> Iterator[None]:
+    config = getattr(backbone, "config", None)
+    before = getattr(config, "_attn_implementation", None)
+    settable = getattr(backbone, "set_attn_implementation", None)
+    can_set = getattr(backbone, "_can_set_attn_implementation", lambda: True)
+    if settable is None or before in (None, "eager") or not can_set():
+        yield
+        return
+    parts = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
+    own = {name: part._attn_implementation for name, part in parts.items() if part is not None}
+    settable("eager")
+    try:
+        yield
+    finally:
+        settable({"": before, **own} if own else before)

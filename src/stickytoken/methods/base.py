@@ -90,9 +90,7 @@ class DimensionRecord(Record):
 
 
 class DimensionsRecord(Record):
-    """dimensions.json: one row per view, the model as it is first."""
-
-    views: list[DimensionRecord]
+    views: list[DimensionRecord]  # the model as it is first
 
 
 def tokens_in(path: Path, view: View) -> pl.DataFrame:
@@ -101,9 +99,7 @@ def tokens_in(path: Path, view: View) -> pl.DataFrame:
     return table.filter(own & (pl.col("dimension") == view.dimension)).drop("layer", "dimension")
 
 
-class MethodSettings(Protocol):
-    """Settings of a method: a frozen dataclass with defaults and at least these fields."""
-
+class MethodSettings(Protocol):  # a frozen dataclass with defaults and at least these fields
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
@@ -143,10 +139,7 @@ SHARD_PROBES = 8192
 
 @dataclass
 class FolderRunner:
-    """Runs stages shard by shard into a run folder, whose lock the caller holds.
-
-    A call returns one row per token, in the order of the tokens; committed shards are not computed again.
-    """
+    """Runs stages shard by shard into a run folder; returns one row per token, in the order of the tokens."""
 
     engine: Engine
     folder: ResultFolder
@@ -161,8 +154,7 @@ class FolderRunner:
 
     @property
     def cost(self) -> ShardCost:
-        """What all stages took so far, earlier sessions included."""
-        return self.folder.total_cost(self._shards)
+        return self.folder.total_cost(self._shards)  # of earlier sessions, too
 
 
 @dataclass(frozen=True)
@@ -215,9 +207,7 @@ class RecheckJob:
     progress: ProgressCallback
 
 
-class Recheck(Protocol):
-    """One model on texts that a run has not used."""
-
+class Recheck(Protocol):  # one model on texts that a run has not used
     @property
     def vocabulary(self) -> Vocabulary: ...
     @property
@@ -251,12 +241,9 @@ def model_means(
     progress: ProgressCallback,
     most: int | None = None,
 ) -> dict[View, MeanSimilarity]:
-    """Return u in some views: from the cache, by the identity of the model, or computed in one pass.
-
-    An encoder of texts only may change without notice (an object of the user, a server), and is not looked
-    up. For `most`, see `mean_similarity`.
-    """
+    """Compute u in some views in one pass, or look it up by the model's identity; see `mean_similarity`."""
     keys, known = dict[View, str](), dict[View, MeanSimilarity]()
+    # An encoder of texts only may change without notice: an object of the user, a server.
     for view in wanted if reads_ids(encoder) else ():
         # The version is increased when the same model gives another value.
         parts: dict[str, Any] = {"version": 2, "encoder": asdict(encoder.identity), "most": most}
@@ -298,7 +285,7 @@ class StoredSettings:
 
     def restored(self) -> MethodSettings:
         """The settings as the method's own class; what is unknown or compound keeps its default."""
-        known = {each.name for each in fields(self.defaults)}
+        known = self.defaults.__dataclass_fields__
         plain = {k: v for k, v in self.values.items() if k in known and not isinstance(v, dict)}
         if plain.get("screen_precision") == "int8":  # of earlier versions; a finished run screens no more
             del plain["screen_precision"]
@@ -314,15 +301,13 @@ MEASURING = "measure"
 
 
 def evidence_stage(
-    job: Job[MethodSettings], texts: list[str], sentences: list[str], anchors: AnchorPanel, u: float
+    job: Job[MethodSettings], carriers: list[str], sentences: list[str], anchors: AnchorPanel, u: float
 ) -> EvidenceStage:
-    """Compare carriers, which are ``texts``, with the anchors of ``sentences``, before copies are in them."""
     encoder, insertion = job.encoder, job.settings.insertion
-    panel = anchors.against(unit_vectors(encoder.encode(texts)), u)
-    copies = fitting_copies(encoder, insertion, texts, (1, 2, 4, 8, 16, 32))  # enough for a curve's shape
-    carriers = as_carriers(encoder, insertion, texts)
-    shown = max(count for count in copies if count <= 8)
-    return EvidenceStage(carriers, copies, panel, pair_copies=shown, texts=texts, sentences=sentences)
+    panel = anchors.against(unit_vectors(encoder.encode(carriers)), u)
+    copies = fitting_copies(encoder, insertion, carriers, (1, 2, 4, 8, 16, 32))  # enough for a curve's shape
+    shown, given = max(count for count in copies if count <= 8), as_carriers(encoder, insertion, carriers)
+    return EvidenceStage(given, copies, panel, pair_copies=shown, texts=carriers, sentences=sentences)
 
 
 @dataclass(frozen=True)
@@ -437,9 +422,7 @@ Plan_co = TypeVar("Plan_co", bound=PlanRecord, covariant=True)
 Result_co = TypeVar("Result_co", bound=ResultRecord, covariant=True)
 
 
-class ProbedToken(Protocol):
-    """What a method measured of one named token: a dataclass with at least these fields."""
-
+class ProbedToken(Protocol):  # a dataclass with at least these fields
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
@@ -448,9 +431,7 @@ class ProbedToken(Protocol):
     def token(self) -> str: ...  # its vocabulary string
 
 
-class FinishedRun(Protocol[Plan_co, Result_co]):
-    """A finished run as its method reads it; see `stickytoken.detection.Run`."""
-
+class FinishedRun(Protocol[Plan_co, Result_co]):  # what a method reads of a `stickytoken.detection.Run`
     @property
     def path(self) -> Path: ...
     @property
@@ -524,7 +505,6 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         return None
 
     def texts(self, plan: Plan) -> terms.PlanTexts:
-        """Name the carriers and anchors of the plan."""
         return terms.PlanTexts([], [], by_topic=False)
 
     # To tell.
@@ -542,15 +522,13 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         return []
 
     def key_facts(self, run: FinishedRun[Plan, Result]) -> list[terms.Fact]:
-        """Give the numbers to read first, besides those that every run has."""
-        return []
+        return []  # besides those that every run has
 
     @abstractmethod
     def how(self, settings: StoredSettings) -> str:
         """Explain the method in a few sentences."""
 
     def plan_facts(self, plan: Plan) -> dict[str, Any]:
-        """List the numbers of a plan."""
         return {name: value for name, value in plan if isinstance(value, int | float)}
 
     def figures(self, run: FinishedRun[Plan, Result]) -> list[terms.Figure]:

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A setting of a method that users may change on the command line.
-
-    Methods that share the name of an option share its kind and help.
-    """
+    """A setting on the command line; methods that share the name of an option share its kind and help."""
 
     name: str  # with underscores; ``sample_size`` becomes ``--sample-size``
     kind: type[Any]  # bool, int, float, str or an enumeration
@@ -79,8 +76,6 @@ class Column(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """A number that a reader looks for first."""
-
     value: str
     meaning: str
 
@@ -111,16 +106,12 @@ class Moved(NamedTuple):
 
 
 class PlanTexts(NamedTuple):
-    """Texts of a plan, for an explanation or the web app."""
-
     carriers: list[str]  # best first
     anchors: list[str]  # none of them a carrier
     by_topic: bool  # whether the anchors are ordered by topic, so that a few are best taken evenly
 
 
 class Distribution(NamedTuple):
-    """A figure: how one column is distributed over the tokens."""
-
     name: str
     title: str
     column: Column
@@ -129,8 +120,6 @@ class Distribution(NamedTuple):
 
 
 class Scatter(NamedTuple):
-    """A figure: two columns of every token against each other."""
-
     name: str
     title: str
     x: Column
@@ -138,7 +127,7 @@ class Scatter(NamedTuple):
     reading: str
 
 
-Figure: TypeAlias = Distribution | Scatter
+Figure: TypeAlias = Distribution | Scatter  # of the tokens: of one column, or of two against each other
 
 
 class ProbeTable(NamedTuple):
@@ -157,11 +146,7 @@ class Verdict(StrEnum):
 
 
 class Severity(StrEnum):
-    """Size of a lift in standard deviations of the model's own similarities.
-
-    The bounds are the conventional small, medium and large effects (Cohen 1988).
-    """
-
+    # By the lift in standard deviations of the similarities: small, medium and large effects (Cohen 1988).
     NEGLIGIBLE = "negligible"
     MILD = "mild"
     SERIOUS = "serious"

@@ -102,18 +102,14 @@ class KeyedPaths:
         return paths
 
 
-# Words of a carrier in a pair that is shown, where there are such carriers.
-_READABLE = 4
 # Similarities are float32 numbers: a smaller rise is none.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class AnchorPanel:
-    """Anchors; those of one group weigh the same."""
-
     vectors: NDArray[np.float32]  # unit vectors, shape (A, d)
-    groups: NDArray[np.intp]  # group of each anchor, shape (A,)
+    groups: NDArray[np.intp]  # group of each anchor, shape (A,); those of one group weigh the same
     group_weights: Vector  # they sum to 1; a group of weight 0 is measured beside the lift; shape (G,)
 
     @cached_property
@@ -166,11 +162,11 @@ class CarrierPanel:
         return np.asarray(sums / np.maximum(self._counts, 1)[..., None], dtype=np.float64)
 
     def ahead(self, similarities: Vector) -> list[float]:
-        """Compute the share of unrelated carriers that a carrier is ahead of, from similarities (K, C, A).
+        """Compute the mean share of unrelated carriers that a carrier is ahead of, by number of copies.
 
-        Every anchor is a query, and the carriers below the mean similarity to it are its unrelated documents.
-        Each takes, in turn, its similarity with the copies, and is ranked among the others, which have none.
-        Return the mean for each number of copies; nothing where no query has two unrelated carriers.
+        Every anchor is a query, and the carriers below the mean similarity to it are its unrelated documents:
+        each in turn, with copies, is ranked among the others without. From similarities of shape (K, C, A);
+        nothing where no query has two unrelated carriers.
         """
         others = self.below[:, None] & self.below & ~np.eye(len(self.below), dtype=np.bool_)[..., None]
         counts = others.sum(axis=(0, 1))
@@ -192,8 +188,7 @@ class CarrierPanel:
         """Measure how copies of T tokens change the K carriers, from vectors of shape (T, K, d).
 
         Return the mean lift over the pairs below, shape (T, K); the same by group, NaN without such a pair,
-        (T, K, G); the share of the pairs below that rise, (T, K). A mean of similarities is the similarity to
-        the mean anchor, so only these shares need every similarity.
+        (T, K, G); the share of these pairs that rise, (T, K). Means need only similarities to mean anchors.
         """
         groups = np.empty((len(vectors), *self._counts.shape))
         rising = np.empty(groups.shape[:2])
@@ -209,10 +204,8 @@ class CarrierPanel:
 
 @dataclass(frozen=True)
 class SymptomStage:
-    """Append each number of copies to every carrier."""
-
     carriers: tuple[Carrier, ...]
-    copies: tuple[int, ...]  # numbers to try, without 0
+    copies: tuple[int, ...]  # numbers to append, without 0
     panel: CarrierPanel  # the carriers without copies against the anchors
     name: str = "symptoms"
     precision: Precision | None = None
@@ -255,14 +248,11 @@ class EvidenceStage(SymptomStage):
     sentences: Sequence[str] = ()  # of the anchors
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
-        """Measure the curve, the ranks, the pair that rises most, and the one that rises as the lift does.
-
-        Without a pair below, ranks are empty, and there are no pairs. Very short carriers are not shown.
-        """
+        """Measure the curve, the ranks, the pair that rises most, and the one that rises as the lift does."""
         panel, curves = self.panel, self._similarities(vectors)
         row = self._averages(curves) | {"ahead": panel.ahead(curves)}
         # A text of a word or two says little to a reader.
-        readable = np.array([word_count(carrier) >= _READABLE for carrier in self.carriers])
+        readable = np.array([word_count(carrier) >= 4 for carrier in self.carriers])
         shown = panel.below & readable[:, None]
         shown = shown if shown.any() else panel.below
         pairs = np.argwhere(shown)

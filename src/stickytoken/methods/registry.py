@@ -1,20 +1,107 @@
-"""The detection methods. To add one: a folder next to this module, and its entry in `_BUILT_IN`."""
+"""The detection methods and their options. To add one: a module or a folder here, and its entry below."""
 
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from stickytoken.errors import InputError
-from stickytoken.methods import profile, std
-from stickytoken.methods.entry import MethodEntry
+from stickytoken.insertion import Insertion
+from stickytoken.machine import Precision
+from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
 from stickytoken.validation import shown
 
 if TYPE_CHECKING:
     from stickytoken.methods.base import AnyMethod, MethodSettings
 
+_PROFILE = MethodEntry(
+    name="profile",
+    summary="every token, with an interval",
+    options=(
+        SEED,
+        insertion_option(Insertion.IDS),
+        Option("budget", float, "Texts per available token, on average.", "4"),
+        Option("confidence", float, "Coverage of the intervals.", "0.9", probe=True),
+        Option("fdr", float, "False discovery rate of the verdicts.", "0.05"),
+        Option(
+            "smallest_effect",
+            float,
+            "Smallest lift that must not be missed, in standard deviations of the model's similarities.",
+            "0.5",
+        ),
+        Option(
+            "adaptive",
+            bool,
+            "Spend more texts on the tokens that lift most; false spends the same on every token.",
+            "true",
+        ),
+        Option(
+            "dimensions",
+            str,
+            "Also judge by so many first components of the vectors, such as 64,128,256.",
+            "the model's own",
+            rare=False,
+        ),
+        Option(
+            "layers",
+            str,
+            "Also judge by the vectors after so many layers, such as 2,4,6.",
+            "the model's own",
+            rare=False,
+        ),
+        Option(
+            "screen_precision",
+            Precision,
+            "Precision of the pass over all tokens: faster, less exact. CPU: bfloat16. GPU: tf32, bfloat16, "
+            "float16.",
+            "the model's own",
+        ),
+    ),
+    takes_pairs=False,
+    load=lambda: import_module("stickytoken.methods.profile").ProfileMethod(),
+)
+_STD = MethodEntry(
+    name="std",
+    summary="Chen et al. 2025",
+    options=(
+        SEED,
+        insertion_option(Insertion.TEXT),
+        Option("copies", int, "Largest number of copies in a text.", "8", least=1, probe=True),
+        Option(
+            "sentence_count",
+            int,
+            "Number of sentences sampled from the corpus.",
+            "1000",
+            field="sentences",
+            least=2,
+            probe=True,
+        ),
+        Option(
+            "pair_count",
+            int,
+            "Number of pairs sampled from the sentences, evenly over similarity.",
+            "1000",
+            field="pairs",
+            least=1,
+            probe=True,
+        ),
+        Option("scoring_pairs", int, "Number of pairs that score a token.", "5", least=1),
+        Option("validation_pairs", int, "Number of pairs that validate a token.", "250", least=1, probe=True),
+        Option("candidate_share", float, "Share of the tokens that is validated.", "0.02"),
+        Option(
+            "outlier_range",
+            float,
+            "Call a candidate sticky above Q3 + this x IQR of the validation rates.",
+            "0.7",
+            least=0,
+        ),
+    ),
+    takes_pairs=True,
+    load=lambda: import_module("stickytoken.methods.std").StdMethod(),
+)
 # The first one is the default.
-_BUILT_IN = (profile.ENTRY, std.ENTRY)
+_BUILT_IN = (_PROFILE, _STD)
 _entries: dict[str, MethodEntry] = {}
 
 
@@ -58,7 +145,6 @@ def method_named(name: str) -> AnyMethod:
 
 
 def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
-    """Find the method: by name, by its settings, or else the first that fits the corpus."""
     chosen = method_named(entry_of(name, pairs_given and settings is None).name)
     if settings is not None and not isinstance(settings, chosen.settings):
         own = next((known for known in _entries if isinstance(settings, method_named(known).settings)), None)

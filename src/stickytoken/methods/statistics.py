@@ -76,10 +76,9 @@ def q_values(p_values: Vector, tests: int) -> Vector:
 
 
 def scale_between(first: Vector, reliability: float, second: Vector) -> float:
-    """Estimate the slope of the second measurement's effects on the first's, noise aside.
+    """Estimate the slope of the second measurement's effects on the first's, pulled to 1 by its own error.
 
-    A slope with errors in the regressor, cov(first, second) / var(first) / reliability, is pulled to 1 by its
-    own error. It is 1 if there is nothing to compare.
+    With errors in the regressor, the slope is cov(first, second) / var(first) / reliability.
     """
     if len(first) < 3 or not first.var() > 0 or reliability <= 0:
         return 1.0
@@ -187,11 +186,10 @@ class Null:
 
     @classmethod
     def fit(cls, values: Vector, variance: float) -> Null:
-        """Fit the width above the median, heavy tails on both sides and skewness to the right.
+        """Fit the width above the median, the side that is tested, heavy tails and skewness to the right.
 
         Many sticky tokens look like a heavy upper tail, and a long lower tail may be skewness, so the lighter
-        one decides how heavy they are. The width may differ between the sides and is that of the side that is
-        tested. If the body reaches further up than down, the upper tail is expected to do the same.
+        tail decides. If the body reaches further up than down, the upper tail is expected to do the same.
         """
         levels = (1 - _TAIL, 1 - _WIDTH, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
         low_tail, low_width, low_body, center, body, width, tail = np.quantile(values, levels).tolist()
@@ -262,9 +260,7 @@ class Pull(NamedTuple):
 
 
 class TokenEffects(NamedTuple):
-    """The same, with the ids of the tokens, ascending."""
-
-    ids: NDArray[np.int64]
+    ids: NDArray[np.int64]  # ascending
     contraction: Vector
     pull: NDArray[np.floating[Any]]
 
@@ -293,10 +289,7 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
 
 
 def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vector:
-    """Compute the lifts of T tokens: p . mean - k x similarity over the pairs that count, shape (T,).
-
-    The mean is that of their anchors, and the similarity that of the pairs.
-    """
+    """Compute the lifts of T tokens, p . mean anchor - k x mean similarity of the pairs that count, (T,)."""
     weights = carriers.pair_weights
     count = max(1, int((weights.sum(axis=1) > 0).sum()))
     mean = (weights.sum(axis=0) / count) @ carriers.panel.vectors

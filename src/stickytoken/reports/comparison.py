@@ -7,10 +7,19 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from stickytoken.comparisons.compared_run import WorstToken, short_headline, tone_of
-from stickytoken.comparisons.result import HEADINGS, READING, Comparison, listed, shown_reason, shown_rows
-from stickytoken.reports.figures import figure as fig
-from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.comparisons import (
+    HEADINGS,
+    READING,
+    Comparison,
+    WorstToken,
+    listed,
+    short_headline,
+    shown_reason,
+    shown_rows,
+    tone_of,
+)
+from stickytoken.reports import figures as fig
+from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.page import render
 from stickytoken.reports.templating import glossary, render_markdown
 from stickytoken.validation import visible

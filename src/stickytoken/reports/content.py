@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.comparisons.compared_run import ComparedRun, deviations, short_headline, tone_of
+from stickytoken.comparisons import ComparedRun, deviations, short_headline, tone_of
 from stickytoken.detection.run import NextStep, Run, next_steps, open_run
 from stickytoken.detection.run_folder import RunEvidence, RunFolder, RunRecord, is_flagged, read_evidence
 from stickytoken.errors import InputError, RunError
@@ -22,10 +22,9 @@ from stickytoken.methods.entry import Column, Distribution, Fact, Moved, Scale, 
 from stickytoken.methods.registry import method_named
 from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.result import RepairRecord, last_verified, repairs_in, token_rows
-from stickytoken.reports.figures import effects
+from stickytoken.reports.figures import DataTable, ReportFigure, effects
 from stickytoken.reports.figures import run as run_figures
 from stickytoken.reports.figures.explanation import explanation_figures
-from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import scan as scans
 from stickytoken.validation import visible
@@ -70,7 +69,6 @@ class RunContent:
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """Sticky tokens, worst first, as `Run.sticky` orders them."""
         if self.run is None:
             return self.tokens
         sticky = self.run.sticky.select("token_id").join(self.tokens, on="token_id", maintain_order="left")
@@ -86,13 +84,11 @@ class RunContent:
 
     @property
     def scale(self) -> Scale | None:
-        """What makes lifts comparable; None if the method has no scale or the run is unfinished."""
         return None if self.run is None else self.method.scale(self.run)
 
     @property
     def confidence(self) -> str | None:
-        """Coverage of the intervals in percent; None if there are none."""
-        return None if self.scale is None else f"{100 * self.scale.confidence:.4g}"
+        return None if self.scale is None else f"{100 * self.scale.confidence:.4g}"  # in percent
 
 
 def read_content(path: str | Path, explanations: Path | None = None) -> RunContent:
@@ -147,7 +143,6 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
 
 
 def _explanations(run: Run, asked: Path | None) -> tuple[list[files.StoredExplanation], list[str]]:
-    """Return the explanations, and what is wrong with those that cannot be shown."""
     folders = files.explanation_folders(run.path / files.EXPLANATIONS_FOLDER if asked is None else asked)
     if asked is not None and not folders:
         raise InputError(f"{asked} contains no explanation: pass the folder that explain --out wrote to")
@@ -252,13 +247,9 @@ def meaning(content: RunContent) -> str | None:
     return f"{told}No token of this model does so enough to matter{most} needs no repair."
 
 
-_MOST_REASONS = 3
-
-
 def reasons(content: RunContent) -> list[dict[str, Any]]:
-    """Rows of the worst sticky tokens; none if the method gives no reasons."""
     known = content.sticky if "reason" in content.sticky.columns else content.tokens.clear()
-    return known.head(_MOST_REASONS).to_dicts()
+    return known.head(3).to_dicts()
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
@@ -364,7 +355,6 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 
 def rows_of(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of tokens with `sd`, their lift beyond an ordinary token's."""
     return [] if tokens.is_empty() else tokens.with_columns(sd=deviations(content.scale)).to_dicts()
 
 
@@ -489,10 +479,6 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
     return [run_figures.symptom_curves(*curves_of(content), content.run.plan.mean_similarity)]
 
 
-# Further tokens are described without figures: the page must open on a phone.
-_MOST_DRAWN = 4
-
-
 def explained_tokens(content: RunContent) -> list[dict[str, Any]]:
     """Explained tokens as values of a page: flagged ones first, worst first; only the first have figures."""
     order = (
@@ -522,25 +508,19 @@ def explained_tokens(content: RunContent) -> list[dict[str, Any]]:
                 f"{record.carriers} texts of {record.source}, compared with {len(each.tables['benign'])} "
                 f"matched benign tokens{'' if token.same_category else ' of other categories'}.",
                 "notes": list(record.notes),
-                "figures": explanation_figures(each) if place < _MOST_DRAWN else [],
+                # The page must open on a phone.
+                "figures": explanation_figures(each) if place < 4 else [],
             }
         )
     return found
 
 
-# Only the latest scans are shown, and of each the worst documents.
-_MOST_SCANS = 3
-_MOST_DOCUMENTS = 20
-_MOST_SOURCES = 20
-_MOST_WORDS = 3
-
-
 def shown_scans(content: RunContent) -> list[dict[str, Any]]:
     found = []
-    for scan in content.scans[:_MOST_SCANS]:
-        worst = scan.worst.head(_MOST_DOCUMENTS)
+    for scan in content.scans[:3]:  # the latest
+        worst = scan.worst.head(20)
         columns = ["source", "documents", "with findings"]
-        sources = [each for each in scan.result.sources if each.found][:_MOST_SOURCES]
+        sources = [each for each in scan.result.sources if each.found][:20]
         rows: list[list[Any]] = [[each.source or "(none)", each.documents, each.found] for each in sources]
         if scan.result.matter is not None:
             columns.append("that matter")
@@ -548,8 +528,8 @@ def shown_scans(content: RunContent) -> list[dict[str, Any]]:
         documents = []
         for row in worst.iter_rows(named=True):
             words = [f"{each['text']} \N{MULTIPLICATION SIGN} {each['copies']}" for each in row["words"]]
-            if len(words) > _MOST_WORDS:
-                words[_MOST_WORDS:] = ["\N{HORIZONTAL ELLIPSIS}"]
+            if len(words) > 3:
+                words[3:] = ["\N{HORIZONTAL ELLIPSIS}"]
             place, effect = row["path"], ""
             if place is not None and row["line"] is not None:
                 place = f"{place}, line {row['line']}"

@@ -13,20 +13,16 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from stickytoken.attribution.result import Part, Why, sentences
+from stickytoken.attribution import Part, Why, sentences
 from stickytoken.errors import InputError
 from stickytoken.measurement.store import write_atomically
 from stickytoken.reports import content as facts
 from stickytoken.reports import templating
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.figures.figure import DataTable, ReportFigure, template
-
-# More rows would make the file slow to open; tokens.parquet has them all.
-_MOST_ROWS = 1000
+from stickytoken.reports.figures import DataTable, ReportFigure, template
 
 
 def _values(content: RunContent) -> dict[str, Any]:
-    """Everything that a page and its Markdown say."""
     return {
         "content": content,
         "record": content.record,
@@ -74,7 +70,8 @@ def run_page(content: RunContent) -> str:
             for column in facts.columns(content)
             if column.key not in flagged.columns or flagged[column.key].is_not_null().any()
         ],
-        "rows": values["rows"][:_MOST_ROWS],
+        # More rows would make the file slow to open; tokens.parquet has them all.
+        "rows": values["rows"][:1000],
         "flagged": len(flagged),
     }
     figures = [*overview, *(figure for each in tokens for figure in each["figures"])]
@@ -89,7 +86,6 @@ def run_markdown(content: RunContent) -> str:
 
 
 def run_document(content: RunContent) -> dict[str, Any]:
-    """Return the report of one run as JSON values; what is missing is null or an empty list."""
     values, (curves, ordinary) = _values(content), facts.curves_of(content)
     return {
         "run": str(content.path),
@@ -167,13 +163,8 @@ def _plotly_bundle() -> tuple[str, str]:
     return base64.b64encode(packed).decode(), _digest(script)
 
 
-def _digest(script: str) -> str:
-    """Return the sha256 of a script as a Content-Security-Policy names it."""
+def _digest(script: str) -> str:  # as a Content-Security-Policy names it
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-# Numbers stay legible on the deepest shade, on light and on dark ground.
-_DEEPEST = 0.55
 
 
 def similarity_page(found: Why, top: int = 10) -> str:
@@ -195,7 +186,8 @@ def shaded_rows(found: Why) -> list[tuple[Part, list[tuple[float, str]]]]:
 
     def shade(value: float) -> str:
         red, green, blue = (214, 69, 65) if value >= 0 else (52, 101, 202)
-        return f"rgba({red},{green},{blue},{_DEEPEST * abs(value / highest):.3f})"
+        # Numbers stay legible on the deepest shade, on light and on dark ground.
+        return f"rgba({red},{green},{blue},{0.55 * abs(value / highest):.3f})"
 
     return [
         (part, [(float(value), shade(float(value))) for value in values])

@@ -27,7 +27,6 @@ def json_for_html(value: Any) -> Markup:
 
 
 def finalized(value: Any) -> Any:
-    """Make every character of what a template prints visible; escaping follows."""
     if value is None:
         return "–"
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -99,7 +98,6 @@ _OPTIONS: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "
 
 @cache
 def environment(package: str = _OWN) -> Environment:
-    """Return the environment of a package's templates, which may import those of the reports."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, _OWN))]),
         autoescape=True,
@@ -124,7 +122,7 @@ def _markdown_environment() -> Environment:
 
 
 def render_markdown(name: str, **values: Any) -> str:
-    """Fill a template of Markdown, in which every value is escaped; empty paragraphs go."""
+    """Fill a template of Markdown, in which every value is escaped."""
     text = _markdown_environment().get_template(name).render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 

@@ -161,7 +161,7 @@ def detect(
     finally:  # also if stdout was closed early
         if write_report:
             try:
-                from stickytoken.reports.report import REPORT_FILE, report
+                from stickytoken.reports import REPORT_FILE, report
             except MissingExtraError as error:
                 console.inform(f"{error}; then: stickytoken report {run.path}")
             else:

@@ -359,7 +359,7 @@ def compare(
         out: Also write a page to this file: HTML, or Markdown for a name that ends in .md.
         figures: Folder for the figures as PNG and SVG; needs Chrome or Chromium.
     """
-    from stickytoken.comparisons.result import HEADINGS, shown_reason, shown_rows
+    from stickytoken.comparisons import HEADINGS, shown_reason, shown_rows
 
     with console.status("comparing the runs"):
         found = stickytoken.compare(runs)
@@ -463,7 +463,7 @@ def report(
         explanations: Folder that `explain --out` wrote to. Default: explain in the run folder.
         open_it: Open the HTML file in a browser.
     """
-    from stickytoken.reports.report import REPORT_FILE, format_of
+    from stickytoken.reports import REPORT_FILE, format_of
 
     written = format_of(out).value if output_format is None else output_format.value
     html = written == ReportFormat.HTML

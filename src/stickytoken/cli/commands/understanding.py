@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 import stickytoken
-from stickytoken.attribution.result import AttributionMethod
 from stickytoken.cli import _options as opt
 from stickytoken.cli import console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Side
+from stickytoken.inspection import AttributionMethod
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def explain(
         sentences: Corpus, as for detect. Default: that of the run, else the bundled one.
         out: Folder for the tables. Default: explain in the run folder; none for a model.
     """
-    from stickytoken.explanation.explain import require_unlocked
+    from stickytoken.explanation import require_unlocked
     from stickytoken.explanation.files import EXPLANATIONS_FOLDER, require_place
 
     if out is not None:
@@ -196,7 +196,7 @@ def why(
         top: Pairs to print.
         html: Write a self-contained page to this file.
     """
-    from stickytoken.attribution.result import sentences as tell
+    from stickytoken.attribution import sentences as tell
 
     for name, text in (("first", first), ("second", second)):
         if not text.strip():

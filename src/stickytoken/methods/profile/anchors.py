@@ -206,8 +206,6 @@ class ProfileResultRecord(ResultRecord):
 _CARRIERS, _VOCABULARY, _ANCHORS = 0, 1, 3
 # From a large corpus, draw this many times as many texts as are needed.
 _POOL = 20
-# A much smaller cluster would say little about its group.
-_LEAST_MEMBERS = 4
 
 
 class TextGroup(NamedTuple):
@@ -228,10 +226,8 @@ def filtered(groups: Sequence[TextGroup], keep: Callable[[str], bool]) -> list[T
 def sources(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], list[TextGroup]]:
     """Choose what the lift is measured on, and kinds of text that show whether a lift is universal beside it.
 
-    Without a corpus of the user's own, the lift is measured on the bundled kinds of text, which weigh the
-    same, everyday sentences among them. A corpus of the user's own is one group, and the kinds stand beside
-    it. A model that cannot read the kinds has the topics of the corpus in their place, if there are any.
-    Carriers come from what the lift is measured on, too.
+    The bundled corpus is one kind among the others, which weigh the same. A corpus of the user's own is one
+    group, and the kinds stand beside it. For a model that cannot read the kinds, its topics take their place.
     """
     kinds: dict[str, list[str]] = {}
     bundled = as_read(text_kinds(), encoder.tokenizer)
@@ -274,7 +270,6 @@ def choose_anchors(
 def clustered(
     texts: Sequence[str], vectors: NDArray[np.float32], settings: ProfileSettings
 ) -> list[TextGroup]:
-    """Group texts of unknown topics by their unit vectors; every text keeps its weight."""
     labels = cluster(vectors, settings.topics, settings.seed)
     found = []
     for label in range(int(labels.max()) + 1):
@@ -289,7 +284,8 @@ def cluster(vectors: NDArray[np.float32], groups: int, seed: int) -> NDArray[np.
     from sklearn.exceptions import ConvergenceWarning
 
     distinct = np.unique(vectors, axis=0)
-    count = min(groups, len(distinct), max(1, len(vectors) // _LEAST_MEMBERS))
+    # A cluster of a few texts would say little about its group.
+    count = min(groups, len(distinct), max(1, len(vectors) // 4))
     if count <= 1:
         return np.zeros(len(vectors), dtype=np.intp)
     chosen = np.random.default_rng(seed).choice(len(distinct), size=count, replace=False)
@@ -322,7 +318,6 @@ def anchor_panels(
     beside: bool = True,
     views: Sequence[View] = (),
 ) -> list[AnchorPanel]:
-    """Encode the anchors of a plan, for several views, or for the encoder's own."""
     weights = [group.weight for group in plan.groups]
     anchors = [anchor for anchor in plan.anchors if beside or weights[anchor.group] > 0]
     texts, groups = [anchor.text for anchor in anchors], [anchor.group for anchor in anchors]
@@ -353,10 +348,7 @@ _FIRST_SENTENCE = re.compile(r"\S.*?[.!?](?=\s)", re.DOTALL)
 def short_texts(
     encoder: Encoder, settings: ProfileSettings, groups: Sequence[TextGroup], needed: int, source: str
 ) -> dict[str, str]:
-    """Choose short texts of all groups in turn that leave room for the copies; return more than are needed.
-
-    Each has the text that it is, or begins, as its value.
-    """
+    # More than are needed, from all groups in turn; each has the text that it is, or begins, as its value.
     # The share of a group is more than an equal one where other groups have fewer texts.
     sizes, share = [len(group.texts) for group in groups], -(-needed // len(groups))
     while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
@@ -391,16 +383,10 @@ def short_texts(
     return dict(reversed(found.items()))
 
 
-# Where the choices of real models lie on average, from the shortest texts (0) to the longest (1). They
-# vary: in seven runs, the texts of the chosen carriers had 0.74 to 1.10 times the tokens of an average one.
-_TYPICAL = 0.3
-
-
 def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[int]:
-    """Choose carriers whose mean lift predicts the mean over all carriers, one after another.
+    """Choose carriers, one after another, whose mean lift of random tokens predicts that over all carriers.
 
-    Neither their length nor where the copies stand tells which are good; lifts of random tokens do. How well
-    they predict is a correlation by group, 0 where one side does not vary, weighted over the groups.
+    How well is a correlation by group, 0 where one side does not vary, weighted over the groups.
     """
     # Once centred, a missing value is one that says nothing.
     centred = np.nan_to_num(lifts - present_mean(lifts))
@@ -421,5 +407,7 @@ def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[
 
 def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
     """Guess the choice of `representative_carriers` from the lengths of texts, before there are any lifts."""
-    first = min(max(0, int(_TYPICAL * len(lengths)) - count // 2), len(lengths) - count)
+    # 0.3 is where choices of real models lie on average, from the shortest texts (0) to the longest (1). They
+    # vary: in seven runs, texts of chosen carriers had 0.74 to 1.10 times the tokens of an average one.
+    first = min(max(0, int(0.3 * len(lengths)) - count // 2), len(lengths) - count)
     return sorted(np.argsort(lengths, kind="stable")[first : first + count].tolist())

@@ -44,7 +44,7 @@ class Measurements:
         return np.searchsorted(self.ids, ids)
 
     def chosen(self, rows: NDArray[np.intp], carriers: list[int]) -> Measurements:
-        """Keep some tokens and some carriers; the effects stay those of all carriers."""
+        # The effects stay those of all carriers.
         both = np.ix_(rows, np.array(carriers, dtype=np.intp))
         by_carrier = {name: values[both] for name, values in self._by_carrier().items()}
         effects = Pull(self.effects.contraction[rows], self.effects.pull[rows])
@@ -65,7 +65,6 @@ class Measurements:
 
 
 def measurements(rows: pl.DataFrame, carriers: int, view: View | None = None) -> Measurements:
-    """Turn the rows of one round into arrays; with a view, their columns of that further view."""
     ordered = rows.sort("token_id")
     ids = ordered["token_id"].to_numpy().astype(np.int64)
     seen = _matrix(ordered, "seen") if "seen" in ordered.columns else None
@@ -91,7 +90,6 @@ def _matrix(ordered: pl.DataFrame, column: str) -> NDArray[Any]:
 
 
 def together(first: Measurements, second: Measurements) -> Measurements:
-    """Combine two rounds with the same carriers into one; no token is in both."""
     ids = np.concatenate([first.ids, second.ids])
     order = np.argsort(ids)
 
@@ -151,11 +149,10 @@ def estimate(
     call_noise: float = 0.0,
     kinds: Sequence[NDArray[np.bool_]] = (),
 ) -> TokenEstimates:
-    """Estimate every token from the last round that it reached, on the scale of the last round.
+    """Estimate every token from the last round that it reached, on the scale of the last of all.
 
-    A token of the last round is estimated from that round alone, whose texts had no part in its selection.
-    The others get the posterior of the first. Kinds of entries, each a mask over the tokens of the first
-    round, get a null of their own if they have enough tokens.
+    The texts of a later round had no part in choosing its tokens. The others get the posterior of the first.
+    Kinds of entries, masks over the tokens of the first round, get a null of their own if they are enough.
     """
     unselected, probes = np.isin(first.ids, reference), first.values.shape[1]
     centred = statistics.centre_probes(first.values, unselected)
@@ -206,10 +203,6 @@ def estimate(
 
 # Ridge penalties to choose from, relative to the mean squared length of a centred row.
 _ROW_PENALTIES = np.geomspace(1.0, 1e4, 13)
-# Of those that explain at least this share of what the best one explains, the largest is taken.
-_EXPLAINED = 0.9
-# Tokens that the penalty is chosen by, at most.
-_CHOOSING = 2**15
 
 
 def unexplained(
@@ -218,13 +211,12 @@ def unexplained(
     unselected: Ids,
     late_reference: Ids,
 ) -> dict[Round, NDArray[np.floating[Any]]]:
-    """Subtract from the pulls of all rounds, each of shape (T, d), what the tokens' embeddings explain.
+    """Subtract from the pulls of all rounds, each of shape (T, d), what ``rows``, the embeddings, explain.
 
-    ``rows`` are the embeddings of the first round's tokens. By ridge regression on the unselected ones, each
-    is predicted from the others: an embedding that was changed pulls in a way that others do not lead to
-    expect. A small penalty would explain part of that too, from directions in which few embeddings differ, so
-    the largest is taken that explains nearly as much as the best. Predictions are brought to the scale of the
-    last round by a line through the pulls of the pilot's tokens.
+    By ridge regression on the unselected tokens, each is predicted from the others: an embedding that was
+    changed pulls in a way that others do not lead to expect. A small penalty would explain part of that too,
+    so the largest is taken that explains nearly as much as the best. Predictions are brought to the scale of
+    the last round by a line through the pulls of the pilot's tokens.
     """
     first, last = rounds[Round.SCREEN], rounds.get(Round.CONFIRM)
     pull, reference = first.effects.pull.astype(np.float64), np.isin(first.ids, unselected)
@@ -242,12 +234,12 @@ def unexplained(
         return np.asarray((deviations[chosen] - fitted) / (1 - leverage)[:, None], dtype=np.float64)
 
     places = np.flatnonzero(reference)
-    some = places[:: -(-len(places) // _CHOOSING)]
+    some = places[:: -(-len(places) // 2**15)]  # the penalty is chosen by at most so many tokens
     total = float((deviations[some] ** 2).sum())
     shares = np.array([total - float((errors(each, some) ** 2).sum()) for each in _ROW_PENALTIES])
     explained = np.broadcast_to(mean, pull.shape)
     if (best := float(shares.max())) > 0:
-        penalty = float(_ROW_PENALTIES[np.flatnonzero(shares >= _EXPLAINED * best)[-1]])
+        penalty = float(_ROW_PENALTIES[np.flatnonzero(shares >= 0.9 * best)[-1]])
         explained = pull - errors(penalty, np.arange(len(pull)))
     found: dict[Round, NDArray[np.floating[Any]]] = {Round.SCREEN: first.effects.pull - explained}
     if last is not None:
@@ -266,10 +258,7 @@ def _blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def reach(pull: NDArray[np.floating[Any]], texts: NDArray[np.float32]) -> Vector:
-    """Compute how far T pulls draw a text toward other texts: the root mean square of p . text, shape (T,).
-
-    A word that pulls a text toward a meaning of its own reaches few texts.
-    """
+    """Compute how far T pulls draw a text toward others: the root mean square of p . text, shape (T,)."""
     products = (texts.T @ texts / len(texts)).astype(np.float64)
     found = []
     for rows in _blocks(pull):
@@ -357,8 +346,6 @@ def round_measurements(
 
 
 EFFECTS_COLUMNS = ("token_id", "round", "contraction", "pull")
-
-
 # 150,000 tokens keep 1,789 of 4,096 axes, 44%. With that share, lifts on four other corpora agree with
 # those of whole pulls at a Spearman correlation of at least 0.998 (all-mpnet-base-v2, 768 dimensions) and
 # 0.962 (all-MiniLM-L6-v2, 384).
@@ -379,10 +366,9 @@ def write_effects(
     view: View | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> None:
-    """Write one row per round and token: contraction, and pull in half precision.
+    """Write contraction and pull by round and token, those of the last round in both.
 
-    Tokens of the last round are in both: how the rounds differ tells the error of the first. The pulls of a
-    large model are coordinates on as many orthonormal axes as fit into `most_bytes`.
+    The pulls of a large model are coordinates on as many orthonormal axes as fit into `most_bytes`.
     """
     file, axes_file = effect_files(view)
     first = next(iter(rounds.values())).effects.pull
@@ -414,7 +400,6 @@ def write_effects(
 
 
 def read_effects(path: Path, view: View | None = None, step: Round = Round.SCREEN) -> TokenEffects:
-    """Read the effects of one round; there may be none."""
     folder, (file, axes_file) = ResultFolder(path), effect_files(view)
     table = folder.read_table(file, EFFECTS_COLUMNS)
     rows = table.filter(pl.col("round") == step.value).sort("token_id")

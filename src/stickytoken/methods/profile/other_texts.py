@@ -41,12 +41,6 @@ _LEAST_TOKENS = 24
 _LEAST_ANCHORS = 2
 # Tokens that may be flagged and are measured on the corpus, at most.
 _MEASURED = 256
-# They may be flagged if their lift is not further than this many errors below what matters.
-_ERRORS = 2.0
-# Documents and queries to draw; together they are many pairs.
-_DRAWN = 100
-# A document moves up if it passes this share of the corpus.
-_PASSED = 0.1
 _SPLIT, _CALIBRATING_TOKENS = 4, 5  # keys of the generators
 
 
@@ -90,7 +84,7 @@ def judge_corpus(
     asked = np.isin(effects.ids, tokens["token_id"].to_numpy())
     # Where vectors are made up to count the texts, as many tokens are measured as ever may be.
     counting = getattr(job.encoder, "makes_up_vectors", False)
-    may = asked & (counting | (values + _ERRORS * error >= gate))
+    may = asked & (counting | (values + 2 * error >= gate))
     order = np.lexsort((effects.ids, -values))
     chosen = np.sort(effects.ids[order[may[order]][:_MEASURED]])
 
@@ -165,8 +159,7 @@ def _calibrated(
 ) -> tuple[Vector, float, Vector, Pull]:
     """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers.
 
-    Return also their error, the common effect of each carrier beside the mean, and the contractions and pulls
-    of the random tokens.
+    Return also their error, each carrier's common effect beside the mean, and what the random tokens do.
     """
     job, carriers = corpus.job, range(_CARRIERS)
     every = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers)
@@ -292,7 +285,7 @@ def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:
     It does if it passes at least a tenth of all texts. cos(after) is computed from pull and contraction.
     """
     order = np.random.default_rng([seed, _SPLIT]).permutation(len(texts))
-    count = min(_DRAWN, len(texts) // 2)
+    count = min(100, len(texts) // 2)  # of queries, and of documents: together they are many pairs
     queries, documents = order[:count], order[count : 2 * count]
     similarities = (texts @ texts[queries].T).astype(np.float64)
     before, ranked = similarities[documents], np.sort(similarities, axis=0)
@@ -304,12 +297,10 @@ def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:
     at_first, shares = ahead(before), []
     for contraction, pull in zip(effects.contraction, effects.pull, strict=True):
         after = (1 - contraction) * before + texts[queries] @ pull
-        shares.append(float((at_first - ahead(after) >= _PASSED * len(texts)).mean()))
+        shares.append(float((at_first - ahead(after) >= 0.1 * len(texts)).mean()))
     return np.array(shares)
 
 
-_CURVE_COPIES = (1, 2, 4, 8, 16)
-_RECHECK_ANCHORS = 330
 # A few more than an empirical null needs, because some of them may be tokens that are asked about.
 _ORDINARY = 256
 
@@ -325,7 +316,7 @@ def recheck(job: base.RecheckJob, name: str) -> ProfileRecheck:
         job.settings if isinstance(job.settings, ProfileSettings) else ProfileSettings(),
         adaptive=False,
         budget=float(_CARRIERS),
-        anchors=_RECHECK_ANCHORS,
+        anchors=330,
         vocabulary_anchors=0,
         reference=_ORDINARY,
         screen_precision=None,
@@ -345,8 +336,6 @@ def recheck(job: base.RecheckJob, name: str) -> ProfileRecheck:
 
 @dataclass(frozen=True)
 class ProfileRecheck:
-    """One model on the texts of a plan; see `stickytoken.methods.base.Recheck`."""
-
     job: Job[ProfileSettings]
     plan: ProfilePlanRecord
     progress: ProgressCallback
@@ -381,7 +370,7 @@ class ProfileRecheck:
 
     @cached_property
     def copies(self) -> tuple[int, ...]:
-        return probes.fitting_copies(self.job.encoder, Insertion.TEXT, self.plan.carriers, _CURVE_COPIES)
+        return probes.fitting_copies(self.job.encoder, Insertion.TEXT, self.plan.carriers, (1, 2, 4, 8, 16))
 
     def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> ProfileRecheck:
         job = replace(self.job, encoder=encoder, vocabulary=vocabulary)

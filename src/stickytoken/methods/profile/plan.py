@@ -25,10 +25,6 @@ from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettin
 from stickytoken.methods.statistics import carrier_contractions, fit_pull
 from stickytoken.unit_vectors import unit_vectors
 
-# Carriers of the first round, beside what the budget leaves for the others.
-_LEAST_SCREENING = 2
-# Smallest number of tokens in the last round.
-_LEAST_CONFIRMED = 30
 # Number of random tokens that are measured on all carriers.
 LATE_REFERENCE = 128
 
@@ -58,7 +54,7 @@ def cells(settings: ProfileSettings, count: int) -> list[Cell]:
 
 def screening_carriers(settings: ProfileSettings) -> int:
     whole = int(settings.budget)
-    return max(_LEAST_SCREENING, whole - 1 if settings.adaptive else whole)
+    return max(2, whole - 1 if settings.adaptive else whole)
 
 
 def carriers_needed(settings: ProfileSettings) -> int:
@@ -70,7 +66,7 @@ def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
     """Meet the budget on average; a small selection of tokens may exceed it, because some always go on."""
     rest = (settings.budget - screening_carriers(settings)) * tokens
     rest -= min(LATE_REFERENCE, tokens) * carriers_needed(settings)
-    return min(tokens, max(_LEAST_CONFIRMED, int(rest / settings.confirming_texts)))
+    return min(tokens, max(30, int(rest / settings.confirming_texts)))
 
 
 def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
@@ -85,13 +81,11 @@ def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> 
 
 
 _LEAST_ANCHORS = 40
-_REFERENCE = 2  # key of the generator
 # A vocabulary above the first size has u estimated from as many entries as the second: with an error of
 # some 0.002 it shifts the limit below which pairs count, where similarities spread by 0.05 and more.
 _ALL_ENTRIES, _SAMPLED_ENTRIES = 2**16, 2**13
 # Smallest share of the anchors that must lie below the mean similarity for each carrier.
 _LEAST_BELOW = 0.02
-_NO_SPREAD = 1e-5
 
 
 def views_in(job: Job[ProfileSettings]) -> Views:
@@ -163,7 +157,7 @@ def make_profile_plan(
             spreads=[spread_of(own, np.full(own.shape[1], 1 / own.shape[1])) for own in of_groups],
         )
         records.append(record)
-    order = np.random.default_rng([settings.seed, _REFERENCE]).permutation(
+    order = np.random.default_rng([settings.seed, 2]).permutation(
         [token.id for token in vocabulary if token.id not in unspelled]
     )
     return ProfilePlanRecord(
@@ -194,15 +188,14 @@ def usable_carriers(
 ) -> tuple[list[str], list[NDArray[np.float32]], list[float | None]]:
     """Choose the first carriers that have enough unrelated anchors in all views, each seen with its u.
 
-    Return them; by view, their similarities to the anchors, and the limit that replaces u in a narrow corpus,
-    which has too few similarities below u: the lower half of its own then counts as unrelated.
+    Return them with their similarities by view, and the median that replaces u as limit in a narrow corpus.
     """
     vectors = encoder.encode(texts)
     usable, every, limits = np.ones(len(texts), dtype=np.bool_), [], list[float | None]()
     for view, panel, u in seen:
         before, at = view.units(vectors) @ panel.vectors.T, f" at {view}" if len(seen) > 1 else ""
         every.append(before)
-        if before[:, panel.weights > 0].std() < _NO_SPREAD:
+        if before[:, panel.weights > 0].std() < 1e-5:
             raise InputError(
                 f"{encoder.name} gives all sentences of {source} the same similarity "
                 f"({before.mean():.4f}{at}): there is nothing that a token could move"
@@ -235,8 +228,6 @@ def view_columns(view: View) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ProfileStage:
-    """Put a token into every carrier once, and compare the result with all anchors."""
-
     name: str
     carriers: tuple[probes.Carrier, ...]
     places: tuple[int, ...]  # of each carrier among all of the plan; they key the random placement

@@ -32,8 +32,6 @@ RARE = 2000
 # Where too few tokens show what is rare, copies must take, with confidence, this share of what an ordinary
 # token leaves of a text.
 _ERASED_WITHOUT_NULL = SEVERITY_BOUNDS[Severity.SERIOUS]
-# Fewer carriers say nothing about their noise.
-_LEAST_CARRIERS = 2
 
 LATER_COLUMNS = {
     "contraction_low": pl.Float64,
@@ -50,9 +48,7 @@ TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What the rounds measured in one view, and what it is judged by."""
-
+class Measured:  # what the rounds measured in one view, and what it is judged by
     job: Job[ProfileSettings]
     plan: ProfilePlanRecord  # with the numbers of the view
     panel: AnchorPanel
@@ -64,7 +60,6 @@ class Measured:
     def estimate(
         self, values: Mapping[Round, Vector], kinds: Sequence[NDArray[np.bool_]] = ()
     ) -> TokenEstimates:
-        """Estimate every token from values by carrier; see `estimates.estimate`."""
         found = {step: Lifts(self.rounds[step].ids, each) for step, each in values.items()}
         return estimates.estimate(
             found[Round.SCREEN],
@@ -84,8 +79,6 @@ class Measured:
 
 
 class Flagged(NamedTuple):
-    """Tokens whose lifts matter."""
-
     # None without an empirical null: too few tokens, or effects that differ by no more than noise.
     q_values: Vector | None
     found: NDArray[np.bool_]  # whether each token's lift matters, shape (T,)
@@ -157,12 +150,10 @@ def verdicts(
 
 
 def is_character(tokens: pl.DataFrame) -> NDArray[np.bool_]:
-    """Tell entries that are a single letter, digit or symbol from longer ones."""
     return (tokens["decoded"].str.strip_chars().str.len_chars() <= 1).to_numpy()
 
 
 def embedding_matrix(encoder: Encoder) -> NDArray[np.floating[Any]] | None:
-    """Return the matrix of token embeddings; None where it is not at hand."""
     try:
         model = encoder.model if isinstance(encoder, ViewEncoder) else encoder
         return inspector_of(model).embedding_matrix() if reads_ids(model) else None
@@ -198,8 +189,6 @@ def erasures(measured: Measured) -> TokenEstimates:
 
 
 class Erasing(NamedTuple):
-    """What copies leave of a text."""
-
     contraction: Estimates  # of every token, on the scale of the last round
     ordinary: float  # contraction of the typical token
     found: NDArray[np.bool_]  # whether a token erases far more than ordinary ones
@@ -235,9 +224,7 @@ def find_erasing(measured: Measured, available: int, lifts: TokenEstimates) -> E
 
 
 class Findings(NamedTuple):
-    """The finished table, one row per measured token, and what the verdicts rest on."""
-
-    tokens: pl.DataFrame
+    tokens: pl.DataFrame  # the finished table, one row per measured token
     ordinary_lift: float  # of the typical token
     ordinary_spread: float  # standard deviation of the lifts of ordinary tokens
     ordinary_contraction: float  # of the typical token
@@ -245,11 +232,7 @@ class Findings(NamedTuple):
 
 
 def decide(measured: Measured, spelled: Sequence[int] = ()) -> Findings:
-    """Judge all measured tokens.
-
-    Those that texts spell with several entries are ``spelled``: more entries erase more, so how much they
-    erase is not judged.
-    """
+    # Tokens that texts spell with several entries are `spelled`. More entries erase more: it is not judged.
     plan, settings, panel = measured.plan, measured.job.settings, measured.panel
     smallest, spread = settings.smallest_effect, plan.similarity_spread
     available = len(measured.job.vocabulary.available)
@@ -311,10 +294,6 @@ def decide(measured: Measured, spelled: Sequence[int] = ()) -> Findings:
     )
 
 
-# Kinds of text that a reason names.
-_NAMED_KINDS = 2
-
-
 def _reasons(
     names: NDArray[np.str_],
     known: NDArray[np.bool_],
@@ -325,14 +304,13 @@ def _reasons(
 ) -> list[str | None]:
     """Say in words why each token is flagged; None of those that are not.
 
-    Groups of text have names, shape (G,); those of a kind are known of a token, and it lifts some, shape
-    (T, G). It is an outlier on the groups where its effect is finite, and the largest is named.
+    Of names of groups (G,), `known` and `lifted` are (T, G). The largest finite `outlying` effect is named.
     """
     found: list[str | None] = []
     for row, lifts in enumerate(lifting.found):
         said, own = [], names[lifted[row]].tolist()
         if erasing.found[row]:
-            toward = " and ".join(own) if len(own) <= _NAMED_KINDS else f"{len(own)} kinds"
+            toward = " and ".join(own) if len(own) <= 2 else f"{len(own)} kinds"
             said.append(
                 f"erases {erasing.contraction.value[row]:.0%} of a text (an ordinary token: "
                 f"{erasing.ordinary:.0%}), draws it toward "
@@ -350,11 +328,8 @@ def _reasons(
 
 
 def _latest(measured: Measured) -> tuple[Vector, Vector, Vector, Pull]:
-    """Return what the last round that each token reached says of it.
-
-    Lifts by group without the ordinary token's, shape (T, G); these, shape (G,); shares of rising pairs,
-    shape (T,); pulls and contractions.
-    """
+    # Of the last round of each token: lifts by group without the ordinary token's, shape (T, G); these, shape
+    # (G,); shares of rising pairs, shape (T,); pulls and contractions.
     first = measured.rounds[Round.SCREEN]
     rising, levels = np.full(len(first.ids), np.nan), np.empty(0)
     groups = np.full((len(rising), first.groups.shape[2]), np.nan)
@@ -379,8 +354,8 @@ def _on_kinds(measured: Measured, available: int) -> NDArray[np.bool_]:
         return found
     for group in of_lift:
         lifts = {step: each.on_group(group) for step, each in rounds.items()}
-        if min(each.shape[1] for each in lifts.values()) < _LEAST_CARRIERS:
-            continue
+        if min(each.shape[1] for each in lifts.values()) < 2:
+            continue  # one carrier says nothing about its noise
         smallest, fdr = settings.smallest_effect * plan.groups[group].spread, settings.fdr / len(of_lift)
         tokens = measured.estimate(lifts)
         found[:, group] = find_lifts(tokens, unselected, available, smallest, fdr, outliers_only=True).found

@@ -10,8 +10,8 @@ import polars as pl
 
 from stickytoken.impacts import statistics
 from stickytoken.impacts.results import Impact, measured_kind
-from stickytoken.reports.figures import figure as fig
-from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports import figures as fig
+from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 
 # More tokens make a panel that nobody reads; the table has all of them.

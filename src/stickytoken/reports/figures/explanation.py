@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from stickytoken.explanation.files import StoredExplanation
-from stickytoken.reports.figures import figure as fig
-from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports import figures as fig
+from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import number
 
 _ATTENTION = {"attention_received": "from all positions", "attention_from_others": "from all but the copies"}
@@ -46,7 +46,6 @@ _BENIGN = ("benign_mean", "benign_low", "benign_high", "deviations")
 
 
 def explanation_figures(found: StoredExplanation) -> list[ReportFigure]:
-    """Return all figures of one token; a figure says so if the model does not expose its data."""
     name, token = f"explain-{found.token.token_id}", found.token.token
     measures = found.tables["measures"]
     return [
@@ -138,11 +137,6 @@ def _symbols(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["diamond" if row["outside"] else "circle-open" for row in rows]
 
 
-# Beyond so many standard deviations of the benign tokens colours do not go further.
-_STRONGEST = 10.0
-_MOST_HEADS = 5
-
-
 def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
     title = "Attention that the copies receive, by layer and head"
     reading = (
@@ -167,7 +161,7 @@ def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
             f"tokens have {far['benign_mean']:.3f}."
         )
     # The mean over each layer's heads, and the heads that differ most from the benign ones.
-    furthest = single.sort("wasserstein", descending=True, nulls_last=True).head(_MOST_HEADS)
+    furthest = single.sort("wasserstein", descending=True, nulls_last=True).head(5)
     rows = pl.concat([heads.filter(pl.col("head").is_null()).sort("layer"), furthest]).to_dicts()
     table = DataTable(
         headings,
@@ -191,7 +185,7 @@ def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
         textfont={"size": 9, "color": "#1d2430"},
         hovertemplate="layer %{y}, head %{x}: %{z:.1f} SD<br>share %{customdata[0]:.3f}, benign "
         "%{customdata[1]:.3f}<br>Wasserstein distance %{customdata[2]:.3f}<extra></extra>",
-        **fig.diverging(_STRONGEST, "SD from benign"),
+        **fig.diverging(10.0, "SD from benign"),  # colours go no further
     )
     figure.update_xaxes(title_text="head", dtick=1 if width <= 16 else 4, showgrid=False)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(layers) <= 12 else 4)
@@ -316,11 +310,7 @@ def _embedding(name: str, measures: pl.DataFrame, token: str, found: StoredExpla
     return ReportFigure(name, title, figure, said, reading, table, narrow)
 
 
-_MOST_CELLS = 10
-
-
 def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
-    """The table has the sum of every row, and the pairs of tokens that add or subtract most."""
     title = "One pair's similarity, token by token"
     reading = (
         "Integrated Jacobians (Moeller et al. 2023): the cells sum to the similarity. Orange cells add to "
@@ -348,9 +338,10 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
         .sort("row")
     )
     largest = between.sort(pl.col("value").abs(), "row", "column", descending=[True, False, False])
+    # The sum of every row, and the pairs of tokens that add or subtract most.
     rows = [
         *by_row.select("row_token", "row_part", "anchor", "value").iter_rows(),
-        *largest.head(_MOST_CELLS).select("row_token", "row_part", "column_token", "value").iter_rows(),
+        *largest.head(10).select("row_token", "row_part", "column_token", "value").iter_rows(),
     ]
     table = DataTable(("carrier with copies", "part", "anchor", "adds"), rows)
     ordered = cells.sort("row", "column")

@@ -13,14 +13,13 @@ from plotly.subplots import make_subplots
 
 from stickytoken.detection.run_folder import is_flagged
 from stickytoken.methods.entry import Distribution, Scatter
-from stickytoken.reports.figures import figure as fig
-from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports import figures as fig
+from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
 
 _FEWEST_BINS, _MOST_BINS = 5, 120
 _NO_SPAN = 1e-9
-_NAMED = 5
 
 
 def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
@@ -93,7 +92,7 @@ def _mark(
     if flagged.is_empty():
         return
     names = [fig.label(token) for token in flagged["token"]]
-    named = verdict == "sticky" and len(names) <= _NAMED
+    named = verdict == "sticky" and len(names) <= 5
     figure.add_scatter(
         x=x.to_list(),
         y=list(y),
@@ -110,7 +109,6 @@ def _mark(
 
 # Of the other tokens: enough to see the cloud, few enough for a phone.
 _DRAWN_POINTS = 2500
-_THIN = 5
 
 
 def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
@@ -123,7 +121,7 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
     others = measured.filter(~is_flagged())
     in_all = len(others)
     if in_all > _DRAWN_POINTS:
-        generator = np.random.default_rng([in_all, _THIN])
+        generator = np.random.default_rng([in_all, 5])
         others = others[np.sort(generator.choice(in_all, size=_DRAWN_POINTS, replace=False))]
     figure = fig.new_figure(height=430)
     figure.add_scatter(
@@ -325,7 +323,6 @@ _DECILES = 10
 
 
 def breakdowns(tokens: pl.DataFrame) -> list[tuple[str, list[str], list[int], list[int]]]:
-    """Names, groups in order, and by group the tokens examined and the sticky ones of them."""
     scripts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])["script"]
     kept = scripts.head(_MOST_SCRIPTS).to_list()
     lengths = [str(length) for length in range(1, _LONGEST)] + [f"{_LONGEST}+"]

@@ -1,4 +1,4 @@
-"""Plan the paper's method: the mean similarity, the pairs, then the two stages."""
+"""The paper's method: score every token on a few pairs, validate the best, find outliers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, TypeAlias
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.data import Sentences
@@ -18,8 +20,9 @@ from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token, insert_as_ids, insert_as_text
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import probes
-from stickytoken.methods.base import Job, MemoryRunner, PlanRecord, ResultRecord, model_mean
+from stickytoken.methods import base, entry, probes
+from stickytoken.methods.base import Job
+from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import real_number, set_choices, set_whole_numbers
 
 
@@ -33,9 +36,6 @@ class PlacementWeights:
         values = (self.prefix, self.suffix, self.random)
         if not (min(values) >= 0 and abs(sum(values) - 1) <= 1e-9):
             raise InputError(f"placement weights {values} must not be negative and must sum to 1")
-
-    def of(self, placement: Placement) -> float:
-        return float(getattr(self, placement.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,6 @@ class Metric(StrEnum):
 def distances(
     vectors: NDArray[np.floating], others: NDArray[np.floating]
 ) -> dict[Metric, NDArray[np.float64]]:
-    """Distances between vectors along the last axis, the other axes broadcast."""
     left = np.asarray(vectors, dtype=np.float64)
     right = np.asarray(others, dtype=np.float64)
     norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
@@ -209,8 +208,7 @@ class ValidationStage:
         return found
 
     def distances(self, vectors: NDArray[np.float32]) -> dict[Metric, NDArray[np.float64]]:
-        """Return distances by carrier, placement and number of copies, 0 first."""
-        shape = len(self.carriers), len(PLACEMENTS)
+        shape = len(self.carriers), len(PLACEMENTS)  # then by number of copies, 0 first
         probed = distances(vectors.reshape(*shape, self.settings.copies, -1), self.anchors[:, None, None, :])
         return {
             metric: np.concatenate(
@@ -259,26 +257,22 @@ class ScoringStage(ValidationStage):
 
 
 def weighted(values: NDArray[np.float64], weights: PlacementWeights) -> float:
-    """Average over pairs, weighted over placements."""
     by_placement = zip(PLACEMENTS, values.mean(axis=0), strict=True)
-    return float(sum(weights.of(placement) * value for placement, value in by_placement))
+    return float(sum(getattr(weights, placement.value) * value for placement, value in by_placement))
 
 
-class StdPlanRecord(PlanRecord):
+class StdPlanRecord(base.PlanRecord):
     left_out: int  # sentences or given pairs too long for the model with the copies in
     similarity_deviation: float  # largest difference between a pair's recorded similarity and the model's own
     scoring: list[SentencePair]
     validation: list[SentencePair]
 
 
-class StdResultRecord(ResultRecord):
+class StdResultRecord(base.ResultRecord):
     scored: int
     candidates: int
     score_threshold: float  # score that candidates reach
     rate_threshold: float  # validation rate that sticky tokens exceed
-
-
-_VALIDATION_KEY = 1
 
 
 def make_plan(
@@ -305,7 +299,7 @@ def make_plan(
             f"every sentence of {corpus.source} is longer than {encoder.name} reads "
             f"({encoder.max_length} tokens): use shorter sentences"
         )
-    u = model_mean(encoder, progress)
+    u = base.model_mean(encoder, progress)
     pairs = pairs or sample_pairs(sentences, encoder.encode(sentences), settings.pairs)
     scoring = select_pairs(pairs, u.value, settings.scoring_pairs)
     if len(scoring) < settings.scoring_pairs:
@@ -341,14 +335,6 @@ def _pair_vectors(
     return encoder.encode(first), encoder.encode(second)
 
 
-def _carriers(
-    encoder: Encoder, settings: StdSettings, pairs: Sequence[SentencePair]
-) -> tuple[tuple[probes.Carrier, ...], tuple[int, ...]]:
-    """Return the carriers of pairs, and their numbers of words."""
-    carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in pairs])
-    return carriers, tuple(map(probes.word_count, carriers))
-
-
 def scoring_stage(
     encoder: Encoder,
     settings: StdSettings,
@@ -356,15 +342,17 @@ def scoring_stage(
     vocabulary: Sequence[Token],
     tokens: Sequence[Token],
 ) -> ScoringStage:
-    carriers, words = _carriers(encoder, settings, plan.scoring)
+    carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.scoring])
+    words = [*map(probes.word_count, carriers)]
     paths = walk_vocabulary(settings.seed, vocabulary, tokens, words, settings.copies, settings.insertion)
     vectors = _pair_vectors(encoder, plan.scoring)
     return ScoringStage(settings, carriers, *vectors, lambda token: paths[token.id])
 
 
 def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ValidationStage:
-    carriers, words = _carriers(encoder, settings, plan.validation)
-    paths = probes.KeyedPaths(settings.seed, _VALIDATION_KEY, words, settings.copies, settings.insertion)
+    carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.validation])
+    words = tuple(map(probes.word_count, carriers))
+    paths = probes.KeyedPaths(settings.seed, 1, words, settings.copies, settings.insertion)
     return ValidationStage(settings, carriers, *_pair_vectors(encoder, plan.validation), paths.of)
 
 
@@ -383,7 +371,7 @@ class StdEvidence:
 def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
     plan = make_plan(job.encoder, job.settings, job.corpus, progress)
     stage = validation_stage(job.encoder, job.settings, plan)
-    rows = MemoryRunner(job.encoder, progress, shard_probes=1)(stage, job.tokens).to_dicts()
+    rows = base.MemoryRunner(job.encoder, progress, shard_probes=1)(stage, job.tokens).to_dicts()
     places = [job.vocabulary.place(token.id) for token in job.tokens]
     return [
         StdEvidence(
@@ -401,3 +389,229 @@ def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvid
         )
         for row, place in zip(rows, places, strict=True)
     ]
+
+
+Run: TypeAlias = base.FinishedRun[StdPlanRecord, StdResultRecord]
+
+# Enough for a smooth mean.
+_ANCHORS = 200
+_SCORES, _RATES = (
+    {f"{short}_{metric}": long if metric is Metric.COSINE else f"{long}_{metric}" for metric in Metric}
+    for short, long in (("score", "sticky_score"), ("rate", "validation_rate"))
+)
+_SCORE = entry.Column("sticky_score", "sticky score", 2)
+_RATE = entry.Column("validation_rate", "validation rate", 3)
+_LIFT = entry.Column("lift", "lift", 4)
+_GLOSSARY = {
+    "sticky score": "The paper's score: how far, and how often, copies reduce the distance of a few sentence "
+    "pairs.",
+    "candidates": "The tokens with the highest scores. Only these are validated.",
+    "verdict": "Sticky: a validation rate beyond an outlier rule over the candidates. Tokens without a "
+    "verdict were not validated, which is not the same as benign.",
+}
+
+
+class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
+    settings = StdSettings
+    plan_record = StdPlanRecord
+    result_record = StdResultRecord
+    columns = (
+        *("token_id", "token", "decoded", "category"),
+        *_SCORES.values(),
+        *_RATES.values(),
+        *("lift", "verdict"),
+    )
+    listed = (_SCORE, _LIFT, _RATE)
+    reported = (_RATE, _LIFT, _SCORE)
+    ranked_by = _RATE
+    judges_every_token = False
+    glossary = _GLOSSARY
+
+    probe = staticmethod(probe_std)
+
+    def make_plan(self, job: Job[StdSettings], progress: ProgressCallback) -> StdPlanRecord:
+        return make_plan(job.encoder, job.settings, job.corpus, progress)
+
+    def compute(
+        self, job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
+    ) -> tuple[pl.DataFrame, StdResultRecord]:
+        available = job.vocabulary.available
+        scoring = scoring_stage(job.encoder, job.settings, plan, available, job.tokens)
+        scores = run(scoring, job.tokens)
+        # The best share of the tokens by cosine score go on to validation.
+        least = candidate_threshold(scores["score_cosine"].to_list(), job.settings.candidate_share)
+        wanted = set(scores.filter(pl.col("score_cosine") >= least)["token_id"])
+        candidates = [token for token in job.tokens if token.id in wanted]
+        validations = run(validation_stage(job.encoder, job.settings, plan), candidates)
+        # The outliers among them are sticky. The others have null rates and a null verdict.
+        most = outlier_threshold(validations["rate_cosine"].to_list(), job.settings.outlier_range)
+        rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
+        tokens = (
+            scores.select("token_id", *_SCORES)
+            .rename(_SCORES)
+            .join(vocabulary, on="token_id", how="left", validate="1:1")
+            .join(rates, on="token_id", how="left", validate="1:1")
+            .with_columns(
+                verdict=pl.when(pl.col("validation_rate").is_null())
+                .then(None)
+                .when(pl.col("validation_rate") > most)
+                .then(pl.lit("sticky"))
+                .otherwise(pl.lit("benign"))
+            )
+            .select(*self.columns)
+            .sort("token_id")
+        )
+        cost = run.cost
+        return tokens, StdResultRecord(
+            scored=len(job.tokens),
+            candidates=len(wanted),
+            sticky=int((tokens["verdict"] == "sticky").sum()),
+            score_threshold=least,
+            rate_threshold=most,
+            sequences=cost.sequences,
+            seconds=round(cost.seconds, 1),
+        )
+
+    def evidence_stage(self, job: Job[StdSettings], plan: StdPlanRecord) -> probes.EvidenceStage:
+        texts = sorted({pair.sentence2 for pair in plan.validation}, key=lambda text: (len(text), text))
+        sentences = list(dict.fromkeys(pair.sentence1 for pair in plan.validation))[:_ANCHORS]
+        vectors = unit_vectors(job.encoder.encode(sentences))
+        anchors = probes.AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
+        return base.evidence_stage(
+            job, texts[: probes.SYMPTOM_CARRIERS], sentences, anchors, plan.mean_similarity
+        )
+
+    def texts(self, plan: StdPlanRecord) -> entry.PlanTexts:
+        carriers = list(dict.fromkeys(pair.sentence2 for pair in plan.validation))
+        known = set(carriers)
+        anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in known]
+        return entry.PlanTexts(carriers, list(dict.fromkeys(anchors)), by_topic=False)
+
+    def headline(self, run: Run) -> str:
+        if run.sticky.is_empty():
+            return f"{run.model_name}: {self._finding(run)}"
+        row = run.sticky.row(0, named=True)
+        return (
+            f"{run.model_name}: {self._finding(run)} The worst, {row['token']!r}, draws "
+            f"{row['validation_rate']:.0%} of the unrelated pairs together; "
+            f"beyond {run.result.rate_threshold:.0%} a candidate is sticky."
+        )
+
+    def _finding(self, run: Run) -> str:
+        count = run.result.sticky
+        found = f"{count or 'No'} sticky {'token' if count == 1 else 'tokens'}"
+        among = "candidate" if run.result.candidates == 1 else "candidates"
+        return f"{found} among {run.result.candidates} validated {among}."
+
+    def lines(self, run: Run) -> list[str]:
+        result = run.result
+        scope = "all" if result.scored == run.available else "a selection of"
+        return [
+            self._finding(run),
+            f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
+            f"mean similarity u = {run.plan.mean_similarity_text}",
+            *run.plan.space,
+            f"{result.candidates} candidates reach a score of {result.score_threshold:.2f}; "
+            f"a rate above {result.rate_threshold:.4f} is sticky: {result.sticky}",
+        ]
+
+    def notes(self, run: Run) -> list[str]:
+        result, plan = run.result, run.plan
+        found = []
+        if result.candidates < 20:  # the quartiles of so few rates say little
+            found.append(
+                f"the verdict is an outlier rule, and {result.candidates} candidates are few for it: "
+                "look at more tokens before you rely on it"
+            )
+        rates = run.tokens["validation_rate"].drop_nulls()
+        if len(rates) and rates.quantile(0.25, "linear") == rates.quantile(0.75, "linear"):
+            found.append(
+                "at least half of the candidates have the same validation rate: the outlier rule has no "
+                "width, so a rate that is barely higher is enough"
+            )
+        elif result.rate_threshold >= 1:
+            found.append(
+                "no rate can exceed the threshold: the candidates' rates are too spread for the outlier rule "
+                "to single one out"
+            )
+        if plan.left_out:
+            found.append(
+                f"{plan.left_out} sentences or pairs were left out: with the copies inserted, "
+                "the model would have truncated them"
+            )
+        if plan.similarity_deviation > 0.05:
+            found.append(
+                f"similarities in the pair file differ by up to {plan.similarity_deviation:.3f} "
+                "from this model's: they may come from another model"
+            )
+        return found
+
+    def key_facts(self, run: Run) -> list[entry.Fact]:
+        return [
+            entry.Fact(f"{run.result.candidates:,}", "candidates validated"),
+            entry.Fact(f"{run.result.rate_threshold:.3f}", "validation rate that a sticky token exceeds"),
+        ]
+
+    def how(self, settings: base.StoredSettings) -> str:
+        return (
+            "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with 1 to "
+            f"{settings.text('copies')} copies at the beginning, the end and between the words. The best "
+            f"{settings.number('candidate_share'):.2%} were validated on "
+            f"{settings.number('validation_pairs'):g} pairs below the mean similarity, and outliers among "
+            "these are called sticky."
+        )
+
+    def plan_facts(self, plan: StdPlanRecord) -> dict[str, Any]:
+        u = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error")
+        names = (*u, "isoscore", "left_out")
+        counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
+        return {name: getattr(plan, name) for name in names} | counts
+
+    def figures(self, run: Run) -> list[entry.Figure]:
+        return [
+            entry.Distribution(
+                "score-distribution",
+                "Sticky scores over the vocabulary",
+                _SCORE,
+                {"candidates": run.result.score_threshold},
+                "The score of the paper's first stage, on a few sentence pairs. Tokens to the right of the "
+                "dotted line were validated; the others have no verdict.",
+            ),
+            entry.Distribution(
+                "rate-distribution",
+                "Validation rates of the candidates",
+                _RATE,
+                {"sticky": run.result.rate_threshold},
+                "The share of unrelated pairs that a candidate pulls together. Beyond the dotted line, an "
+                "outlier rule over the candidates, a token is called sticky.",
+            ),
+            entry.Scatter(
+                "rate-lift",
+                "Validation rate against lift",
+                _RATE,
+                _LIFT,
+                "Candidates only. The validation rate counts how many unrelated pairs come together, the "
+                "lift how far. This method does not measure contraction.",
+            ),
+        ]
+
+    def probe_lines(self, probed: Sequence[StdEvidence]) -> list[entry.ProbeTable | str]:
+        return [
+            entry.ProbeTable(
+                "Validation rate: share of unrelated pairs that the token pulls together",
+                ("id", "token", "category", "rate", "prefix", "suffix", "random", "lift"),
+                [
+                    (
+                        each.token_id,
+                        each.token,
+                        each.category,
+                        each.validation_rate["cosine"],
+                        *(each.by_placement[place]["cosine"] for place in ("prefix", "suffix", "random")),
+                        each.lift,
+                    )
+                    for each in probed
+                ],
+            ),
+            f"{probed[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the "
+            "cosine. Compare with the rates of ordinary tokens: no rate is high or low by itself.",
+        ]
