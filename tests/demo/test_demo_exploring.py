@@ -209,6 +209,14 @@ def test_the_token_that_is_shown_follows_what_is_searched(startup, content):
         assert "value" not in narrow("run", text, [], [], [])[2]
 
 
+def test_every_refusal_empties_the_table_and_the_list(startup):
+    narrow = event_of(startup, "change", *web_app.FILTERS)
+    for _ in range(2):
+        _, table, offered = narrow("run", "", "sticky", [], [])
+        # As Gradio does with the updates that it shows.
+        assert (table.pop("value"), offered.pop("value")) == ({"headers": [], "data": []}, None)
+
+
 def test_commands_about_the_packaged_run_show_no_path_of_an_installed_package(demo_bert):
     (about,) = [
         value
