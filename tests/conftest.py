@@ -30,13 +30,9 @@ ON_EVERY_RUN = (
 
 # Tests of which one case stays in every run, as the other cases take seconds each.
 AT_NIGHT = (
-    "test_a_run_that_is_cut_off_continues_to_the_same_bytes[llama",
-    "test_a_run_that_is_cut_off_continues_to_the_same_bytes[qwen2-profile]",
     "test_the_command_finds_what_the_function_finds[profile]",
     "test_entries_of_roberta_with_and_without_a_leading_space[entries0]",
     "test_entries_and_all_specials_of_every_tokenizer_there_is[roberta-base]",
-    "test_each_dimension_is_a_run_on_the_model_truncated_to_it[bert with a normalised dense head]",
-    "test_a_planted_token_is_found_sticky_with_the_highest_validation_rate[words]",
 )
 
 

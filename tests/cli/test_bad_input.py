@@ -7,6 +7,7 @@ from sentence_transformers import SentenceTransformer
 
 import planted
 import tiny
+from stickytoken.detection.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,7 @@ def test_wrong_usage_is_one_line_that_names_the_help(tmp_path, monkeypatch, argu
 @pytest.mark.slow
 def test_a_run_folder_that_another_process_writes_is_refused(small, tmp_path):
     given = ("detect", *small, "--sample", "5", "--out", tmp_path / "run")
-    with planted.held(tmp_path / "run"):
+    with RunFolder(tmp_path / "run").locked():
         saying = "is being written by another process: wait for it, or choose"
         planted.refused(*given, saying=saying)
     # Nor does a command that failed on its input block its folder.

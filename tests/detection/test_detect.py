@@ -1,6 +1,5 @@
-"""Detection against a slow plain version of the method, and against a planted token."""
+"""Detection by the published method against a slow plain version, and what changes none of its numbers."""
 
-import csv
 import itertools
 import random
 import statistics
@@ -22,9 +21,10 @@ from sklearn.metrics.pairwise import (
 import planted
 import tiny
 from stickytoken import detect, load_encoder
+from stickytoken.data.corpora import SentencePair
 from stickytoken.detection import probe
 from stickytoken.insertion import Insertion
-from stickytoken.methods.std import StdSettings
+from stickytoken.methods.std import PlacementWeights, ScoreConstants, StdSettings
 
 PLACEMENTS = ("prefix", "suffix", "random")
 METRICS = {
@@ -32,9 +32,10 @@ METRICS = {
     "_euclidean": paired_euclidean_distances,
     "_manhattan": paired_manhattan_distances,
 }
-CONSTANTS = {"": (0.1, 0.05, 0.01), "_euclidean": (0.1, 0.05, 0.01), "_manhattan": (1.0, 0.5, 0.1)}
-SCORING_WEIGHTS = {"prefix": 0.35, "suffix": 0.35, "random": 0.3}
-VALIDATION_WEIGHTS = {"prefix": 4 / 11, "suffix": 4 / 11, "random": 3 / 11}
+ENDINGS = {"cosine": "", "euclidean": "_euclidean", "manhattan": "_manhattan"}
+CONSTANTS = {"": (0.1, 0.05, 0.01), "_euclidean": (0.1, 0.05, 0.01), "_manhattan": (0.9, 0.4, 0.2)}
+SCORING_WEIGHTS = {"prefix": 0.5, "suffix": 0.3, "random": 0.2}
+VALIDATION_WEIGHTS = {"prefix": 0.1, "suffix": 0.6, "random": 0.3}
 
 
 class PlainMethod:
@@ -145,8 +146,8 @@ class PlainMethod:
         return sum(SCORING_WEIGHTS[place] * statistics.fmean(found) for place, found in by_placement.items())
 
     def validation(self, token, pairs):
-        """Rates by metric, and the lift."""
-        rates = dict.fromkeys(METRICS, 0.0)
+        """Rates by metric, rates by placement and metric, and rises of the cosine with 1, 2, ... copies."""
+        shares = {placement: dict.fromkeys(METRICS, 0.0) for placement in PLACEMENTS}
         rises = []
         for place, (anchor, carrier, _) in enumerate(pairs):
             generator = np.random.default_rng([self.seed, 1, token[0], place])
@@ -155,10 +156,14 @@ class PlainMethod:
                 for metric in METRICS:
                     clean, *probed = self.distances(anchor, [carrier, *inputs], metric)
                     if statistics.fmean(probed) < clean:
-                        rates[metric] += VALIDATION_WEIGHTS[placement] / len(pairs)
+                        shares[placement][metric] += 1 / len(pairs)
                     if metric == "":
-                        rises += [clean - each for each in probed]
-        return rates, statistics.fmean(rises)
+                        rises.append([clean - each for each in probed])
+        rates = {
+            metric: sum(VALIDATION_WEIGHTS[placement] * shares[placement][metric] for placement in PLACEMENTS)
+            for metric in METRICS
+        }
+        return rates, shares, np.mean(rises, axis=0)
 
 
 @pytest.fixture(scope="module")
@@ -168,31 +173,17 @@ def exact_model(bert_folder):
 
 
 @pytest.fixture(scope="module")
-def pair_file(exact_model, tmp_path_factory):
+def pairs(exact_model):
     """All pairs of 14 sentences with their similarity."""
     texts = tiny.sentences(14, seed=3)
-    similarities = cosine_similarity(exact_model.encode(texts))
-    path = tmp_path_factory.mktemp("pairs") / "pairs.csv"
-    with path.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["sentence1", "sentence2", "similarity"])
-        for first, second in itertools.combinations(range(len(texts)), 2):
-            writer.writerow([texts[first], texts[second], float(similarities[first, second])])
-    return path
-
-
-def read_pairs(path):
-    with path.open(newline="") as stream:
-        return [
-            (row["sentence1"], row["sentence2"], float(row["similarity"])) for row in csv.DictReader(stream)
-        ]
+    similarities = cosine_similarity(exact_model.encode(texts)).tolist()
+    places = itertools.combinations(range(len(texts)), 2)
+    return [(texts[first], texts[second], similarities[first][second]) for first, second in places]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("insertion", ["text", "ids"])
-def test_every_number_equals_that_of_a_plain_version_of_the_method(
-    exact_model, pair_file, tmp_path, insertion
-):
+def test_every_number_equals_that_of_a_plain_version_of_the_method(exact_model, pairs, tmp_path, insertion):
     settings = StdSettings(
         scoring_pairs=3,
         validation_pairs=7,
@@ -200,19 +191,24 @@ def test_every_number_equals_that_of_a_plain_version_of_the_method(
         candidate_share=0.2,
         seed=5,
         insertion=Insertion(insertion),
+        scoring_weights=PlacementWeights(**SCORING_WEIGHTS),
+        validation_weights=PlacementWeights(**VALIDATION_WEIGHTS),
+        angular=ScoreConstants(*CONSTANTS[""]),
+        manhattan=ScoreConstants(*CONSTANTS["_manhattan"]),
     )
-    run = detect(load_encoder(exact_model), pairs=pair_file, settings=settings, out=tmp_path / "run")
+    given = {"pairs": [SentencePair(*pair) for pair in pairs], "settings": settings}
+    run = detect(load_encoder(exact_model), out=tmp_path / "run", **given)
 
     plain = PlainMethod(exact_model, insertion, copies=3, seed=5)
     mean = plain.mean_similarity()
-    scores = plain.scores(plain.chosen(read_pairs(pair_file), mean, 3))
+    scores = plain.scores(plain.chosen(pairs, mean, 3))
     cosine = [score[""] for score in scores.values()]
     threshold = statistics.quantiles(cosine, n=5, method="inclusive")[-1]
     candidates = [token for token, score in scores.items() if score[""] >= threshold]
-    pairs = plain.chosen(read_pairs(pair_file), mean, 7)
-    validated = {token: plain.validation(token, pairs) for token in candidates}
+    chosen = plain.chosen(pairs, mean, 7)
+    validated = {token: plain.validation(token, chosen) for token in candidates}
     first, _, third = statistics.quantiles(
-        [rates[""] for rates, _ in validated.values()], n=4, method="inclusive"
+        [rates[""] for rates, *_ in validated.values()], n=4, method="inclusive"
     )
 
     assert run.plan.mean_similarity == pytest.approx(mean, abs=1e-6)
@@ -227,43 +223,19 @@ def test_every_number_equals_that_of_a_plain_version_of_the_method(
         if token not in validated:
             assert (row["verdict"], row["validation_rate"], row["lift"]) == (None, None, None)
             continue
-        rates, lift = validated[token]
+        rates, _, rises = validated[token]
         for metric in METRICS:
             assert row[f"validation_rate{metric}"] == pytest.approx(rates[metric], abs=1e-9), row
-        assert row["lift"] == pytest.approx(lift, abs=1e-6)
+        assert row["lift"] == pytest.approx(rises.mean(), abs=1e-6)
         assert row["verdict"] == ("sticky" if rates[""] > run.result.rate_threshold else "benign")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("insertion", [Insertion.TEXT, Insertion.IDS])
-def test_a_planted_token_is_found_sticky_with_the_highest_validation_rate(tmp_path, insertion):
-    settings = StdSettings(
-        sentences=40,
-        pairs=200,
-        scoring_pairs=3,
-        validation_pairs=40,
-        copies=4,
-        candidate_share=1.0,
-        insertion=insertion,
-    )
-    found = {}
-    for strength in (0, 3):
-        run = detect(
-            load_encoder(planted.planted_model(strength)),
-            sentences=planted.small_corpus(),
-            settings=settings,
-            out=tmp_path / f"run-{strength}",
-        )
-        found[strength] = run.tokens.filter(token=planted.PLANTED).row(0, named=True)
-        if strength:
-            others = run.tokens.filter(pl.col("token") != planted.PLANTED)
-            assert run.sticky.row(0, named=True)["token"] == planted.PLANTED
-    assert found[0]["verdict"] == "benign"
-    assert found[3]["verdict"] == "sticky"
-    assert found[3]["validation_rate"] == pytest.approx(1.0)
-    assert others["validation_rate"].max() < found[3]["validation_rate"] - 0.02
-    assert others["lift"].max() < 0.6 * found[3]["lift"]
-    assert (others["sticky_score"] > found[3]["sticky_score"]).sum() < 0.1 * len(others)
+    asked = [token_id for token_id, _ in candidates]
+    for evidence in probe(load_encoder(exact_model), asked, **given):
+        (own,) = (found for token, found in validated.items() if token[0] == evidence.token_id)
+        assert evidence.lift_by_copies == pytest.approx(own[2], abs=1e-6)
+        for placement, rates in own[1].items():
+            assert evidence.by_placement[placement] == pytest.approx(
+                dict(zip(ENDINGS, rates.values(), strict=True))
+            )
 
 
 def test_the_run_counts_its_tokens_and_texts(small_run):
@@ -310,9 +282,6 @@ def test_progress_tells_of_every_stage_up_to_its_end(encoder, tmp_path):
     assert last["validate"].done == last["validate"].total == last["validate"].computed
     for before, after in itertools.pairwise(events):
         assert before.stage != after.stage or before.done <= after.done <= after.total
-
-
-ENDINGS = {"cosine": "", "euclidean": "_euclidean", "manhattan": "_manhattan"}
 
 
 @pytest.mark.slow

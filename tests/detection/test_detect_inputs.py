@@ -9,12 +9,13 @@ import polars as pl
 import pytest
 
 import planted
+import profiled
 import stickytoken
 import tiny
-from stickytoken import detect, load_encoder, load_sentences, open_run
+from stickytoken import detect, explain, impact, load_encoder, open_run
 from stickytoken.detection.run import is_run, model_difference, require_same_model
-from stickytoken.detection.run_folder import flagged_ids
-from stickytoken.errors import InputError, RunError
+from stickytoken.detection.run_folder import RunFolder, flagged_ids
+from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.measurement.store import default_folder, folder_name
 from stickytoken.methods.registry import entries
 
@@ -53,7 +54,10 @@ def test_a_model_that_was_moved_and_a_corpus_file_that_was_moved_continue_the_ru
 
 def test_without_a_folder_the_run_is_named_for_model_method_and_identity(encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, tokens=[60])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = {"sentences": tiny.sentences(60), "settings": planted.SMALL, "tokens": [60]}
+    assert detect(encoder, out="~/run", **options).path == tmp_path / "run"
+    run = detect(encoder, **options)
     assert run.path.as_posix() == f"runs/tiny-bert-std-{run.record.identity[:12]}"
     assert open_run(tmp_path / run.path).tokens.equals(run.tokens)
 
@@ -110,20 +114,10 @@ def test_sentences_that_do_not_fit_with_the_copies_in_are_left_out_and_counted(e
         "the old bird sings near the green river and walks over the stone garden in the morning with a song "
     )
     texts = [*planted.small_corpus().texts[:30], *(f"{long * 2}{word}" for word in tiny.WORDS[:10])]
-    path = tmp_path / "sentences.txt"
-    path.write_text("\n".join(texts), encoding="utf-8")
-    run = detect(
-        encoder,
-        sentences=load_sentences(path),
-        settings=dataclasses.replace(planted.SMALL, sentences=40, copies=8),
-        tokens=[60],
-        out=tmp_path / "run",
-    )
+    settings = replace(planted.SMALL, sentences=40, copies=8)
+    run = detect(encoder, sentences=texts, settings=settings, tokens=[60], out=tmp_path / "run")
     assert run.plan.left_out == 10
     assert not any(long in text for pair in run.plan.validation for text in (pair.sentence1, pair.sentence2))
-
-
-IDENTITY = "0123456789abcdef" * 4
 
 
 def test_sticky_and_topical_tokens_are_flagged_in_the_order_of_the_rows(small_run):
@@ -134,13 +128,9 @@ def test_sticky_and_topical_tokens_are_flagged_in_the_order_of_the_rows(small_ru
     assert set(flagged_ids(small_run.tokens)) == set(small_run.sticky["token_id"])
 
 
-def other(encoder, **changes):
-    """An encoder of which nothing but its identity is looked at."""
-    return SimpleNamespace(name="other", identity=replace(encoder.identity, **changes))
-
-
 def test_another_model_is_refused_by_what_differs(small_run, encoder):
-    changed = other(encoder, prompt="query: ", max_length=None)
+    identity = replace(encoder.identity, prompt="query: ", max_length=None)
+    changed = SimpleNamespace(name="other", identity=identity)
     assert model_difference(small_run.record, changed.identity) == ["max_length", "prompt"]
     with pytest.raises(RunError, match=r"another model than 'other' \(they differ in max_length, prompt\)"):
         require_same_model(small_run, changed)
@@ -171,5 +161,71 @@ def test_a_folder_with_a_run_is_told_from_a_model(small_run, bert_folder, tmp_pa
     ],
 )
 def test_results_go_to_a_folder_that_names_model_kind_and_identity(model, stem):
-    assert default_folder(model, "std", IDENTITY) == Path("runs", f"{stem}-std-0123456789ab")
-    assert folder_name("impact", IDENTITY) == "impact-0123456789ab"
+    identity = "0123456789abcdef" * 4
+    assert default_folder(model, "std", identity) == Path("runs", f"{stem}-std-0123456789ab")
+    assert folder_name("impact", identity) == "impact-0123456789ab"
+
+
+# Loading it fails, so whatever is refused otherwise was refused before the long work.
+NO_MODEL = "no-such-folder/of/a-model"
+
+
+def test_a_run_with_other_settings_is_refused_before_the_model_is_loaded(small_run):
+    with pytest.raises(RunError, match=r"a different run \(it differs in settings.copies\)"):
+        detect(NO_MODEL, settings=replace(planted.SMALL, copies=2), out=small_run.path)
+    with pytest.raises(RunError, match=r"a different run \(it differs in method, "):
+        detect(NO_MODEL, settings=profiled.SMALL, out=small_run.path)
+    with pytest.raises(ModelError):
+        detect(NO_MODEL, settings=planted.SMALL, out=small_run.path)
+
+
+def test_a_locked_folder_is_refused_before_the_model_is_loaded(small_run, tmp_path):
+    token_id, token = small_run.tokens.select("token_id", "token").row(0)
+    calls = {
+        tmp_path / "run": lambda: detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "run"),
+        tmp_path / "impact": lambda: impact(NO_MODEL, tokens=["river"], out=tmp_path / "impact"),
+        tmp_path / "ids" / "60": lambda: explain(NO_MODEL, [7, 60], out=tmp_path / "ids"),
+        tmp_path / "names" / str(token_id): lambda: explain(
+            NO_MODEL, [token], run=small_run, out=tmp_path / "names"
+        ),
+    }
+    for folder, call in calls.items():
+        with RunFolder(folder).locked(), pytest.raises(RunError, match="written by another process"):
+            call()
+        with pytest.raises(ModelError):
+            call()
+
+
+def test_a_folder_that_is_read_only_or_has_other_files_is_refused_before_the_model_is_loaded(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="contains files but no run"):
+        detect(NO_MODEL, settings=planted.SMALL, out=tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(RunError, match=f"{tmp_path} is read-only"):
+        detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "run")
+
+
+def test_a_precision_that_the_model_lacks_is_refused_before_the_vocabulary_is_encoded(encoder, tmp_path):
+    events = []
+    with pytest.raises(InputError, match="tf32"):
+        detect(
+            encoder,
+            sentences=profiled.corpus(),
+            settings=replace(profiled.SMALL, screen_precision="tf32"),
+            out=tmp_path / "run",
+            progress=events.append,
+        )
+    assert events == []
+
+
+def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_run, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    wrong = "is the folder of a run or another measurement: choose another one, such as .*explain"
+    with pytest.raises(RunError, match=wrong):
+        explain(NO_MODEL, ["river"], out=small_run.path)
+    for out in (tmp_path, small_run.path):
+        with pytest.raises(RunError, match="contains files but no impact"):
+            impact(NO_MODEL, tokens=[5], intrusion="bundled", out=out)
+    planted.refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong)

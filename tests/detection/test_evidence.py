@@ -1,5 +1,6 @@
-"""What a run keeps for its reports: curves and pairs, against plain computations."""
+"""What a run keeps for its reports, against plain computations; run folders that somebody has changed."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -11,27 +12,19 @@ import planted
 import profiled
 from stickytoken import load_encoder, open_run
 from stickytoken.detection.run_folder import EVIDENCE_FILE, EVIDENCE_RECORD_FILE
+from stickytoken.unit_vectors import unit_vectors
 
 FILES = (EVIDENCE_FILE, EVIDENCE_RECORD_FILE)
 
 
 @pytest.fixture(scope="module")
-def model():
-    return load_encoder(profiled.planted_model(2))
+def model(planted_profile):
+    return load_encoder(planted_profile[0])
 
 
 @pytest.fixture(scope="module")
-def run(model, tmp_path_factory):
-    return profiled.detect_profile(model, tmp_path_factory.mktemp("run") / "run")
-
-
-@pytest.fixture
-def run_copy(run, tmp_path):
-    return Path(shutil.copytree(run.path, tmp_path / "run"))
-
-
-def units(vectors):
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+def run(planted_profile):
+    return open_run(planted_profile[1])
 
 
 def shown_anchors(plan):
@@ -53,11 +46,11 @@ def plain_lift(rises, below, plan):
 def plain_similarities(encoder, run, token_id):
     """Similarities before, and with each number of copies behind the carrier, one text at a time."""
     plan, record = run.plan, run.evidence.record
-    fixed = units(encoder.encode(shown_anchors(plan)))
+    fixed = unit_vectors(encoder.encode(shown_anchors(plan)))
     copies = run.evidence.tokens["copies"][0].to_list()
     ids = [text.ids for text in encoder.tokenize(record.carriers)]
     return {
-        n: np.array([units(encoder.encode_ids([(*row, *[token_id] * n)]))[0] @ fixed.T for row in ids])
+        n: np.array([unit_vectors(encoder.encode_ids([(*row, *[token_id] * n)]))[0] @ fixed.T for row in ids])
         for n in copies
     }
 
@@ -98,6 +91,7 @@ def test_the_planted_token_is_shown_first_beside_ordinary_ones(run):
     assert curve["below"][-1] - curve["below"][0] > 2 * abs(control[-1] - control[0])
 
 
+@pytest.mark.slow
 def test_evidence_changes_no_number_of_the_run(model, run, tmp_path):
     without = profiled.detect_profile(model, tmp_path / "run", evidence=False)
     assert without.evidence is None
@@ -108,7 +102,8 @@ def test_evidence_changes_no_number_of_the_run(model, run, tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, run_copy, name):
+def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, tmp_path, name):
+    run_copy = Path(shutil.copytree(run.path, tmp_path / "run"))
     (run_copy / name).unlink()
     assert open_run(run_copy).evidence is None
     before = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
@@ -116,3 +111,55 @@ def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, run_co
     assert again.evidence.tokens.equals(run.evidence.tokens)
     after = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
     assert after == before
+
+
+COMMANDS = [["show"], ["card"], ["report", "--format", "md"], ["check"], ["clean", "documents.txt"]]
+
+
+def changed(**columns):
+    return lambda table: table.with_columns(**columns)
+
+
+HALF = pl.int_range(pl.len()) % 2 == 0
+CHANGES = {
+    "tokens.parquet": {
+        "lift as text": changed(lift=pl.col("lift").cast(pl.String)),
+        "severity as numbers": changed(severity=pl.lit(3)),
+        "no rows": lambda table: table.clear(),
+        "lifts not numbers": changed(lift=pl.lit(float("nan"))),
+        "tokens unknown": changed(token=pl.when(HALF).then("token")),
+        "ids twice": changed(token_id=pl.lit(7)),
+        "no verdict": changed(verdict=pl.lit(None, dtype=pl.String)),
+        "a column missing": lambda table: table.drop("lift_low"),
+    },
+    "vocabulary.parquet": {
+        "entries unknown": changed(token=pl.when(HALF).then("token")),
+        "a long entry": changed(token=pl.lit("a b" * 100_000), decoded=pl.lit("a b" * 100_000)),
+        "no rows": lambda table: table.clear(),
+        "ids missing": lambda table: table.drop("token_id"),
+    },
+    "evidence.parquet": {
+        "other ids": changed(token_id=pl.col("token_id") + 10**6),
+        "no rows": lambda table: table.clear(),
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [(name, change) for name, changes in CHANGES.items() for change in changes],
+    ids=lambda value: value.replace(" ", "-"),
+)
+def test_every_command_ends_in_a_line(planted_profile, name, change, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "documents.txt").write_text("the river sings\n", encoding="utf-8")
+    folder = tmp_path / "run"
+    shutil.copytree(planted_profile[1], folder)
+    path = folder / name
+    CHANGES[name][change](pl.read_parquet(path)).write_parquet(path)
+    for command, *arguments in COMMANDS:
+        result = planted.command(command, folder, *arguments)
+        assert isinstance(result.exception, SystemExit | None), (command, result.exception)
+        if result.exit_code not in (0, 10):
+            assert re.search("^(error|inconclusive):", result.stderr, re.MULTILINE), (command, result.stderr)

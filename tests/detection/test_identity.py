@@ -4,19 +4,12 @@ import dataclasses
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
 
-import planted
-import tiny
 from stickytoken.data import corpora, text_kinds
 from stickytoken.data.corpora import PairCorpus, SentencePair, collect_sentences, corpus_fingerprint
-from stickytoken.detection import detect
 from stickytoken.detection.detect import identity_parts
-from stickytoken.encoders import load_encoder
 from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
@@ -46,7 +39,6 @@ def other(value):
 
 
 def changes(whole):
-    """The name of every field, and the same with another value of that field alone."""
     for field in dataclasses.fields(whole):
         yield field.name, replace(whole, **{field.name: other(getattr(whole, field.name))})
 
@@ -74,7 +66,6 @@ def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(na
 
 
 def test_settings_that_were_added_later_are_left_out_at_their_defaults():
-    """What was measured before keeps its identity."""
     plain = parts(method="profile", chosen=ProfileSettings())
     assert {name for name, _ in changes(ProfileSettings())} - set(plain["settings"]) == {
         "dimensions",
@@ -97,7 +88,6 @@ def test_an_identity_equals_itself_after_it_was_written_and_read(settings):
 
 
 def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkeypatch):
-    """Topics, the bundled kinds of text, and whether the sentences are the bundled ones."""
     plain = collect_sentences(["a b", "c d"], "test")
     others = [
         collect_sentences(["a b", "c d"], "test", topics=["x", "y"]),
@@ -123,23 +113,6 @@ def test_values_that_are_easily_confused_have_hashes_of_their_own():
     assert len({digest(value) for value in confusable}) == len(confusable)
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ({"candidate_share": 1}, {"candidate_share": 1.0}),
-        ({"outlier_range": 2}, {"outlier_range": 2.0}),
-        ({"insertion": "ids"}, {"insertion": Insertion.IDS}),
-        ({"seed": np.int64(7)}, {"seed": 7}),
-        ({"copies": np.uint8(3), "pairs": 9.0}, {"copies": 3, "pairs": 9}),
-    ],
-    ids=str,
-)
-def test_the_same_value_written_in_two_ways_is_one_identity(written, meant):
-    first, second = StdSettings(**written), StdSettings(**meant)
-    assert first == second
-    assert digest(parts(chosen=first)) == digest(parts(chosen=second))
-
-
 def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
     pairs = [SentencePair("a", "b", 0.5), SentencePair("c", "d", 0.25)]
     fingerprint = PairCorpus(pairs, "").fingerprint
@@ -154,53 +127,3 @@ def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
     found = {PairCorpus(other, "").fingerprint for other in others}
     assert len(found) == len(others)
     assert fingerprint not in found
-
-
-def test_what_changes_vectors_changes_the_identity_of_a_real_encoder(bert_folder, encoder):
-    def identity(change=None, **options):
-        model = SentenceTransformer(str(bert_folder), device="cpu")
-        if change:
-            change(model)
-        return dataclasses.asdict(load_encoder(model, **options).identity)
-
-    def one_weight(model):
-        model[0].model.embeddings.word_embeddings.weight.data[3, 4] += 1e-6
-
-    def pooling(model):
-        model[1] = tiny.Pooling(32, pooling_mode="cls")
-
-    def shorter(model):
-        model.max_seq_length = 32
-
-    def truncated(model):
-        model.truncate_dim = 16
-
-    own = dataclasses.asdict(encoder.identity)
-    assert differences(identity(), own) == []
-    assert differences(identity(one_weight), own) == ["weights"]
-    assert differences(identity(pooling), own) == ["modules"]
-    assert differences(identity(shorter), own) == ["max_length"]
-    assert differences(identity(truncated), own) == ["dimension", "modules"]
-    assert differences(identity(prompt="the "), own) == ["prompt"]
-    assert differences(identity(lambda model: model.bfloat16()), own) == ["dtype", "weights"]
-    assert differences(identity(token_budget=7), own) == []
-
-
-def test_weights_changed_in_place_are_another_run(bert_folder, tmp_path, monkeypatch):
-    """The model object is the same; only its weights tell that it is another model."""
-    monkeypatch.chdir(tmp_path)
-    model = SentenceTransformer(str(bert_folder), device="cpu")
-
-    def detected(out=None):
-        given = {"tokens": ["river", "garden"], "sentences": planted.small_corpus()}
-        return detect(model, out=out, settings=planted.SMALL, evidence=False, **given)
-
-    first = detected()
-    assert detected().path == first.path
-    model[0].model.embeddings.word_embeddings.weight.data.mul_(1.5)
-    changed = detected()
-    assert changed.path != first.path
-    assert changed.record.identity != first.record.identity
-    assert sorted(tmp_path.glob("runs/*")) == sorted(run.path.resolve() for run in (first, changed))
-    with pytest.raises(RunError, match=r"differs in encoder\.weights\)"):
-        detected(first.path)

@@ -22,7 +22,6 @@ SMALL = {"sentences": profiled.sentences(400, OTHER, seed=5), "anchors": 200}
 
 @pytest.fixture(scope="module")
 def pulling():
-    """The model with one sticky token."""
     return load_encoder(profiled.planted_model(2))
 
 
@@ -36,7 +35,7 @@ def found(run, pulling):
     return judge(run, **SMALL, encoder=pulling)
 
 
-def test_the_planted_token_is_sticky_on_another_corpus_and_no_other(found):
+def test_the_planted_token_is_sticky_on_another_corpus_and_no_other(found, run):
     assert found.sticky["token"].to_list() == [planted.PLANTED]
     (row,) = found.sticky.to_dicts()
     assert row["texts"] == 24
@@ -45,6 +44,11 @@ def test_the_planted_token_is_sticky_on_another_corpus_and_no_other(found):
     assert row["lift_low"] < row["lift"] < row["lift_high"]
     assert set(found.tokens.filter(pl.col("verdict") == "benign")["severity"]) == {None}
     assert "1 sticky" in repr(found)
+    assert found.tokens["token_id"].equals(run.tokens["token_id"])
+    assert found.tokens.select("lift", "lift_low", "lift_high").null_count().sum_horizontal().item() == 0
+    assert found.measured == (found.tokens["texts"] > 0).sum()
+    summary = found.summary()
+    assert [row["token"] for row in summary["flagged"]] == found.flagged["token"].to_list()
 
 
 @pytest.mark.slow
@@ -62,14 +66,6 @@ def test_lifts_agree_with_a_run_made_on_the_corpus(found, pulling, tmp_path):
     assert ours.filter(verdict="sticky")["token"].equals(theirs.filter(verdict="sticky")["token"])
     (judged,), (measured,) = (each.filter(verdict="sticky").to_dicts() for each in (ours, theirs))
     assert judged["lift"] == pytest.approx(measured["lift"], rel=0.15)
-
-
-def test_the_table_has_one_row_a_token_of_the_run(found, run):
-    assert found.tokens["token_id"].equals(run.tokens["token_id"])
-    assert found.tokens.select("lift", "lift_low", "lift_high").null_count().sum_horizontal().item() == 0
-    assert found.measured == (found.tokens["texts"] > 0).sum()
-    summary = found.summary()
-    assert [row["token"] for row in summary["flagged"]] == found.flagged["token"].to_list()
 
 
 def test_computed_lifts_have_the_error_of_the_computation_and_measured_ones_their_own(
@@ -102,6 +98,7 @@ def test_the_same_call_gives_the_same_numbers_and_a_run_in_a_folder_does_too(fou
     assert run.judge(**SMALL, encoder=pulling).tokens.equals(found.tokens)
 
 
+@pytest.mark.slow
 def test_named_tokens_are_judged_beside_the_random_ones_of_the_run(pulling, tmp_path):
     run = profiled.detect_profile(pulling, tmp_path / "run", tokens=[34, 200], smallest_effect=1)
     found = judge(run, **SMALL, encoder=pulling)

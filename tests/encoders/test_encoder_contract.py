@@ -13,14 +13,16 @@ from sentence_transformers import SentenceTransformer
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
-from stickytoken.encoders import Encoder, IdEncoder, Prompting, load_encoder
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layers import find_decoder
-from stickytoken.encoders.prompted.module import CausalPrompt, reading_for
-from stickytoken.encoders.prompted.prompts import find_prompt
+from stickytoken.detection import detect
+from stickytoken.encoders import Encoder, IdEncoder, load_encoder
+from stickytoken.encoders.prompted.module import CausalPrompt
 from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
-from stickytoken.errors import EncodingError, InputError
+from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.explanation import explain
+from stickytoken.insertion import Insertion
 from stickytoken.machine import Precision
+from stickytoken.methods.profile.anchors import ProfileSettings
+from stickytoken.methods.std import StdSettings
 from word_bag import WordBag
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -54,19 +56,19 @@ class Subject:
                 weight.mul_(factor)
 
 
-def _sentence_transformer(backbone, _):
+def _sentence_transformer(backbone):
     model = architectures.stacked(backbone("bert"))
     layers = model[0].model.encoder.layer
     norm = layers[-1].output.LayerNorm
     return _loaded(model, layers[0].attention.self.query.weight, norm.weight, norm.bias)
 
 
-def _last_token(backbone, _):
+def _last_token(backbone):
     model = architectures.stacked(backbone("qwen2"), pooling="lasttoken")
     return _loaded(model, model[0].model.layers[0].mlp.gate_proj.weight, model[0].model.norm.weight)
 
 
-def _static(*_):
+def _static(_):
     model = architectures.static_model()
     model.tokenizer.enable_truncation(60)
     return _loaded(model, model[0].embedding.weight, model[0].embedding.weight)
@@ -76,32 +78,17 @@ def _loaded(model, weight, *last):
     return Subject(lambda: load_encoder(model), model.tokenizer, (weight,), last)
 
 
-def _decoder_weights(model):
-    weights = (model.layers[0].mlp.gate_proj.weight, model.get_input_embeddings().weight)
-    return weights, (model.norm.weight,)
-
-
-def _prompted(*_):
-    model, tokenizer = tiny_decoders.decoder("qwen2")
-    options = Prompting(token_prepending=True, start=1, exit=3, layer=-1)
-    reading, _ = reading_for(find_decoder(model, "tiny"), find_prompt("prompteol"), options)
-
+def _prompted(_):
+    options = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": -1}
+    module = CausalPrompt(*tiny_decoders.decoder("qwen2"), **options)
+    model, decoder = SentenceTransformer(modules=[module], device="cpu"), module.model
+    weights = (decoder.layers[0].mlp.gate_proj.weight, decoder.get_input_embeddings().weight)
     return Subject(
-        lambda: CausalPromptEncoder(model, tokenizer, "tiny", reading), tokenizer, *_decoder_weights(model)
+        lambda: load_encoder(model), module.tokenizer, weights, (decoder.norm.weight,), library=model
     )
 
 
-def _saved_prompt(_, tmp_path):
-    module = CausalPrompt(
-        *tiny_decoders.decoder("qwen2"), prompt="prompteol", token_prepending=True, start=1, exit=3, layer=-1
-    )
-    SentenceTransformer(modules=[module], device="cpu").save(str(tmp_path / "saved"), create_model_card=False)
-    model = SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=True)
-    weights = _decoder_weights(model[0].model)
-    return Subject(lambda: load_encoder(model), model[0].tokenizer, *weights, library=model)
-
-
-def _own_class(*_):
+def _own_class(_):
     own = WordBag(tiny.wordpiece_tokenizer())
     own.max_length = 60
     return Subject(lambda: load_encoder(own), own.tokenizer, own=own)
@@ -112,22 +99,18 @@ READS_IDS = {
     "last token": _last_token,
     "static": _static,
     "prompted": _prompted,
-    "saved prompt": _saved_prompt,
 }
 ALL = {**READS_IDS, "own class": _own_class}
 
 
 @pytest.fixture(params=list(ALL))
-def subject(request, backbone, tmp_path) -> Subject:
-    return ALL[request.param](backbone, tmp_path)
+def subject(request, backbone) -> Subject:
+    return ALL[request.param](backbone)
 
 
 @pytest.fixture(params=list(READS_IDS))
-def with_ids(request, backbone, tmp_path) -> Subject:
-    return READS_IDS[request.param](backbone, tmp_path)
-
-
-# --- every encoder
+def with_ids(request, backbone) -> Subject:
+    return READS_IDS[request.param](backbone)
 
 
 def test_it_is_an_encoder_of_float32_vectors_in_the_order_of_the_texts(subject):
@@ -175,13 +158,12 @@ def test_vectors_that_cannot_be_used_are_refused_by_the_text(subject, factor, sa
         assert not subject.encoder.encode(["the river"], allow_zero=True).any()
 
 
-@pytest.mark.parametrize("through_data", [False, True])
-def test_identity_and_vectors_follow_weights_changed_in_place(subject, through_data):
+def test_identity_and_vectors_follow_weights_changed_in_place(subject):
     encoder = subject.encoder
     before, vectors = encoder.identity, encoder.encode(TEXTS)
     assert before == encoder.identity == subject.again().identity
     assert (before.dimension, before.max_length) == (encoder.dimension, encoder.max_length)
-    for _ in range(2):
+    for through_data in (False, True):
         subject.change(through_data=through_data)
         assert encoder.identity == subject.again().identity
         assert encoder.identity.weights != before.weights
@@ -200,9 +182,6 @@ def test_a_token_added_to_the_users_tokenizer_is_read(subject):
     assert encoder.identity.tokenizer == subject.again().identity.tokenizer != before.tokenizer
     assert len(encoder.tokenizer.entries) == size + 1
     assert encoder.content_ids(["a zebra"]) == subject.again().content_ids(["a zebra"])
-
-
-# --- those that read token ids
 
 
 def test_ids_give_the_vectors_of_their_texts(with_ids):
@@ -247,3 +226,104 @@ def test_a_lower_precision_is_an_encoder_of_its_own_identity_and_follows_the_wei
         after = encoder.at(precision).encode(TEXTS)
         np.testing.assert_array_equal(after, with_ids.again().at(precision).encode(TEXTS))
         assert np.abs(after - before).max() > 1e-4
+
+
+# Classes of the user's own, and what is refused in one line.
+
+
+def test_members_are_found_without_being_computed():
+    class Costly:
+        @property
+        def identity(self):
+            raise AssertionError("computed")
+
+        name = device = max_length = dimension = tokenizer = content_ids = fits = encode = None
+
+    assert is_encoder(Costly())
+    assert not reads_ids(Costly())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda rows: torch.tensor(np.array(rows), requires_grad=True),
+        lambda rows: torch.tensor(np.array(rows)).bfloat16(),
+        lambda rows: np.array(rows, dtype=np.float64),
+        lambda rows: [row.tolist() for row in rows],
+    ],
+)
+def test_vectors_may_be_tensors_arrays_or_lists(kind):
+    class Other(WordBag):
+        def encode(self, texts):
+            return kind(super().encode(texts))
+
+    assert np.allclose(load_encoder(Other()).encode(TEXTS), np.array(WordBag().encode(TEXTS)), atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (np.zeros((3, 0)), r"shape \(3, 0\) for 3 texts"),
+        (np.zeros(3), r"shape \(3,\) for 3 texts"),
+        (np.zeros((2, 4)), r"shape \(2, 4\) for 3 texts"),
+        ([[1.0], [1.0, 2.0], [3.0]], "not an array of numbers"),
+        (None, r"shape \(\) for 3 texts"),
+    ],
+)
+def test_vectors_that_cannot_be_used_are_refused(found, said):
+    class Broken(WordBag):
+        def encode(self, texts):
+            return found
+
+    with pytest.raises(EncodingError, match=f"bag: .*{said}"):
+        load_encoder(Broken()).encode(["a", "b", "c"])
+
+
+@pytest.mark.parametrize("model", [object(), None, {"encode": 1}, torch.nn.Linear(2, 2), WordBag])
+def test_an_object_that_encodes_nothing_is_told_what_it_lacks(model):
+    said = (
+        "WordBag is a class: pass an object" if model is WordBag else rf"type {type(model).__name__} .*lacks"
+    )
+    with pytest.raises(ModelError, match=said):
+        load_encoder(model)
+
+
+def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path):
+    encoder = load_encoder(WordBag())
+    assert encoder.encode(["a bird"]).shape == (1, 16)
+    assert encoder.identity.dimension == 16
+    with pytest.raises(ModelError, match=r"bag has no tokenizer.*attribute `tokenizer`"):
+        detect(encoder, out=tmp_path / "run")
+
+
+def test_the_identity_follows_the_vectors_or_the_fingerprint():
+    plain, other = (
+        load_encoder(WordBag(tiny.wordpiece_tokenizer())),
+        load_encoder(WordBag(tiny.wordpiece_tokenizer(), seed=1)),
+    )
+    assert plain.identity == load_encoder(WordBag(tiny.wordpiece_tokenizer())).identity
+    assert plain.identity.weights != other.identity.weights
+    own = WordBag(tiny.wordpiece_tokenizer())
+    encoder = load_encoder(own)
+    own.seed = 1
+    assert encoder.identity == other.identity
+    own.fingerprint = "version 1"
+    named = encoder.identity
+    own.seed = 2
+    assert encoder.identity == named
+    own.fingerprint = lambda: "version 2"
+    assert encoder.identity.weights != named.weights
+
+
+def test_what_needs_ids_says_so_in_one_line(tmp_path):
+    encoder = load_encoder(WordBag(tiny.wordpiece_tokenizer()))
+    low = ProfileSettings(insertion=Insertion.TEXT, screen_precision="bfloat16")
+    for run in (
+        lambda: require_ids(encoder, "explain"),
+        lambda: explain(encoder, ["stone"]),
+        lambda: detect(encoder, settings=ProfileSettings(), out=tmp_path / "ids"),
+        lambda: detect(encoder, settings=low, out=tmp_path / "low"),
+        lambda: detect(encoder, settings=StdSettings(insertion=Insertion.IDS), out=tmp_path / "std"),
+    ):
+        with pytest.raises(ModelError, match=r"needs token ids, and bag encodes texts only"):
+            run()

@@ -1,18 +1,20 @@
-"""The asked precision reaches every module, also those that transformers does not load."""
+"""The asked precision reaches every module, and a lower one for early rounds is close to the model's own."""
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Router
+from sentence_transformers.base.modules import Dense
 
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.compute.batches import BatchRunner
+from stickytoken.encoders.compute.linear import require_agreement
 from stickytoken.encoders.loading.load import set_precision
-from stickytoken.errors import ModelError
+from stickytoken.errors import InputError, ModelError
+from stickytoken.machine import Precision
 
 TEXTS = tiny.sentences(20)
 HALVES = ("float16", "bfloat16")
@@ -26,21 +28,15 @@ def static_with_dense():
     return SentenceTransformer(modules=modules, device="cpu")
 
 
-def router_with_dense(bert):
-    """The library gives a router's inner modules no precision; the dense layer alone would stay behind."""
-    routes = [list(architectures.stacked(bert, dense=12).children()) for _ in range(2)]
-    router = Router.for_query_document(
-        query_modules=routes[0], document_modules=routes[1], default_route="document"
-    )
-    return SentenceTransformer(modules=[router], device="cpu")
-
-
 STACKS = {
     "static": lambda _: static_with_dense(),
     "bert": lambda saved: architectures.stacked(saved("bert"), dense=12, normalize=True),
     "rotary": lambda saved: architectures.stacked(saved("qwen3"), pooling="lasttoken", dense=12),
     "t5": lambda saved: architectures.stacked(saved("t5"), dense=12),
-    "router": lambda saved: router_with_dense(saved("bert")),
+    # The library gives a router's inner modules no precision; the dense layer alone would stay behind.
+    "router": lambda saved: architectures.router(
+        *(architectures.stacked(saved("bert"), dense=12) for _ in range(2))
+    ),
 }
 
 
@@ -99,3 +95,30 @@ def test_a_precision_that_an_operation_lacks_is_told_when_the_model_is_loaded(
 def test_a_backbone_that_ignores_the_asked_precision_is_told(model):
     with pytest.raises(ModelError, match=r"'mine' cannot be loaded in bfloat16: its BertModel always loads"):
         set_precision(model, "bfloat16", "mine")
+
+
+# Architectures with a block that ends in a GELU, with gated blocks, and a causal one.
+@pytest.mark.parametrize("name", ["bert", "modernbert", "gemma2"])
+def test_vectors_are_near_those_of_the_models_own_precision(name, backbone):
+    encoder = load_encoder(architectures.stacked(backbone(name), dense=16, normalize=True))
+    own, found = encoder.encode(TEXTS), encoder.at(Precision.BFLOAT16).encode(TEXTS)
+    assert (own * found).sum(axis=1).min() > 0.999
+    assert np.abs(own - found).max() > 1e-5
+    assert np.array_equal(encoder.encode(TEXTS), own)
+
+
+def test_a_precision_that_cannot_be_had_is_an_error_that_names_it(model, tmp_path):
+    encoder = load_encoder(model)
+    assert encoder.at(Precision.BFLOAT16) is encoder.at(Precision.BFLOAT16)
+    for precision in (Precision.FLOAT16, Precision.TF32):
+        with pytest.raises(InputError, match=f"precision {precision} is not available on cpu"):
+            encoder.at(precision)
+    half = load_encoder(model.to(torch.bfloat16))
+    with pytest.raises(InputError, match="already computes in bfloat16: leave out the precision bfloat16"):
+        half.at(Precision.BFLOAT16)
+    short = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=6)))
+    with pytest.raises(InputError, match="reads too few tokens to compare bfloat16"):
+        short.at(Precision.BFLOAT16)
+    exact, other = np.eye(3, dtype=np.float32), np.ones((3, 3), dtype=np.float32)
+    with pytest.raises(InputError, match=r"bfloat16 changes the vectors of m too much \(mean cosine 0.58 "):
+        require_agreement(exact, other, Precision.BFLOAT16, "m")

@@ -24,9 +24,6 @@ def shape(roots):
     return sorted(spelled(branch) for level in levels(roots) for branch in level)
 
 
-# The tree
-
-
 @given(inputs)
 def test_every_input_stands_at_its_end_and_every_common_beginning_once(given_inputs):
     roots = grow(given_inputs)
@@ -42,9 +39,6 @@ def test_every_input_stands_at_its_end_and_every_common_beginning_once(given_inp
     assert shape(grow(given_inputs[::-1])) == shape(roots)
     prefixes = {own[:length] for own in given_inputs for length in range(1, len(own) + 1)}
     assert sum(len(branch.tokens) for level in levels(roots) for branch in level) == len(prefixes)
-
-
-# The vectors
 
 
 MODELS = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Router
+from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import BoW, Pooling, WordEmbeddings
 from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from tokenizers import normalizers
@@ -25,9 +25,6 @@ from stickytoken.machine import Precision
 CLOSE = {"rtol": 0, "atol": 1e-5}
 TEXTS = tiny.sentences(12)
 PROMPTS = {"query": "the song: ", "passage": ""}
-
-
-# --- refusals
 
 
 def test_a_token_beyond_the_embedding_matrix_is_refused_by_its_text(model):
@@ -60,9 +57,6 @@ def test_half_a_surrogate_pair_is_refused_by_its_text(model):
 def test_a_model_without_token_ids_is_refused(modules, said):
     with pytest.raises(ModelError, match=said):
         load_encoder(SentenceTransformer(modules=modules, device="cpu"))
-
-
-# --- the model is left alone
 
 
 def training_flags(model):
@@ -121,9 +115,6 @@ def test_padding_and_truncation_of_the_users_tokenizer_are_left_as_they_were(bac
         assert (backend.padding, backend.truncation, backend.to_str()) == before
 
 
-# --- identity
-
-
 def test_the_identity_names_neither_place_nor_batch_nor_history(backbone, tmp_path):
     stack = architectures.stacked(backbone("bert"), dense=12, normalize=True)
     folder = architectures.saved(stack, tmp_path / "model")
@@ -151,13 +142,11 @@ def _one_weight(model):
         model[0].model.encoder.layer[1].output.dense.weight[3, 5] += 1e-6
 
 
-def _another_normalizer(model):
-    model.tokenizer.backend_tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
-
-
 CHANGES = {
     "one weight": _one_weight,
-    "normalizer": _another_normalizer,
+    "normalizer": lambda model: setattr(
+        model.tokenizer.backend_tokenizer, "normalizer", normalizers.BertNormalizer(lowercase=False)
+    ),
     "vocabulary": lambda model: model.tokenizer.add_tokens(["zebra"]),
     "pooling": lambda model: setattr(model[1], "pooling_mode", "cls"),
     "prompt pooling": lambda model: setattr(model[1], "include_prompt", False),
@@ -182,17 +171,9 @@ def test_the_identity_changes_with_whatever_changes_the_vectors(backbone, change
 
 
 def test_the_identity_sees_the_modules_inside_a_router(backbone):
-    def routed(pooling):
-        routes = [
-            list(architectures.stacked(backbone("bert"), pooling=each).children())
-            for each in ("mean", pooling)
-        ]
-        router = Router.for_query_document(
-            query_modules=routes[0], document_modules=routes[1], default_route="document"
-        )
-        return load_encoder(SentenceTransformer(modules=[router], device="cpu")).identity
-
-    assert routed("mean") != routed("cls")
+    mean, cls = (architectures.stacked(backbone("bert"), pooling=each) for each in ("mean", "cls"))
+    found = [load_encoder(architectures.router(mean, document)).identity for document in (mean, cls)]
+    assert found[0] != found[1]
 
 
 # --- with CLS pooling, the last layer works on the first token alone
@@ -252,9 +233,6 @@ def test_a_forward_that_the_user_replaced_is_left_alone(backbone):
     assert vars(attention)["forward"] is own
 
 
-# --- it follows its model, which several threads share
-
-
 def test_a_pipeline_changed_in_place_is_read_with_the_next_identity(model):
     encoder = load_encoder(model)
     before = encoder.identity
@@ -283,8 +261,6 @@ def test_longest_input_prompt_and_width_are_followed(backbone):
     assert (encoder.max_length, encoder.prompt, encoder.dimension) == (20, "a bird: ", 8)
     assert (fixed.identity.prompt, fixed.identity.dimension) == ("mend: ", 8)
 
-
-# --- one at a time
 
 USES = {
     "encode": lambda own: own.encoder.encode(TEXTS[:2]),

@@ -35,9 +35,7 @@ FAST = [name for name in BUILDERS if name != "byt5"]
 LOSSLESS = ["roberta", "modernbert", "qwen", "mistral", "gemma", "byt5"]
 TEXTS = [*tiny.sentences(10), *architectures.HOSTILE_TEXTS, "river " * 200]
 PROMPTS = ["", "the song: ", "query:", "  ", "mend", "🙂 "]
-reproducible = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 names = pytest.mark.parametrize("name", list(BUILDERS))
-fast_names = pytest.mark.parametrize("name", FAST)
 
 
 def plain(name: str, text: str) -> list[int]:
@@ -82,7 +80,7 @@ def test_head_and_words_together_are_the_ids_of_prompt_and_text(name, prompt):
     assert all(word for text in texts for word in text.words)
 
 
-@fast_names
+@pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize(
     ("prompt", "text"), [("mar", "ket stone on the road"), ("Bi", "RD  mends it on roads")]
 )
@@ -94,7 +92,7 @@ def test_a_token_over_the_border_of_prompt_and_text_belongs_to_the_first_word(na
 
 
 @pytest.mark.parametrize("name", [name for name in FAST if name in LOSSLESS])
-@reproducible
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(
     words=st.lists(
         st.sampled_from([*tiny.WORDS, "café", "река", "🙂", "don't", "42"]), min_size=1, max_size=9

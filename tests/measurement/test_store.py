@@ -1,12 +1,13 @@
-"""The run folder: one writer, complete files, readable errors, and no foreign files."""
+"""The run folder: one writer, atomic and complete files, readable errors, and no foreign files."""
 
+import errno
 import json
 import os
 import random
 import shutil
+import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import polars as pl
@@ -17,7 +18,7 @@ from stickytoken import open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 from stickytoken.machine import digest
-from stickytoken.measurement.store import ShardCost
+from stickytoken.measurement.store import ShardCost, write_atomically
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS as PROFILE_COLUMNS
 from stickytoken.methods.std import StdPlanRecord, StdResultRecord
 
@@ -26,11 +27,7 @@ GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_3"
 
 @pytest.fixture
 def run_copy(finished_run, tmp_path):
-    """A copy of a finished run that a test may damage."""
     return Path(shutil.copytree(finished_run.path, tmp_path / "run"))
-
-
-# A lost or damaged record
 
 
 @pytest.mark.slow
@@ -65,20 +62,17 @@ def test_a_damaged_record_without_an_identity_beside_it_is_not_to_be_deleted(run
     assert "elete" not in str(error.value)
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """Another process that holds the lock of ``tmp_path / "run"``."""
-    with planted.held(tmp_path / "run") as process:
-        yield process
-
-
-def test_a_second_process_is_refused_until_the_first_is_killed(holder, encoder, tmp_path):
+def test_a_second_process_is_refused_until_the_first_is_killed(encoder, tmp_path):
     folder = tmp_path / "run"
-    with pytest.raises(RunError, match="being written by another process"):
-        planted.detect_thirty(encoder, folder)
-    assert planted.files_of(folder) == {}
-    holder.kill()
-    holder.wait()
+    code = "from pathlib import Path; from stickytoken.detection.run_folder import RunFolder\n"
+    code += f"with RunFolder(Path({str(folder)!r})).locked(): print('held', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(RunError, match="being written by another process"):
+            planted.detect_thirty(encoder, folder)
+        assert planted.files_of(folder) == {}
+        holder.kill()
     assert planted.detect_thirty(encoder, folder).result.scored == 30
 
 
@@ -91,9 +85,6 @@ def test_a_writer_removes_the_leftovers_of_a_killed_one_and_nothing_else(tmp_pat
     with RunFolder(tmp_path).locked():
         assert not any(path.exists() for path in leftovers)
         assert all(path.read_bytes() == b"half" for path in kept)
-
-
-# Folders of other runs
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", ".bashrc", "tokens.parquet", "shards/train-00000.parquet"])
@@ -239,7 +230,6 @@ def shard_rows():
 
 @pytest.fixture
 def shard(tmp_path):
-    """A run folder with one committed shard of 50 tokens."""
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
         folder.write_shard("score", 0, shard_rows(), ShardCost(1.25, 10))
@@ -254,16 +244,12 @@ def test_a_shard_comes_back_as_it_was_written_and_none_for_other_tokens_stages_o
     assert shard.read_shard("validate", 0, range(50)) is None
 
 
-def test_a_shard_that_was_cut_off_anywhere_is_none(shard):
+def test_a_shard_that_was_cut_off_anywhere_or_has_no_seal_is_none(shard):
     (path,) = (shard.path / "shards").iterdir()
     content = path.read_bytes()
-    for size in range(0, len(content), 7):
+    for size in range(0, len(content), 31):
         path.write_bytes(content[:size])
         assert shard.read_shard("score", 0, range(50)) is None, size
-
-
-def test_a_shard_without_a_seal_is_none(shard):
-    (path,) = (shard.path / "shards").iterdir()
     pl.DataFrame(shard_rows()).write_parquet(path)
     assert shard.read_shard("score", 0, range(50)) is None
     assert shard.committed() == {}
@@ -281,60 +267,21 @@ def test_a_shard_with_a_flipped_bit_raises_nothing_and_never_gives_other_numbers
     capfd.readouterr()  # what a panic of Polars writes
 
 
-# Disks that are read-only or inaccessible.
-
-
 @pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if not sys.platform.startswith("linux") or os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root on Linux")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("this machine does not let a test mount a file system")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def remount(place, options):
-    subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
-
-
-def test_a_disk_that_is_mounted_for_reading_only_is_an_error_for_the_writer_alone(
-    encoder, small_disk, finished_run
-):
-    shutil.copytree(finished_run.path, small_disk / "run")
-    remount(small_disk, "ro")
-    assert open_run(small_disk / "run").tokens.equals(finished_run.tokens)
-    with pytest.raises(RunError, match=r"new cannot be written: .*disk is read-only"):
-        planted.detect_thirty(encoder, small_disk / "new")
-
-
-@pytest.fixture
-def forbidden():
-    """A folder without permissions for the current user."""
-    if os.name != "posix":
-        pytest.skip("POSIX permissions only")
-    base = Path(tempfile.mkdtemp())
-    base.chmod(0o755)
-    closed = base / "closed"
+def forbidden(tmp_path):
+    closed, was_root = tmp_path / "closed", os.geteuid() == 0
     (closed / "run").mkdir(parents=True)
     (closed / "notes.txt").write_bytes(b"x")
     closed.chmod(0o000)
-    was_root = os.geteuid() == 0
-    if was_root:
+    if was_root:  # whom permissions do not bind
         os.seteuid(65534)
     yield closed
     if was_root:
         os.seteuid(0)
     closed.chmod(0o700)
-    shutil.rmtree(base)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions only")
 @pytest.mark.parametrize("name", [".", "run", "new"])
 def test_a_folder_that_may_not_be_entered_is_an_error(forbidden, name):
     folder = RunFolder(forbidden / name)
@@ -344,3 +291,118 @@ def test_a_folder_that_may_not_be_entered_is_an_error(forbidden, name):
         folder.holds_other_files()
     with pytest.raises(RunError, match="Permission denied"):
         open_run(forbidden / name)
+
+
+# Atomic writes: a file is complete or absent.
+
+
+def writes(content):
+    return lambda stream: stream.write(content)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_pipe_stays_a_pipe_and_a_link_a_link(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # a pipe that nobody reads would block the writer
+    write_atomically(pipe, writes(b"piped"))
+    read = os.read(reader, 100)
+    os.close(reader)
+    link.symlink_to("file.bin")
+    write_atomically(link, b"linked")
+    assert read == b"piped"
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert (tmp_path / "file.bin").read_bytes() == b"linked"
+    assert names(tmp_path) == ["file.bin", "link", "pipe"]
+
+
+def test_links_in_a_circle_and_names_too_long_are_refused(tmp_path):
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    for path in (tmp_path / "one", tmp_path / ("x" * 300)):
+        with pytest.raises(RunError, match=f"{path} cannot be written"):
+            write_atomically(path, b"content")
+    assert names(tmp_path) == ["one", "two"]
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
+def test_whatever_interrupts_the_writer_the_old_file_survives_and_no_temporary_one_remains(tmp_path, error):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+
+    def interrupted(stream):
+        stream.write(b"half of the new content")
+        stream.flush()
+        assert len(names(tmp_path)) == 2
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        write_atomically(path, interrupted)
+    assert raised.value is error
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file.bin"]
+
+
+FAILURES = [
+    ("os.fsync", errno.ENOSPC, r"no space left to write .*file\.bin: free some"),
+    ("pathlib.Path.open", errno.EDQUOT, r"no space left to write .*file\.bin: free some"),
+    ("pathlib.Path.replace", errno.ENOSPC, r"no space left to write .*file\.bin: free some"),
+    (None, errno.EDQUOT, r"no space left to write .*file\.bin: free some"),  # the writer itself
+    ("os.fsync", errno.EIO, r"file\.bin cannot be written: Input/output error"),
+]
+
+
+@pytest.mark.parametrize(("where", "code", "message"), FAILURES)
+def test_a_failing_disk_is_named_wherever_it_shows_and_the_old_file_survives(
+    tmp_path, monkeypatch, where, code, message
+):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+
+    def fails(*_args, **_options):
+        raise OSError(code, os.strerror(code))
+
+    if where:
+        monkeypatch.setattr(where, fails)
+    with pytest.raises(RunError, match=message) as raised:
+        write_atomically(path, writes(b"new") if where else fails)
+    monkeypatch.undo()
+    assert isinstance(raised.value.__cause__, OSError)
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file.bin"]
+
+
+def test_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):
+    """A power cut after the rename must not leave an empty file: content, name, folder, in that order."""
+    steps = []
+    fsync, replace = os.fsync, type(tmp_path).replace
+
+    def recorded_fsync(descriptor):
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "content"
+        steps.append((kind, os.fstat(descriptor).st_size if kind == "content" else None))
+        fsync(descriptor)
+
+    def recorded_replace(path, target):
+        steps.append(("name", None))
+        return replace(path, target)
+
+    monkeypatch.setattr("os.fsync", recorded_fsync)
+    monkeypatch.setattr("pathlib.Path.replace", recorded_replace)
+    write_atomically(tmp_path / "file.bin", writes(b"12345"))
+    assert steps == [("content", 5), ("name", None), ("folder", None)]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX file modes only")
+def test_a_file_has_the_mode_that_the_user_gives_to_new_files(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "file.bin", writes(b"new"))
+        (tmp_path / "plain.bin").write_bytes(b"new")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file.bin", "plain.bin")]
+    assert modes == [0o640, 0o640]

@@ -1,15 +1,20 @@
-"""Paths of random placement: drawn by a key, or replayed from the published stream."""
+"""Random placement, anchors in groups and curves of copies, against loops and plain draws."""
 
+import math
 import random
 from collections import Counter
+from itertools import permutations, product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import profiled
 from stickytoken.insertion import Token
-from stickytoken.methods.probes import KeyedPaths
+from stickytoken.methods.probes import AnchorPanel, KeyedPaths, SymptomStage, balanced
 from stickytoken.methods.std import walk_vocabulary
+from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = ["tip", " tip", "to do", " a b c", "x\ty", "[CLS]", "\N{BLACK STAR}"]
 VOCABULARY = [Token(token_id, TEXTS[token_id % len(TEXTS)]) for token_id in range(3, 90, 2)]
@@ -19,25 +24,17 @@ carriers = st.lists(st.integers(0, 12), min_size=1, max_size=4).map(tuple)
 tokens = st.builds(Token, id=st.integers(0, 200_000), text=st.sampled_from(TEXTS))
 
 
-def largest_gaps(token, words, counts):
-    """Words of the sentence before each step, by really inserting and splitting again."""
-    sentence = " ".join(["word"] * words)
-    sizes = []
-    for _ in range(counts):
-        sizes.append(len(sentence.split()))
-        sentence = f"{sentence} {token.text}"
-    return sizes
-
-
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.integers(0, 9), tokens, carriers, st.integers(1, 8))
 def test_keyed_gaps_stay_inside_the_sentence_of_their_step(seed, key, token, words, counts):
     paths = KeyedPaths(seed, key, words, counts).of(token)
     assert len(paths) == len(words)
     for path, start in zip(paths, words, strict=True):
         assert len(path) == counts
-        for gap, largest in zip(path, largest_gaps(token, start, counts), strict=True):
-            assert 0 <= gap <= largest
+        sentence = " ".join(["word"] * start)
+        for gap in path:  # by really inserting and splitting again
+            assert 0 <= gap <= len(sentence.split())
+            sentence = f"{sentence} {token.text}"
 
 
 def test_keyed_gaps_reach_every_place_about_equally_often():
@@ -66,37 +63,117 @@ def test_seed_key_and_token_each_change_the_keyed_paths_and_nothing_else_does(se
     assert [path[:3] for path in base] == KeyedPaths(7, 1, words, 3).of(token)
 
 
-def slow_walk(seed, vocabulary, words, counts):
-    """The published loop: one stream, tokens by id, then pairs, then copies."""
-    stream = random.Random(seed)
-    found = {}
-    for token in sorted(vocabulary, key=lambda token: token.id):
-        found[token.id] = ()
-        for count in words:
-            sentence = " ".join(["word"] * count)
-            path = []
-            for _ in range(counts):
-                parts = sentence.split()
-                gap = stream.randint(0, len(parts))
-                path.append(gap)
-                parts.insert(gap, token.text)
-                sentence = " ".join(parts)
-            found[token.id] += (tuple(path),)
-    return found
-
-
-@pytest.mark.parametrize("seed", [42, 7])
-def test_walked_paths_equal_a_slow_replay_of_the_published_stream(seed):
-    walked = walk_vocabulary(seed, VOCABULARY, VOCABULARY, WORDS, COUNTS)
-    assert walked == slow_walk(seed, VOCABULARY, WORDS, COUNTS)
-    published = walk_vocabulary(42, [Token(5, "x")], [Token(5, "x")], [9], 3)
-    assert published == {5: ((1, 0, 11),)}  # the first draws of random.Random(42), written down
-
-
 @settings(max_examples=60)
 @given(st.sets(st.sampled_from(range(len(VOCABULARY))), min_size=1))
-def test_walked_paths_do_not_depend_on_which_tokens_are_wanted(places):
+def test_walked_paths_are_those_of_the_published_stream_whichever_tokens_are_wanted(places):
+    drawn = ((1, 0, 11),)  # the first draws of random.Random(42), written down
+    assert walk_vocabulary(42, [Token(5, "x")], [Token(5, "x")], [9], 3) == {5: drawn}
+    stream, token = random.Random(42), Token(5, " a b c")  # whose every copy adds three words
+    drawn = tuple(stream.randint(0, 9 + 3 * step) for step in range(3))
+    assert walk_vocabulary(42, [token], [token], [9], 3) == {5: (drawn,)}
     wanted = [VOCABULARY[place] for place in places]
     every = walk_vocabulary(42, VOCABULARY, VOCABULARY, WORDS, COUNTS)
     some = walk_vocabulary(42, VOCABULARY, list(reversed(wanted)), WORDS, COUNTS)
     assert some == {token.id: every[token.id] for token in wanted}
+
+
+# Anchors in groups, and the response of carriers, against loops over pairs.
+
+
+def test_pairs_count_strictly_below_the_mean_similarity():
+    generator = np.random.default_rng(3)
+    anchors, carriers = (unit_vectors(generator.normal(size=(count, 6)) + 0.4) for count in (3, 5))
+    panel = AnchorPanel(anchors, np.array([0, 1, 1]), np.array([0.5, 0.5]))
+    before = (carriers @ anchors.T).astype(float)
+    u = float(np.median(before[0]))
+    edge = float(before[0, 0])
+    assert np.array_equal(panel.against(carriers, u).below, before < u)
+    assert np.array_equal(panel.against(carriers, u).before, before)
+    assert not panel.against(carriers, edge).below[0, 0]
+    assert panel.against(carriers, np.nextafter(edge, 2)).below[0, 0]
+
+
+topics = st.lists(st.sampled_from("abcd"), max_size=25)
+
+
+@settings(max_examples=60)
+@given(topics, st.integers(0, 30), st.integers(0, 5))
+def test_no_group_gets_two_more_than_another_while_that_one_lasts(groups, count, seed):
+    drawn = balanced(groups, count, seed)
+    assert len(set(drawn)) == len(drawn) == min(count, len(groups))
+    assert drawn == balanced(groups, len(groups), seed)[:count]
+    sizes = Counter(groups)
+    for end in range(len(drawn) + 1):
+        taken = Counter(groups[index] for index in drawn[:end])
+        lasting = [taken[group] for group in sizes if taken[group] < sizes[group]]
+        assert max(taken.values(), default=0) <= min(lasting, default=len(groups)) + 1
+
+
+def test_every_item_has_the_same_chance_to_come_first():
+    groups, draws = ["a"] * 2 + ["b"] * 6, 2000
+    found = Counter(balanced(groups, 1, seed)[0] for seed in range(draws))
+    for index in range(8):
+        assert abs(found[index] - draws / 8) <= 4 * math.sqrt(draws / 8)
+
+
+MARKED = Token(7, " x")
+SYMPTOM_COPIES = (1, 2, 5)
+SHORT_TEXTS = ("a boat", "", "three more words", "one")
+PROBE_DIMENSION, ANCHORS = 5, 6
+
+
+def symptoms_of(u):
+    # Groups and their weights are for the lift alone: a curve is a plain mean over pairs.
+    groups, weights = np.array([0, 0, 0, 0, 1, 1]), np.array([0.9, 0.1])
+    anchors = profiled.hashed_vectors([f"anchor {k}" for k in range(ANCHORS)], PROBE_DIMENSION)
+    panel = AnchorPanel(unit_vectors(anchors), groups, weights)
+    return SymptomStage(
+        SHORT_TEXTS,
+        SYMPTOM_COPIES,
+        panel.against(unit_vectors(profiled.hashed_vectors(SHORT_TEXTS, PROBE_DIMENSION)), u),
+    )
+
+
+@pytest.mark.parametrize("u", [-2.0, -0.2, 0.6, 2.0])  # the first and the last leave a side empty
+def test_curves_equal_loops_over_pairs(u):
+    stage = symptoms_of(u)
+    probes = list(stage.probes(MARKED))
+    assert probes == [text + " x" * copies for text in SHORT_TEXTS for copies in SYMPTOM_COPIES]
+    assert stage.probes_per_token == len(probes)
+    vectors = profiled.hashed_vectors(probes, PROBE_DIMENSION)
+    after = (unit_vectors(vectors) @ stage.panel.panel.vectors.T).reshape(
+        len(SHORT_TEXTS), len(SYMPTOM_COPIES), ANCHORS
+    )
+    expected = {"below": [], "above": []}
+    for copies in range(1 + len(SYMPTOM_COPIES)):
+        sides = {"below": [], "above": []}
+        for text, query in product(range(len(SHORT_TEXTS)), range(ANCHORS)):
+            before = stage.panel.before[text, query]
+            own = before if copies == 0 else after[text, copies - 1, query]
+            sides["below" if before < u else "above"].append(own)
+        for side, found in sides.items():
+            expected[side] += [sum(found) / len(found)] if found else []
+    found = stage.measure(MARKED, vectors)
+    assert set(found) == set(expected)
+    for side, curve in expected.items():
+        assert found[side] == pytest.approx(curve, abs=1e-6)
+
+
+@pytest.mark.parametrize("u", [-2.0, -0.2, 0.6, 2.0])  # with the first, no text is unrelated
+def test_ranks_equal_loops_over_queries_and_their_unrelated_texts(u):
+    panel = symptoms_of(u).panel
+    changed = np.random.default_rng(4).uniform(-1, 1, panel.before.shape)
+    similarities, expected = np.stack([panel.before, changed], axis=1), []
+    for after in similarities.swapaxes(0, 1):
+        shares, weights = [], []
+        for query in range(ANCHORS):
+            unrelated = [text for text in range(len(SHORT_TEXTS)) if panel.before[text, query] < u]
+            won = [
+                after[own, query] > panel.before[other, query] for own, other in permutations(unrelated, 2)
+            ]
+            if won:
+                shares.append(np.mean(won))
+                weights.append(panel.panel.weights[query])
+        expected += [np.average(shares, weights=weights)] if shares else []
+    assert panel.ahead(similarities) == pytest.approx(expected)
+    assert expected[:1] in ([], [0.5])

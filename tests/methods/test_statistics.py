@@ -1,17 +1,21 @@
 """Estimates, intervals and error control, against scipy, plain loops and known truth."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.statistics import (
+    Estimates,
+    Null,
     Pull,
+    Shape,
     centre_probes,
     combined,
-    fit_pull,
     mean_with_interval,
     predicted_lifts,
     present_mean,
@@ -19,12 +23,12 @@ from stickytoken.methods.statistics import (
     scale_between,
     shrunk,
 )
+from stickytoken.unit_vectors import unit_vectors
 
 seeds = st.integers(0, 2**32 - 1)
 
 
 def table(seed, tokens=7, probes=5):
-    """Lifts with effects of tokens and of probes."""
     generator = np.random.default_rng(seed)
     effects, common = generator.normal(size=tokens), generator.normal(size=probes)
     noise = generator.normal(size=(tokens, probes))
@@ -92,21 +96,15 @@ def test_a_mean_over_what_is_present_equals_a_loop_and_warns_of_nothing(seed, mi
         assert found == pytest.approx(sum(own) / len(own) if len(own) else np.nan, nan_ok=True)
 
 
-def slow_q_values(p_values):
-    """min over ranks j >= i of p_(j) n / j."""
-    ordered, count = sorted(p_values), len(p_values)
-    return [
-        min(1.0, *(p * count / rank for rank, p in enumerate(ordered, start=1) if p >= own))
-        for own in p_values
-    ]
-
-
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 50))
 def test_q_values_equal_a_loop_over_ranks(p_values, left_out):
     # Of equal p-values the last rank counts, which the minimum finds by itself. Those left out are all 1.
     found = q_values(np.array(p_values), len(p_values) + left_out)
-    assert found == pytest.approx(slow_q_values(p_values + [1.0] * left_out)[: len(p_values)], rel=1e-12)
+    ordered = sorted(p_values + [1.0] * left_out)
+    for p_value, q_value in zip(p_values, found, strict=True):
+        ranks = (p * len(ordered) / rank for rank, p in enumerate(ordered, start=1) if p >= p_value)
+        assert q_value == pytest.approx(min(1.0, *ranks), rel=1e-12)
 
 
 def test_the_factor_is_a_slope_over_the_reliability_pulled_to_one_by_its_error():
@@ -143,41 +141,12 @@ def test_where_there_is_nothing_to_compare_the_factor_is_one(first, reliability)
 DIMENSION = 7
 
 
-def unit(vectors):
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-
 def draw(generator, count, dimension=DIMENSION):
-    return unit(generator.normal(size=(count, dimension)) + 0.3)
-
-
-def fitted(before, after):
-    """Contraction and pull of one token."""
-    found = fit_pull(before, after[None])
-    return found.contraction[0], found.pull[0]
-
-
-@given(seeds, st.integers(2, 12))
-def test_the_fit_is_that_of_least_squares_over_carriers_and_dimensions(seed, carriers):
-    """One slope for all dimensions, and a constant for each: as a design matrix, solved by numpy."""
-    generator = np.random.default_rng(seed)
-    before, after = draw(generator, carriers), draw(generator, carriers)
-    design = np.hstack([before.reshape(-1, 1).astype(float), np.tile(np.eye(DIMENSION), (carriers, 1))])
-    kept, *constants = np.linalg.lstsq(design, after.ravel().astype(float), rcond=None)[0]
-    contraction, pull = fitted(before, after)
-    assert contraction == pytest.approx(1 - kept, abs=1e-5)
-    assert pull == pytest.approx(constants, abs=1e-5)
+    return unit_vectors(generator.normal(size=(count, dimension)) + 0.3)
 
 
 GROUPS = np.array([0, 0, 1, 2, 2, 2, 1, 0])
 WEIGHTS = np.array([0.3, 0.7, 0.0])  # a group of weight 0 is measured beside the lift
-
-
-def panel_of(generator, carriers=6, level=0.5):
-    anchors = AnchorPanel(draw(generator, len(GROUPS)), GROUPS, WEIGHTS)
-    before = draw(generator, carriers)
-    u = float(np.quantile(before @ anchors.vectors.T, level))
-    return anchors.against(before, u)
 
 
 @pytest.mark.parametrize("level", [0.0, 0.08, 0.4, 1.0])
@@ -185,7 +154,9 @@ def panel_of(generator, carriers=6, level=0.5):
 def test_where_the_model_holds_the_predicted_lift_is_the_mean_change_over_the_pairs_below(seed, level):
     """Texts with copies need not have length 1 for that: the response is linear in them."""
     generator = np.random.default_rng([seed, 1])
-    carriers = panel_of(generator, level=level)
+    anchors = AnchorPanel(draw(generator, len(GROUPS)), GROUPS, WEIGHTS)
+    before = draw(generator, 6)
+    carriers = anchors.against(before, float(np.quantile(before @ anchors.vectors.T, level)))
     tokens = Pull(generator.uniform(-0.2, 1, 9), generator.normal(size=(9, DIMENSION)))
     predicted = predicted_lifts(tokens, carriers)
     if not (counting := carriers.pair_weights.sum(axis=1) > 0).any():
@@ -211,3 +182,130 @@ def test_combined_p_values_are_fishers_and_hold_their_level_when_the_two_depend(
             own, other = (each[row] for each in chances)
             expected = stats.combine_pvalues([own, max(own, other)]).pvalue
             assert found[row] == pytest.approx(expected, rel=0.02)
+
+
+# What an ordinary token does: fitted to simulated vocabularies, p-values against numerical integration.
+
+TOKENS = 20_000
+# The upper quantile that the width is taken from.
+WIDTH = 0.95
+NORMAL = Shape()
+HEAVY = Shape(freedom=3.0)
+SKEWED = Shape(skewness=0.3)
+SHAPES = [NORMAL, Shape(freedom=2.0), HEAVY, Shape(freedom=20.0), SKEWED, Shape(skewness=1.0)]
+
+
+def normal_vocabulary(seed, center=2.0, spread=3.0, noise=2.0, tokens=TOKENS):
+    generator = np.random.default_rng(seed)
+    return center + spread * generator.normal(size=tokens) + noise * generator.normal(size=tokens)
+
+
+def family_of(shape):
+    """The distribution of effects as scipy's, and its unit."""
+    g = shape.skewness
+    skewed = stats.lognorm(g, loc=-1 / g, scale=1 / g) if g else stats.norm()
+    plain = skewed if np.isinf(shape.freedom) else stats.t(shape.freedom)
+    return plain, stats.norm.ppf(WIDTH) / plain.ppf(WIDTH)
+
+
+def draw_effects(generator, shape, size):
+    plain, unit = family_of(shape)
+    return plain.rvs(size=size, random_state=generator) * unit
+
+
+@pytest.mark.parametrize(("spread", "noise"), [(3.0, 0.0), (3.0, 2.0), (1.0, 1.5)])
+def test_center_and_spread_of_a_normal_vocabulary_are_recovered_through_the_noise(spread, noise):
+    found = Null.fit(normal_vocabulary(0, 2.0, spread, noise), noise**2)
+    # Standard errors of a center and a spread that are taken from two quantiles of normal values.
+    total, levels = np.hypot(spread, noise), np.array([0.5, WIDTH])
+    errors = total * np.sqrt(levels * (1 - levels) / TOKENS) / stats.norm.pdf(stats.norm.ppf(levels))
+    assert abs(found.center - 2) <= 4 * errors[0]
+    # spread**2 = total**2 - noise**2, and total = (width - center) / normal quantile.
+    of_spread = np.hypot(*errors) / stats.norm.ppf(WIDTH) * total / spread
+    assert abs(found.spread - spread) <= 4 * of_spread
+
+
+def test_the_spread_is_that_of_the_upper_side():
+    standard = np.random.default_rng(5).normal(size=TOKENS)
+    values = np.where(standard > 0, 1.0, 2.0) * standard
+    assert Null.fit(values, 0.0).spread == pytest.approx(1.0, rel=0.05)
+    assert Null.fit(-values, 0.0).spread == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_heavy_tails_give_student_s_t_and_its_width(noise):
+    generator = np.random.default_rng(0)
+    values = 2 * draw_effects(generator, HEAVY, TOKENS) + noise * generator.normal(size=TOKENS)
+    found = Null.fit(values, noise**2)
+    assert 2.3 <= found.shape.freedom <= 4.2
+    assert found.spread == pytest.approx(2.0, rel=0.06)
+
+
+@pytest.mark.parametrize(("skewness", "noise"), [(0.15, 0.7), (0.4, 0.0), (0.8, 0.7)])
+def test_center_spread_and_skewness_of_a_skewed_vocabulary_are_recovered_through_the_noise(skewness, noise):
+    generator = np.random.default_rng(3)
+    tokens = 10 * TOKENS
+    values = 5 + 2 * draw_effects(generator, Shape(skewness=skewness), tokens)
+    found = Null.fit(values + noise * generator.normal(size=tokens), noise**2)
+    assert found.center == pytest.approx(5.0, abs=0.04)
+    assert found.spread == pytest.approx(2.0, rel=0.03)
+    assert found.shape.skewness == pytest.approx(skewness, abs=0.04)
+
+
+def test_shapes_have_a_heaviest_tail_and_a_largest_skewness():
+    generator = np.random.default_rng(7)
+    assert Null.fit(generator.standard_cauchy(size=TOKENS), 0.0).shape.freedom == 2.0
+    skewed = draw_effects(generator, Shape(skewness=2.0), TOKENS)
+    assert 0.9 < Null.fit(skewed, 0.0).shape.skewness <= 1.0
+
+
+def test_tokens_that_are_alike_but_for_their_noise_have_no_spread():
+    assert Null.fit(np.full(300, 1.5), 0.0) == Null.fit(np.full(300, 1.5), 1.0) == Null(1.5, 0.0, NORMAL)
+    found = Null.fit(normal_vocabulary(11, spread=0.0, noise=1.0), 1.5)
+    assert (found.spread, found.shape) == (0.0, NORMAL)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_without_noise_a_shape_is_a_family_around_its_median_in_units_of_its_width(shape):
+    distances = np.linspace(-3, 8, 23)
+    plain, unit = family_of(shape)
+    found = shape.exceedance(distances * 0.7, 0.7, np.zeros(23))
+    assert found == pytest.approx(plain.sf(plain.median() + distances / unit), rel=1e-9, abs=1e-15)
+    at_width = shape.exceedance(np.array([0.0, 0.7 * stats.norm.ppf(WIDTH)]), 0.7, np.zeros(2))
+    assert at_width == pytest.approx([0.5, 1 - WIDTH])
+
+
+def slow_exceedance(shape, distance, error):
+    """P(effect + noise > distance), integrated over the effect piece by piece."""
+    plain, unit = family_of(shape)
+    middle = plain.median()
+
+    def beyond(value):
+        return stats.norm.sf((distance - unit * (value - middle)) / error) * plain.pdf(value)
+
+    steps = [middle + (distance + step * error) / unit for step in (-6, -2, 0, 2, 6)]
+    low, high = plain.support()
+    inner = [edge for edge in [-300.0, -30.0, -4.0, 0.0, 4.0, 30.0, 300.0, *steps] if low < edge < high]
+    pairs = itertools.pairwise([low, *sorted(inner), high])
+    return sum(integrate.quad(beyond, left, right, epsabs=1e-13)[0] for left, right in pairs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [0.1, 1.0])
+@pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.0), Shape(freedom=6.0), SKEWED], ids=str)
+def test_p_values_with_noise_equal_a_numerical_integral(shape, error):
+    distances = np.array([-1.0, 0.0, 0.5, 1.3, 2.0, 4.0, 7.0])
+    found = shape.exceedance(distances, 1.0, np.full(7, error))
+    expected = [slow_exceedance(shape, distance, error) for distance in distances]
+    assert found == pytest.approx(expected, rel=0.01, abs=1e-12)
+
+
+@pytest.mark.parametrize("unit", [1.0, 0.02])
+def test_p_values_of_a_null_add_both_variances_in_whatever_unit(unit):
+    values, errors = np.array([-1.0, 2.0, 5.0, 9.0]), np.array([0.0, 1.0, 2.0, 0.5])
+    found = (
+        Null(2.0, 3.0, NORMAL).scaled(unit).exceedance(Estimates(values, errors, values, values).scaled(unit))
+    )
+    assert found == pytest.approx(stats.norm.sf((values - 2) / np.hypot(3, errors)), rel=1e-9)
+    sharp = Estimates(*[np.array([0.9, 1.0, 1.1])] * 4)._replace(error=np.zeros(3))
+    assert Null(1.0, 0.0, HEAVY).exceedance(sharp).tolist() == [1.0, 1.0, 0.0]

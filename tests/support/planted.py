@@ -251,22 +251,3 @@ def refused(*arguments: object, status: int = 1, saying: str = "") -> None:
 def edit_record(folder: Path, **changes: object) -> None:
     path = folder / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[subprocess.Popen]:
-    """Let another process hold the lock of a run folder."""
-    script = (
-        "import sys; from pathlib import Path; from stickytoken.detection.run_folder import RunFolder\n"
-        "with RunFolder(Path(sys.argv[1])).locked():\n"
-        "    print('held', flush=True)\n"
-        "    sys.stdin.read()\n"
-    )
-    arguments = [sys.executable, "-c", script, str(folder)]
-    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "held\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense
+from sentence_transformers.base.modules import Dense, Router
 from sentence_transformers.sentence_transformer.modules import (
     Normalize,
     Pooling,
@@ -302,6 +302,13 @@ def static_model(dimension: int = DIMENSION, **options) -> SentenceTransformer:
     weights = torch.randn((tokenizer.get_vocab_size(), dimension), generator=generator)
     module = StaticEmbedding(tokenizer, embedding_weights=weights)
     return SentenceTransformer(modules=[module], device="cpu", **options)
+
+
+def router(query: SentenceTransformer, document: SentenceTransformer) -> SentenceTransformer:
+    routes = Router.for_query_document(
+        query_modules=list(query), document_modules=list(document), default_route="document"
+    )
+    return SentenceTransformer(modules=[routes], device="cpu")
 
 
 def saved(model: SentenceTransformer, folder: Path) -> Path:

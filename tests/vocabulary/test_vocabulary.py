@@ -1,12 +1,9 @@
 """What each vocabulary entry is: against a slow plain version, and against published tables."""
 
 import csv
-import unicodedata
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
@@ -215,17 +212,6 @@ def test_an_entry_made_by_hand_gets_the_category_that_it_was_made_for(kind, made
     assert {token: found[token] for token in made} == made
 
 
-def test_padding_and_truncation_of_the_given_tokenizer_do_not_matter():
-    plain, switched = scattered_ids(), scattered_ids()
-    backend = switched.backend_tokenizer
-    backend.enable_truncation(1)
-    backend.enable_padding(length=6, pad_id=7, pad_token="river")
-    assert categorize(HuggingFaceTokenizer(switched)) == categorize(HuggingFaceTokenizer(plain))
-    # The caller's own tokenizer stays as it was.
-    assert backend.truncation["max_length"] == 1
-    assert backend.padding["length"] == 6
-
-
 def test_a_tokenizer_written_in_python_is_categorized_text_by_text():
     categories = categories_of(ByT5Tokenizer(extra_ids=3))
     assert len(categories) == 256 + 3 + 3
@@ -253,11 +239,6 @@ def test_a_vocabulary_is_counted_and_shown_by_row():
     assert empty.available == []
 
 
-def published_categories(path):
-    with path.open(encoding="utf-8", newline="") as stream:
-        return {int(row["token_id"]): row["category"] for row in csv.DictReader(stream)}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "available", "table", "differing"),
@@ -274,7 +255,8 @@ def test_available_tokens_and_categories_are_the_published_ones(shared, name, av
     vocabulary = categorize(load_tokenizer(folder if folder.is_dir() else name))
     assert len(vocabulary.available) == available
     if table is not None:
-        published = published_categories(shared / "paper" / table)
+        with (shared / "paper" / table).open(encoding="utf-8", newline="") as stream:
+            published = {int(row["token_id"]): row["category"] for row in csv.DictReader(stream)}
         found = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
         assert found.keys() == published.keys()
         assert sum(found[token_id] != published[token_id] for token_id in found) <= differing
@@ -285,7 +267,6 @@ def test_available_tokens_and_categories_are_the_published_ones(shared, name, av
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    """One of some three hundred entries."""
     words = [f"{word}{ending}" for word in tiny.WORDS for ending in ("", "s", "ing", "ed")]
     return categorize(HuggingFaceTokenizer(tiny.wordpiece_tokenizer(words=words)))
 
@@ -358,9 +339,6 @@ def test_no_benign_token_is_an_error(vocabulary):
         match_benign(vocabulary, *ids_of(vocabulary, "garden"), everything, 5, 0)
 
 
-# Kinds and scripts.
-
-
 @pytest.mark.parametrize(
     ("tokens", "mark"),
     [
@@ -401,20 +379,7 @@ def test_the_kind_of_an_entry(token, decoded, category, mark, kind):
 
 
 @pytest.mark.parametrize(
-    ("text", "script"),
-    [
-        ("##ж", "Cyrillic"),
-        ("жab", "Latin"),
-        ("ᚠ", "Other"),
-        ("1\ud800!", NO_SCRIPT),
-    ],
+    ("text", "script"), [("##ж", "Cyrillic"), ("жab", "Latin"), ("ᚠ", "Other"), ("1\ud800!", NO_SCRIPT)]
 )
 def test_the_script_is_that_of_most_letters(text, script):
     assert script_of(text) == script
-
-
-@given(st.text(), st.text(), st.sampled_from([each.value for each in Category]), st.sampled_from(WordMark))
-def test_every_entry_has_a_kind_and_a_script(token, decoded, category, mark):
-    assert kind_of(token, decoded, category, mark) in Kind
-    if any(unicodedata.category(character).startswith("L") for character in decoded):
-        assert script_of(decoded) != NO_SCRIPT

@@ -8,11 +8,14 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from sentence_transformers.sentence_transformer.modules import Normalize
 
+import planted
+import profiled
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
 from prompted_loading import encoder_of, load_prompted, read
 from stickytoken import analyze_vocabulary, load_encoder
+from stickytoken.data.corpora import collect_sentences
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
@@ -20,6 +23,7 @@ from stickytoken.encoders.prompted.module import CausalPrompt
 from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Placement, Token, copies_as_ids
+from stickytoken.measurement.ray_engine import ShardWorker
 
 SENTENCES = [*tiny.sentences(6), "", 'is it "the old" bird?', "the bird"]
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
@@ -38,9 +42,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def encoder(folder):
     return load_prompted(folder, device="cpu", **READING)
-
-
-# The encoder.
 
 
 def test_layers_are_found_behind_a_head_that_does_not_run():
@@ -103,9 +104,6 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
     assert len({encoder.identity, *found}) == 13
 
 
-# Sentences and ids.
-
-
 def test_an_empty_sentence_is_encoded_and_one_with_the_placeholder_too(encoder):
     vectors = encoder.encode(["", "the <PST> bird", "the bird"])
     assert np.isfinite(vectors).all()
@@ -140,9 +138,6 @@ def test_a_text_must_fit_into_the_longer_prompt():
         encoder.encode_ids([[token] * (room + 1)])
     with pytest.raises(EncodingError, match="use a shorter text"):
         encoder.sentence_transformer().encode(["the river " * 400])
-
-
-# Options.
 
 
 @pytest.mark.parametrize(
@@ -186,9 +181,6 @@ def test_what_is_no_language_model_with_a_template_is_loaded_as_before(bert_fold
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     with pytest.raises(ModelError, match="no weights"):
         load_encoder(tmp_path, prompt="prompteol")
-
-
-# The module, and files.
 
 
 @pytest.mark.parametrize(
@@ -263,3 +255,52 @@ def test_it_is_evaluated_moves_and_trains_like_any_module():
     assert model[0].model.layers[0].mlp.up_proj.weight.grad.abs().sum() > 0
     model.double()
     assert model.encode(SENTENCES[:2]).dtype == np.float64
+
+
+@pytest.mark.slow
+def test_what_follows_a_run_reads_its_model_as_the_run_did(folder, tmp_path):
+    corpus = collect_sentences(tiny.sentences(200), "test")
+    encoder = load_prompted(folder, device="cpu", **READING)
+    run = profiled.detect_profile(encoder, tmp_path / "run", sentences=corpus, sample=12)
+    record = json.loads((run.path / "run.json").read_text())
+    assert record["model"]["loading"] == {
+        "dtype": "float32",
+        "revision": None,
+        "endpoint": None,
+        "contrast": False,
+        "contrast_layer": None,
+        "contrast_rule": None,
+        "contrast_strength": None,
+        "prompt": record["model"]["loading"]["prompt"],
+        "layer_choice": "chosen by the user",
+    } | {name: value for name, value in READING.items() if name != "prompt"}
+    task = tmp_path / "sts.jsonl"
+    lines = [{"sentence1": text, "sentence2": text[::-1], "score": len(text)} for text in tiny.sentences(12)]
+    task.write_text("\n".join(json.dumps(line) for line in lines))
+    token = run.tokens["token"][0]
+    options = ("--device", "cpu", "--set", "repetitions=1")
+    asked = ["impact", run.path, "--tokens", token, "--task", task, *options]
+    moved = folder.rename(tmp_path / "moved")
+    refused = planted.command(*asked, "--format", "json")
+    assert refused.exit_code == 1
+    assert "if it has moved, pass --model" in refused.stderr
+    measured = planted.command(*asked, "--model", moved, "--format", "json")
+    assert measured.exit_code == 0, measured.stderr
+    assert json.loads(measured.stdout)["effects"]
+    other = planted.command(*asked, "--model", moved, "--set", "prompt=cot")
+    assert other.exit_code == 1
+    assert "was made with another model" in other.stderr
+    moved.rename(folder)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        READING,
+        {"prompt": "metaeol", "token_prepending": True, "max_length": 300, "token_budget": 64},
+        {"prompt": 'A title: "*sent 0*" is about', "layer": 2, "dtype": "bfloat16"},
+    ],
+)
+def test_a_worker_loads_the_same_encoder(folder, options):
+    encoder = load_prompted(folder, device="cpu", **options)
+    assert ShardWorker(encoder.spec, "cpu", 1).load().identity == encoder.identity

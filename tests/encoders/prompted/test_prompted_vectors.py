@@ -1,26 +1,122 @@
-"""Vectors against published values, and against plain hooks on transformers for many families of decoders."""
+"""Vectors against published values and plain hooks on transformers; and what is computed once for many."""
 
+import copy
 import json
+import threading
 
 import numpy as np
 import pytest
 import torch
 import transformers
 
-import prompt_reference
+import tiny
 import tiny_architectures as architectures
 import tiny_decoders
-from prompt_reference import SENTENCES
-from prompted_loading import read
-from stickytoken.encoders.compute.prefixes import ReuseLimits
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from prefix_trees import counted_trees, grid_probes
+from prompted_loading import encoder_of, read
+from stickytoken.encoders.compute.prefixes import REUSE, ReuseLimits
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder, FixedBeginnings
 from stickytoken.encoders.prompted.layers import contrasted
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.module import CausalPrompt
 from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule, clean_sentence
 from stickytoken.errors import ModelError
+from stickytoken.insertion import Placement
 
-# Values of the published code.
+# Prompts written out: hooks on bare transformers, one sentence at a time, no padding, nothing reused.
+
+SENTENCES = ("the old river.", "a bird", "", "the quiet winter night walks under the glass", 'Is it "old"?')
+CLEANED = ("the old river.", "a bird.", "", "the quiet winter night walks under the glass.", "Is it 'old'.")
+AUXILIARY = 'The irrelevant information of this sentence : "{}" means in one word:"'
+# Where each type of model mixes the outputs of its heads; elsewhere in self_attn.o_proj.
+PLACES = {
+    **dict.fromkeys(("opt", "lfm2"), "self_attn.out_proj"),
+    **dict.fromkeys(("bloom", "falcon"), "self_attention.dense"),
+    **dict.fromkeys(("gpt2", "openai-gpt"), "attn.c_proj"),
+    "gpt_neox": "attention.dense",
+    "gptj": "attn.out_proj",
+}
+
+
+def by_rule(own, other, settings, heads):
+    own, other = own.double().numpy(), other.double().numpy()
+    difference = own - other
+
+    def scaled(part, like):
+        return part * np.linalg.norm(like) / (np.linalg.norm(part) + 1e-7)
+
+    if settings.rule == "scaled":
+        return settings.strength * difference
+    if settings.rule == "norm":
+        return scaled(difference, own)
+    if settings.rule == "scaled_norm":
+        return settings.strength * scaled(difference, own)
+    pieces = zip(np.split(difference, heads), np.split(own, heads), strict=True)
+    return np.concatenate([scaled(part, like) for part, like in pieces])
+
+
+def through_transformers(model, tokenizer, reading):
+    """The vectors of `SENTENCES`. The model has a row for the placeholder."""
+    own = copy.deepcopy(tokenizer)
+    own.add_tokens(["<PST>"])
+    placeholder, span, contrast = own.convert_tokens_to_ids("<PST>"), reading.prepending, reading.contrast
+    base = model.get_decoder()
+    layers = next(getattr(base, name) for name in ("layers", "h") if hasattr(base, name))
+
+    def run(text):
+        ids = own(text)["input_ids"]
+        ids = ids[:-1] if ids[-1] == own.eos_token_id else ids
+        wrapped = layers[span.start : span.exit] if placeholder in ids else []
+        for layer in wrapped:
+            layer.forward = copying(layer.forward, ids.index(placeholder))
+        tensor = torch.tensor([ids])
+        try:
+            return model(
+                input_ids=tensor,
+                attention_mask=torch.ones_like(tensor),
+                output_hidden_states=True,
+                use_cache=False,
+            ).hidden_states
+        finally:
+            for layer in wrapped:
+                del layer.forward
+
+    def vector(template, sentence):
+        pieces = reading.prompt.pieces(template, prepending=span is not None)
+        if contrast is None:
+            return run(sentence.join(pieces))[reading.layer][0, -1].numpy()
+        path = PLACES.get(model.config.model_type, "self_attn.o_proj")
+        projection, seen = layers[contrast.layer].get_submodule(path), []
+
+        def replace(_, args):
+            values = args[0].clone()
+            new = by_rule(values[0, -1], seen[0], contrast, model.config.num_attention_heads)
+            values[0, -1] = torch.from_numpy(new).to(values)
+            return (values, *args[1:])
+
+        handle = projection.register_forward_pre_hook(lambda _, args: seen.append(args[0][0, -1].clone()))
+        run(AUXILIARY.format(sentence))
+        handle.remove()
+        handle = projection.register_forward_pre_hook(replace)
+        try:
+            return run(sentence.join(pieces))[reading.layer][0, -1].numpy()
+        finally:
+            handle.remove()
+
+    with torch.inference_mode():
+        templates = reading.prompt.templates
+        return np.stack([np.mean([vector(each, text) for each in templates], axis=0) for text in CLEANED])
+
+
+def copying(forward, place):
+    """The forward pass of a layer, the placeholder's state replaced by the last token's."""
+
+    def run(*args, **kwargs):
+        states = (args[0] if args else kwargs.pop("hidden_states")).clone()
+        states[0, place] = states[0, -1].clone()
+        return forward(states, *args[1:], **kwargs)
+
+    return run
 
 
 @pytest.mark.slow
@@ -53,8 +149,6 @@ def test_the_published_embeddings_states_and_ids(shared):
             assert np.abs(found - states).max() < 2e-5
     assert reused == 12
 
-
-# Many families.
 
 _SIZES = {
     "hidden_size": 32,
@@ -133,7 +227,7 @@ def test_a_family_gives_what_hooks_on_transformers_give(name, case):
     # A window that hides how the prompts begin leaves nothing to subtract.
     wide = {"sliding_window": 512} if name in WINDOWS and reading.contrast is not None else {}
     model, tokenizer = parts_of(name, **wide)
-    expected = prompt_reference.through_transformers(model, tokenizer, reading)
+    expected = through_transformers(model, tokenizer, reading)
     tolerance = 1e-5 * max(1.0, float(np.abs(expected).max()))
     alone = CausalPromptEncoder(model, tokenizer, "tiny", reading, reuse=None, token_budget=1)
     assert np.abs(alone.encode(SENTENCES) - expected).max() < tolerance
@@ -159,9 +253,6 @@ def test_an_echo_is_the_mean_over_the_second_copy():
         with torch.inference_mode():
             states = model(input_ids=torch.tensor([whole])).last_hidden_state[0, len(before) :]
         assert np.abs(encoder.encode([sentence])[0] - states.mean(0).numpy()).max() < 1e-5
-
-
-# The placeholder's vector.
 
 
 def test_the_placeholder_is_a_fixed_vector_that_matters_from_layer_1_on():
@@ -192,14 +283,11 @@ def test_a_placeholder_without_a_row_reads_the_embeddings_by_layer_of_token_0():
     assert np.abs(encoder.encode(SENTENCES) - expected).max() < 1e-4
 
 
-# Contrast.
-
-
 @pytest.mark.parametrize("rule", ContrastRule)
 def test_each_rule_is_its_formula_in_double_precision(rule):
     settings = Contrast(0, 0.25 if rule.scales else None, rule)
     own, other = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 5, 24)))
-    expected = [prompt_reference.by_rule(*rows, settings, 4) for rows in zip(own, other, strict=True)]
+    expected = [by_rule(*rows, settings, 4) for rows in zip(own, other, strict=True)]
     np.testing.assert_allclose(contrasted(own, other, settings, 4).numpy(), expected, rtol=1e-13)
     # A difference that is rounding is none, as behind a sliding window that hides how the prompts begin.
     own = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
@@ -221,37 +309,202 @@ def test_contrast_needs_a_layer_whose_attention_has_an_output_projection():
         encoder.encode(["a bird"])
 
 
-# Models that prompts cannot read.
-
-_STATE = {"hidden_size": 32, "num_hidden_layers": 2}
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("Mamba", {**_STATE, "state_size": 8}),
-        ("RecurrentGemma", {**_STATE, "num_hidden_layers": 3, "num_attention_heads": 4, "lru_width": 32}),
-    ],
-)
-def test_recurrent_models_are_refused(kind, settings):
-    tokenizer = architectures.qwen_tokenizer(closing=False)
-    model = random_model(kind, settings, rows=len(tokenizer))
-    with pytest.raises(ModelError, match="a recurrent model"):
-        CausalPromptEncoder(model, tokenizer, "tiny", read())
-
-
-def test_models_that_are_no_decoders_are_refused(tmp_path):
-    tokenizer = architectures.qwen_tokenizer(closing=False)
-    bert = transformers.BertModel(transformers.BertConfig(vocab_size=600, **_SIZES))
+def test_models_that_are_recurrent_or_no_decoders_are_refused(tmp_path):
+    tokenizer, state = (
+        architectures.qwen_tokenizer(closing=False),
+        {"hidden_size": 32, "num_hidden_layers": 3},
+    )
+    griffin = {**state, "num_attention_heads": 4, "lru_width": 32}
     sizes = {"d_model": 32, "d_ff": 32, "num_layers": 1, "num_heads": 2, "d_kv": 8}
-    t5 = transformers.T5Model(transformers.T5Config(vocab_size=600, **sizes))
-    modern = transformers.AutoModel.from_pretrained(architectures.modernbert(tmp_path / "modernbert"))
     for model, reason in (
-        (bert, "decoder-only"),
-        (t5, "encoder-decoder"),
+        (random_model("Mamba", {**state, "state_size": 8}, len(tokenizer)), "a recurrent model"),
+        (random_model("RecurrentGemma", griffin, len(tokenizer)), "a recurrent model"),
+        (transformers.BertModel(transformers.BertConfig(vocab_size=600, **_SIZES)), "decoder-only"),
+        (transformers.T5Model(transformers.T5Config(vocab_size=600, **sizes)), "encoder-decoder"),
         (torch.nn.Linear(2, 2), "not a transformers language model"),
-        (modern, r"attend to later ones \(an encoder\)"),
+        (
+            transformers.AutoModel.from_pretrained(architectures.modernbert(tmp_path / "modernbert")),
+            r"attend to later ones \(an encoder\)",
+        ),
         (tiny_decoders.decoder("qwen2")[0].to("meta"), "meta device"),
     ):
         with pytest.raises(ModelError, match=reason):
             CausalPromptEncoder(model, tokenizer, "x", read(span=(1, 3)))
+
+
+# What prompts and sentences begin with, computed once; and what is left behind.
+
+CARRIERS = ("the old river sings to the stone", "a bird", "the quiet winter night walks under the glass")
+TINY_SENTENCES = tiny.sentences(8)
+
+
+def difference(found, expected):
+    """The largest one, as a share of the largest component: states between layers are large."""
+    return float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
+
+
+def probes_of(encoder, placement=Placement.SUFFIX, tokens=4):
+    return grid_probes(encoder, CARRIERS, placement, tokens)
+
+
+@pytest.mark.parametrize(
+    ("kind", "placement", "reading"),
+    [
+        ("mistral", Placement.SUFFIX, read()),  # its window is shorter than the prompt
+        ("qwen2", Placement.RANDOM, read("ke", None, 3)),
+        *(
+            pytest.param(kind, Placement.SUFFIX, read(), marks=pytest.mark.slow)
+            for kind in ("qwen3", "gemma2", "phi3")
+        ),
+    ],
+)
+def test_probes_of_a_plain_prompt_are_computed_as_trees(kind, placement, reading, monkeypatch):
+    trees = counted_trees(monkeypatch)
+    # Wherever trees are exact, even if they save little.
+    encoder = encoder_of(reading, kind, reuse=ReuseLimits(tree_share=1))
+    contents = probes_of(encoder, placement, tokens=2)
+    found = encoder.encode_ids(contents)
+    assert trees[-1] == len(set(contents))
+    assert difference(found, encoder_of(reading, kind, reuse=None).encode_ids(contents)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "reading"),
+    [
+        ("qwen2", read(span=(1, 3))),  # each token sees what stands behind it
+        ("qwen2", read("echo")),
+        ("opt", read()),  # its masks are not known
+    ],
+)
+def test_what_does_not_share_beginnings_takes_the_plain_path(kind, reading, monkeypatch):
+    trees = counted_trees(monkeypatch)
+    encoder, plain = (encoder_of(reading, kind, reuse=reuse) for reuse in (REUSE, None))
+    contents = probes_of(encoder)
+    assert difference(encoder.encode_ids(contents), plain.encode_ids(contents)) < 1e-5
+    encoder_of(read()).encode(TINY_SENTENCES[:6])  # little in common
+    assert trees == []
+
+
+def tokens_seen(model):
+    seen = {}
+
+    def counted(name):
+        def hook(_, args, options):
+            values = args[0] if args else options["hidden_states"]
+            seen[name] = seen.get(name, 0) + values.shape[:2].numel()
+
+        return hook
+
+    for number, layer in enumerate(model.layers):
+        layer.register_forward_pre_hook(counted(number), with_kwargs=True)
+        layer.mlp.register_forward_pre_hook(counted(f"mlp {number}"), with_kwargs=True)
+    return seen
+
+
+def test_suffix_copies_cost_the_copies_and_the_end_of_the_prompt_and_later_layers_nothing():
+    encoder = encoder_of(read(layer=3))
+    contents = probes_of(encoder)
+    prompt = encoder.prompted.prompts[0]
+    encoder.encode_ids(contents)  # tries the model out
+    seen = tokens_seen(encoder.prompted.decoder.model)
+    encoder.encode_ids(contents)
+    carriers = sum(len(carrier.ids) for carrier in encoder.tokenize(CARRIERS))
+    # Each copy once, the end of the prompt for each input, carriers and the beginning once.
+    most = len(contents) * (1 + len(prompt.after)) + carriers + len(prompt.before)
+    assert seen[0] == seen[2] <= most
+    assert most < 0.6 * sum(prompt.length(len(content)) for content in contents)
+    assert 3 not in seen
+
+
+def test_the_auxiliary_prompt_runs_once_for_all_templates_up_to_its_layer():
+    counts = []
+    for contrast in (None, Contrast(1)):
+        encoder = encoder_of(read("ck", None, 3, contrast))
+        encoder.encode(TINY_SENTENCES)  # tries the model out, and computes the beginnings
+        seen = tokens_seen(encoder.prompted.decoder.model)
+        encoder.encode(TINY_SENTENCES)
+        counts.append(seen)
+    auxiliary = encoder.prompted.auxiliary.prompts[0]
+    # Its beginning is not computed again.
+    once = sum(auxiliary.length(len(ids)) - auxiliary.fixed for ids in encoder.content_ids(TINY_SENTENCES))
+    added = {name: counts[1][name] - count for name, count in counts[0].items()}
+    assert added == {0: once, "mlp 0": once, 1: once, "mlp 1": 0, 2: 0, "mlp 2": 0}
+
+
+def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch):
+    made = []
+    build = FixedBeginnings.__init__
+
+    def counted(self, model, numbers):
+        made.append(tuple(numbers))
+        build(self, model, numbers)
+
+    encoder = encoder_of(read("ke", (1, 3), 3, Contrast(2)))
+    encoder.encode(TINY_SENTENCES)  # tries the model out
+    monkeypatch.setattr(FixedBeginnings, "__init__", counted)
+    first = encoder.encode(TINY_SENTENCES)
+    assert np.array_equal(encoder.encode(TINY_SENTENCES), first)
+    assert made == []
+    encoder.encode_layers(TINY_SENTENCES, [2, 3])
+    assert made == [(2, 3)]
+    with torch.no_grad():
+        encoder.prompted.decoder.layers[0].self_attn.k_proj.weight.mul_(1.5)
+    found = encoder.encode(TINY_SENTENCES)
+    plain = CausalPromptEncoder(encoder._model, encoder.user_tokenizer, "x", encoder.reading, reuse=None)
+    assert difference(found, plain.encode(TINY_SENTENCES)) < 1e-5
+    assert np.abs(found - first).max() > 1e-3
+
+
+def test_hooks_are_removed_after_an_error():
+    encoder = encoder_of(read(span=(1, 3), contrast=Contrast(1)))
+    expected, model = encoder.encode(TINY_SENTENCES), encoder.prompted.decoder.model
+
+    def fail(*_):
+        raise RuntimeError("no power")
+
+    handle = model.layers[1].register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="no power"):
+        encoder.encode(TINY_SENTENCES)
+    handle.remove()
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    assert np.array_equal(encoder.encode(TINY_SENTENCES), expected)
+
+
+def test_the_model_and_the_tokenizer_are_left_as_they_were():
+    model, tokenizer = tiny_decoders.decoder("qwen2")
+    model.train()
+    model.layers[2].eval()
+
+    def state():
+        flags = [part.training for part in model.modules()]
+        return len(tokenizer), tokenizer.padding_side, tokenizer.backend_tokenizer.to_str(), flags
+
+    before, weights = state(), copy.deepcopy(model.state_dict())
+    CausalPromptEncoder(model, tokenizer, "tiny", read("metaeol", (1, 3))).encode(TINY_SENTENCES)
+    assert state() == before
+    assert weights.keys() == model.state_dict().keys()
+    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_other_threads_use_the_model_as_it_is_meanwhile():
+    encoder = encoder_of(read(span=(1, 3), layer=3, contrast=Contrast(1)))
+    expected, model = encoder.encode(TINY_SENTENCES), encoder.prompted.decoder.model
+    ids, owner, found = torch.arange(5, 25)[None], threading.get_ident(), []
+
+    def plain():
+        with torch.inference_mode():
+            return model(input_ids=ids).last_hidden_state
+
+    def interrupt(*_):
+        if threading.get_ident() == owner and not found:
+            found.append(None)
+            thread = threading.Thread(target=lambda: found.append(plain()))
+            thread.start()
+            thread.join()
+
+    states = plain()
+    handle = model.layers[0].register_forward_hook(interrupt)
+    np.testing.assert_allclose(encoder.encode(TINY_SENTENCES), expected, atol=1e-5)
+    handle.remove()
+    assert (found[1] - states).abs().max() < 1e-5

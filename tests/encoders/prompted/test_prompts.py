@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_architectures as architectures
-from prompt_reference import AUXILIARY as PUBLISHED_AUXILIARY
 from stickytoken.encoders.prompted.layers import Decoder
 from stickytoken.encoders.prompted.module import reading_for
 from stickytoken.encoders.prompted.prompts import (
-    AUXILIARY,
     PLACEHOLDER,
     PROMPTS,
     SENTENCE,
@@ -26,8 +24,6 @@ from stickytoken.encoders.prompted.prompts import (
 )
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError
-
-# Text.
 
 
 @given(st.text())
@@ -52,7 +48,6 @@ def test_templates_are_the_published_ones(shared):
         for form, prepending in (("tp", True), ("vanilla", False)):
             ours = [SENTENCE.join(prompt.pieces(each, prepending=prepending)) for each in prompt.templates]
             assert ours == [each.replace("*sent 0*", SENTENCE) for each in forms[form]]
-    assert AUXILIARY.templates == (PUBLISHED_AUXILIARY.replace("{}", SENTENCE),)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +81,6 @@ def test_an_own_template_has_its_placeholder_before_the_quotation_or_the_sentenc
 def test_a_template_that_cannot_be_filled_is_refused(prompt, reason):
     with pytest.raises(InputError, match=reason):
         find_prompt(prompt)
-
-
-# Presets.
 
 
 def resolved(kind, layers, prompt, vocabulary=32_000, **options):
@@ -157,14 +149,12 @@ BARE = (
 )
 
 
-def merging_tokenizer():
-    """Signs of the prompts and of sentences make tokens together."""
+@pytest.mark.parametrize("template", [*QUOTED, *BARE])
+@pytest.mark.parametrize("prepending", [False, True])
+def test_filled_prompts_are_the_whole_text_s_ids(template, prepending):
     tokenizer = architectures.qwen_tokenizer(closing=False)
+    # Signs of the prompts and of sentences make tokens together.
     tokenizer.add_tokens(['."', "'\"", '").', '")', '"$', ".:", "?:", ":(", ":'", '".', ".?", "。。"])
-    return tokenizer
-
-
-def assert_filled_is_whole(tokenizer, template, prepending):
     prompt, adapted = find_prompt(template), own_tokenizer(tokenizer, "tiny", prepending).tokenizer
     prompts = PromptTokenizer(adapted, (), prompt, prepending=prepending)
     sentences = [" ".join(text.split()) for text in SENTENCES]
@@ -174,9 +164,3 @@ def assert_filled_is_whole(tokenizer, template, prepending):
         for ids, text in zip(prompts.prompts, prompt.templates, strict=True):
             whole = sentence.join(prompt.pieces(text, prepending=prepending))
             assert ids.fill(tokenized.ids) == tuple(adapted.encode_many([whole])[0]), sentence
-
-
-@pytest.mark.parametrize("template", [*QUOTED, *BARE])
-@pytest.mark.parametrize("prepending", [False, True])
-def test_filled_prompts_are_the_whole_text_s_ids(template, prepending):
-    assert_filled_is_whole(merging_tokenizer(), template, prepending)

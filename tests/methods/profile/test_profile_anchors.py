@@ -34,18 +34,6 @@ KINDS = list(dict.fromkeys(text_kinds_frame()["kind"]))
 SETTINGS = ProfileSettings()
 
 
-@pytest.fixture(scope="module")
-def encoder():
-    """A model that reads English letter by letter."""
-    return load_encoder(profiled.planted_model(2))
-
-
-@pytest.fixture(scope="module")
-def foreign():
-    """A model that does not read the bundled kinds of text."""
-    return load_encoder(profiled.foreign_model())
-
-
 def names(groups):
     return [group.name for group in groups]
 
@@ -66,7 +54,6 @@ def test_without_a_corpus_everyday_sentences_and_ten_kinds_weigh_the_same(encode
 
 
 def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder):
-    """As many anchors again are drawn from these."""
     corpus = profiled.corpus(300, topics=5)
     found = sources(encoder, corpus)
     (own,), beside = found
@@ -104,7 +91,6 @@ def test_texts_that_the_model_does_not_read_whole_are_left_out_and_counted(tmp_p
 
 
 def test_a_group_without_a_text_that_fits_is_no_group(tmp_path):
-    """The weights of the others sum to 1."""
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=8, words=profiled.WORDS))
     encoder = load_encoder(model)
     words = profiled.WORDS
@@ -132,7 +118,6 @@ def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
 
 @pytest.mark.parametrize("beside", [True, False])
 def test_the_panel_of_a_plan_has_the_vectors_of_its_texts_one_by_one(encoder, beside):
-    """Of all of them, or of those that the lift is measured on."""
     vocabulary = analyze_vocabulary(encoder)
     available, settings = vocabulary.available, replace(profiled.SMALL, vocabulary_anchors=30)
     job = Job(encoder, settings, profiled.corpus(), vocabulary, [], restricted=False, sampled=False)
@@ -170,12 +155,8 @@ def test_vocabulary_entries_are_drawn_at_random_in_the_order_of_their_ids(encode
 # Groups of anchors where nobody named their topics, and the few carriers that stand for all.
 
 
-def unit(vectors):
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-
 def draw(seed, count, dimension=5):
-    return unit(np.random.default_rng(seed).normal(size=(count, dimension)))
+    return unit_vectors(np.random.default_rng(seed).normal(size=(count, dimension)))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -190,7 +171,6 @@ def test_every_vector_is_nearest_to_the_center_of_its_group(seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_another_order_of_the_vectors_is_another_order_of_the_same_groups(seed):
-    """Also where nothing lies apart: the first centers do not depend on the order."""
     vectors, order = draw(seed, 80), np.random.default_rng(seed).permutation(80)
     assert adjusted_rand_score(cluster(vectors, 6, 1)[order], cluster(vectors[order], 6, 1)) == 1.0
 
@@ -208,8 +188,6 @@ def test_vectors_that_occur_many_times_are_no_first_centers_twice(seed):
             assert found.max() + 1 == min(groups, 7)
             assert all(len(set(found[places == place].tolist())) == 1 for place in range(7))
 
-
-# The few carriers that stand for all: those whose lifts predict the mean, whatever their order or unit.
 
 PILOT, GROUPS = 128, 3
 GROUP_WEIGHTS = np.array([0.5, 0.3, 0.2])

@@ -1,17 +1,43 @@
-"""From two rounds to an estimate of every token: loops, invariances, and vocabularies of known truth."""
+"""From two rounds to estimates and verdicts: loops, invariances, and vocabularies of known truth."""
 
+import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.linear_model import RidgeCV
 
 import profiled
-from stickytoken import load_encoder
 from stickytoken.errors import InputError
-from stickytoken.methods.profile.estimates import Lifts, TokenEstimates, estimate
-from stickytoken.methods.profile.plan import highest, tokens_to_confirm
-from stickytoken.methods.statistics import shrunk
+from stickytoken.measurement.store import ResultFolder
+from stickytoken.methods.entry import SEVERITY_BOUNDS, Verdict
+from stickytoken.methods.profile.estimates import (
+    AXES_FILE,
+    EFFECTS_COLUMNS,
+    EFFECTS_FILE,
+    Lifts,
+    Measurements,
+    TokenEstimates,
+    calibrate,
+    estimate,
+    read_effects,
+    together,
+    write_effects,
+)
+from stickytoken.methods.profile.other_texts import moves_up
+from stickytoken.methods.profile.plan import Round, highest, tokens_to_confirm
+from stickytoken.methods.profile.verdict import (
+    LEAST_NULL_TOKENS,
+    UNIVERSAL_SHARE,
+    find_lifts,
+    severities,
+    universality,
+    verdicts,
+)
+from stickytoken.methods.statistics import Estimates, Null, Pull, Shape, shrunk
+from stickytoken.unit_vectors import unit_vectors
 
 # Sizes of the order of those on all-MiniLM-L6-v2: of effects, of a probe around its token's effect, of the
 # probes' common effects; growth of effects in the first round.
@@ -22,8 +48,6 @@ CONFIDENCE = 0.9
 
 @dataclass(frozen=True)
 class World:
-    """A vocabulary of known effects and its two rounds; a few tokens are sticky."""
-
     effects: np.ndarray
     first: Lifts
     last: Lifts
@@ -33,10 +57,6 @@ class World:
     @property
     def ids(self):
         return self.first.ids
-
-    @property
-    def screened_only(self):
-        return ~np.isin(self.ids, self.last.ids)
 
     def estimate(self, *rounds):
         first, last = rounds or (self.first, self.last)
@@ -72,26 +92,14 @@ def world():
 
 @pytest.fixture(scope="module")
 def worlds():
-    """Vocabularies without sticky tokens, and what was made of them."""
     found = [simulate(seed) for seed in range(150)]
     return [(world, world.estimate()) for world in found]
 
 
-def same(left: TokenEstimates, right: TokenEstimates, tolerance=1e-11):
-    """Whether two results agree to rounding; levels apart."""
-    numbers = [
-        (*left.lift, *left.tested, np.array([left.null.center, left.null.spread])),
-        (*right.lift, *right.tested, np.array([right.null.center, right.null.spread])),
-    ]
-    return all(np.allclose(a, b, rtol=1e-6, atol=tolerance) for a, b in zip(*numbers, strict=True))
-
-
-# Known truth.
-
 PARTS = {
     "all": lambda world: slice(None),
     "confirmed": lambda world: np.isin(world.ids, world.chosen),
-    "screened": lambda world: world.screened_only,
+    "screened": lambda world: ~np.isin(world.ids, world.last.ids),
     "pilot": lambda world: np.isin(world.ids, world.late),
 }
 
@@ -108,7 +116,6 @@ def test_nine_of_ten_intervals_hold_the_truth_of_selected_and_other_tokens_alike
 
 
 def test_screening_equals_loops_over_the_reference_tokens():
-    """Values and the variance of their noise, by a two-way table of the reference tokens."""
     ids, lifts = simulate(2, 200, sticky=5).first
     own = [row for row in range(200) if row % 3 > 0]
     common = [sum(lifts[row, k] for row in own) / len(own) for k in range(SCREENING)]
@@ -144,9 +151,6 @@ def test_a_confirmed_token_is_estimated_from_the_confirming_round_alone(world):
         assert ends == pytest.approx((values[place] - half, values[place] + half))
 
 
-# What changes nothing.
-
-
 @pytest.mark.parametrize("place", [0, 1])
 def test_what_a_probe_does_to_every_token_moves_the_level_alone(world, place):
     rounds = [world.first, world.last]
@@ -154,12 +158,13 @@ def test_what_a_probe_does_to_every_token_moves_the_level_alone(world, place):
     constants = np.random.default_rng(5).normal(size=own.values.shape[1])
     rounds[place] = own._replace(values=own.values + constants)
     found, plain = world.estimate(*rounds), world.estimate()
-    assert same(found, plain)
+    ours, theirs = (
+        (*each.lift, *each.tested, np.array([each.null.center, each.null.spread])) for each in (found, plain)
+    )
+    for own, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-6, atol=1e-11)
     expected = plain.level + (constants.mean() if place == 1 else 0)
     assert found.level == pytest.approx(expected, abs=1e-11)
-
-
-# The first round: what cannot be estimated, and who goes on to the last.
 
 
 @pytest.mark.parametrize("rounding", [0.0, 1e-16, 1e-12])
@@ -177,34 +182,285 @@ def test_an_estimate_needs_two_tokens_and_two_probes(shape):
         estimate(Lifts(np.arange(shape[0]), np.zeros(shape)), None, np.arange(5), np.array([]), CONFIDENCE)
 
 
-# Who goes on, read from the shards of a run.
-
-
-def highest_of_each(screened, weights, count):
-    """So many tokens by their mean lift, and by the group of the lift on which each stands out most."""
-    lifts = {token: sum(row["lifts"]) / len(row["lifts"]) for token, row in screened.items()}
-    standing = dict.fromkeys(screened, -np.inf)
-    for group, weight in enumerate(weights):
-        if weight > 0:
-            own = {token: np.nanmean(row["groups"][group :: len(weights)]) for token, row in screened.items()}
-            center = np.median(list(own.values()))
-            spread = np.median([abs(value - center) for value in own.values()])
-            for token, value in own.items():
-                standing[token] = max(standing[token], (value - center) / spread)
-    orders = [sorted(values, key=lambda token: (-values[token], token)) for values in (lifts, standing)]
-    return {token for order in orders for token in order[:count]}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("topics", [0, 5])
-def test_the_tokens_that_lift_most_on_all_texts_or_on_one_kind_are_confirmed(tmp_path, topics):
-    """With topics in the place of kinds; without them the model makes six clusters."""
-    run = profiled.detect_profile(
-        load_encoder(profiled.foreign_model()), tmp_path / "run", sentences=profiled.corpus(200, topics)
-    )
+def test_the_tokens_that_lift_most_on_all_texts_or_on_one_kind_are_confirmed(foreign, tmp_path, topics):
+    run = profiled.detect_profile(foreign, tmp_path / "run", sentences=profiled.corpus(200, topics))
     screened, late = profiled.shard_rows(run, "screen"), set(run.plan.late_reference)
     count = tokens_to_confirm(profiled.SMALL, len(screened))
     assert count == 30
-    # The third part are those that erase most.
-    expected = highest_of_each(screened, [group.weight for group in run.plan.groups], count // 3)
+    # So many tokens by their mean lift, and by the group of the lift on which each stands out most; the third
+    # part are those that erase most.
+    lifts = {token: np.mean(row["lifts"]) for token, row in screened.items()}
+    standing, groups = dict.fromkeys(screened, -np.inf), run.plan.groups
+    for place in (place for place, group in enumerate(groups) if group.weight > 0):
+        own = {token: np.nanmean(row["groups"][place :: len(groups)]) for token, row in screened.items()}
+        center = np.median(list(own.values()))
+        spread = np.median([abs(value - center) for value in own.values()])
+        for token, value in own.items():
+            standing[token] = max(standing[token], (value - center) / spread)
+    orders = [sorted(values, key=lambda token: (-values[token], token)) for values in (lifts, standing)]
+    expected = {token for order in orders for token in order[: count // 3]}
     assert expected - late < set(profiled.shard_rows(run, "confirm"))
     assert run.result.candidates <= count + len(late)
+
+
+MANY = LEAST_NULL_TOKENS
+
+
+def tokens_of(values, errors=0.1, center=0.0, spread=1.0, half=0.3, tested=None):
+    """Estimates around a normal null; ``tested`` are other values to test."""
+    values = np.asarray(values, dtype=float)
+    errors = np.broadcast_to(np.asarray(errors, float), values.shape)
+    lift = Estimates(values, errors, values - half, values + half)
+    other = lift if tested is None else lift._replace(value=np.asarray(tested, dtype=float))
+    ids = 2 * np.arange(len(values)) + 5
+    return TokenEstimates(ids, np.full(len(values), 9), lift, other, Null(center, spread, Shape()), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "tested", "matters"),
+    [
+        pytest.param(2.5, 0.3, 0.0, True, id="large, whatever the vocabulary does"),
+        pytest.param(1.8, 0.3, 0.0, True, id="may be the smallest effect"),
+        pytest.param(1.6, 0.3, 0.0, False, id="smaller, and not rare"),
+        pytest.param(1.6, 0.3, 9.0, True, id="smaller, but rare"),
+        pytest.param(1.2, 0.3, 9.0, False, id="rare, but may be negligible"),
+        pytest.param(2.5, 1.6, 9.0, False, id="rare and large, but uncertain"),
+        pytest.param(-3.0, 0.3, 9.0, False, id="lowers"),
+    ],
+)
+def test_an_effect_matters_if_it_is_not_negligible_and_is_large_or_rare(value, half, tested, matters):
+    """The smallest effect is 2, so that 1 is the bound of what is negligible."""
+    values, tests = [0.0] * 500 + [value], [0.0] * 500 + [tested]
+    found = find_lifts(tokens_of(values, half=half, tested=tests), 501, 1, 2.0, 0.05)
+    assert found.found.tolist() == [False] * 500 + [matters]
+    rare = find_lifts(tokens_of(values, half=half, tested=tests), 501, 1, 2.0, 0.05, outliers_only=True)
+    assert rare.found.tolist() == [False] * 500 + [matters and tested > 0]
+
+
+def test_a_null_of_no_width_is_not_used():
+    """Beside it, everything a little above the noise would be an outlier of its vocabulary."""
+    values = np.append(np.zeros(299), [1.0, 5.0])
+    flat = find_lifts(tokens_of(values, spread=0.0), 301, 1, 1.0, 0.05)
+    assert flat.q_values is None
+    assert flat.found.nonzero()[0].tolist() == [299, 300]  # by their intervals
+    assert find_lifts(tokens_of(values), 301, 1, 1.0, 0.05).q_values is not None
+
+
+@pytest.mark.parametrize(("null_tokens", "empirical"), [(MANY - 1, False), (MANY, True)])
+def test_with_few_unselected_tokens_the_interval_decides(null_tokens, empirical):
+    # Half the smallest effect above the center is 1.5; intervals reach 0.3 down and up.
+    values = [1.7, 1.8, np.nextafter(1.8, 9), 2.0, 2.3]
+    found = find_lifts(tokens_of(values, errors=9.0, center=0.5), null_tokens, 1, 2.0, 0.05)
+    assert (found.q_values is not None) is empirical
+    above_half = (np.array(values) - 0.3 > 1.5).tolist()
+    assert found.found.tolist() == ([False] * 4 + [True] if empirical else above_half)
+
+
+def test_who_names_the_strongest_tokens_of_a_vocabulary_does_not_make_them_rare():
+    values = np.append(np.random.default_rng(4).normal(size=20_000), 9.0)
+    order = np.argsort(-values)
+    whole = find_lifts(tokens_of(values), len(values), len(values), 6.0, 0.05)
+    few, some = order[:6], np.random.default_rng(5).permutation(len(values))[:400]
+    chosen = np.concatenate([few, some])
+    part = find_lifts(tokens_of(values[chosen]), 400, len(values), 6.0, 0.05)
+    assert part.found[:6].tolist() == whole.found[few].tolist() == [True] + [False] * 5
+    assert (part.q_values >= whole.q_values[chosen] - 1e-12).all()
+    assert find_lifts(tokens_of(values[chosen]), 400, 1, 6.0, 0.05).found[:6].all()  # as if they were all
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("missing", [(), (2,), (0, 4), (0, 1, 2, 3, 4)])
+def test_universality_counts_kinds_one_by_one(seed, missing):
+    generator = np.random.default_rng(seed)
+    effects, spreads = generator.normal(size=(40, 5)), generator.uniform(0.5, 3, 5)
+    effects[::2, list(missing)] = np.nan
+    found = universality(effects, spreads, 0.5)
+    for token in range(40):
+        kinds = [k for k in range(5) if not math.isnan(effects[token, k])]
+        lifted = [k for k in kinds if effects[token, k] >= 0.25 * spreads[k]]
+        expected = len(lifted) / len(kinds) if kinds else math.nan
+        assert found[token] == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.STICKY, Verdict.TOPICAL])
+def test_a_severity_begins_at_its_bound_and_benign_tokens_have_none(verdict):
+    bounds = [0.2, 0.5, 0.8]
+    assert list(SEVERITY_BOUNDS.values()) == bounds
+    effects = np.array([-9.0, *bounds, *(np.nextafter(bound, 0) for bound in bounds), 99.0])
+    expected = ["negligible", "mild", "serious", "severe", "negligible", "mild", "serious", "severe"]
+    none, nothing = np.zeros(8, dtype=bool), np.zeros(8)
+    assert severities(effects, nothing, none, [verdict] * 8) == expected
+    assert severities(effects[:2], nothing[:2], none[:2], [Verdict.BENIGN, verdict]) == [None, "mild"]
+    # A token that erases has the higher of its two grades.
+    assert severities(nothing, effects, ~none, [verdict] * 8) == expected
+    assert severities(effects, nothing + 0.3, ~none, [verdict] * 8)[0] == "mild"
+
+
+VERDICTS = [  # whether the lift matters, whether that on a kind does, universality, whether it erases
+    ("sticky", True, False, 1.0, False),
+    ("sticky", True, True, np.nextafter(UNIVERSAL_SHARE, 1), False),
+    ("topical", True, False, UNIVERSAL_SHARE, False),
+    ("topical", True, True, 0.0, False),
+    ("sticky", True, True, 0.0, True),
+    ("sticky", True, False, math.nan, False),
+    ("sticky", False, True, math.nan, False),
+    ("sticky", False, True, 1.0, False),
+    ("topical", False, True, 0.0, False),
+    ("benign", False, False, 1.0, False),
+    ("benign", False, False, 0.0, False),
+    ("benign", False, False, math.nan, False),
+    ("sticky", False, False, 0.0, True),
+]
+
+
+def test_the_table_of_verdicts():
+    expected, *columns = zip(*VERDICTS, strict=True)
+    assert verdicts(*map(np.array, columns)) == list(expected)
+
+
+# How far copies move documents up, against sorting by hand.
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shares_equal_a_loop_over_queries_and_documents(seed):
+    generator = np.random.default_rng(seed)
+    texts = unit_vectors(generator.normal(size=(60, 8)))
+    effects = Pull(np.array([0.0, 0.3, 0.8]), generator.normal(size=(3, 8)) * 0.3)
+    found = moves_up(effects, texts, seed)
+    # For every query and document, count by comparison who is ahead before and after.
+    order = np.random.default_rng([seed, 4]).permutation(len(texts)).tolist()
+    count = min(100, len(texts) // 2)
+    moved = np.zeros(3)
+    for query in order[:count]:
+        before = [float(text @ texts[query]) for text in texts]
+        for document, row in itertools.product(order[count : 2 * count], range(3)):
+            after = (1 - effects.contraction[row]) * before[document] + float(
+                texts[query] @ effects.pull[row]
+            )
+            passed = sum(each > before[document] for each in before) - sum(each > after for each in before)
+            moved[row] += passed >= len(texts) / 10
+    expected = moved / count**2
+    # In single precision a document may tie with itself.
+    assert found == pytest.approx(expected, abs=2 / 900)
+
+
+# What a round measured: chosen, combined, kept on disk, and completed for the other tokens.
+
+GROUPS, DIMENSION = 2, 5
+
+
+def sample(ids, seed, carriers=4):
+    generator = np.random.default_rng(seed)
+    count = len(ids)
+    groups = generator.normal(size=(count, carriers, GROUPS)).astype(np.float32)
+    groups[:, 2, 1] = np.nan
+    return Measurements(
+        np.array(ids),
+        generator.normal(size=(count, carriers)),
+        generator.random((count, carriers)).astype(np.float32),
+        groups,
+        Pull(generator.random(count), generator.normal(size=(count, DIMENSION))),
+        generator.random((count, carriers)),
+    )
+
+
+def row_of(measured, token_id):
+    row = measured.ids.tolist().index(token_id)
+    parts = (measured.lifts, measured.rising, measured.groups, measured.contractions, *measured.effects)
+    return [np.nan_to_num(part[row], nan=-9).tolist() for part in parts]
+
+
+def test_two_rounds_on_the_same_carriers_become_one_by_ascending_id():
+    first, second = sample([2, 7, 9], 1), sample([1, 8], 2)
+    found = together(first, second)
+    assert found.ids.tolist() == [1, 2, 7, 8, 9]
+    for own in (first, second):
+        for token_id in own.ids.tolist():
+            assert row_of(found, token_id) == row_of(own, token_id)
+
+
+def test_some_tokens_and_carriers_are_kept_and_the_effects_are_those_of_all_carriers():
+    whole, rows = sample([2, 7, 9], 3), [0, 2]
+    found = whole.chosen(np.array(rows), [1, 3])
+    assert found.ids.tolist() == [2, 9]
+    for name in ("lifts", "rising", "groups", "contractions"):
+        expected = getattr(whole, name)[rows][:, [1, 3]]
+        assert np.array_equal(getattr(found, name), expected, equal_nan=True)
+    for part, everything in zip(found.effects, whole.effects, strict=True):
+        assert np.array_equal(part, everything[rows])
+    assert whole.rows(np.array([9, 2, 7, 9])).tolist() == [2, 0, 1, 2]
+    # Carriers that have no pair with a group are left out.
+    assert np.array_equal(whole.on_group(0), whole.groups[:, :, 0].astype(np.float64))
+    assert np.array_equal(whole.on_group(1), whole.groups[:, [0, 1, 3], 1].astype(np.float64))
+    assert whole.group_means() == pytest.approx(np.nanmean(whole.groups.astype(float), axis=1))
+
+
+def test_effects_are_read_as_they_were_written_by_round_and_token(tmp_path):
+    rounds = {Round.SCREEN: sample([3, 5, 9], 1), Round.CONFIRM: sample([5, 9], 2)}
+    folder = ResultFolder(tmp_path)
+    write_effects(folder, rounds)
+    table = folder.read_table(EFFECTS_FILE)
+    assert tuple(table.columns) == EFFECTS_COLUMNS
+    assert table["round"].to_list() == ["screen"] * 3 + ["confirm"] * 2
+    folder.write_table(EFFECTS_FILE, table.sample(fraction=1, shuffle=True, seed=3))
+    for step, own in rounds.items():
+        found = read_effects(tmp_path, step=step)
+        assert found.ids.tolist() == own.ids.tolist()
+        assert np.array_equal(found.pull, own.effects.pull.astype(np.float16).astype(np.float32))
+        assert found.contraction == pytest.approx(own.effects.contraction, abs=1e-7)
+
+
+def test_the_principal_axes_are_those_of_the_singular_value_decomposition(tmp_path):
+    screened, folder = sample(range(60), 1), ResultFolder(tmp_path)
+    write_effects(folder, {Round.SCREEN: screened}, most_bytes=2 * 3 * 60)
+    left, values, right = np.linalg.svd(screened.effects.pull, full_matrices=False)
+    best = (left[:, :3] * values[:3]) @ right[:3]
+    assert read_effects(tmp_path).pull == pytest.approx(best, abs=0.02)
+    write_effects(folder, {Round.SCREEN: screened}, most_bytes=1)
+    assert folder.read_table(AXES_FILE)["axis"].to_numpy().shape == (1, DIMENSION)
+
+
+# Lifts that are computed from pulls, corrected by a few measured tokens.
+
+VOCABULARY, MEASURED, FEATURES = 400, 150, 12
+
+
+def line_and_features(seed, bend=0.0, noise=0.0):
+    """Predicted lifts, features, measured rows, true and noisy lifts: a line, and some of the features."""
+    generator = np.random.default_rng(seed)
+    features = [generator.normal(size=(VOCABULARY, FEATURES)), 100 * generator.normal(size=(VOCABULARY, 2))]
+    predicted = generator.normal(size=VOCABULARY)
+    true = 0.3 + 1.7 * predicted + bend * features[0] @ generator.normal(size=FEATURES)
+    rows = np.sort(generator.permutation(VOCABULARY)[:MEASURED])
+    return predicted, features, rows, true, true[rows] + noise * generator.normal(size=MEASURED)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_features_add_is_learned_and_the_error_is_that_of_tokens_that_had_no_part(seed):
+    predicted, features, rows, true, lifts = line_and_features(seed, bend=0.5, noise=0.3)
+    values, error = calibrate(predicted, features, rows, lifts, 0.3**2)
+    others = np.setdiff1d(np.arange(VOCABULARY), rows)
+    line = np.polyval(np.polyfit(predicted[rows], lifts, 1), predicted)
+    off = np.sqrt(np.mean((values - true)[others] ** 2))
+    assert off < 0.2 * np.sqrt(np.mean((line - true)[others] ** 2))
+    # The cross-validated error contains noise of its own: a tenth of the noise that it takes away.
+    assert error == pytest.approx(off, abs=0.1)
+
+
+def test_the_fit_is_the_ridge_regression_that_leave_one_out_chooses():
+    predicted, features, rows, _, lifts = line_and_features(4, bend=0.1, noise=0.5)
+    slope, intercept = np.polyfit(predicted[rows], lifts, 1)
+    line = intercept + slope * predicted
+    groups = [group - group[rows].mean(axis=0) for group in features]
+    known = np.column_stack([group / np.sqrt((group[rows] ** 2).sum(axis=1).mean()) for group in groups])
+    scale = (known[rows] ** 2).sum(axis=1).mean()
+    left = lifts - line[rows]
+
+    ridge = RidgeCV(np.geomspace(1e-2, 1e3, 16) * scale, fit_intercept=False, store_cv_results=True)
+    expected = line + ridge.fit(known[rows], left).predict(known)
+    errors = ridge.cv_results_.mean(axis=0)
+    values, error = calibrate(predicted, features, rows, lifts, 0.0)
+    assert values == pytest.approx(expected, abs=1e-8)
+    assert error == pytest.approx(np.sqrt(errors.min()), abs=1e-8)

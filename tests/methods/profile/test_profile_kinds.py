@@ -27,7 +27,9 @@ _WORD = re.compile(r"\w+|[^\w\s]+")
 
 def english_model(sticky: float = 0.0, topical: float = 0.0, dimension: int = 96) -> SentenceTransformer:
     """Mean-pooled static embeddings of all words of the bundled texts; frequent words are short vectors."""
-    texts = dict.fromkeys(bundled_sentences().texts, "everyday") | _kinds()
+    bundled = text_kinds()
+    texts = dict.fromkeys(bundled_sentences().texts, "everyday")
+    texts |= zip(bundled.texts, bundled.topics or (), strict=True)
     kinds: dict[str, Counter[str]] = {}
     for text, kind in texts.items():
         for word in _WORD.findall(text.lower()):
@@ -52,11 +54,6 @@ def english_model(sticky: float = 0.0, topical: float = 0.0, dimension: int = 96
     return tiny.static_model(tokenizer, rows)
 
 
-def _kinds() -> dict[str, str]:
-    kinds = text_kinds()
-    return dict(zip(kinds.texts, kinds.topics or (), strict=True))
-
-
 pytestmark = pytest.mark.slow
 ORDINARY = list(range(40, 6000, 260))
 
@@ -68,7 +65,6 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def run(encoder, tmp_path_factory):
-    """Both planted tokens and a few others on the default texts."""
     out = tmp_path_factory.mktemp("kinds") / "run"
     return detect(encoder, tokens=[STICKY, TOPICAL, *ORDINARY], out=out)
 

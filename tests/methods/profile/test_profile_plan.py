@@ -1,8 +1,12 @@
-"""The plan: which texts carry, which are compared with, and the numbers that describe them."""
+"""The plan: which texts carry, which are compared with, how the budget is spent; and the settings."""
 
 import itertools
+import math
+import re
 from collections import Counter
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import profiled
-from stickytoken import load_encoder
 from stickytoken.data import load_sentences
-from stickytoken.data.corpora import open_ended
+from stickytoken.data.corpora import Sentences, open_ended
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
+from stickytoken.machine import Precision
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.anchors import ProfileSettings, TextGroup, short_texts, sources
 from stickytoken.methods.profile.plan import (
@@ -28,21 +32,7 @@ from stickytoken.methods.profile.plan import (
     screening_carriers,
     tokens_to_confirm,
 )
-
-
-@pytest.fixture(scope="module")
-def model():
-    return profiled.planted_model(2)
-
-
-@pytest.fixture(scope="module")
-def encoder(model):
-    return load_encoder(model)
-
-
-@pytest.fixture(scope="module")
-def foreign():
-    return load_encoder(profiled.foreign_model())
+from stickytoken.validation import real_number, whole_number
 
 
 def planned(encoder, corpus, settings=profiled.SMALL):
@@ -93,6 +83,26 @@ def test_the_numbers_of_a_plan_equal_loops_over_pairs(model, plan, encoder):
         assert group.spread == pytest.approx(np.std(before[:, np.array(groups) == place]), abs=1e-5)
 
 
+def test_the_seed_draws_carriers_and_reference_tokens(encoder, plan):
+    other = planned(encoder, profiled.corpus(), replace(profiled.SMALL, seed=7))
+    assert other.carriers != plan.carriers
+    assert other.reference != plan.reference
+    assert other.mean_similarity == plan.mean_similarity
+
+
+def test_topics_of_the_corpus_or_clusters_are_the_groups_of_a_model_that_reads_no_kinds(foreign):
+    corpus = profiled.corpus(200, topics=5)
+    plan, clustered = (planned(foreign, each) for each in (corpus, Sentences(corpus.texts, corpus.source)))
+    names = [f"topic {place}" for place in range(5)]
+    assert [group.name for group in plan.groups] == [*names, "vocabulary entries"]
+    topic_of = dict(zip(corpus.texts, corpus.topics, strict=True))
+    about = [topic_of[anchor.text] for anchor in plan.anchors]
+    assert [names[anchor.group] for anchor in plan.anchors] == about
+    assert [about.count(name) for name in names] == [16] * 5
+    clusters = [f"cluster {place}" for place in range(6)]
+    assert [group.name for group in clustered.groups] == [*clusters, "vocabulary entries"]
+
+
 @pytest.mark.parametrize("ending", ["?!", " .", "…", "。", '."', ".)", ""])
 def test_a_text_loses_the_punctuation_that_ends_it_and_no_other(ending):
     assert open_ended(f"Mr. O'Neil (72) isn't here{ending}") == "Mr. O'Neil (72) isn't here"
@@ -113,7 +123,6 @@ def test_all_sentences_of_a_corpus_may_carry_and_long_texts_do_by_their_first(en
 
 
 def test_groups_with_few_texts_leave_their_carriers_to_the_others(foreign):
-    """Four topics, of which two have one sentence."""
     corpus = profiled.corpus(160, topics=2)
     topics = [f"rare {k}" if k < 2 else topic for k, topic in enumerate(corpus.topics)]
     plan = planned(foreign, replace(corpus, topics=tuple(topics)))
@@ -126,8 +135,6 @@ def test_carriers_leave_room_for_the_copies(encoder):
     group = [TextGroup("own", texts, 1.0, False)]
 
     class Short:
-        """The model, if it read 60 tokens."""
-
         name, max_length = "short", 60
         content_ids = staticmethod(encoder.content_ids)
 
@@ -147,17 +154,6 @@ def test_carriers_leave_room_for_the_copies(encoder):
 # However small the selection is, this many tokens go on.
 LEAST = 30
 distinct_copies = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
-budgets = st.one_of(st.integers(3, 40), st.floats(3, 40))
-
-
-def texts_of(plan, vocabulary):
-    """All texts of a run on a whole vocabulary, at most: no token of the pilot is also confirmed."""
-    screened = vocabulary * screening_carriers(plan)
-    if not plan.adaptive:
-        return screened
-    late = min(LATE_REFERENCE, plan.reference, vocabulary)
-    further = min(vocabulary - late, tokens_to_confirm(plan, vocabulary))
-    return screened + late * carriers_needed(plan) + further * plan.confirming_texts
 
 
 @given(distinct_copies, st.integers(0, 60))
@@ -175,7 +171,11 @@ def test_any_three_neighbours_hold_all_placements_and_a_full_turn_every_combinat
 @pytest.mark.parametrize("budget", [3, 4, 5, 7.5, 10, 20])
 def test_the_budget_holds_on_average_unless_the_least_selection_alone_exceeds_it(vocabulary, budget):
     plan = ProfileSettings(budget=budget)
-    spent, over = texts_of(plan, vocabulary), 0
+    # All texts of a run on a whole vocabulary, at most: no token of the pilot is also confirmed.
+    late = min(LATE_REFERENCE, plan.reference, vocabulary)
+    further = min(vocabulary - late, tokens_to_confirm(plan, vocabulary))
+    spent = vocabulary * screening_carriers(plan) + late * carriers_needed(plan)
+    spent, over = spent + further * plan.confirming_texts, 0
     if tokens_to_confirm(plan, vocabulary) == LEAST:
         over = LATE_REFERENCE * carriers_needed(plan) + LEAST * plan.confirming_texts
     assert spent <= budget * vocabulary + over
@@ -206,7 +206,7 @@ def in_turn(tokens, count):
     return sorted(chosen)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(value_columns, st.integers(0, 12), st.randoms(use_true_random=False))
 def test_the_columns_choose_in_turn_in_whatever_order_the_tokens_come(tokens, count, shuffler):
     expected = in_turn(tokens, count)
@@ -225,3 +225,76 @@ def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):
     sizes = Counter(group.name for text in found for group in groups if text in group.texts)
     assert set(sizes) == {group.name for group in groups}
     assert set(sizes.values()) == {4, 5}
+
+
+# Settings, and numbers from users: what is taken, refused and made one.
+
+SPELLINGS = [3, 3.0, np.int8(3), np.float32(3), Decimal("3"), Fraction(3)]
+BOUNDS = {"anchors": 2, "vocabulary_anchors": 0, "topics": 1, "confirming_texts": 4, "reference": 2}
+BOUNDS |= {"seed": 0, "budget": 3, "smallest_effect": 0}
+
+
+def refused(message, **values):
+    with pytest.raises(InputError, match=re.escape(message)):
+        ProfileSettings(**values)
+
+
+@pytest.mark.parametrize("value", SPELLINGS, ids=lambda value: type(value).__name__)
+def test_every_spelling_of_a_number_becomes_one(value):
+    found = whole_number("count", value, 3), real_number("size", value)
+    assert found == (3, 3.0)
+    assert [type(number) for number in found] == [int, float]
+    assert whole_number("seed", 2**70 + 1, 0) == 2**70 + 1  # too large for a float
+
+
+@pytest.mark.parametrize("value", [2.5, "3", None, [3], 3j, math.nan], ids=repr)
+def test_what_is_not_a_whole_number_is_refused_by_its_name_and_value(value):
+    with pytest.raises(InputError, match=r"^count is .*: it must be a whole number$") as caught:
+        whole_number("count", value, 0)
+    assert str(value) in str(caught.value)
+    if isinstance(value, float):
+        return
+    with pytest.raises(InputError, match=r"^size is .*: it must be a number$"):
+        real_number("size", value)
+
+
+@pytest.mark.parametrize(("name", "least"), BOUNDS.items())
+def test_numbers_are_taken_from_their_least_on(name, least):
+    assert getattr(ProfileSettings(**{name: least}), name) == least
+    below = float(np.nextafter(least, -1)) if name in ("budget", "smallest_effect") else least - 1
+    refused(f"{name} is {below}: ", **{name: below})
+    refused(f"{name} is nan: ", **{name: math.nan})
+
+
+@pytest.mark.parametrize("name", ["confidence", "fdr"])
+def test_shares_lie_strictly_between_zero_and_one(name):
+    for value in (np.nextafter(0, 1), np.nextafter(1, 0)):
+        assert getattr(ProfileSettings(**{name: value}), name) == value
+    for value in (0, 1, math.nan):
+        refused(f"{name} is {float(value)}: it must lie between 0 and 1", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"budget": "0.5"}, "budget is '0.5': it must be a number"),
+        ({"budget": math.inf}, "budget is inf: "),
+        ({"topics": 10.5}, "topics is 10.5: it must be a whole number"),
+        ({"adaptive": 1}, "adaptive is 1: it must be True or False"),
+        ({"copies": ()}, "copies is empty: "),
+        ({"copies": (8, 0)}, "copies is 0: it must be at least 1"),
+        ({"copies": "84"}, "copies is '84': it must be a whole number"),
+        ({"insertion": "TEXT"}, "it must be text or ids or words"),
+        ({"screen_precision": "int8"}, "must be one of tf32, bfloat16, float16"),
+        ({"screen_precision": "bfloat16", "adaptive": False}, "there is nothing to screen for"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_its_name_and_value(values, message):
+    refused(message, **values)
+
+
+def test_spellings_of_the_same_values_are_the_same_settings():
+    spelled = {"budget": np.float64(4), "insertion": "ids", "copies": [np.int64(8), 4.0], "anchors": 440.0}
+    assert repr(ProfileSettings(**spelled, seed=np.int32(42))) == repr(ProfileSettings())
+    assert ProfileSettings(copies=np.int64(8)) == ProfileSettings(copies=[8])
+    assert ProfileSettings(screen_precision="bfloat16").screen_precision is Precision.BFLOAT16

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import planted
 import profiled
 import tiny
 from stickytoken import load_encoder
@@ -17,21 +16,6 @@ from stickytoken.methods.probes import SYMPTOM_COPIES
 from stickytoken.methods.registry import entries
 
 STICKY, RIVER, UNAVAILABLE = 34, 55, 5  # "!", "river", "[unused0]"
-
-
-@pytest.fixture(scope="module")
-def model():
-    return profiled.planted_model(2)
-
-
-@pytest.fixture(scope="module")
-def encoder(model):
-    return load_encoder(model)
-
-
-@pytest.fixture(scope="module")
-def run(encoder, tmp_path_factory):
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("probed") / "run", tokens=[STICKY])
 
 
 def probed(encoder, ids, settings=profiled.SMALL, **options):
@@ -66,36 +50,32 @@ def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(encod
     assert [evidence.verdict for evidence in found] == ["benign", "benign", "sticky"]
 
 
-def test_the_lifts_by_placement_are_those_of_the_carriers_of_each(encoder, run):
-    (evidence,) = probed(encoder, [STICKY])
+@pytest.mark.slow
+def test_lifts_by_placement_and_the_symptom_curve_are_of_the_carriers_and_anchors_of_the_run(
+    model, encoder, tmp_path
+):
+    run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[STICKY])
+    (evidence,), plan = probed(encoder, [STICKY]), run.plan
     lifts = profiled.shard_rows(run, "pilot")[STICKY]["lifts"]  # the pilot measures this token
     rest = [place for place in range(27) if place not in run.result.screening_carriers]
     for turn, placement in enumerate(("prefix", "suffix", "random")):
         own = [lifts[place] for place in rest if place % 3 == turn]
         assert evidence.by_placement[placement]["lift"] == pytest.approx(np.mean(own), abs=1e-6)
 
-
-def test_the_symptom_curve_equals_that_of_a_plain_version(model, encoder, run):
-    """Copies behind the first twelve carriers, against the anchors that the lift is measured on."""
-    (evidence,) = probed(encoder, [STICKY])
-    curve, plan = evidence.curve, run.plan
+    curve = evidence.curve
     assert curve.copies == [0, *SYMPTOM_COPIES]
     # Ordinary tokens beside it, on the same pairs.
-    assert (curve.ordinary_below[0], curve.ordinary_above[0]) == pytest.approx(
-        (curve.below[0], curve.above[0])
-    )
-    assert len(curve.ordinary_below) == len(curve.ordinary_above) == len(curve.copies)
+    ordinary = (curve.ordinary_below, curve.ordinary_above)
+    assert [len(side) for side in ordinary] == [len(curve.copies)] * 2
+    assert [side[0] for side in ordinary] == pytest.approx([curve.below[0], curve.above[0]])
     assert curve.below[-1] > curve.ordinary_below[-1] + 0.1
     anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
     assert 0 < len(anchors) < len(plan.anchors)
-    directions = model.encode(anchors, normalize_embeddings=True)
-    carriers = plan.carriers[:12]
-    before = model.encode(carriers, normalize_embeddings=True) @ directions.T
-    for copies, below, above in zip(curve.copies, curve.below, curve.above, strict=True):
-        changed = [text + planted.PLANTED * copies for text in carriers]
-        after = model.encode(changed, normalize_embeddings=True) @ directions.T
-        assert below == pytest.approx(after[before < plan.mean_similarity].mean(), abs=1e-5)
-        assert above == pytest.approx(after[before >= plan.mean_similarity].mean(), abs=1e-5)
+    units = (model.encode(own, normalize_embeddings=True) for own in (plan.carriers[:12], anchors))
+    before = next(units) @ next(units).T
+    below = before < plan.mean_similarity
+    assert curve.below[0] == pytest.approx(before[below].mean(), abs=1e-5)
+    assert curve.above[0] == pytest.approx(before[~below].mean(), abs=1e-5)
 
 
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):

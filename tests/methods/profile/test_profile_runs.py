@@ -9,13 +9,13 @@ import pytest
 
 import planted
 import profiled
+import tiny
 from stickytoken import load_encoder
-from stickytoken.data.corpora import SentencePair, Sentences
+from stickytoken.data.corpora import SentencePair
 from stickytoken.detection import judge, probe
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError
 from stickytoken.gate import check
 from stickytoken.insertion import Insertion
-from stickytoken.measurement.resume import differences
 from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.profile.plan import Round
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
@@ -28,21 +28,8 @@ detect_profile = functools.partial(profiled.detect_profile, budget=8)
 
 
 @pytest.fixture(scope="module")
-def encoder():
-    """The model with one sticky token."""
-    return load_encoder(profiled.planted_model(2))
-
-
-@pytest.fixture(scope="module")
 def run(encoder, tmp_path_factory):
-    """All tokens of the planted model."""
     return detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run")
-
-
-@pytest.mark.parametrize("insertion", [Insertion.TEXT, Insertion.WORDS])
-def test_a_planted_token_is_sticky_and_no_other_with_copies_as_text(encoder, tmp_path, insertion):
-    run = detect_profile(encoder, tmp_path / "run", insertion=insertion)
-    assert run.sticky["token"].to_list() == [planted.PLANTED]
 
 
 def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
@@ -98,13 +85,6 @@ def test_a_planted_token_is_sticky_and_erases_texts_and_no_other_does(run, tmp_p
     assert detect_profile(ordinary, tmp_path / "ordinary").sticky.is_empty()
 
 
-def test_a_run_keeps_the_effects_of_both_rounds(run):
-    screened, confirmed = read_effects(run.path), read_effects(run.path, step=Round.CONFIRM)
-    assert screened.ids.tolist() == run.tokens["token_id"].to_list()
-    assert set(run.plan.late_reference) <= set(confirmed.ids.tolist()) <= set(screened.ids.tolist())
-    assert len(confirmed.ids) == run.result.candidates
-
-
 def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
     table = pl.read_parquet(run.path / "tokens.parquet")
     assert table.equals(run.tokens)
@@ -122,7 +102,7 @@ def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
         assert table.filter(pl.col(words).is_null())["verdict"].unique().to_list() == ["benign"]
 
 
-def test_the_run_counts_its_texts_and_tokens(run, encoder):
+def test_the_run_counts_its_texts_and_tokens_and_keeps_the_effects_of_both_rounds(run, encoder):
     assert run.record.model.parameters == encoder.parameters == 32 * len(encoder.tokenizer.entries)
     measured = {step: set(profiled.shard_rows(run, step)) for step in ROUNDS}
     late = set(run.plan.late_reference)
@@ -136,6 +116,10 @@ def test_the_run_counts_its_texts_and_tokens(run, encoder):
     assert run.result.sequences == texts
     assert run.result.empirical_null
     assert run.result.texts_per_token == round(texts / profiled.AVAILABLE, 2)
+    screened, confirmed = read_effects(run.path), read_effects(run.path, step=Round.CONFIRM)
+    assert screened.ids.tolist() == run.tokens["token_id"].to_list()
+    assert set(run.plan.late_reference) <= set(confirmed.ids.tolist()) <= set(screened.ids.tolist())
+    assert len(confirmed.ids) == run.result.candidates
     for row in run.tokens.to_dicts():
         assert row["texts"] == (24 if row["token_id"] in measured["confirm"] | late else few)
 
@@ -163,6 +147,7 @@ def test_lifts_of_every_round_equal_those_of_a_plain_version_of_the_method(tmp_p
     model = profiled.planted_model(2)
     options = {"insertion": "text", "sentences": profiled.corpus(160)}
     run = detect_profile(load_encoder(model), tmp_path / "run", **options)
+    assert run.sticky["token"].to_list() == [planted.PLANTED]
     every, few = list(range(len(run.plan.carriers))), run.result.screening_carriers
     rounds = {"pilot": every, "screen": few, "confirm": [k for k in every if k not in few]}
     for step, carriers in rounds.items():
@@ -178,11 +163,7 @@ def test_lifts_of_every_round_equal_those_of_a_plain_version_of_the_method(tmp_p
                 assert groups[place, group] == pytest.approx(value, abs=1e-5), (step, carrier, group)
 
 
-# What changes nothing
-
-
 def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
-    """Of those named here, two come from each of the pilot and the last round."""
     late = set(run.plan.late_reference)
     ids = sorted({34, run.plan.late_reference[0], *list(profiled.shard_rows(run, "confirm"))[:2]})
     named = detect_profile(encoder, tmp_path / "named", tokens=[*reversed(ids), 34])
@@ -203,41 +184,6 @@ def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
     assert named.record.identity != run.record.identity
 
 
-# What changes the numbers, and the identity with them
-
-
-def test_another_seed_is_another_run(encoder, run, tmp_path):
-    other = detect_profile(encoder, tmp_path / "run", seed=7)
-    assert differences(other.record.identity_parts, run.record.identity_parts) == ["settings.seed"]
-    assert other.plan.carriers != run.plan.carriers
-    assert other.plan.reference != run.plan.reference
-    assert other.plan.mean_similarity == run.plan.mean_similarity
-    assert other.sticky["token"].to_list() == run.sticky["token"].to_list()
-    with pytest.raises(
-        RunError, match=r"contains a different run \(it differs in settings\.seed\): choose another"
-    ):
-        detect_profile(encoder, run.path, seed=7)
-
-
-def test_topics_of_the_corpus_are_the_groups_of_a_model_that_reads_no_kinds(tmp_path):
-    foreign = load_encoder(profiled.foreign_model())
-    corpus = profiled.corpus(200, topics=5)
-    bare = Sentences(corpus.texts, corpus.source)
-    named, clustered = (
-        detect_profile(foreign, tmp_path / name, sentences=sentences)
-        for name, sentences in (("topics", corpus), ("clusters", bare))
-    )
-    names = [f"topic {place}" for place in range(5)]
-    assert [group.name for group in named.plan.groups] == [*names, "vocabulary entries"]
-    topic_of = dict(zip(corpus.texts, corpus.topics, strict=True))
-    about = [topic_of[anchor.text] for anchor in named.plan.anchors]
-    assert [names[anchor.group] for anchor in named.plan.anchors] == about
-    assert [about.count(name) for name in names] == [16] * 5
-    clusters = [f"cluster {place}" for place in range(6)]
-    assert [group.name for group in clustered.plan.groups] == [*clusters, "vocabulary entries"]
-    assert differences(named.record.identity_parts, clustered.record.identity_parts) == ["corpus"]
-
-
 def test_without_adaptation_every_token_gets_the_budget_and_no_more(encoder, tmp_path):
     run = detect_profile(encoder, tmp_path / "run", adaptive=False, budget=10)
     assert set(run.tokens["texts"]) == {10}
@@ -250,11 +196,7 @@ def test_without_adaptation_every_token_gets_the_budget_and_no_more(encoder, tmp
     assert run.sticky["token"].to_list() == [planted.PLANTED]
 
 
-# Small vocabularies, missing pairs, and what cannot be measured.
-
-
 def test_a_vocabulary_smaller_than_the_pilot_is_measured_on_all_carriers(tmp_path):
-    """No token is left for the last round."""
     words = profiled.WORDS[:20]
     encoder = load_encoder(profiled.planted_model(2, words=words))
     run = detect_profile(encoder, tmp_path / "run", sentences=profiled.corpus(words=words))
@@ -293,7 +235,6 @@ def test_a_narrow_corpus_is_measured_on_the_less_similar_half_of_its_pairs(tmp_p
 
 
 def alike(noise):
-    """Every text has the same vector, but for a little noise."""
     model = profiled.planted_model(0)
     weights = model[0].embedding.weight.data
     weights[:] = 1 + noise * weights
@@ -319,3 +260,34 @@ def test_what_cannot_be_measured_is_refused_and_leaves_the_folder_free(encoder, 
     with pytest.raises(InputError, match=message):
         detect_profile(made, tmp_path / "run", **options)
     assert not list((tmp_path / "run").glob("*.json"))
+
+
+@pytest.mark.slow
+def test_only_the_round_of_all_tokens_is_in_lower_precision_and_the_table_says_which(tmp_path):
+    """The rows of the other rounds are those of the plain run, for the tokens in both.
+
+    Not to the bit: shards of the last round hold other tokens, so that a text is computed in another batch.
+    """
+    (tmp_path / "model").mkdir()
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "model", words=profiled.WORDS))
+    plain = profiled.detect_profile(load_encoder(model), tmp_path / "plain")
+    lower = profiled.detect_profile(load_encoder(model), tmp_path / "lower", screen_precision="bfloat16")
+    assert set(plain.tokens["precision"]) == {"float32"}
+    assert set(lower.tokens["precision"]) == {"float32", "bfloat16"}
+    assert plain.result.screening_carriers == lower.result.screening_carriers
+    for step, least in (("pilot", 128), ("confirm", 5)):
+        rows = {run: profiled.shard_rows(run, step) for run in (plain, lower)}
+        both = set(rows[plain]) & set(rows[lower])
+        assert len(both) >= least
+        assert max(difference(rows, token) for token in both) < 1e-6
+    early = {run: profiled.shard_rows(run, "screen") for run in (plain, lower)}
+    assert early[plain].keys() == early[lower].keys()
+    assert max(difference(early, token) for token in early[plain]) > 1e-4
+    exact = lower.tokens.filter(pl.col("precision") == "float32")["token_id"].to_list()
+    assert set(exact) == {*profiled.shard_rows(lower, "confirm"), *lower.plan.late_reference}
+    assert any("screened in bfloat16; numbers of the" in line for line in lower.method.lines(lower))
+
+
+def difference(rounds, token):
+    one, other = (np.array(rows[token]["lifts"]) for rows in rounds.values())
+    return np.abs(one - other).max()
