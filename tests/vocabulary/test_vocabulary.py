@@ -31,8 +31,6 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Pieces:
-    """Entries and merges of a BPE model, collected word by word."""
-
     def __init__(self, *entries):
         self.entries = dict.fromkeys(entries)
         self.merges = []
@@ -109,7 +107,6 @@ def unigram():
 
 
 def scattered_ids():
-    """A WordPiece tokenizer whose ids leave gaps and do not start at 0."""
     vocabulary = {"[UNK]": 900, "river": 7, "stone": 40, "##s": 12, "r": 300, "s": 301, "Stone": 41}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

@@ -125,7 +125,6 @@ def test_the_run_counts_its_texts_and_tokens_and_keeps_the_effects_of_both_round
 
 
 def plain_lift(model, run, place, token):
-    """Lift of one carrier with copies at its start or end, spelled out."""
     plan = run.plan
     placement = ("prefix", "suffix", "random")[place % 3]
     copies = (8, 4)[(place % 3 + place // 3) % 2]
@@ -211,7 +210,6 @@ def test_a_vocabulary_smaller_than_the_pilot_is_measured_on_all_carriers(tmp_pat
 
 
 def test_groups_without_a_pair_below_the_mean_have_no_say(tmp_path):
-    """Shards with missing values are whole shards."""
     encoder = load_encoder(profiled.planted_model(2, common=0.3))
     run = detect_profile(encoder, tmp_path / "run")
     assert np.isnan([row["groups"] for row in profiled.shard_rows(run, "screen").values()]).any()
