@@ -31,7 +31,6 @@ ON_EVERY_RUN = (
 # Tests of which one case stays in every run, as the other cases take seconds each.
 AT_NIGHT = (
     "test_the_command_finds_what_the_function_finds[profile]",
-    "test_entries_of_roberta_with_and_without_a_leading_space[entries0]",
     "test_entries_and_all_specials_of_every_tokenizer_there_is[roberta-base]",
 )
 

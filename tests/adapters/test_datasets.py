@@ -15,24 +15,22 @@ ROWS = {
 }
 
 
-@pytest.fixture
-def dataset():
-    return Dataset.from_dict(ROWS)
+DATASET = Dataset.from_dict(ROWS)
 
 
 @pytest.mark.parametrize("options", [{"batched": True}, {"batched": True, "batch_size": 1}, {}])
-def test_a_column_is_cleaned_and_nothing_else_changes(dataset, cleaner, options):
-    found = dataset.map(ColumnCleaner(cleaner), **options)
+def test_a_column_is_cleaned_and_nothing_else_changes(cleaner, options):
+    found = DATASET.map(ColumnCleaner(cleaner), **options)
     assert found.to_dict() == ROWS | {"text": ["the river", "a bird", None, "a stone"]}
-    assert found.features == dataset.features
+    assert found.features == DATASET.features
 
 
-def test_a_note_says_what_was_found_in_each_row(dataset, cleaner):
+def test_a_note_says_what_was_found_in_each_row(cleaner):
     step = ColumnCleaner(cleaner, ["text", "title"], note="found")
-    found = dataset.map(step, batched=True)
+    found = DATASET.map(step, batched=True)
     assert found["title"] == ["one", "two", "", None]
     assert found["found"] == ["", "text: 1 flagged; title: 1 special", "", "text: 1 special"]
-    assert dataset.map(ColumnCleaner(cleaner, note="found"))["found"][1] == "1 flagged"
+    assert DATASET.map(ColumnCleaner(cleaner, note="found"))["found"][1] == "1 flagged"
 
 
 @pytest.mark.parametrize("columns", [["parts", "title"], ["title", "parts"]])
@@ -52,9 +50,9 @@ def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, reporting):
     assert Hasher.hash(fresh) != Hasher.hash(ColumnCleaner(cleaner_file, "title"))
 
 
-def test_a_refused_text_is_named_by_its_row(dataset, refusing):
+def test_a_refused_text_is_named_by_its_row(refusing):
     with pytest.raises(RefusedTextError, match="column 'text', row 4 of the batch: the text contains"):
-        dataset.map(ColumnCleaner(refusing), batched=True)
+        DATASET.map(ColumnCleaner(refusing), batched=True)
 
 
 @pytest.mark.parametrize(

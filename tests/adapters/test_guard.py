@@ -19,8 +19,6 @@ DIRTY = ["stone stone stone stone the quiet river sings.", "a bird [SEP] near th
 
 
 class OwnModel(SentenceTransformer):
-    """A model of a class of its own."""
-
     def twice(self, text):
         return self.encode([text, text])
 
@@ -48,12 +46,9 @@ def test_it_encodes_what_the_model_would_encode_after_cleaning(model, guarded):
     same(guarded.encode(np.array(DIRTY), batch_size=2), model.encode(CLEAN))
     # Without findings, vectors are the same to the last bit.
     assert np.array_equal(guarded.encode(TEXTS), model.encode(TEXTS))
-
-
-def test_prompts_are_the_users_own_and_stay_as_they_are(model, guarded):
+    # Prompts, as here that of documents, stay as they are.
     options = {"prompt": "[SEP] stone stone stone stone: "}
     same(guarded.encode(DIRTY, **options), model.encode(CLEAN, **options))
-    same(guarded.encode(DIRTY, prompt_name="document"), model.encode(CLEAN, prompt_name="document"))
 
 
 def test_of_pairs_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(guarded, model):
@@ -86,6 +81,8 @@ def test_it_takes_the_place_of_the_model_which_does_not_change(model, cleaner):
     assert "new" not in model.prompts
     assert len(model) == len(guarded) - 1
     same(model.encode(DIRTY), before[1])
+    twice = guard(guarded, other := Cleaner(CleaningRules()))
+    assert (twice.cleaner, type(twice)) == (other, type(guarded))
 
 
 def test_a_model_of_a_class_of_its_own_keeps_it(bert_folder, cleaner):
@@ -114,13 +111,6 @@ def test_a_cleaner_that_reports_leaves_texts_alone_and_one_that_refuses_refuses(
     assert {span.what for _, cleaned in found for span in cleaned.reported} == {"stone", "[SEP]"}
     with pytest.raises(RefusedTextError, match=r"'a bird \[SEP\] near the market': the text contains"):
         guard(model, refusing).encode(DIRTY)
-
-
-def test_a_guard_may_be_guarded_again(model, cleaner_file):
-    other = Cleaner(CleaningRules())
-    twice = guard(guard(model, cleaner_file), other)
-    assert twice.cleaner is other
-    assert type(twice) is type(guard(model, other))
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,22 @@
 """LlamaIndex nodes are cleaned one for one, and pipelines know the cleaner by its content."""
 
-import asyncio
 import json
 
 import pytest
 
 pytest.importorskip("llama_index.core", reason="llama-index-core is not installed")
+from llama_index.core import schema
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.schema import (
-    Document,
-    ImageNode,
-    IndexNode,
-    MediaResource,
-    MetadataMode,
-    Node,
-    NodeRelationship,
-    TextNode,
-)
+from llama_index.core.schema import Document, MediaResource, MetadataMode, Node, TextNode
 
 from stickytoken.adapters.llama_index import StickyTokenCleaner
-from stickytoken.errors import InputError, RefusedTextError
+from stickytoken.errors import RefusedTextError
 
 
 @pytest.fixture
 def nodes():
-    source = {NodeRelationship.SOURCE: TextNode(id_="source").as_related_node_info()}
+    source = {schema.NodeRelationship.SOURCE: TextNode(id_="source").as_related_node_info()}
+    picture = "https://example.org/able.png"
     return [
         TextNode(id_="1", text="the river", metadata={"source": "a"}, embedding=[1.0]),
         TextNode(
@@ -40,11 +31,11 @@ def nodes():
         Node(
             id_="4",
             text_resource=MediaResource(text="[SEP] one", mimetype="text/html"),
-            image_resource=MediaResource(url="https://example.org/able.png"),
+            image_resource=MediaResource(url=picture),
         ),
-        IndexNode(id_="5", text="two [SEP]", index_id="other"),
-        ImageNode(id_="6", text="", image_url="https://example.org/able.png"),
-        Node(id_="7", image_resource=MediaResource(url="https://example.org/able.png")),
+        schema.IndexNode(id_="5", text="two [SEP]", index_id="other"),
+        schema.ImageNode(id_="6", text="", image_url=picture),
+        Node(id_="7", image_resource=MediaResource(url=picture)),
     ]
 
 
@@ -65,25 +56,12 @@ def test_nodes_are_cleaned_with_all_else_that_they_hold(nodes, cleaner):
     assert found[4].index_id == "other"
     assert all(found[place] is nodes[place] for place in (0, 5, 6))
     assert [node.to_dict() for node in nodes] == before
-
-
-def test_the_note_is_not_embedded(nodes, cleaner):
-    found = StickyTokenCleaner(cleaner=cleaner)(nodes)
+    # The note is not embedded.
     assert found[1].metadata == {"source": "b", "stickytoken": "1 flagged"}
     for mode in (MetadataMode.EMBED, MetadataMode.LLM):
         assert found[1].get_content(mode) == "source: b\n\na bird"
     assert found[2].excluded_embed_metadata_keys == ["file", "stickytoken"]
     assert StickyTokenCleaner(cleaner=cleaner, note=None)(nodes)[1].metadata == {"source": "b"}
-
-
-def test_it_is_a_step_of_pipelines(cleaner_file):
-    document = Document(text="able able able able The river sings. A bird is near the market.")
-    steps = [StickyTokenCleaner(cleaner=cleaner_file), SentenceSplitter(chunk_size=64, chunk_overlap=0)]
-    pipeline = IngestionPipeline(transformations=steps)
-    expected = ["The river sings. A bird is near the market."]
-    assert texts(pipeline.run(documents=[document])) == expected
-    assert texts(asyncio.run(pipeline.arun(documents=[document]))) == expected
-    assert document.text.startswith("able")
 
 
 def test_another_cleaner_is_another_entry_of_the_cache(cleaner, reporting):
@@ -97,13 +75,9 @@ def test_another_cleaner_is_another_entry_of_the_cache(cleaner, reporting):
 def test_it_is_serialised_with_the_whole_cleaner(nodes, cleaner):
     step = StickyTokenCleaner(cleaner=cleaner, note="found")
     assert step.to_dict()["class_name"] == "StickyTokenCleaner"
-    for again in (
-        StickyTokenCleaner.from_dict(step.to_dict()),
-        StickyTokenCleaner.from_json(step.to_json()),
-        StickyTokenCleaner.model_validate(step.model_dump()),
-    ):
-        assert again.to_dict() == step.to_dict()
-        assert texts(again(nodes)) == texts(step(nodes))
+    again = StickyTokenCleaner.from_json(step.to_json())
+    assert again.to_dict() == step.to_dict()
+    assert texts(again(nodes)) == texts(step(nodes))
     assert json.dumps(StickyTokenCleaner.model_json_schema())
 
 
@@ -114,5 +88,3 @@ def test_a_refused_node_is_named_and_a_reported_one_stays(nodes, refusing, repor
     assert texts(found) == texts(nodes)
     assert found[1].metadata["stickytoken"] == "1 flagged left"
     assert found[1].embedding == [1.0]
-    with pytest.raises(InputError, match="is not a cleaner"):
-        StickyTokenCleaner(cleaner={"words": []})

@@ -2,8 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import combinations
-from math import factorial
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -21,16 +20,6 @@ FIRST, SECOND = "the river sings near the bridge", "an old doctor mends copper w
 LONG = "the quiet river opens near the bridge and an old doctor walks behind"
 
 
-@pytest.fixture(scope="module")
-def found(encoder):
-    return why(encoder, FIRST, SECOND)
-
-
-@pytest.fixture(scope="module", params=["deletion", "jacobians"])
-def by_method(encoder, request):
-    return why(encoder, FIRST, SECOND, method=request.param)
-
-
 def unit_vector(encoder, ids):
     vector = encoder.encode_ids([ids])[0].astype(float)
     return vector / np.linalg.norm(vector)
@@ -40,8 +29,9 @@ def ids_of(encoder, text):
     return list(encoder.tokenize([text])[0].ids)
 
 
-def test_all_contributions_sum_to_the_cosine_of_the_model_in_either_order(encoder, by_method):
-    found, other = by_method, why(encoder, SECOND, FIRST, method=by_method.method)
+@pytest.mark.parametrize("method", ["deletion", "jacobians"])
+def test_all_contributions_sum_to_the_cosine_of_the_model_in_either_order(encoder, method):
+    found, other = why(encoder, FIRST, SECOND, method=method), why(encoder, SECOND, FIRST, method=method)
     one, two = (unit_vector(encoder, ids_of(encoder, text)) for text in (FIRST, SECOND))
     assert found.similarity == pytest.approx(one @ two, abs=1e-6)
     total = found.matrix.sum() + found.first_reference.sum() + found.second_reference.sum() + found.reference
@@ -56,27 +46,18 @@ def test_all_contributions_sum_to_the_cosine_of_the_model_in_either_order(encode
 
 
 def test_short_texts_have_exact_shapley_values(encoder):
-    """By Shapley's formula: a weighted sum over all sets of the other parts."""
     ids = ids_of(encoder, "the river sings.")
-    count, values = len(ids), []
-
-    def vector(places):
-        return unit_vector(encoder, [ids[place] for place in sorted(places)]) if places else 0.0
-
-    for part in range(count):
-        others = [each for each in range(count) if each != part]
-        values.append(
-            sum(
-                factorial(size) * factorial(count - size - 1) / factorial(count)
-                * (vector({*chosen, part}) - vector(chosen))
-                for size in range(count)
-                for chosen in combinations(others, size)
-            )
-        )  # fmt: skip
-    assert count == 4
+    values = np.zeros((4, encoder.dimension))
+    orders = list(permutations(range(len(ids))))
+    for order in orders:  # Shapley: the mean over all orders of what a part adds to those before it
+        before = np.zeros(encoder.dimension)
+        for size, part in enumerate(order, 1):
+            after = unit_vector(encoder, [ids[place] for place in sorted(order[:size])])
+            values[part] += (after - before) / len(orders)
+            before = after
     found = why(encoder, "the river sings.", "the river sings.")
     assert found.strongest(3)[0].value == found.matrix.max()
-    np.testing.assert_allclose(found.matrix, np.array(values) @ np.array(values).T, atol=1e-6)
+    np.testing.assert_allclose(found.matrix, values @ values.T, atol=1e-6)
     assert found.similarity == pytest.approx(1)
     assert "The two texts are equal" in " ".join(sentences(found))
 
@@ -125,7 +106,8 @@ def test_words_are_sums_of_their_tokens(encoder):
     np.testing.assert_allclose(by_word.matrix, expected, atol=1e-3)
 
 
-def test_a_part_that_is_joined_to_most_others_is_named(found):
+def test_a_part_that_is_joined_to_most_others_is_named(encoder):
+    found = why(encoder, FIRST, SECOND)
     matrix = np.zeros_like(found.matrix)
     matrix[3] = 1
     said = sentences(replace(found, matrix=matrix, model="my model"))[-1]
@@ -177,13 +159,8 @@ def test_the_command_prints_words_pairs_and_a_matrix(bert_folder, tmp_path):
     assert document["method"] == "jacobians"
     assert len(document["matrix"]) == len(document["first"]["parts"]) == len(FIRST.split())
     assert len(document["strongest"]) == 10
-
-
-def test_bad_arguments_are_refused_in_a_line(bert_folder):
-    planted.refused("why", bert_folder, "", SECOND, saying="the first text is ''")
-    planted.refused(
-        "why", bert_folder, FIRST, SECOND, "--html", "absent/a.html", saying="absent does not exist"
-    )
+    given = ("why", bert_folder, FIRST, SECOND, "--html", "absent/a.html")
+    planted.refused(*given, saying="absent does not exist")
     planted.refused("why", "openai:some-model", FIRST, SECOND, saying="needs the model itself")
 
 

@@ -1,4 +1,4 @@
-"""What a cleaner takes out, what it leaves, and that it never has to be called twice."""
+"""What a cleaner takes out, what it leaves, that it never has to be called twice; and the command."""
 
 import json
 import random
@@ -8,9 +8,11 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from stickytoken import Cleaner
 from stickytoken.cleaning import Action, CleaningRules, SpanKind, find_spans, spans
+from stickytoken.cli.app import app
 from stickytoken.errors import InputError, RefusedTextError, RunError
 
 RULES = CleaningRules(
@@ -28,12 +30,6 @@ texts = st.lists(
     ),
     max_size=40,
 ).map("".join)
-
-
-def without(text, removals):
-    for removal in reversed(removals):
-        text = text[: removal.start] + text[removal.end :]
-    return text
 
 
 @pytest.mark.parametrize(
@@ -77,7 +73,9 @@ def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(text):
     assert {span.kind for span in find_spans(once.text, RULES)} <= {SpanKind.INTERLEAVED}
     assert CLEANER(once.text) == once.text
     assert not any(special in once.text for special in RULES.specials)
-    assert without(text, once.removals) == once.text
+    for removal in reversed(once.removals):
+        text = text[: removal.start] + text[removal.end :]
+    assert text == once.text
 
 
 @given(texts)
@@ -91,17 +89,13 @@ def test_every_mixture_of_actions_ends(text):
 
 
 def test_text_nested_too_deep_to_be_ordinary_takes_a_few_rounds_all_the_same():
-    """Taking out each level makes the copies of the level around it neighbours."""
+    # Taking out each level makes the copies of the level around it neighbours.
     text = "able able able able"
     for level in range(400):
         word = ("contract", "able")[level % 2]
         text = f"{word} {word} q{level} r{level} {text} {word} {word}"
     once = CLEANER(text)
     assert CLEANER(once) == once
-
-
-def drawn(parts, length):
-    return "".join(random.Random(7).choices(parts, k=length))
 
 
 @pytest.mark.parametrize(
@@ -112,9 +106,9 @@ def drawn(parts, length):
         lambda size: "<|endof" * size + "text|>" * size,
         lambda size: "".join(f"word{place % 16} " for place in range(size)),
         lambda size: "able\u200b" * size,
-        lambda size: drawn("abc ", size),
-        lambda size: drawn(("zebra ", "lion ", "tiger ", "bear ", "wolf "), size),
-        lambda size: drawn([chr(place) for place in range(0x20, 0xD7FF)], size),
+        lambda size: "".join(random.Random(7).choices("abc ", k=size)),
+        lambda size: "".join(random.Random(7).choices(("zebra ", "lion ", "tiger ", "wolf "), k=size)),
+        lambda size: "".join(map(chr, random.Random(7).choices(range(0x20, 0xD7FF), k=size))),
     ],
 )
 def test_the_work_is_linear_in_the_length(repeats):
@@ -161,9 +155,7 @@ def test_actions_say_what_is_done_with_each_kind():
     assert Cleaner(RULES, {"flagged": "report"})(among) == "able able able able air"
     with pytest.raises(RefusedTextError, match=r"special token \('\[SEP\]'\) at character 4"):
         Cleaner(RULES, {"special": "refuse"})(text)
-
-
-def test_removals_have_offsets_of_the_text_as_it_was():
+    # Removals have offsets of the text as it was.
     once = Cleaner(RULES, {"special": "replace"}, replacement="~").clean("able, able; able, able [SEP]")
     assert [(each.start, each.end) for each in once.removals] == [(0, 24), (23, 28)]
     assert once.text == ""
@@ -199,9 +191,6 @@ def test_what_cannot_be_used_is_refused(make, message):
         make()
 
 
-# Files.
-
-
 def test_a_cleaner_is_read_as_it_was_written(tmp_path):
     cleaner = Cleaner(RULES, {"run": "report"}, replacement="~", source={"model": "minilm"})
     cleaner.save(tmp_path / "cleaner.json")
@@ -214,8 +203,7 @@ def test_a_cleaner_is_read_as_it_was_written(tmp_path):
 
 def damaged(entry, value):
     document = CLEANER.to_json()
-    document["rules"][entry] = value
-    return json.dumps(document)
+    return json.dumps(document | {"rules": document["rules"] | {entry: value}})
 
 
 @pytest.mark.parametrize(
@@ -231,14 +219,11 @@ def damaged(entry, value):
     ],
 )
 def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, message):
+    with pytest.raises(InputError, match="cannot be read"):
+        Cleaner.from_file(tmp_path / "cleaner.json")
     (tmp_path / "cleaner.json").write_text(content)
     with pytest.raises(InputError, match=message):
         Cleaner.from_file(tmp_path / "cleaner.json")
-
-
-def test_files_that_cannot_be_read_or_written_are_named(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        Cleaner.from_file(tmp_path / "nowhere.json")
     with pytest.raises(RunError, match="cannot be written"):
         CLEANER.save(tmp_path / "nowhere" / "cleaner.json")
 
@@ -253,3 +238,64 @@ def test_a_cleaner_from_a_file_loads_nothing_heavy(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# The command: lines in, lines out, and not a byte lost of what is not touched.
+
+
+@pytest.fixture(scope="module")
+def cleaner_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rules") / "cleaner.json"
+    Cleaner(CleaningRules(words=("able",), specials=("[SEP]",))).save(path)
+    return path
+
+
+def clean(*arguments, content=b""):
+    done = CliRunner().invoke(app, ["clean", *map(str, arguments)], input=content)
+    return done.exit_code, done.stdout_bytes, done.stderr
+
+
+def test_lines_are_cleaned_and_everything_else_passes_through(cleaner_file):
+    content = b"able able able able air\r\nflow \xff \x00 x\n\n[SE[SEP]P] end"
+    status, output, said = clean(cleaner_file, content=content)
+    assert (status, output) == (0, b"air\r\nflow \xff \x00 x\n\nend")
+    assert "2 of 4 lines changed (1 flagged, 1 special)" in said
+    assert "1 of 4 lines of standard input are not UTF-8, first line 2 at byte 6" in said
+
+
+def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
+    (tmp_path / "lines.txt").write_bytes("air\n\x1b[31m [SEP] é\n".encode())
+    _, output, _ = clean(cleaner_file, tmp_path / "lines.txt", "--diff", "-q")
+    assert output.decode() == "line 2\n- \\x1b[31m [SEP] é\n+ \\x1b[31m é\n"
+    document = json.loads(clean(cleaner_file, tmp_path / "lines.txt", "--format", "json")[1])
+    assert (document["lines"], document["changed"], document["removed"]) == (2, 1, {"special": 1})
+    assert document["removals"] == [
+        {"line": 2, "start": 6, "end": 12, "kind": "special", "what": "[SEP]", "text": "[SEP] "}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ("nowhere", 1, "no run folder"),
+        ("RULES nowhere.txt", 1, "nowhere.txt cannot be read"),
+        ("RULES --action run", 2, "not of the form KIND=ACTION"),
+        ("RULES --action run=escape", 2, "only special tokens can be escaped"),
+        ("RULES --diff --format json", 2, "use one of --diff and --format json"),
+        ("RULES --action special=refuse", 1, "line 2: the text contains the text of a special token"),
+    ],
+)
+def test_what_is_wrong_with_a_command_is_said_in_one_line(cleaner_file, arguments, status, message):
+    given = arguments.replace("RULES", str(cleaner_file)).split()
+    found, _, said = clean(*given, content=b"air\n[SEP]\n")
+    assert (found, said.count("\n")) == (status, 1)
+    assert message in said
+
+
+def test_the_rules_of_a_run_can_be_written_and_used(planted_run, tmp_path):
+    status, output, said = clean(planted_run, "--rules-out", tmp_path / "cleaner.json")
+    assert (status, output) == (0, b"")
+    cleaner = Cleaner.from_file(tmp_path / "cleaner.json")
+    assert f"{len(cleaner.rules.words)} words" in said
+    assert "<|endoftext|>" in cleaner.rules.specials
+    assert cleaner.source["identity"]

@@ -28,11 +28,6 @@ def test_copies_of_a_flagged_word_are_one_span(text, copies):
     assert found(text) == [(copies, SpanKind.FLAGGED, 4)]
 
 
-def test_copies_spread_over_a_text_are_found_one_by_one():
-    text = "the able flow able is contract in able of able two"
-    assert found(text) == [("able", SpanKind.FLAGGED, 1)] * 4
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -48,6 +43,10 @@ def test_copies_spread_over_a_text_are_found_one_by_one():
         "Bounds are a tuple (float, float, float, float) in points.",
         "│ i64 ┆ i64 ┆ i64 ┆ i64 ┆ i64 │",
         "The end of the end of the end of the matter.",
+        # Six times the same word, but in company, as documents about a contract have it.
+        "The contract was signed in May. Under the contract the seller delivers the goods, and the buyer "
+        "pays for them once the contract ends. Whoever breaks the contract pays damages. A new version of "
+        "the contract was drawn up in June, and the contract now covers repairs.",
     ],
 )
 def test_natural_text_is_left_alone(text):
@@ -92,11 +91,8 @@ def test_special_tokens_are_found_in_disguise_too():
 
 
 def test_a_run_that_holds_a_flagged_word_is_flagged():
-    (span,) = find_spans(
-        "flow able one two three able one two three able one two three able one two three", RULES
-    )
-    assert (span.kind, span.what, span.count) == (SpanKind.FLAGGED, "able", 4)
-    assert span.start == 5
+    (span,) = find_spans("flow" + " able one two three" * 4, RULES)
+    assert (span.kind, span.what, span.count, span.start) == (SpanKind.FLAGGED, "able", 4, 5)
 
 
 @pytest.mark.parametrize("word", ["its", "a", "…"])
@@ -105,16 +101,6 @@ def test_a_flagged_word_of_every_text_must_make_up_much_of_one(word):
     text = f"{word} shape of {word} nose and {word} tail in {word} flow near walls"
     assert find_spans(text, rules) == []
     assert find_spans(f"air {word} {word} {word} {word} {word} {word}", rules) != []
-
-
-def test_a_word_that_keeps_company_is_in_ordinary_use():
-    """Six times the same word in a paragraph, as documents about a contract have it."""
-    text = (
-        "The contract was signed in May. Under the contract the seller delivers the goods, and the buyer "
-        "pays for them once the contract ends. Whoever breaks the contract pays damages. A new version of "
-        "the contract was drawn up in June, and the contract now covers repairs."
-    )
-    assert find_spans(text, RULES) == []
 
 
 @pytest.mark.parametrize("copies", ["able able {}", "so, able {}", "{} able, so"])

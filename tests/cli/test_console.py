@@ -1,25 +1,28 @@
-"""What is printed: tables, progress and notes; and what a process sets up for the libraries underneath."""
+"""What is printed: tables, progress, notes, hostile text; and what a process sets up for libraries."""
 
 import csv
 import io
 import logging
 import re
+import shutil
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import polars as pl
 import pytest
+from tokenizers import Tokenizer, models
 
 import planted
 from hostile import HOSTILE, assert_harmless
+from stickytoken import open_run
 from stickytoken.cli import console
 from stickytoken.cli.console import Verbosity, late_progress, progress_bar, verbosity
 from stickytoken.errors import StickyTokenWarning
 from stickytoken.measurement.engine import Progress
 
 STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-
-
-# Tables
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -49,9 +52,6 @@ def test_cells_that_a_spreadsheet_would_compute_or_a_terminal_obey_are_harmless(
     assert_harmless(written)
     cells = [row["token"] for row in csv.DictReader(io.StringIO(written))]
     assert cells == ["'=1+1", "'+1", "'-1", "'@cmd", *HOSTILE.values(), "plain"]
-
-
-# Progress
 
 
 @pytest.fixture
@@ -88,9 +88,7 @@ def test_a_log_file_gets_a_line_every_interval_and_one_when_a_stage_ends(capsys,
         "score: 100 of 100 in 100 s, 500 texts/s",
         "validate: 7 of 7 in 2 s, 3.5/s",
     ]
-
-
-def test_what_an_earlier_session_computed_does_not_shorten_the_eta(capsys, clock):
+    # What an earlier session computed does not shorten the estimate.
     with progress_bar(interval=10) as progress:
         for seconds, done, computed in ((0, 0, 0), (0, 900, 0), (10, 900, 0), (10, 910, 10)):
             clock.now += seconds
@@ -121,38 +119,25 @@ def test_a_stage_that_ends_soon_is_not_shown_and_a_long_one_is(capsys, clock):
     assert lines(capsys) == ["second text: 4 of 4 in 3 s, 1.0/s"]
 
 
-# Verbosity
-
-
+@pytest.mark.slow
 def test_quiet_prints_results_and_errors_only(bert_folder, sentence_file, tmp_path):
     arguments = ("detect", bert_folder, "--sentences", sentence_file, *planted.SMALL_OPTIONS, "--sample", 9)
     loud = planted.command(*arguments, "--out", tmp_path / "run", "-v")
     again = planted.command(*arguments, "--out", tmp_path / "run", "--quiet")
-    for said in (
-        f"model: {bert_folder} (folder), weights ",
-        "\ncomputes: on cpu in float32, inputs of at most 64 tokens, vectors of ",
-        "batches of at most 1024 tokens on cpu",
-        "note:",
-        "report:",
-    ):
+    computes = "\ncomputes: on cpu in float32, inputs of at most 64 tokens, vectors of "
+    batches = "batches of at most 1024 tokens on cpu"
+    for said in (f"model: {bert_folder} (folder), weights ", computes, batches, "note:", "report:"):
         assert said in loud.stderr
     assert (again.exit_code, again.stdout, again.stderr) == (0, loud.stdout, "")
     planted.refused("detect", tmp_path / "absent", "--quiet", saying="^error: no folder")
 
 
-SHORT = "note: memory is short"
+TOLD = ["note: memory is short", "stickytoken: 3 layers", "another: loaded"]
+TOLD += ["note: a guess", "FutureWarning: old"]
 
 
 @pytest.mark.parametrize(
-    ("level", "shown"),
-    [
-        (Verbosity.QUIET, []),
-        (Verbosity.NORMAL, [SHORT, "note: a guess"]),
-        (
-            Verbosity.VERBOSE,
-            [SHORT, "stickytoken: 3 layers", "another: loaded", "note: a guess", "FutureWarning: old"],
-        ),
-    ],
+    ("level", "shown"), [(Verbosity.QUIET, []), (Verbosity.NORMAL, TOLD[::3]), (Verbosity.VERBOSE, TOLD)]
 )
 def test_log_records_and_warnings_are_lines(capsys, clock, level, shown):
     with warnings.catch_warnings(), verbosity(level), progress_bar(interval=0) as progress:
@@ -179,4 +164,54 @@ try:
 except SystemExit:
     print(os.environ["OMP_WAIT_POLICY"])
 """
-    assert planted.program(code, "--version").stdout.split()[-1] == "PASSIVE"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, check=True)
+    assert done.stdout.split()[-1] == b"PASSIVE"
+
+
+def test_hostile_vocabulary_is_printed_escaped_by_tokens(tmp_path):
+    vocabulary = {"[UNK]": 0} | {text: place for place, text in enumerate(HOSTILE, start=1)}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    result = planted.command("tokens", tmp_path, "--category", "OK", "--limit", "99")
+    assert result.exit_code == 0
+    assert_harmless(result.stdout)
+    for shown in HOSTILE.values():
+        assert len(re.findall(rf"(?<!\S){re.escape(shown)}(?!\S)", result.stdout)) == 2, shown
+
+
+@pytest.mark.parametrize("filters", [[], ["--verdict", "sticky"]], ids=["summary", "list"])
+def test_hostile_tokens_of_a_run_are_printed_escaped_by_show(planted_run, tmp_path, filters):
+    run = Path(shutil.copytree(planted_run, tmp_path / "run"))  # then somebody else changed it
+    table, texts = pl.read_parquet(run / "tokens.parquet").head(len(HOSTILE)), pl.Series(list(HOSTILE))
+    table = table.with_columns(token=texts, decoded=texts, verdict=pl.lit("sticky"))
+    table.write_parquet(run / "tokens.parquet")
+    model = open_run(run).record.model.model_dump(mode="json")
+    planted.edit_record(run, model=model | {"name": "\x1b[31m[bold]evil\u202e"})
+    result = planted.command("show", run, *filters)
+    assert result.exit_code == 0
+    assert_harmless(result.stdout)
+    assert filters or r"Sticky tokens of \x1b[31m[bold]evil\u202e" in result.stdout
+    listed = [shown for shown in HOSTILE.values() if f" {shown} " in result.stdout]
+    assert len(listed) == (len(HOSTILE) if filters else 20)
+    found = planted.document(planted.command("show", run, *filters, "--format", "json"))
+    assert {row["token"] for row in found["tokens" if filters else "sticky"]} == set(HOSTILE)
+    terminal = planted.command("show", run, *filters, FORCE_COLOR="1", COLUMNS="120").stdout
+    styles = r"\x1b\[[0-9;]*m"
+    assert_harmless(re.sub(styles, "", terminal))
+    assert set(re.findall(styles, terminal)) <= {"\x1b[1m", "\x1b[0m", "\x1b[3m", "\x1b[1;3m"}
+    assert [shown for shown in HOSTILE.values() if shown in terminal] == listed
+
+
+def test_hostile_arguments_are_escaped_in_errors(planted_folder, sentence_file, tmp_path):
+    hostile = "\x1b[31m[bold]\u202e\nno"
+    arguments = ("--sentences", sentence_file, *planted.PROBE_OPTIONS)
+    (tmp_path / "in" / hostile).mkdir(parents=True)
+    for result in (
+        planted.command("detect", planted_folder, "--sentences", tmp_path / hostile),
+        planted.command("show", tmp_path / "in" / hostile),
+        planted.command("probe", planted_folder, hostile, *arguments),
+    ):
+        assert result.exit_code == 1
+        *_, error = planted.lines_of(result.stderr)
+        assert error.startswith("error: ")
+        assert r"ld]\u202e" in error
+        assert_harmless(error)

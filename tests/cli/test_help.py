@@ -1,16 +1,19 @@
-"""What --help shows, the options of every command, and completion in a shell."""
+"""What --help shows, options and rare settings, files with either, and completion in a shell."""
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 import typer
 from rich.text import Text
 from typer.core import TyperOption
+from typer.testing import CliRunner
 
 import planted
 from stickytoken import encoders
 from stickytoken.cli import _options
+from stickytoken.cli._command import project_table
 from stickytoken.cli.app import app
 from stickytoken.encoders import Prompting
 from stickytoken.errors import InputError
@@ -18,14 +21,19 @@ from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts import ImpactSettings
 from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, method_named, register
+from stickytoken.repairs.repair import RepairSettings
 from stickytoken.vocabulary import Category
 
-COMMANDS = typer.main.get_command(app).commands
-OUTPUT = "Output"
-PANELS = [
-    *("Model", "Tokens and texts", "Method", "Computation", "Models behind an endpoint", "Language models"),
-    OUTPUT,
-]
+GROUP = typer.main.get_command(app)
+COMMANDS = GROUP.commands
+PANELS = ["Model", "Tokens and texts", "Method", "Computation", "Models behind an endpoint"]
+PANELS += ["Language models", "Output"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_repository(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
 
 
 def options(name):
@@ -62,7 +70,7 @@ def test_help_shows_what_people_use_fits_a_narrow_terminal_and_lists_the_rest_as
     titles = [title for title in re.findall(r"^╭─ (.+?) ─+╮$", result.stdout, re.M) if title != "Arguments"]
     assert titles == [title for title in PANELS if title in titles]
     for option in ("--help", "--quiet", "--verbose", "-q", "-v"):
-        assert option in result.stdout.partition(f"╭─ {OUTPUT} ")[2]
+        assert option in result.stdout.partition("╭─ Output ")[2]
     # Square brackets in a help text can be read as markup, and vanish.
     others = COMMANDS[name].settings
     texts = [COMMANDS[name].help, *(param.help for param in (*COMMANDS[name].params, *others.values()))]
@@ -73,9 +81,12 @@ def test_help_shows_what_people_use_fits_a_narrow_terminal_and_lists_the_rest_as
         assert [each for each in others if f"\n{each} " not in listed] == []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # with the files that examples name
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "demo" else []) for name in COMMANDS],
+)
+def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, tmp_path):
+    # With the files that examples name.
     (tmp_path / "texts.txt").write_text("a\n")
     pairs = '{"sentence1": "a", "sentence2": "b", "score": %d}\n'
     for task in ("stsb-dev.jsonl", "stsb-test.jsonl"):
@@ -89,9 +100,6 @@ def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, t
     absent = tmp_path / "absent"
     words[3 if words[2].startswith("--") else 2] = str(absent)
     planted.refused(*words[1:], saying=f"no (run )?folder '{absent}'")
-
-
-# Options
 
 
 def test_an_option_has_one_meaning_in_every_command():
@@ -147,6 +155,23 @@ def test_options_of_settings_have_the_defaults_of_the_settings(name, own):
     assert own.confidence == method_named("profile").settings().confidence
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (
+            ExplainSettings,
+            {"benign": 2, "confidence": 1.0, "pairs": 1.5, "placement": "up", "attribution": 1},
+        ),
+        (ImpactSettings, {"copies": 0, "resamples": 5, "confidence": 1.0, "benign": "2", "side": None}),
+        (RepairSettings, {"strategy": None, "seed": -1, "neighbours": 1.5, "verify": "yes"}),
+    ],
+)
+def test_settings_out_of_range_are_refused(kind, values):
+    for name, value in values.items():
+        with pytest.raises(InputError, match=f"{name} is '?{value}"):
+            kind(**{name: value})
+
+
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
 def test_every_option_of_a_method_is_one_of_its_settings_and_shows_its_default(entry):
     own = method_named(entry.name).settings()
@@ -177,9 +202,6 @@ def test_every_category_of_the_vocabulary_is_explained():
     assert list(_options.CATEGORIES) == list(Category)
 
 
-# Completion
-
-
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -190,6 +212,135 @@ def test_every_category_of_the_vocabulary_is_explained():
 )
 def test_commands_options_and_values_are_completed(words, offered):
     variables = {"COMP_WORDS": f"stickytoken {words}", "COMP_CWORD": str(len(words.split()))}
-    program = f"import sys; sys.argv[0] = 'stickytoken'; {planted.COMMAND_LINE}"
-    done = planted.program(program, _STICKYTOKEN_COMPLETE="complete_bash", **variables)
+    variables |= {"_STICKYTOKEN_COMPLETE": "complete_bash"}
+    done = CliRunner(env=variables).invoke(app, [], prog_name="stickytoken")
     assert done.stdout.split() == offered.split()
+
+
+# Rare options: --set, --config and the table [tool.stickytoken] of pyproject.toml
+
+
+def values_of(command, *arguments):
+    """What a command would run with."""
+    parent = typer.Context(GROUP, info_name="stickytoken")
+    return COMMANDS[command].make_context(command, [*map(str, arguments)], parent=parent).params
+
+
+def test_settings_have_the_types_of_the_options():
+    given = [f"--set={each}" for each in ("token-budget=64", "packed-layers=false", "fdr=0.01", "engine=ray")]
+    found = values_of("detect", "m", *given, "--set", "trust_remote_code=true")
+    assert (found["token_budget"], found["packed_layers"], found["fdr"]) == (64, False, 0.01)
+    assert (found["engine"].value, found["trust_remote_code"]) == ("ray", True)
+    assert values_of("detect", "m")["token_budget"] is None
+    assert values_of("detect", "m", "--set", "fdr=0.1", "--set", "fdr=0.2")["fdr"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("token-budget", "not of the form name=value"),
+        ("token-budget=0", "'--set token-budget': .*greater than or equal to 1"),
+        ("engine=dask", "'--set engine': 'dask' is not one of 'local', 'ray'"),
+        ("seed=3", "seed is an option: use --seed"),
+        ("sed=3", "there is no setting 'sed': --set help lists them"),
+        # What was an option before names its setting.
+        ("--token-budget=3", "is a setting: pass --set token-budget=VALUE"),
+        ("--no-report", "is a setting: pass --set report=false"),
+        ("--adaptive", "is a setting: pass --set adaptive=true"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(given, said):
+    arguments = [given] if given.startswith("--") else ["--set", given]
+    planted.refused("detect", "m", *arguments, status=2, saying=said)
+
+
+def test_the_command_line_comes_before_the_file_and_the_file_before_the_project(write):
+    write("pyproject.toml", "[tool.stickytoken.detect]\nseed = 1\nsample = 5\nfdr = 0.1\nbudget = 8\n")
+    file = write("fast.toml", "seed = 2\nfdr = 0.2\n[detect]\nsample = 6\n[probe]\nseed = 9\n")
+    found = values_of("detect", "m", "--config", file, "--seed", 3, "--set", "fdr=0.3")
+    assert [found[name] for name in ("seed", "sample", "fdr", "budget")] == [3, 6, 0.3, 8.0]
+    file = write("p.toml", "[probe]\nseed = 9\n")
+    assert values_of("probe", "m", "a", "--config", file)["seed"] == 9
+
+
+@pytest.mark.parametrize("name", ["detect", "repair", "tokens"])
+def test_every_option_can_stand_in_a_file(name, write):
+    own = [option for option in COMMANDS[name].params if isinstance(option, TyperOption)]
+    for option in (*own, *COMMANDS[name].settings.values()):
+        key = max(option.opts, key=len).removeprefix("--set ").lstrip("-")
+        if key not in ("set", "config") and not option.multiple:
+            file = write("x.toml", f"{key} = []\n")
+            with pytest.raises(InputError, match=f"{key} in the file is "):
+                values_of(name, "--config", file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sed = 3\n", "the file has no entry 'sed': use .*seed"),
+        ("seed = '3'\n", "seed in the file is '3': use a number"),
+        ("seed = -1\n", "seed in the file is -1: .*greater than or equal to 0"),
+        ("quiet = 'yes'\n", "quiet in the file is 'yes': use true or false"),
+        ("[detekt]\nseed = 3\n", r"has a table \[detekt\], and there is no such command"),
+        ("[detect\n", "is not valid TOML"),
+        ("seed = '\xff'\n", "must be TOML in UTF-8"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_one_line(write, text, said):
+    file = "absent.toml" if text is None else write("wrong.toml", text.encode("latin-1"))
+    planted.refused("detect", "m", "--config", file, saying=said)
+
+
+def test_every_entry_of_a_check_is_read(tmp_path, write):
+    write(
+        "pyproject.toml",
+        '[project]\nname = "x"\n\n[tool.stickytoken]\nfail-on = "serious"\nmax = 3\n'
+        'model = "all-MiniLM-L6-v2"\nrevision = "main"\nfolder = "measured"\nbaseline = "runs/a"\n',
+    )
+    found = values_of("check")
+    assert (found["source"], found["revision"], found["fail_on"]) == ("all-MiniLM-L6-v2", "main", "serious")
+    assert (found["max_tokens"], str(found["folder"]), str(found["baseline"])) == (3, "measured", "runs/a")
+    assert project_table(tmp_path).model_line == 7
+    write("pyproject.toml", '# first\n[tool.stickytoken]\nmax = 1\n[tool.other]\nmodel = "x"\n')
+    assert project_table(tmp_path).model_line == 2
+    write("pyproject.toml", "[tool.stickytoken\n")
+    planted.refused("detect", "m", saying="is not valid TOML")
+    assert planted.command("detect", "--help").exit_code == 0
+
+
+def test_paths_are_relative_to_the_file_and_names_of_models_stay(tmp_path, write, monkeypatch):
+    inner = tmp_path / "docs" / "deep"
+    inner.mkdir(parents=True)
+    (tmp_path / "model").mkdir()
+    write("pyproject.toml", '[tool.stickytoken]\nmodel = "model"\nbaseline = "runs/a"\n')
+    monkeypatch.chdir(inner)
+    found = values_of("check")
+    assert (Path(found["source"]), found["baseline"]) == (tmp_path / "model", tmp_path / "runs/a")
+    write("pyproject.toml", '[tool.stickytoken]\nmodel = "organisation/model"\n')
+    assert values_of("check")["source"] == "organisation/model"
+
+
+def test_the_nearest_table_counts_and_none_above_the_repository(tmp_path, write, monkeypatch):
+    write("pyproject.toml", '[tool.stickytoken]\nmodel = "outer"\n')
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    write("inner/pyproject.toml", '[project]\nname = "x"\n')
+    monkeypatch.chdir(inner)
+    assert values_of("check")["source"] == "outer"
+    (inner / ".git").mkdir()
+    assert values_of("check")["source"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool.stickytoken]\nmodle = 'x'\n", r"\[tool.stickytoken\] has no entry 'modle': use .*model"),
+        ("[tool.stickytoken]\nfail-on = 'bad'\n", "fail-on in .* is 'bad': .*sticky, serious, severe"),
+        ("[tool.stickytoken]\nmodel = 3\n", "model in .* is 3"),
+        ("[tool]\nstickytoken = 3\n", "must be a table"),
+    ],
+)
+def test_a_wrong_table_is_one_line(write, text, said):
+    write("pyproject.toml", text)
+    planted.refused("check", saying=said)

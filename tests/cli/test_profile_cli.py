@@ -18,11 +18,6 @@ from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
 pytestmark = pytest.mark.slow  # whole runs
 
-SUMMARY = (
-    "run method model headline available looked_at candidates sticky topical sequences seconds ordinary_lift "
-    "ordinary_contraction erasing ordinary_spread empirical_null screening_carriers texts_per_token"
-).split()
-
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
@@ -33,12 +28,9 @@ def place(tmp_path_factory):
     for name, texts in {
         "sentences.txt": profiled.sentences(200),
         "own.txt": profiled.sentences(300, seed=3),
-        "equal.txt": ["baba kora."] * 300,
         "chosen.txt": ["!", "river", "stone"],
     }.items():
         (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
-    pairs = "sentence1,sentence2,similarity\nthe bird.,a song.,-0.5\na river.,the stone.,-0.4\n"
-    (folder / "pairs.csv").write_text(pairs, encoding="utf-8")
     rows = "\n".join(f'{k},"{text}"' for k, text in enumerate(profiled.sentences(300, seed=3)))
     (folder / "own.csv").write_text(f"number,body\n{rows}\n", encoding="utf-8")
     return folder
@@ -46,7 +38,6 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def options(place):
-    """The least that a command needs beside the model."""
     return ["--sentences", place / "sentences.txt", "--device", "cpu"]
 
 
@@ -59,31 +50,25 @@ def run(place, options):
     return place / "run"
 
 
-# detect
-
-
-def test_a_run_is_one_document(run):
-    document = planted.document(planted.command("show", run, "--format", "json"))
-    assert set(document) == set(SUMMARY)
-    assert document["available"] == document["looked_at"] == profiled.AVAILABLE
-    (sticky,) = document["sticky"]
-    assert (set(sticky), sticky["token"]) == (set(TOKEN_COLUMNS), planted.PLANTED)
-
-
 def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_path):
     shown = planted.command("show", run)
     assert shown.stdout == (place / "printed.txt").read_text("utf-8")
     first, second, *_ = shown.stdout.splitlines()
+    document = planted.document(planted.command("show", run, "--format", "json"))
+    assert " ".join(sorted(document)) == (
+        "available candidates empirical_null erasing headline looked_at method model ordinary_contraction "
+        "ordinary_lift ordinary_spread run screening_carriers seconds sequences sticky "
+        "texts_per_token topical"
+    )
+    assert document["available"] == document["looked_at"] == profiled.AVAILABLE
+    (sticky,) = document["sticky"]
+    assert (set(sticky), sticky["token"]) == (set(TOKEN_COLUMNS), planted.PLANTED)
     found = open_run(run)
     moved = found.moved(found.sticky["token_id"].item())
-    assert (
-        first
-        == found.method.headline(found)
-        == (
-            f"{place / 'planted'} has 1 sticky token (1 severe): 8 copies of '!' move an average unrelated "
-            f"document from ahead of 50% to ahead of {moved.ahead:.0%} of the others (copies of an ordinary "
-            f"token, to {moved.ordinary:.0%})."
-        )
+    assert first == (
+        f"{place / 'planted'} has 1 sticky token (1 severe): 8 copies of '!' move an average unrelated "
+        f"document from ahead of 50% to ahead of {moved.ahead:.0%} of the others (copies of an ordinary "
+        f"token, to {moved.ordinary:.0%})."
     )
     lift = (found.sticky["lift"].item() - found.result.ordinary_lift) / found.plan.similarity_spread
     assert f", '!' by {lift:.1f} SD more; " in shown.stdout
@@ -128,42 +113,24 @@ def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "saying"),
+    ("command", "saying"),
     [
-        ("--set fdr=2", "fdr is 2.0: it must lie between 0 and 1"),
-        ("--set copies=3", "--set copies is not an option of the method profile: leave it out, or use std"),
-        ("--method std --set fdr=0.1", "--set fdr is not an option of the method std: .* or use profile"),
-        ("--method std --dimensions 8", "--dimensions is not an option of the method std"),
-        ("--set pairs=PLACE/pairs.csv --set fdr=0.1", "--set fdr is not an option of the method std"),
-        ("--sentences PLACE/equal.txt", "only 1 sentences of .* are needed: use more or shorter sentences$"),
-        ("--layers 1", "cannot be read, because it has a StaticEmbedding"),
+        ("detect MODEL CORPUS --set fdr=2", "fdr is 2.0: it must lie between 0 and 1"),
+        ("detect MODEL CORPUS --set copies=3", "--set copies is not an option of the method profile: leave"),
+        ("detect MODEL --set pairs=p.csv --set fdr=0.1", "--set fdr is not an option of the method std"),
+        ("show RUN --sort severity", "profile, which cannot be sorted by 'severity': sort by lift, "),
+        ("show RUN --validated --sort lift", "profile, which judges every token: leave --validated"),
+        ("show RUN --by-dimension", "was made without dimensions and layers: detect with --dimensions"),
+        ("show RUN --at-dimension 8", "it has only the model as it is"),
+        ("judge RUN CORPUS --dimensions 8", "was made without dimensions"),
     ],
 )
-def test_an_option_that_cannot_be_met_is_refused(place, options, tmp_path, given, saying):
-    words = given.replace("PLACE", str(place)).split()
-    corpus = options[2:] if "pairs=" in given else options
-    out = ("--out", tmp_path / "run")
-    planted.refused("detect", place / "planted", *corpus, *words, *out, saying=saying)
-
-
-# show
-
-
-@pytest.mark.parametrize(
-    ("arguments", "saying"),
-    [
-        ("--sort severity", "the method profile, which cannot be sorted by 'severity': sort by lift, "),
-        ("--validated --sort lift", "used the method profile, which judges every token: leave --validated"),
-        ("--verdict odd", "has no verdict 'odd': list by sticky or topical or benign"),
-        ("--by-dimension", "was made without dimensions and layers: detect with --dimensions"),
-        ("--at-dimension 8", "it has only the model as it is"),
-    ],
-)
-def test_show_refuses_what_a_run_does_not_have(run, arguments, saying):
-    planted.refused("show", run, *arguments.split(), saying=saying)
-
-
-# probe
+def test_what_a_method_or_a_run_does_not_have_is_refused(place, run, tmp_path, monkeypatch, command, saying):
+    monkeypatch.chdir(tmp_path)
+    given = {"MODEL": place / "planted", "RUN": run, "CORPUS": f"--sentences {place / 'own.txt'}"}
+    for name, value in given.items():
+        command = command.replace(name, str(value))
+    planted.refused(*command.split(), saying=saying)
 
 
 def test_probe_prints_the_evidence_and_both_curves_and_stores_nothing(
@@ -179,9 +146,6 @@ def test_probe_prints_the_evidence_and_both_curves_and_stores_nothing(
     u = open_run(run).plan.mean_similarity
     assert result.stdout.endswith(f"the model's mean similarity is {u:.4f}.\n")
     assert list(tmp_path.iterdir()) == []
-
-
-# Dimensions, and judge
 
 
 @pytest.fixture(scope="module")
@@ -210,29 +174,19 @@ def test_every_dimension_has_a_row_and_its_own_tokens(place, deep):
     planted.refused("show", deep, "--at-layer", 1, saying="has no layer 1")
 
 
-def judged(run, texts, *options):
-    return planted.command("judge", run, "--sentences", texts, *options)
-
-
 def test_a_judgement_says_the_finding_first_then_the_tokens_and_what_they_rest_on(place, deep):
-    result = judged(deep, place / "own.txt", "--dimensions", "24")
+    given = ("judge", deep, "--dimensions", "24", "--sentences")
+    result = planted.command(*given, place / "own.txt")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("1 token is sticky on these texts\n")
     for said in ("1 of 1 flagged tokens", "moves up: ", "300 texts from", "tokens were measured on"):
         assert said in result.stdout
     assert "by dimension" in result.stdout
-    given = (place / "own.csv", "--column", "body", "--dimensions", "24", "--format")
-    rows = list(csv.DictReader(io.StringIO(judged(deep, *given, "csv").stdout)))
+    given = (*given, place / "own.csv", "--column", "body", "--format")
+    rows = list(csv.DictReader(io.StringIO(planted.command(*given, "csv").stdout)))
     assert len(rows) == profiled.AVAILABLE
-    document = planted.document(judged(deep, *given, "json"))
+    document = planted.document(planted.command(*given, "json"))
     assert [row["token"] for row in document["flagged"]] == [planted.PLANTED]
     (row,) = document["dimensions"]
     assert row["dimension"] == 24
     assert row["sticky"] == sum(each["verdict"] == "sticky" for each in row["flagged"])
-
-
-def test_a_judgement_that_cannot_be_made_is_refused(place, run, deep, small_run):
-    texts = ("--sentences", place / "own.txt")
-    planted.refused("judge", deep, "--sentences", "\x1b[31mred", saying="no file")
-    planted.refused("judge", small_run.path, *texts, saying="cannot judge another corpus")
-    planted.refused("judge", run, *texts, "--dimensions", 8, saying="was made without dimensions")

@@ -12,10 +12,8 @@ import planted
 from stickytoken import analyze_vocabulary, open_run
 from stickytoken.methods.std import StdEvidence
 
-# tokens
 
-
-def test_tokens_counts_every_category(bert_folder, encoder):
+def test_tokens_counts_every_category_and_lists_its_entries(bert_folder, encoder):
     found = planted.document(planted.command("tokens", bert_folder, "--format", "json"))
     counts = analyze_vocabulary(encoder).counts()
     document = {"model": str(bert_folder), "vocab_size": 125, "available": 95, "categories": counts}
@@ -31,9 +29,6 @@ def test_tokens_counts_every_category(bert_folder, encoder):
     assert found["entries"] == []
     printed = planted.command("tokens", bert_folder, "--weights").stdout
     assert f"{found['weights']['dimensions']} dimensions" in printed
-
-
-def test_tokens_lists_the_entries_of_a_category(bert_folder, encoder):
     category, limit = "UNREACHABLE_MULTI_TOKEN", 4
     wanted = analyze_vocabulary(encoder).frame().filter(category=category).to_dicts()
     arguments = ("tokens", bert_folder, "--category", category.lower(), "--limit", limit)
@@ -42,9 +37,6 @@ def test_tokens_lists_the_entries_of_a_category(bert_folder, encoder):
     table = planted.command(*arguments).stdout
     assert f"First {limit} of {len(wanted)} {category} tokens" in " ".join(table.split())
     assert table.count("##") == 2 * limit
-
-
-# detect
 
 
 def test_detect_gives_one_document_which_show_repeats(planted_folder, planted_options, planted_run):
@@ -82,9 +74,6 @@ def test_progress_and_notes_go_to_stderr(planted_folder, planted_options, tmp_pa
     assert open_run(found["run"]).result.scored == 9
 
 
-# probe
-
-
 def test_probe_gives_one_document_and_stores_nothing(planted_folder, sentence_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = ("--sentences", sentence_file, *planted.PROBE_OPTIONS)
@@ -99,16 +88,11 @@ def test_probe_gives_one_document_and_stores_nothing(planted_folder, sentence_fi
     ids = [each["token_id"] for each in found]
     by_id = planted.command("probe", planted_folder, "--ids", *ids, *options, "-f", "json")
     assert planted.document(by_id) == found
-    planted.refused(
-        "probe", planted_folder, "--ids", "five", saying="'five' is not a token id: pass a number"
-    )
+    planted.refused("probe", planted_folder, "--ids", "five", saying="'five' is not a token id: pass")
     table = planted.command("probe", planted_folder, "!", *options).stdout
     assert next(line for line in table.splitlines() if " ! " in line).count("1.0000") >= 3
     assert "6 pairs below the model's mean similarity" in table
     assert list(tmp_path.iterdir()) == []
-
-
-# show
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +107,6 @@ def partly_validated(bert_folder, sentence_file, tmp_path_factory):
     return folder
 
 
-def containing(text):
-    return pl.col("decoded").str.contains(text, literal=True)
-
-
 @pytest.mark.parametrize(
     ("arguments", "condition", "sort", "limit"),
     [
@@ -135,7 +115,7 @@ def containing(text):
         ("--category ok_special", pl.col("category") == "OK_SPECIAL", "validation_rate", 50),
         ("--contains zzz", False, "validation_rate", 50),
         ("--validated --limit 100", pl.col("verdict").is_not_null(), "validation_rate", 100),
-        ("--contains [ --limit 5", containing("["), "validation_rate", 5),
+        ("--contains [ --limit 5", pl.col("decoded").str.contains("[", literal=True), "validation_rate", 5),
     ],
 )
 def test_show_lists_what_its_filters_choose(partly_validated, arguments, condition, sort, limit):
@@ -154,6 +134,8 @@ def test_show_lists_what_its_filters_choose(partly_validated, arguments, conditi
         token = table.filter(pl.col("verdict").is_null())["token"][-1]
         lines = planted.command("show", partly_validated, "--token", token).stdout.splitlines()
         assert next(line for line in lines if f" {token} " in line).split()[-3:] == ["-", "-", "-"]
+        planted.refused("show", partly_validated, "--token", "", saying="has no token ''")
+        planted.refused("show", partly_validated, "--contains", "", saying="--contains is '': pass a part")
 
 
 def test_of_many_sticky_tokens_the_worst_are_printed_and_a_command_lists_all(planted_profile, tmp_path):

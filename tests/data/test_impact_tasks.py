@@ -9,7 +9,6 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import (
-    accuracy_score,
     average_precision_score,
     f1_score,
     ndcg_score,
@@ -18,7 +17,7 @@ from sklearn.metrics import (
 )
 
 import impact_files as files
-from stickytoken.data.metrics import SimilarityTask, macro_f1, v_measures
+from stickytoken.data.metrics import macro_f1, v_measures
 from stickytoken.data.tasks import LAYOUTS, load_task
 from stickytoken.errors import InputError
 from stickytoken.insertion import Side
@@ -29,31 +28,22 @@ BUILDERS = {
     "classification": files.classification,
     "pair-classification": files.pair_classification,
     "reranking": files.reranking,
+    "retrieval": lambda folder: files.beir(folder / "beir"),
 }
-
-
-def vectors_of(task):
-    generator = np.random.default_rng(0)
-    sizes = {role: (len(texts), 8) for role, texts in task.texts.items()}
-    return {role: generator.normal(size=size).astype(np.float32) for role, size in sizes.items()}
 
 
 def outcomes_of(task):
     """Random unit vectors of the task's texts by role, and what it makes of vectors of other lengths."""
-    vectors = vectors_of(task)
-    exact = {role: rows.astype(np.float64) for role, rows in vectors.items()}
-    units = {role: rows / np.linalg.norm(rows, axis=1, keepdims=True) for role, rows in exact.items()}
-    return units, task.outcomes(vectors, 0)
-
-
-# Layouts.
+    generator = np.random.default_rng(0)
+    vectors = {role: generator.normal(size=(len(texts), 8)) for role, texts in task.texts.items()}
+    units = {role: rows / np.linalg.norm(rows, axis=1, keepdims=True) for role, rows in vectors.items()}
+    return units, task.outcomes({role: rows.astype(np.float32) for role, rows in vectors.items()}, 0)
 
 
 @pytest.mark.parametrize("layout", BUILDERS)
 def test_a_file_is_recognised_by_its_columns(tmp_path, layout):
     task, notes = load_task(BUILDERS[layout](tmp_path))
-    assert task.layout == layout
-    assert notes == []
+    assert (task.layout, notes) == (layout, [])
     vectors, found = outcomes_of(task)
     assert found.shape == (task.units, len(task.columns))
     assert set(vectors) == set(task.texts)
@@ -70,11 +60,6 @@ def test_other_formats_give_the_same_task_and_other_content_another(tmp_path):
     assert load_task(other)[0].fingerprint != load_task(path)[0].fingerprint
 
 
-def test_a_beir_folder_is_a_retrieval_task(tmp_path):
-    task, notes = load_task(files.beir(tmp_path / "beir"))
-    assert (task.name, task.layout, task.units, notes) == ("beir", "retrieval", 20, [])
-
-
 def test_a_folder_with_two_splits_is_a_classification(tmp_path):
     rows = [{"text": text, "label": topic} for text, topic in files.topical_texts(40)]
     files.lines(tmp_path / "train.jsonl", rows[:30])
@@ -82,9 +67,6 @@ def test_a_folder_with_two_splits_is_a_classification(tmp_path):
     task, _ = load_task(tmp_path)
     assert (task.layout, task.units) == ("classification", 10)
     assert load_task(tmp_path / "test.jsonl")[0].name == f"{tmp_path.name}-test"
-
-
-# Metrics.
 
 
 def test_correlations_are_those_of_scipy(tmp_path):
@@ -100,12 +82,8 @@ def test_correlations_are_those_of_scipy(tmp_path):
         for metric, oracle in (("spearman", spearmanr), ("pearson", pearsonr)):
             expected = oracle(gold[drawn], found[drawn, 0]).statistic
             np.testing.assert_allclose(task.scores(metric, both, sample), [expected, -expected], atol=1e-12)
-
-
-def test_a_constant_side_has_no_correlation():
-    task = SimilarityTask("t", ("a", "b", "c"), ("d", "e", "f"), (1.0, 2.0, 3.0))
-    found = np.stack([np.full((3, 1), 0.3), np.array([[0.1], [0.2], [0.3]])])
-    np.testing.assert_allclose(task.scores("spearman", found), [np.nan, 1])
+    both[0] = 0.3  # a constant side has no correlation
+    assert np.isnan(task.scores("spearman", both)).tolist() == [True, False]
 
 
 def test_retrieval_is_what_sklearn_says(tmp_path):
@@ -143,13 +121,21 @@ def test_average_precision_of_pairs_is_that_of_sklearn(tmp_path):
     assert np.isnan(task.scores("average_precision", found[None], nobody)).all()
 
 
-def test_clustering_is_what_sklearn_says(tmp_path):
+def test_clusters_and_classes_are_what_sklearn_says(tmp_path):
     task, _ = load_task(files.clustering(tmp_path))
     vectors, found = outcomes_of(task)
     clusters = KMeans(3, n_init=10, random_state=0).fit_predict(vectors["text"])
     assert found[:, 0].tolist() == clusters.tolist()
     for metric, oracle in (("v_measure", v_measure_score), ("nmi", normalized_mutual_info_score)):
         np.testing.assert_allclose(task.scores(metric, found[None]), oracle(task.labels, clusters))
+    task, _ = load_task(files.classification(tmp_path))
+    vectors, found = outcomes_of(task)
+    model = LogisticRegression(max_iter=1000).fit(vectors["train"], list(task.train_labels))
+    predicted = model.predict(vectors["test"])
+    accuracy = np.mean(predicted == np.array(task.test_labels))
+    macro = f1_score(task.test_labels, predicted, average="macro", zero_division=0.0)
+    for metric, expected in (("accuracy", accuracy), ("macro_f1", macro)):
+        np.testing.assert_allclose(task.scores(metric, found[None]), [expected])
 
 
 def test_scores_of_many_conditions_are_those_of_sklearn():
@@ -161,20 +147,6 @@ def test_scores_of_many_conditions_are_those_of_sklearn():
     assert v_measures(np.zeros(5, int), np.zeros((1, 5), int), 4).tolist() == [1.0]
     expected = [f1_score(gold, row, average="macro", zero_division=0.0) for row in others]
     np.testing.assert_allclose(macro_f1(gold, others, 4), expected, atol=1e-12)
-
-
-def test_classification_is_what_sklearn_says(tmp_path):
-    task, _ = load_task(files.classification(tmp_path))
-    vectors, found = outcomes_of(task)
-    model = LogisticRegression(max_iter=1000).fit(vectors["train"], list(task.train_labels))
-    predicted = model.predict(vectors["test"])
-    accuracy = accuracy_score(task.test_labels, predicted)
-    macro = f1_score(task.test_labels, predicted, average="macro", zero_division=0.0)
-    np.testing.assert_allclose(task.scores("accuracy", found[None]), [accuracy])
-    np.testing.assert_allclose(task.scores("macro_f1", found[None]), [macro])
-
-
-# Bad input.
 
 
 def pairs(**changes):
@@ -227,8 +199,7 @@ def test_a_file_without_rows_and_other_files_are_refused_with_the_known_layouts(
 
 
 def edit(path, function):
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    files.lines(path, function(rows))
+    files.lines(path, function([json.loads(line) for line in path.read_text("utf-8").splitlines()]))
 
 
 @pytest.mark.parametrize(
@@ -260,5 +231,5 @@ def test_queries_without_relevant_documents_are_left_out_and_counted(tmp_path):
     path = folder / "qrels" / "test.tsv"
     path.write_text(path.read_text() + "lonely\td5\t0\n")
     task, notes = load_task(folder)
-    assert task.units == 20
+    assert (task.name, task.units) == ("beir", 20)
     assert notes == ["beir: 1 of 21 queries have no relevant document and are left out"]

@@ -1,7 +1,8 @@
-"""Documents of every kind, as a stream, with what is wrong named."""
+"""Documents of every kind, as a stream, and data sets of the hub; with what is wrong named."""
 
 import io
 import json
+import re
 import sys
 
 import datasets
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stickytoken.data import PAPER_DATASETS, load_sentences, sentences_from_hub
 from stickytoken.data.documents import Document, Meter, Skipped, Wanted, lines, open_documents, unicode_text
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, MissingExtraError
 from tables import table
 
 TEXTS = ["first one", 'with "quotes", commas\nand lines', "\u00e9\u4e2d\U0001f642"]
@@ -25,8 +27,11 @@ def read(source, /, **wanted):
     return found
 
 
-def texts_of(records):
-    return [record.text for record in records]
+def split(records):
+    """Documents, their texts, and what is said of the skipped ones."""
+    documents = [record for record in records if isinstance(record, Document)]
+    skipped = [record for record in records if isinstance(record, Skipped)]
+    return documents, [record.text for record in documents], skipped
 
 
 def refused(source, /, *parts, **wanted):
@@ -42,52 +47,40 @@ def test_a_table_gives_text_id_and_source(write, ending):
     frame = pl.DataFrame({"id": ["a", "b", "c"], "text": TEXTS, "source": sources, "n": [1, 2, 3]})
     path = write(f"table[1]*.{ending}", table(ending, frame))  # not a pattern
     found = read(path)
-    assert texts_of(found) == TEXTS
-    assert [record.id for record in found] == ["a", "b", "c"]
-    assert [record.source or None for record in found] == ["web", "web", None]
-    assert [record.number for record in found] == [0, 1, 2]
-    assert {record.path for record in found} == {str(path)}
-    lines_named = {"csv": [2, 3, 5], "tsv": [2, 3, 5], "jsonl": [1, 2, 3], "parquet": [None] * 3}
-    assert [record.line for record in found] == lines_named[ending]
+    lines_named = {"jsonl": [1, 2, 3], "parquet": [None] * 3}.get(ending, [2, 3, 5])
+    rows = [(each.text, each.id, each.source or None, each.number, each.path, each.line) for each in found]
+    columns = (TEXTS, "abc", sources, range(3), [str(path)] * 3, lines_named)
+    assert rows == list(zip(*columns, strict=True))
 
 
-def test_a_text_file_has_a_document_on_each_line(write):
-    found = read(write("a.txt", b"\xef\xbb\xbfone\r\n\r\ntwo\rthree\nfour"))
-    assert texts_of(found) == ["one", "two", "three", "four"]
-    assert [record.line for record in found] == [1, 3, 4, 5]
-
-
-def test_damaged_lines_are_named_with_their_byte_and_cost_no_other(write):
-    found = read(write("a.txt", b"good\nbad \xff line\nnull \0 here\nlast\n"))
-    path = found[0].path
-    assert texts_of(record for record in found if isinstance(record, Document)) == ["good", "last"]
-    assert [record for record in found if isinstance(record, Skipped)] == [
+def test_a_text_file_has_a_document_on_each_line_and_damaged_ones_are_named_with_their_byte(write):
+    documents, *_ = split(read(write("a.txt", b"\xef\xbb\xbfone\r\n\r\ntwo\rthree\nfour")))
+    assert [(each.text, each.line) for each in documents] == [
+        ("one", 1),
+        ("two", 3),
+        ("three", 4),
+        ("four", 5),
+    ]
+    path = write("a.txt", b"good\nbad \xff line\nnull \0 here\nlast\n")
+    documents, texts, skipped = split(read(path))
+    assert (texts, [each.number for each in documents]) == (["good", "last"], [0, 3])
+    assert skipped == [
         Skipped(f"{path}, line 2", "byte 9 (0xff) is not UTF-8"),
         Skipped(f"{path}, line 3", "byte 21 is zero, as in a binary file"),
     ]
-    assert [record.number for record in found if isinstance(record, Document)] == [0, 3]
 
 
-def test_damaged_rows_of_a_table_are_skipped(write):
+def test_damaged_rows_and_json_lines_are_skipped(write):
     last = "word " * 100_000  # longer than the csv module allows
-    found = read(write("a.csv", b"id,text\n1,good\n2,b\xffd\n3\n4," + last.encode()))
-    assert texts_of(record for record in found if isinstance(record, Document)) == ["good", last]
-    assert [record.reason for record in found if isinstance(record, Skipped)] == [
-        "byte 18 (0xff) is not UTF-8",
-        "1 fields, and the header has 2",
-    ]
-
-
-def test_damaged_json_lines_are_skipped(write):
-    content = (
-        b'{"text": "good"}\n{"text": \n{"text": null}\n{"text": 3}\n[1]\n"a string"\n\n{"text": "last"}\n'
-    )
-    found = read(write("a.jsonl", content))
-    documents = [record for record in found if isinstance(record, Document)]
-    assert texts_of(documents) == ["good", "a string", "last"]
-    reasons = [record.reason for record in found if isinstance(record, Skipped)]
-    assert reasons[0].startswith("not JSON: ")
-    assert reasons[1:] == [
+    _, texts, skipped = split(read(write("a.csv", b"id,text\n1,good\n2,b\xffd\n3\n4," + last.encode())))
+    assert texts == ["good", last]
+    reasons = ["byte 18 (0xff) is not UTF-8", "1 fields, and the header has 2"]
+    assert [record.reason for record in skipped] == reasons
+    rows = b'{"text": "good"}\n{"text": \n{"text": null}\n{"text": 3}\n[1]\n"a string"\n\n{"text": "last"}\n'
+    _, texts, skipped = split(read(write("a.jsonl", rows)))
+    assert texts == ["good", "a string", "last"]
+    assert skipped[0].reason.startswith("not JSON: ")
+    assert [record.reason for record in skipped[1:]] == [
         "column 'text' is missing",
         "column 'text' is int, not text",
         "JSON of type list, not an object",
@@ -102,12 +95,10 @@ def test_a_folder_has_a_document_in_each_file_and_several_in_each_table(tmp_path
     (tmp_path / "c.jsonl").write_text('{"text": "four"}\n{"text": "five"}\n')
     (tmp_path / "d.png").write_bytes(b"\x89PNG\0")
     (tmp_path / "e.csv").write_text("text,text\n1,2\n")
-    found = read(tmp_path)
-    documents = [record for record in found if isinstance(record, Document)]
-    assert texts_of(documents) == ["three", "four", "five", "one\ntwo"]
+    documents, texts, skipped = split(read(tmp_path))
+    assert texts == ["three", "four", "five", "one\ntwo"]
     assert [record.id for record in documents] == ["b.txt", "line 1", "line 2", "notes/a.md"]
     assert [record.source for record in documents] == [None, None, None, "notes"]
-    skipped = [record for record in found if isinstance(record, Skipped)]
     assert [record.reason.split(":")[0] for record in skipped] == [
         "byte 0 (0x89) is not UTF-8",
         f"{tmp_path / 'e.csv'} has two columns called 'text'",
@@ -130,39 +121,29 @@ def test_columns_are_named_or_found(write):
     refused(write("b.csv", "x,y\na,b\n"), "which column", "x, y")
     refused(path, "has no column 'nope'", "key, body, place", column="nope")
     refused(write("c.jsonl", '{"a": "x"}\n'), "has no column 'nope'", column="nope")
-    refused(write("d.parquet", pl.DataFrame({"text": [1]})), "contains Int64", column="text")
-    refused(write("d.parquet", pl.DataFrame({"text": [1]})), "no column", "contains text: it has text")
+    numbers = write("d.parquet", pl.DataFrame({"text": [1]}))
+    refused(numbers, "contains Int64", column="text")
+    refused(numbers, "no column", "contains text: it has text")
     (record,) = read(write("d.parquet", pl.DataFrame({"text": pl.Series(["hello"], dtype=pl.Categorical)})))
     assert record.text == "hello"
     refused(write("e.txt", "a"), "without columns", column="a")
 
 
 def test_objects_are_documents_too():
-    assert texts_of(read(["a", "b"])) == ["a", "b"]
-    assert texts_of(read(text for text in ["a", "b"])) == ["a", "b"]
+    for source in (["a", "b"], (text for text in "ab"), pl.Series(["a", "b"])):
+        assert split(read(source))[1] == ["a", "b"]
     rows = [{"text": "a", "id": 1}, {"text": "b", "id": 2}]
     for source in (rows, pl.DataFrame(rows), pl.DataFrame(rows).to_arrow(), datasets.Dataset.from_list(rows)):
         assert [(record.text, record.id) for record in read(source)] == [("a", "1"), ("b", "2")]
-    assert texts_of(read(pl.Series(["a", "b"]))) == ["a", "b"]
-    mixed = read(["a", None, 3])
-    assert [type(record) for record in mixed] == [Document, Skipped, Skipped]
+    assert [type(record) for record in read(["a", None, 3])] == [Document, Skipped, Skipped]
     for wrong in (b"bytes", 3, {"a": 1}, None):
         refused(wrong, "pass a list of texts")
 
 
-def test_a_data_set_in_a_folder_is_read_as_from_the_hub(tmp_path):
-    (tmp_path / "data").mkdir()
-    pl.DataFrame({"text": ["a", "b"]}).write_ndjson(tmp_path / "data" / "train.jsonl")
-    assert texts_of(read(f"hub:{tmp_path / 'data'}")) == ["a", "b"]
-    refused("hub:", "names no data set")
-    refused(f"hub:{tmp_path / 'nothing'}", "cannot be read")
-
-
 def test_standard_input_is_lines_or_json(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
-    assert texts_of(read("-")) == ["one", "two"]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"body": "one"}\n')))
-    assert texts_of(read("-", column="body")) == ["one"]
+    for content, columns in ((b"one\n", {}), (b'{"body": "one"}\n', {"column": "body"})):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert split(read("-", **columns))[1] == ["one"]
 
 
 def test_what_cannot_be_read_is_refused(tmp_path, write):
@@ -193,3 +174,96 @@ def test_every_line_is_read_with_its_offset(contents, end):
         start = line.offset
         assert content[start : start + len(line.content)] == line.content
     assert b"".join(line.content for line in found) == content.removeprefix(b"\xef\xbb\xbf").replace(end, b"")
+
+
+# Data sets of the hub
+
+
+@pytest.fixture
+def local_hub(tmp_path, monkeypatch):
+    """A folder that `datasets` reads in place of a repository; its cache is temporary."""
+    assert datasets.config.HF_HUB_OFFLINE
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    return folder
+
+
+def texts_of(source):
+    documents = [record.text for record in open_documents(source, Wanted()).read(Meter())]
+    assert load_sentences(source).texts == tuple(documents)
+    return documents
+
+
+@pytest.mark.parametrize(
+    ("splits", "named", "read"),
+    [
+        (["validation"], "", "validation"),
+        (["train", "test"], "", "train"),
+        (["train", "test"], "@test", "test"),
+    ],
+)
+def test_sentences_and_documents_are_read_from_the_same_split(local_hub, splits, named, read):
+    for split in splits:
+        (local_hub / f"{split}.csv").write_text(f"text\nthe {split} split\n")
+    assert texts_of(f"hub:{local_hub}{named}") == [f"the {read} split"]
+
+
+def test_without_a_usual_split_the_splits_are_listed(local_hub):
+    for split in ("validation", "test"):
+        (local_hub / f"{split}.csv").write_text("text\nno\n")
+    message = f"which split of {str(local_hub)!r}? It has validation, test: pass hub:{local_hub}@SPLIT"
+    for read in (load_sentences, lambda source: list(open_documents(source, Wanted()).read(Meter()))):
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            read(f"hub:{local_hub}")
+
+
+def test_a_data_set_of_parquet_files_is_read_with_a_named_column(local_hub):
+    pl.DataFrame({"text": ["no"], "body": ["yes"], "n": [1]}).write_parquet(local_hub / "test.parquet")
+    assert load_sentences(f"hub:{local_hub}", "body").texts == ("yes",)
+    with pytest.raises(InputError, match=r"has no column 'title': it has text, body, n"):
+        load_sentences(f"hub:{local_hub}", "title")
+
+
+def test_the_english_configuration_is_taken_where_there_are_several(local_hub):
+    for language in ("de", "en"):
+        (local_hub / f"{language}.csv").write_text(f"text\n{language}\n")
+    configuration = "- config_name: {0}\n  data_files:\n  - split: test\n    path: {0}.csv\n"
+    configurations = configuration.format("de") + configuration.format("en")
+    (local_hub / "README.md").write_text(f"---\nconfigs:\n{configurations}---\n")
+    assert texts_of(f"hub:{local_hub}") == ["en"]
+
+
+def test_several_data_sets_are_put_together(local_hub, tmp_path):
+    second = tmp_path / "second"
+    second.mkdir()
+    (local_hub / "test.csv").write_text("text\na\nb\n")
+    (second / "test.csv").write_text("sentence1,sentence2\nb,c\n")
+    found = sentences_from_hub((str(local_hub), str(second)))
+    assert found.texts == ("a", "b", "c")
+    assert (found.source, found.duplicates) == ("2 hub data sets", 1)
+
+
+def test_a_split_that_does_not_exist_is_named(local_hub):
+    (local_hub / "test.csv").write_text("text\nno\n")
+    with pytest.raises(InputError, match="split 'dev'") as error:
+        load_sentences(f"hub:{local_hub}@dev")
+    assert str(local_hub) in str(error.value)
+    with pytest.raises(InputError, match="names no data set"):
+        load_sentences("hub:@train")
+    with pytest.raises(InputError, match=re.escape(f"the data set {PAPER_DATASETS[0]!r} (split 'test')")):
+        load_sentences("paper")
+
+
+@pytest.mark.parametrize(("name", "content"), [(".hidden", "a"), ("test.jsonl", '{"text": "a"}\nno json\n')])
+def test_a_data_set_that_cannot_be_read_is_named(local_hub, name, content):
+    (local_hub / name).write_text(content)
+    for source in (str(local_hub), "nobody/nothing"):
+        with pytest.raises(InputError, match=f"the data set '{source}' .*cannot be read: "):
+            load_sentences(f"hub:{source}")
+
+
+def test_without_the_package_datasets_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'stickytoken\[hub\]'"):
+        load_sentences("paper")

@@ -1,18 +1,49 @@
-"""Sentences from files, and every way in which they can be bad."""
+"""Sentences and pairs: from files, from the package, sampled, chosen, and how each can be bad."""
 
 import codecs
+import itertools
+import random
+import re
+from collections import Counter
 
+import numpy as np
+import polars as pl
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sklearn.metrics.pairwise import cosine_similarity
+from tokenizers import Tokenizer, models, pre_tokenizers
 
-from stickytoken.data import load_sentences, sentences_from_file
-from stickytoken.data.corpora import LONGEST_SENTENCE, Sentences, collect_sentences
+import planted
+import tiny
+from stickytoken import detect, load_tokenizer, probe
+from stickytoken.data import (
+    bundled_frame,
+    bundled_sentences,
+    load_sentences,
+    pairs_from_file,
+    sentences_from_file,
+    text_kinds,
+    text_kinds_frame,
+)
+from stickytoken.data.corpora import (
+    LONGEST_SENTENCE,
+    PairCorpus,
+    SentencePair,
+    Sentences,
+    collect_sentences,
+    readable,
+    sample_pairs,
+    select_pairs,
+)
 from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.methods.registry import entries
 from tables import TABLES, table
 
-TEXTS = ("A red boat.", "Größe, \N{SNOWMAN} and 'quotes'", 'She said "no", then left', "One")
-
-
-# The good ways.
+TEXTS = (
+    *("A red boat.", "Größe, \N{SNOWMAN} and 'quotes'", 'She said "no", then left', "One"),
+    "a\u2028b\x0bc\x0cd\x1ce\x85f",  # what Python's splitlines takes for line ends
+)
 
 
 def test_a_text_file_holds_a_sentence_a_line(write, monkeypatch):
@@ -79,15 +110,6 @@ def test_line_ends_and_byte_order_marks_are_no_part_of_a_sentence(write, name, l
         assert (found.texts, found.blank) == (("a b", "c"), 0)
 
 
-def test_only_line_ends_end_a_line(write):
-    """Web text holds characters that Python's splitlines takes for line ends."""
-    text = "a\u2028b\x0bc\x0cd\x1ce\x85f"
-    assert load_sentences(write("s.txt", f"{text}\ng\n")).texts == (text, "g")
-
-
-# The bad ways: each error names the file.
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -119,24 +141,16 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(write, name, con
     assert len(str(error.value)) < 500
 
 
-@pytest.mark.parametrize("name", ["there", "there.csv"])
-def test_a_missing_file_and_a_folder_are_named(tmp_path, name):
-    with pytest.raises(InputError, match=f"no file '{tmp_path / name}'"):
-        load_sentences(tmp_path / name)
-    (tmp_path / name).mkdir()
-    with pytest.raises(InputError, match=f"{tmp_path / name} is a folder: pass a file"):
-        load_sentences(tmp_path / name)
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    for path, said in ((tmp_path / "there.csv", "no file '{}'"), (tmp_path, "{} is a folder: pass a file")):
+        with pytest.raises(InputError, match=said.format(path)):
+            load_sentences(path)
 
 
 def test_a_text_file_and_the_bundled_corpus_have_no_columns(write):
-    with pytest.raises(InputError, match="text file without columns"):
-        load_sentences(write("s.txt", "a\n"), "sentence")
-    for source in (None, "bundled"):
-        with pytest.raises(InputError, match="no columns to choose from"):
+    for source, message in ((write("s.txt", "a\n"), "text file without"), (None, "no columns to choose")):
+        with pytest.raises(InputError, match=message):
             load_sentences(source, "sentence")
-
-
-# The corpus.
 
 
 def test_a_sample_is_drawn_without_replacement_and_by_seed():
@@ -156,7 +170,7 @@ def test_the_fingerprint_is_of_the_sentences_in_order_and_of_nothing_else():
         return Sentences(texts, "test").fingerprint
 
     topics = [
-        Sentences(("a", "b"), "elsewhere", topics=each, blank=3) for each in (None, ("x", "y"), ("y", "x"))
+        Sentences(("a", "b"), "other", topics=each, blank=3) for each in (None, tuple("xy"), tuple("yx"))
     ]
     assert {each.fingerprint for each in topics} == {topics[0].fingerprint_with_topics, fingerprint("a", "b")}
     assert len({each.fingerprint_with_topics for each in topics}) == 3
@@ -170,3 +184,251 @@ def test_a_line_too_long_for_any_model_is_left_out_with_a_warning(write):
     with pytest.warns(StickyTokenWarning, match="left out 1 sentence longer than 100,000 characters"):
         found = load_sentences(path)
     assert (found.texts, found.too_long) == (("a b", longest, "c d"), 1)
+
+
+# Sentences and texts of ten kinds that come with the package
+
+
+KINDS = "news encyclopedia science law medicine code questions reviews chat email".split()
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return bundled_frame()
+
+
+def words(text):
+    return re.findall(r"[a-z0-9']+", text.lower())
+
+
+def near(groups, least):
+    """Texts of different groups that share so much of their words."""
+    sets = [(group, frozenset(words(text))) for group, text in groups]
+    return [
+        (first, second)
+        for (first, left), (second, right) in itertools.combinations(sets, 2)
+        if first != second and len(left & right) >= least * len(left | right)
+    ]
+
+
+def test_there_are_840_pairs_of_distinct_sentences_each_on_one_topic(frame):
+    texts = frame["sentence"].to_list()
+    assert frame.schema == {"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String}
+    assert len({" ".join(words(text)) for text in texts}) == len(texts) == 1680
+    assert Counter(frame["pair_id"]) == dict.fromkeys(range(1, 841), 2)
+    assert frame.group_by("pair_id").agg(pl.col("topic").n_unique())["topic"].max() == 1
+    per_topic = frame.group_by("topic").agg(pl.col("pair_id").n_unique())
+    assert Counter(per_topic["pair_id"]) == {15: 40, 10: 24}
+    assert [text for text in texts if not text.isascii() or text != " ".join(text.split())] == []
+    assert [text for text in texts if text[-1] not in ".?!"] == []
+    corpus = bundled_sentences()
+    assert (corpus.texts, corpus.topics) == (tuple(texts), tuple(frame["topic"]))
+    assert (corpus.blank, corpus.duplicates, corpus.bundled) == (0, 0, True)
+    assert load_sentences() == load_sentences("bundled") == corpus
+
+
+@pytest.mark.slow
+def test_a_paraphrase_is_more_than_the_same_words_and_no_two_pairs_say_nearly_the_same(frame):
+    assert near(frame.select("pair_id", "sentence").iter_rows(), 0.5) == []
+    for _, pair in frame.group_by("pair_id"):
+        assert near(enumerate(pair["sentence"]), 0.75) == []
+
+
+def test_each_of_ten_kinds_has_as_many_distinct_texts(frame):
+    kinds = text_kinds_frame()
+    assert kinds.schema == {"kind": pl.String, "text": pl.String}
+    assert kinds["kind"].unique(maintain_order=True).to_list() == KINDS
+    assert Counter(kinds["kind"]) == dict.fromkeys(KINDS, 80)
+    assert (text_kinds().texts, text_kinds().topics) == (tuple(kinds["text"]), tuple(kinds["kind"]))
+    assert near(enumerate(kinds["text"]), 0.4) == []
+    assert [text for text in kinds["text"] if text != text.strip() or set("\t\r") & set(text)] == []
+    assert set(kinds["text"]) & set(frame["sentence"]) == set()
+
+
+# A corpus that a tokenizer cannot read is refused, and one that it reads stays as it is
+
+
+CHINESE = "今天天气很好 我们去公园散步 这本书讲述了一个故事 他昨天坐飞机到了上海 政府宣布了新的政策".split()
+EMOJI = ["😀😃", "🎉🎊", "👍🙏👍", "🚀"]
+
+
+@pytest.fixture(scope="module")
+def wordpiece(bert_folder):
+    return load_tokenizer(bert_folder)
+
+
+def test_a_corpus_of_unknown_characters_is_refused(wordpiece, tmp_path):
+    pieces = [("<unk>", 0.0), ("▁", -1.0), *((letter, -2.0) for letter in "abcdefghijklmnopqrstuvwxyz.")]
+    unigram = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace()
+    unigram.save(str(tmp_path / "tokenizer.json"))
+    for texts, tokenizer in ((CHINESE, wordpiece), (EMOJI, load_tokenizer(tmp_path))):
+        with pytest.raises(InputError, match=r"of tiny does not know (9\d|100)% of the characters in test"):
+            readable(collect_sentences(texts, "test"), tokenizer, "tiny")
+
+
+@pytest.mark.parametrize("method", [entry.name for entry in entries()])
+def test_a_run_on_such_a_corpus_is_refused_before_anything_is_encoded(encoder, tmp_path, method):
+    """It would say: no sticky tokens."""
+    texts = [f"{first}{second}" for first in CHINESE for second in CHINESE] * 2
+    events = []
+    with pytest.raises(InputError, match="does not know"):
+        detect(encoder, method=method, sentences=texts, out=tmp_path / "run", progress=events.append)
+    with pytest.raises(InputError, match="does not know"):
+        probe(encoder, ["river"], method=method, sentences=texts, progress=events.append)
+    assert events == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_small_share_of_the_characters_is_told_and_recorded(encoder, tmp_path):
+    texts = [*planted.small_corpus().texts, *(f"{text} {'今' * 3}" for text in planted.small_corpus().texts)]
+    with pytest.warns(StickyTokenWarning, match=r"does not know \d\.\d% of the characters in the given list"):
+        run = detect(encoder, sentences=texts, settings=planted.SMALL, tokens=[60], out=tmp_path / "run")
+    characters = sum(len(text.replace(" ", "")) for text in texts)
+    assert run.record.corpus.unknown == pytest.approx(3 * 60 / characters)
+
+
+def test_sentences_that_unknown_tokens_make_equal_are_kept_once(wordpiece):
+    texts = [*tiny.sentences(60), *(f"the {word} stone" for word in ("river 今", "river 天", "River 😀"))]
+    texts.append("a 今 bird")
+    found = readable(collect_sentences(texts, "test", topics=[str(k) for k in range(64)]), wordpiece, "tiny")
+    assert found.texts == (*texts[:61], texts[63])
+    assert found.topics == (*(str(k) for k in range(61)), "63")
+    assert found.duplicates == 2
+    # Texts that differ in case alone are two texts, as they were in published runs.
+    corpus = collect_sentences([*tiny.sentences(60), tiny.sentences(60)[0].upper()], "test")
+    assert readable(corpus, wordpiece, "tiny").fingerprint == corpus.fingerprint
+
+
+def test_pairs_are_checked_too(wordpiece):
+    pairs = tuple(SentencePair(text, "the river", 0.5) for text in CHINESE)
+    with pytest.raises(InputError, match="of the characters in pairs"):
+        readable(PairCorpus(pairs, "pairs"), wordpiece, "tiny")
+    plain = PairCorpus((SentencePair("a stone", "the river", 0.5),), "pairs")
+    assert readable(plain, wordpiece, "tiny").pairs == plain.pairs
+
+
+def test_a_tokenizer_without_spans_counts_tokens():
+    class Spanless:
+        unknown_id = 0
+
+        def encode_many(self, texts):
+            return [[0 if "x" in word else 1 for word in text.split()] for text in texts]
+
+        def encode_with_spans(self, texts):
+            return [(ids, None) for ids in self.encode_many(texts)]
+
+    texts = [f"a b c d e f g h i {letter}" for letter in "jklmnopqrst"] + ["a b c d e f g h i x"]
+    assert readable(collect_sentences(texts, "test"), Spanless(), "model").unknown == pytest.approx(1 / 120)
+
+
+# Pairs: read from files, sampled evenly over similarity, chosen below the mean similarity
+
+
+def slow_sample(sentences, vectors, count):
+    cosines = cosine_similarity(vectors)
+    places = itertools.combinations(range(len(sentences)), 2)
+    pairs = sorted((cosines[i, j], sentences[i], sentences[j]) for i, j in places)
+    free, chosen = pairs.copy(), []
+    for target in np.linspace(pairs[0][0], pairs[-1][0], min(count, len(pairs))):
+        chosen.append(min(free, key=lambda pair, target=target: abs(pair[0] - target)))
+        free.remove(chosen[-1])
+    return sorted(chosen)
+
+
+@pytest.mark.parametrize(("sentences", "count"), [(2, 1), (8, 10), (15, 105), (6, 500)])
+def test_sampled_pairs_equal_a_search_through_all_pairs(sentences, count):
+    generator, names = np.random.default_rng(count), [f"sentence {k}" for k in range(sentences)]
+    vectors = generator.standard_normal((sentences, 4)) * generator.uniform(0.5, 2, (sentences, 1))
+    found = sample_pairs(names, vectors, count)
+    expected = slow_sample(names, vectors, count)
+    assert [pair.sentences for pair in found] == [(first, second) for _, first, second in expected]
+    assert [pair.similarity for pair in found] == pytest.approx([pair[0] for pair in expected], abs=1e-12)
+
+
+def test_fewer_than_two_sentences_make_no_pair():
+    with pytest.raises(InputError, match="at least 2 sentences, got 1"):
+        sample_pairs(["alone"], np.ones((1, 3)), 5)
+
+
+def pairs_at(similarities):
+    return [SentencePair(f"anchor {k}", f"carrier {k}", value) for k, value in enumerate(similarities)]
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=40, unique=True),
+    st.integers(1, 30),
+    st.floats(-0.5, 1.5),
+)
+def test_selected_pairs_equal_a_search_through_all_pairs(similarities, count, u):
+    below, low = [value for value in similarities if value < u], min(similarities)
+    assume(below)
+    targets = np.linspace(low, low + 0.8 * (u - low), min(count, len(below)))
+    # Which of two pairs at the same distance from a target, to rounding, does not matter.
+    for pair, target in zip(select_pairs(pairs_at(similarities), u, count), targets, strict=True):
+        nearest = min(abs(value - target) for value in below)
+        assert abs(pair.similarity - target) == pytest.approx(nearest, abs=1e-15)
+
+
+def test_a_pair_at_u_itself_is_not_below_it():
+    pairs = pairs_at([0.3, 0.2])
+    assert select_pairs(pairs, 0.3, 2) == [pairs[1]]
+    with pytest.raises(InputError, match=r"none of the 2 sentence pairs .* mean 0\.2000"):
+        select_pairs(pairs, 0.2, 2)
+
+
+def test_the_order_of_pairs_changes_nothing_even_of_equal_similarity():
+    generator = random.Random(0)
+    pairs = pairs_at([round(generator.uniform(-0.5, 1), 1) for _ in range(60)])
+    shuffled = generator.sample(pairs, len(pairs))
+    assert shuffled != pairs
+    assert select_pairs(shuffled, 0.4, 20) == select_pairs(pairs, 0.4, 20)
+
+
+PAIRS = {
+    "sentence1": ["A red boat.", 'She said "no"'],
+    "sentence2": ["One, two", "Größe"],
+    "similarity": [0.25, -1.0],
+}
+
+
+@pytest.mark.parametrize("ending", ["tsv", "jsonl", "parquet"])
+def test_pairs_are_read_from_every_table(write, ending):
+    path = write(f"p.{ending}", table(ending, {"extra": [1, 2], **PAIRS}))
+    assert pairs_from_file(path) == [
+        SentencePair("A red boat.", "One, two", 0.25),
+        SentencePair('She said "no"', "Größe", -1.0),
+    ]
+
+
+HEADER = "sentence1,sentence2,similarity\n"
+
+
+def test_a_similarity_may_be_written_in_any_usual_way(write):
+    usual = ("-1", "1.0000001", "5e-1", " 0.5 ")
+    path = write("p.csv", HEADER + "".join(f"a,b,{similarity}\n" for similarity in usual))
+    assert [pair.similarity for pair in pairs_from_file(path)] == [*map(float, usual)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        *(
+            ("p.csv", f'{HEADER}a,b,0.5\nc,d,"{wrong}"\n', "pair 2 .* between -1 and 1")
+            for wrong in ("nan", "1.01", "high", "", "0,5")
+        ),
+        ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "similarity": [0.5]}\n', "contains List"),
+        ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "similarity": true}\n', "contains Boolean"),
+        ("p.csv", f"{HEADER}a,b,0.5\n  ,b,0.5\n", "pair 2 has a blank sentence"),
+        ("p.csv", "sentence1,similarity\na,0.5\n", "lacks the column 'sentence2'"),
+        ("p.csv", HEADER, "has no pairs"),
+        ("p.txt", "a\tb\t0.5\n", "pairs are read from .csv, .tsv, .jsonl, .ndjson, .parquet"),
+        ("p.jsonl", '{"sentence1": 1, "sentence2": "b", "similarity": 0}\n', "column 'sentence1' of"),
+    ],
+)
+def test_a_pair_file_that_cannot_be_used_is_named_with_what_is_wrong(write, name, content, message):
+    path = write(name, content)
+    with pytest.raises(InputError, match=message) as error:
+        pairs_from_file(path)
+    assert str(path) in str(error.value)

@@ -1,9 +1,12 @@
-"""Scores of tasks from files and of MTEB: token prepending and the plain prompt."""
+"""Embeddings and scores of language models, their tuning, and the commands embed, evaluate and tune."""
 
 import json
+import tempfile
 
 import numpy as np
+import polars as pl
 import pytest
+from scipy.stats import spearmanr
 from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score
 
@@ -12,18 +15,14 @@ import planted
 import tiny
 import tiny_decoders
 from prompted_loading import load_prompted
+from stickytoken import load_encoder
 from stickytoken.data.tasks import find_task
 from stickytoken.errors import InputError
-from stickytoken.evaluation import compare, read_similarity
+from stickytoken.evaluation import compare, read_similarity, tune, tune_contrast
 
-pytestmark = pytest.mark.slow
-
-OPTIONS = "--prompt prompteol --token-prepending --set start=1 --set exit=3 --set layer=-2".split()
-READINGS = (
-    {"layer": -1},
-    {"layer": 3},
-    {"layer": 3, "token_prepending": True, "start": 1, "exit": 3},
-)
+PROMPTED = {"device": "cpu", "prompt": "prompteol"}
+SPAN = {"token_prepending": True, "start": 1, "exit": 3}
+READINGS = ({"layer": -1}, {"layer": 3}, {"layer": 3, **SPAN})
 
 
 @pytest.fixture(scope="module")
@@ -32,33 +31,33 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return files.sts(tmp_path_factory.mktemp("task"), 12)
+
+
+@pytest.fixture(scope="module")
 def encoders(folder):
-    return [load_prompted(folder, device="cpu", prompt="prompteol", **options) for options in READINGS]
+    return [load_prompted(folder, **PROMPTED, **options) for options in READINGS]
 
 
-def test_a_task_is_scored_with_and_without_token_prepending(folder, encoders, tmp_path):
+@pytest.mark.slow
+def test_groups_are_scored_as_sklearn_scores_them(encoders, tmp_path):
     path = files.clustering(tmp_path)
-    found = planted.document(planted.command("evaluate", folder, "--task", path, *OPTIONS, "-f", "json"))
-    assert found["kind"] == "clustering"
-    rows = [(row["encoding"], row["start"], row["exit"], row["layer"]) for row in found["scores"]]
-    assert rows == [
-        ("plain prompt", None, None, 4),
-        ("plain prompt", None, None, 3),
-        ("token prepending", 1, 3, 3),
-    ]
-    texts = [json.loads(line) for line in path.read_text().splitlines()]
-    labels = [row["label"] for row in texts]
-    for encoder, row in zip(encoders, found["scores"], strict=True):
-        vectors = encoder.encode([row["text"] for row in texts]).astype(np.float64)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    labels = [row["label"] for row in rows]
+    found = compare(encoders[-1], find_task(path)[0])
+    for encoder, row in zip(encoders, found.scores, strict=True):
+        vectors = encoder.encode([row["text"] for row in rows]).astype(np.float64)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         clusters = KMeans(len(set(labels)), n_init=10, random_state=42).fit_predict(vectors)
-        assert row["scores"]["v_measure"] == pytest.approx(100 * v_measure_score(labels, clusters), abs=1e-4)
-    table = planted.command("evaluate", folder, "--task", path, *OPTIONS)
-    assert all(metric in table.stdout for metric in found["scores"][0]["scores"])
+        assert row.scores["v_measure"] == pytest.approx(100 * v_measure_score(labels, clusters), abs=1e-4)
+    with pytest.raises(InputError, match="is a clustering task: pass pairs"):
+        read_similarity(path)
 
 
+@pytest.mark.slow
 def test_texts_beyond_the_context_are_cut_alike_and_counted(folder, write):
-    encoder = load_prompted(folder, device="cpu", prompt="prompteol", max_length=90, **READINGS[-1])
+    encoder = load_prompted(folder, **PROMPTED, max_length=90, **READINGS[-1])
     long = "the river sings " * 30
     rows = [
         {"sentence1": first, "sentence2": f"{long}{place}", "score": place}
@@ -71,6 +70,7 @@ def test_texts_beyond_the_context_are_cut_alike_and_counted(folder, write):
     assert found.scores[0].scores["spearman"] is not None
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_not_defined_is_null(encoders, write):
     rows = [{"sentence1": "a bird", "sentence2": "a bird", "score": place} for place in range(4)]
     task, _ = find_task(write("alike.jsonl", "\n".join(map(json.dumps, rows))))
@@ -78,6 +78,7 @@ def test_a_metric_that_is_not_defined_is_null(encoders, write):
     assert [row.scores for row in compare(encoders[-1], task).scores] == [undefined] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_task_of_mteb_is_scored_as_mteb_scores_the_saved_model(encoders, tmp_path, monkeypatch):
     mteb = pytest.importorskip("mteb")
@@ -97,12 +98,7 @@ def test_a_task_of_mteb_is_scored_as_mteb_scores_the_saved_model(encoders, tmp_p
         assert row.scores == {"main_score": pytest.approx(expected, abs=1e-4)}
 
 
-def test_tuning_takes_pairs_with_scores_alone(folder, tmp_path):
-    with pytest.raises(InputError, match="is a clustering task: pass pairs"):
-        read_similarity(files.clustering(tmp_path))
-    planted.refused("tune", folder, "--task", "none.jsonl", "--device", "cpu", saying="no task file")
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -115,9 +111,157 @@ def test_embed_tells_which_layer_it_reads_and_who_chose_it(folder, tmp_path, opt
     (tmp_path / "texts.txt").write_text("A man repairs a bicycle\n")
     where = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "vectors.parquet", "--device", "cpu")
     if options is None:
-        encoder = load_prompted(folder, device="cpu", prompt="prompteol", layer=2)
+        encoder = load_prompted(folder, **PROMPTED, layer=2)
         folder, options = tmp_path / "saved", ()
         encoder.sentence_transformer().save(str(folder))
     found = planted.command("embed", folder, *options, *where)
     assert line in found.stderr.splitlines()
     assert line not in found.stdout
+
+
+def document(*arguments):
+    return planted.document(planted.command(*arguments, "--device", "cpu", "--format", "json"))
+
+
+def plain_score(encoder, task):
+    found = []
+    for first, second in zip(task.first, task.second, strict=True):
+        left, right = encoder.encode([first])[0], encoder.encode([second])[0]
+        found.append(left @ right / np.linalg.norm(left) / np.linalg.norm(right))
+    return 100 * spearmanr(found, task.gold).statistic
+
+
+@pytest.mark.slow
+def test_contrast_stands_beside_token_prepending_and_the_plain_prompt(folder, task):
+    contrast = {"contrast": True, "contrast_layer": 2, "contrast_strength": 0.25}
+    given = "--prompt prompteol --set layer=3 --token-prepending --set start=1 --set exit=3".split()
+    given += "--contrast --set contrast-layer=2 --set contrast-strength=0.25".split()
+    found = document("evaluate", folder, "--task", task, *given)
+    names = ("encoding", "start", "exit", "layer", "contrast_layer", "contrast_strength", "contrast_rule")
+    assert [tuple(row[name] for name in names) for row in found["scores"]] == [
+        ("plain prompt", None, None, 4, None, None, None),
+        ("plain prompt", None, None, 3, None, None, None),
+        ("token prepending", 1, 3, 3, None, None, None),
+        ("contrast", None, None, 3, 2, 0.25, "scaled"),
+        ("token prepending, contrast", 1, 3, 3, 2, 0.25, "scaled"),
+    ]
+    assert (found["kind"], found["unit"], found["units"], found["cut"]) == ("sts", "pairs", 12, 0)
+    pairs = read_similarity(task)
+    ways = ({"layer": -1}, {}, SPAN, contrast, SPAN | contrast)
+    expected = [plain_score(load_prompted(folder, **PROMPTED | {"layer": 3} | way), pairs) for way in ways]
+    assert [row["scores"]["spearman"] for row in found["scores"]] == pytest.approx(expected, abs=1e-6)
+    table = planted.command("evaluate", folder, "--task", task, "--device", "cpu", *given, COLUMNS="200")
+    assert "contrast layer" in table.stdout
+    assert "token prepending, contrast" in table.stdout
+
+
+@pytest.mark.slow
+def test_tuning_contrast_keeps_token_prepending_and_finds_the_best(folder, task):
+    pairs = read_similarity(task)
+    found = tune_contrast(load_prompted(folder, **PROMPTED, **SPAN), pairs)
+    tried = [own for own in found.tried if own.contrast_layer is not None]
+    settings = list(dict.fromkeys((own.contrast_layer, own.contrast_strength) for own in tried))
+    assert settings[:3] == [(0, 0.5), (1, 0.5), (2, 0.5)]
+    best_layer = max(tried[:9], key=lambda own: own.spearman).contrast_layer
+    assert set(settings[3:]) == {(best_layer, strength) for strength in (0.25, 1.0, 2.0)}
+    assert all(own.layer > own.contrast_layer for own in tried)
+    assert {own.start for own in tried} == {SPAN["start"]}
+    assert found.best == max(tried, key=lambda own: own.spearman)
+    for own in (*tried[:: len(tried) // 3], found.best):
+        contrast = {"contrast_layer": own.contrast_layer, "contrast_strength": own.contrast_strength}
+        again = load_prompted(folder, **PROMPTED, **SPAN, contrast=True, **contrast, layer=own.layer)
+        assert own.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
+    assert (found.plain_at_best.start, found.plain_at_best.contrast_layer) == (None, None)
+
+
+@pytest.mark.slow
+def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
+    pairs, steps = read_similarity(task), []
+    encoder = load_encoder(folder, **PROMPTED)
+    found = tune(encoder, pairs, progress=lambda done, total: steps.append((done, total)))
+    spans = list(dict.fromkeys((own.start, own.exit) for own in found.tried))
+    assert spans[0] == (None, None)
+    assert {(1, 2), (1, 3)} <= set(spans)
+    assert len(found.tried) == len(spans) * 4
+    for own in found.tried[:: len(found.tried) // 7]:
+        span = {} if own.start is None else SPAN | {"start": own.start, "exit": own.exit}
+        again = load_prompted(folder, **PROMPTED, layer=own.layer, **span)
+        assert own.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
+    assert found.best.spearman == max(own.spearman for own in found.tried if own.start is not None)
+    assert (found.plain_at_best.start, found.plain_at_best.layer) == (None, found.best.layer)
+    assert (steps[0][0], steps[-1][0]) == (0, steps[-1][1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "title", "wanted"),
+    [
+        ("", "Token prepending", "--token-prepending --set start={start} --set exit={exit}"),
+        (
+            "--contrast --set contrast-layer=1 --set contrast-rule=sub_head_norm",
+            "Contrast",
+            "--contrast --set contrast-layer=1 --set contrast-rule=sub_head_norm",
+        ),
+    ],
+)
+def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task, given, title, wanted):
+    best = document("tune", folder, "--task", task, *given.split())["best"]
+    arguments = ("--task", task, "--device", "cpu", *given.split())
+    shown = planted.command("tune", folder, *arguments, COLUMNS="160").stdout
+    assert f"best: {wanted.format(**best)} --set layer={best['layer']} scores" in " ".join(shown.split())
+    assert f"{title} on {folder}" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--set exit=3", "exit 3 is what tune chooses: leave it out, or keep it with --contrast"),
+        ("--set contrast-layer=1", "contrast_layer would have no effect"),
+        ("--contrast --set contrast-layer=9", "the contrast layer is 9, but"),
+        ("--prompt plain", "the prompt 'plain' is not one of prompteol, .* and has no place"),
+    ],
+)
+def test_what_cannot_be_tuned_is_one_line(folder, task, options, reason):
+    planted.refused("tune", folder, "--task", task, "--device", "cpu", *options.split(), saying=reason)
+
+
+def test_only_a_language_model_can_be_tuned(bert_folder, task):
+    given = ("--task", task, "--device", "cpu", "--prompt", '"{sentence}":')
+    planted.refused("tune", bert_folder, *given, saying="is a SentenceTransformer")
+
+
+def test_embed_writes_every_text_in_its_order(folder, tmp_path):
+    texts = ["the river", "", "the river", "a\u2028b", "c\x0cd", "e\x85f", *tiny.sentences(3)]
+    (tmp_path / "texts.txt").write_text("\r\n".join(texts) + "\n", newline="")
+    out = tmp_path / "vectors.parquet"
+    given = ("--input", tmp_path / "texts.txt", "--out", out, "--prompt", "prompteol", "--token-prepending")
+    assert document("embed", folder, *given)["texts"] == len(texts)
+    frame = pl.read_parquet(out)
+    assert frame["text"].to_list() == texts
+    assert frame.schema["vector"] == pl.Array(pl.Float32, tiny_decoders.DIMENSION)
+    encoder = load_prompted(folder, **PROMPTED, token_prepending=True)
+    assert np.abs(frame["vector"].to_numpy() - encoder.encode(texts)).max() < 1e-6
+    planted.refused("embed", folder, *given, saying="already exists")
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "reason"),
+    [
+        ("missing.txt", "out.parquet", "no file"),
+        ("texts.txt", "out.csv", "written as .parquet"),
+        ("nulls.jsonl", "out.parquet", "row 2 has no text"),
+        ("texts.txt", "full.parquet", "cannot be written: No space left"),
+    ],
+)
+def test_what_embed_cannot_read_or_write_is_one_line(tmp_path, monkeypatch, source, output, reason):
+
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "texts.txt").write_text("a\nb\n")
+    (tmp_path / "nulls.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
+    if output == "full.parquet":
+        monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    files = ("--input", tmp_path / source, "--out", tmp_path / output)
+    planted.refused("embed", "no/such/model", *files, saying=reason)
+    assert not (tmp_path / output).exists()

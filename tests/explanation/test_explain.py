@@ -1,4 +1,4 @@
-"""Explanations of whole models: planted tokens, kinds of models, runs, bad input."""
+"""Explanations of whole models: planted tokens, kinds of models, runs, bad input; interrupted ones."""
 
 import json
 import shutil
@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 from scipy import stats
+from sentence_transformers import SentenceTransformer
 from sklearn.metrics.pairwise import cosine_similarity
 
 import planted
@@ -20,11 +21,15 @@ from prompted_loading import encoder_of, read
 from stickytoken import load_encoder, open_run
 from stickytoken.data.corpora import collect_sentences
 from stickytoken.errors import InputError, RunError
-from stickytoken.explanation import ExplainSettings, explain
+from stickytoken.explanation import ExplainSettings, Explanation, explain
+from stickytoken.explanation.files import read_explanation
 from stickytoken.explanation.measuring import PARTS, Part, gather
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
+from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
+from stickytoken.inspection.module_embedding import input_embeddings
+from stickytoken.measurement import store
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -37,9 +42,9 @@ AREAS = {"attention", "hidden states", "pooling", "attribution", "embedding", "s
 
 
 @pytest.fixture(scope="module")
-def sticky_bert(tmp_path_factory):
+def sticky_bert(bert_folder):
     """A tiny BERT in which the embedding of one word is long and lies along one dimension."""
-    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path_factory.mktemp("sticky")), normalize=True)
+    model = SentenceTransformer(str(bert_folder), device="cpu")
     place = model.tokenizer.convert_tokens_to_ids("garden")
     with torch.no_grad():
         model[0].model.embeddings.word_embeddings.weight[place] = 50 * torch.eye(32)[0]
@@ -116,10 +121,8 @@ def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained,
         content = [carrier.with_copies(token_id)]
         (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], PARTS)
         weights = np.bincount(inside.labels, minlength=PARTS + 1).astype(float)
-        for name, kept in (
-            ("received", weights),
-            ("from_others", weights * (np.arange(PARTS + 1) != Part.COPIES)),
-        ):
+        others = weights * (np.arange(PARTS + 1) != Part.COPIES)
+        for name, kept in (("received", weights), ("from_others", others)):
             received = np.nan_to_num(inside.attention[..., Part.COPIES]) @ kept / kept.sum()
             expected[name].append(received.mean(axis=1))
     for name, values in expected.items():
@@ -127,8 +130,8 @@ def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained,
         np.testing.assert_allclose(found["value"], np.mean(values, axis=0), atol=1e-6)
 
 
-def test_copies_are_as_far_from_benign_ones_as_their_plain_embeddings():
-    """At the input of a model without layers, copies are rows of the matrix."""
+def test_a_static_model_is_explained_by_its_plain_embeddings_without_attention():
+    # At the input of a model without layers, copies are rows of the matrix.
     encoder = load_encoder(planted.planted_model(3))
     settings = replace(SMALL, attribution=False, carriers=2)
     found = explain(encoder, [planted.PLANTED], sentences=CORPUS, settings=settings)
@@ -137,6 +140,9 @@ def test_copies_are_as_far_from_benign_ones_as_their_plain_embeddings():
     values = dict(found.measures.select("measure", "value").iter_rows())
     assert values["copies_cosine_distance"] == pytest.approx(1 - cosine_similarity([own], [centre]).item())
     assert values["copies_euclidean_distance"] == pytest.approx(np.linalg.norm(own - centre))
+    assert "attention" not in set(found.measures["area"])
+    assert any("static embedding model: it has no attention" in note for note in found.notes)
+    assert found.heads.is_empty()
 
 
 def test_carriers_are_measured_alike_however_many_at_a_time(explained, sticky_bert, monkeypatch):
@@ -179,14 +185,6 @@ def test_a_planted_token_of_a_prompted_model_is_told_from_ordinary_ones(prompt, 
     (pair,) = found.pairs.to_dicts()
     before = cosine_similarity(*(encoder.encode([pair[name]]) for name in ("carrier", "anchor")))
     assert pair["similarity_before"] == pytest.approx(before.item(), abs=1e-5)
-
-
-def test_a_static_model_is_explained_without_attention():
-    encoder = load_encoder(planted.planted_model(3))
-    found = explain(encoder, [planted.PLANTED], sentences=CORPUS, settings=SMALL)
-    assert "attention" not in set(found.measures["area"])
-    assert any("static embedding model: it has no attention" in note for note in found.notes)
-    assert found.heads.is_empty()
 
 
 def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monkeypatch):
@@ -266,31 +264,137 @@ def test_bad_input_is_refused(encoder, tokens, options, saying):
         explain(tokens=tokens, **given)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("benign", 2), ("confidence", 1.0), ("pairs", 1.5), ("placement", "up"), ("attribution", 1)],
-)
-def test_settings_out_of_range_are_refused(name, value):
-    with pytest.raises(InputError, match=f"{name} is"):
-        ExplainSettings(**{name: value})
-
-
-# The command line.
-
-OPTIONS = "--copies 3 --device cpu --set carriers=3 --set benign=3 --set steps=3".split()
-
-
-def test_the_command_says_a_verdict_and_prints_json(bert_folder, small_run, tmp_path):
-    result = planted.command("explain", bert_folder, "river", "--out", tmp_path / "out", *OPTIONS)
+def test_the_command_says_a_verdict_prints_json_and_refuses_bad_input(bert_folder, small_run, tmp_path):
+    options = "--copies 3 --device cpu --set carriers=3 --set benign=3 --set steps=3".split()
+    result = planted.command("explain", bert_folder, "river", "--out", tmp_path / "out", *options)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("'river' (")
     assert len(list((tmp_path / "out").glob("*/*.parquet"))) == len(TABLES)
     folder = shutil.copytree(small_run.path, tmp_path / "run")
-    result = planted.command("explain", folder, "river", "--model", bert_folder, "--format", "json", *OPTIONS)
+    command = ("explain", folder, "river", "--model", bert_folder, "--format", "json", *options)
+    result = planted.command(*command)
     written = json.loads(next((folder / "explain").glob("*/explanation.json")).read_text("utf-8"))
     assert written["tokens"] == planted.document(result)["tokens"]
-
-
-def test_the_command_refuses_bad_input(bert_folder):
     planted.refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
     planted.refused("explain", bert_folder, "river", "--column", "a", saying="without --sentences")
+
+
+# Interrupted explanations continue, finished ones are opened, others are refused
+
+
+SETTINGS = replace(TINY, copies=3, attribution_benign=3, steps=3, directions=16)
+OPTIONS = {"sentences": CORPUS, "settings": SETTINGS}
+
+
+@pytest.fixture(scope="module")
+def whole(encoder, tmp_path_factory):
+    """An explanation that was not interrupted, and its files."""
+    out = tmp_path_factory.mktemp("whole")
+    return explain(encoder, ["river"], out=out, **OPTIONS), out
+
+
+def contents(folder):
+    return {name: content for name, (_, content) in planted.files_of(folder).items()}
+
+
+def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, whole, tmp_path, monkeypatch):
+    texts, attribute = [], JacobianIntegrator.contributions
+
+    def counted(self, content, *arguments):
+        texts.append(tuple(content))
+        if len(texts) == 4:
+            raise KeyboardInterrupt
+        return attribute(self, content, *arguments)
+
+    monkeypatch.setattr(JacobianIntegrator, "contributions", counted)
+    with pytest.raises(KeyboardInterrupt):
+        explain(encoder, ["river"], out=tmp_path, **OPTIONS)
+    (folder,) = tmp_path.iterdir()
+    # What is known by then can be read.
+    areas = set(pl.read_parquet(folder / "measures.parquet")["area"])
+    assert "attention" in areas
+    assert "attribution" not in areas
+    assert not (folder / "explanation.json").exists()
+    events = []
+    explain(encoder, ["river"], out=tmp_path, progress=events.append, **OPTIONS)
+    lost = texts.pop(3)
+    assert texts[3] == lost
+    # One text of the token and of each of three benign ones, and both texts of the pair.
+    assert len(texts) == 1 + SETTINGS.attribution_benign + 2
+    assert "inside" not in {event.stage for event in events}
+    # Those of the token itself had been kept: they count as done, not as computed.
+    steps = [event for event in events if event.stage == "attribution"]
+    assert (steps[1].computed, steps[-1].computed) == (0, SETTINGS.attribution_benign * steps[1].done)
+    assert steps[-1].done == steps[-1].total
+    assert contents(tmp_path) == contents(whole[1])
+
+
+@pytest.mark.parametrize("moment", ["heads.parquet", "explanation.json"])
+def test_an_interrupt_while_a_file_is_written_is_continued(encoder, whole, tmp_path, monkeypatch, moment):
+    write = store.write_atomically
+
+    def interrupted(path, content):
+        if path.name == moment:
+            raise KeyboardInterrupt
+        write(path, content)
+
+    monkeypatch.setattr(store, "write_atomically", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        explain(encoder, ["river"], out=tmp_path, **OPTIONS)
+    monkeypatch.undo()
+    explain(encoder, ["river"], out=tmp_path, **OPTIONS)
+    assert contents(tmp_path) == contents(whole[1])
+
+
+def test_progress_of_attribution_counts_parts_of_texts(encoder):
+    events = []
+    found = explain(encoder, ["river"], progress=events.append, **OPTIONS)
+    steps = [event for event in events if event.stage == "attribution"]
+    rows, columns = found.attribution["row"].max(), found.attribution["column"].max()  # without references
+    assert steps[-1].total == 2 * (1 + SETTINGS.attribution_benign) + rows + columns
+    assert [event.done for event in steps[:3]] == [0, 2, 2 + rows + columns]
+    assert all(event.done == event.computed for event in steps)
+
+
+def test_a_finished_explanation_is_opened_and_says_the_same(encoder, whole):
+    first, out = whole
+    before, events = planted.files_of(out), []
+    second = explain(encoder, ["river"], out=out, progress=events.append, **OPTIONS)
+    assert events == []
+    assert planted.files_of(out) == before
+    assert second.document() == first.document()
+    assert second.settings == first.settings
+    for name in TABLES:
+        assert getattr(second, name).equals(getattr(first, name)), name
+    assert {k: json.loads(json.dumps(each)) for k, each in first.parts.items()} == second.parts
+
+
+def test_a_token_without_an_embedding_and_the_settings_of_a_later_version_are_opened(bert_folder, tmp_path):
+    encoder = load_encoder(bert_folder, device="cpu")
+    token_id = next(k for k, token in encoder.tokenizer.entries.items() if token == "river")
+    input_embeddings(encoder.model).weight.data[token_id] = 0
+    settings = replace(SETTINGS, attribution=False)
+    found = explain(encoder, ["river"], out=tmp_path, **OPTIONS | {"settings": settings})
+    assert found.measures.filter(measure="embedding_cosine_to_mean")["value"].item() is None
+    path = tmp_path / str(token_id) / "explanation.json"
+    record = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps(record | {"settings": record["settings"] | {"later": 1}}), encoding="utf-8")
+    opened = Explanation([read_explanation(path.parent)])
+    assert opened.measures.equals(found.measures)
+    assert opened.settings == settings
+
+
+def test_a_folder_of_another_explanation_is_refused(encoder, bert_folder, whole):
+    out = whole[1]
+    before = planted.files_of(out)
+    changed = load_encoder(bert_folder, device="cpu")
+    next(changed.model.parameters()).data[7] += 1
+    for model, options, part in (
+        (encoder, {"settings": replace(SETTINGS, benign=5)}, r"benign.*, settings\.benign"),
+        (encoder, {"sentences": collect_sentences(tiny.sentences(40)[5:], "test")}, "anchors"),
+        (encoder, {"texts": ["the river sings"]}, "carriers"),
+        (changed, {}, r"encoder\.weights\)"),
+    ):
+        with pytest.raises(RunError, match=f"contains a different explanation \\(it differs in .*{part}"):
+            explain(model, ["river"], out=out, **OPTIONS | options)
+    assert planted.files_of(out) == before

@@ -1,4 +1,4 @@
-"""The pure parts of an explanation, against scipy, simulation and plain loops."""
+"""The pure parts of an explanation against scipy, simulation and plain loops; and what is said of a token."""
 
 import tracemalloc
 from types import SimpleNamespace
@@ -11,8 +11,9 @@ from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
 from stickytoken.explanation import measuring as _embeddings
-from stickytoken.explanation.files import BOUNDS, UNBOUNDED, compare, head_rows
+from stickytoken.explanation.files import BOUNDS, UNBOUNDED, compare, head_rows, measure_rows
 from stickytoken.explanation.measuring import EmbeddingMatrix, ExplainSettings, Part, place_copies
+from stickytoken.explanation.result import findings, verdict
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 
 SHARE = (0, 1)
@@ -20,21 +21,15 @@ SHARE = (0, 1)
 
 generator = np.random.default_rng
 
-# Comparisons.
 
-
-@pytest.mark.parametrize(
-    ("shares", "bounds", "low", "high"),
-    [(False, UNBOUNDED, 0.03, 0.06), (True, SHARE, 0.03, 0.06), (True, UNBOUNDED, 0.08, 1)],
-    ids=["normal", "shares", "shares without bounds"],
-)
-def test_a_token_leaves_the_benign_interval_as_often_as_said(shares, bounds, low, high):
+@pytest.mark.parametrize("bounds", [UNBOUNDED, SHARE])
+def test_a_token_leaves_the_benign_interval_as_often_as_said(bounds):
     random, left = generator(0), 0
-    for _ in range(2000):
+    for _ in range(1000):
         means = random.normal(size=(17, 6))
-        means = 1 / (1 + np.exp(4 - means)) if shares else means
+        means = means if bounds is UNBOUNDED else 1 / (1 + np.exp(4 - means))
         left += bool(compare(means[:1], means[1:, None], 0.95, 6, bounds)["outside"].any())
-    assert low < left / 2000 < high
+    assert 0.03 < left / 1000 < 0.06
 
 
 @given(st.integers(0, 10**6), st.sampled_from(sorted(BOUNDS)), st.sampled_from([3, 4, 8]))
@@ -105,7 +100,7 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
 
 @pytest.fixture
 def matrix(monkeypatch):
-    """A few rows, of which three are taken at a time."""
+    """A few rows; three are taken at a time."""
     monkeypatch.setattr(_embeddings, "_ROWS", 3)
     names = {0: "[PAD]", 1: "[unused0]", 2: "river", 3: "stone", 4: "bird", 5: "unused"}
     rows = generator(0).normal(size=(8, 5)).astype(np.float32)
@@ -162,3 +157,89 @@ def test_rows_of_heads_have_one_for_each_head_and_their_mean():
     assert odd["wasserstein"] > 5 * odd["wasserstein_benign"]
     assert odd["kl"] > odd["kl_benign"]
     assert rows[1, None]["value"] == pytest.approx(heads[:, 0].mean())
+
+
+# What is said of an explained token, alone and beside a run
+
+
+def rows_with(shift, layers=4):
+    """Attention rows of a token that leaves the benign interval from layer 3 on."""
+    values = np.random.default_rng(0).normal(0.2, 0.01, (20, layers))
+    values[:, 2:] += shift
+    benign = np.random.default_rng(1).normal(0.2, 0.01, (8, 20, layers))
+    return measure_rows("attention_received", values, benign, 0.95)
+
+
+def test_the_layer_where_it_begins_is_the_first_outside():
+    found = findings(rows_with(0.5))
+    assert [(each.measure, each.begins) for each in found] == [("attention_received", 3)]
+    said = verdict("river", 7, rows_with(0.5), found, 8)
+    assert said.startswith("'river' (7) differs from 8 matched benign tokens in 1 of 1 measures")
+    assert "begins in layer 3 of 4" in said
+    rows = lift_rows(0.1)
+    assert verdict("river", 7, rows, findings(rows), 8).endswith(
+        "in 1 of 1 measures: rise of similarities with unrelated texts 0.150 (benign 0.050, +5.0 SD)."
+    )
+
+
+def lift_rows(shift):
+    """Lifts of a token on 20 texts, and of eight benign tokens with a spread of 0.02."""
+    values = np.full(20, 0.05 + shift) + np.linspace(-0.01, 0.01, 20)
+    benign = 0.05 + 0.02 * stats.zscore(np.random.default_rng(1).normal(size=8), ddof=1)
+    return measure_rows("lift_sentences", values, np.repeat(benign[:, None], 20, axis=1), 0.9)
+
+
+STICKY = {"verdict": "sticky", "severity": "severe", "lift": 0.2134, "sd": 2.41}
+STICKY |= {"universality": 0.9, "texts": 96}
+TOPICAL = {"verdict": "topical", "severity": "mild", "lift": 0.1, "kind": "law"}
+BENIGN = {"verdict": "benign", "lift": 0.01, "sd": 0.1, "universality": 0.0}
+
+
+def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
+    rows = [*rows_with(0.5), *lift_rows(0.01)]
+    half = stats.t.ppf(0.95, 7) * 0.02 * np.sqrt(1 + 1 / 8)
+    said = verdict("river", 7, rows, findings(rows), 8, STICKY)
+    assert said.startswith(
+        "'river' (7): the run calls it sticky (severe): lift 0.2134 over 96 texts, 2.41 SD beyond an "
+        "ordinary token's, on 90% of the kinds of text. Over 20 texts, the rise of similarities with "
+        "unrelated texts is 0.060 (benign tokens 0.050, +0.5 SD); the interval of the difference, "
+        f"{0.01 - half:+.3f} to {0.01 + half:+.3f}, includes zero: too few texts and benign tokens to say. "
+        "Beyond the interval of 8 matched benign tokens: 1 of 2 measures: share of all attention"
+    )
+
+
+CONSISTENT, TOO_FEW = "consistent with the run.", "too few texts and benign tokens to question the run."
+
+
+@pytest.mark.parametrize(
+    ("run", "shift", "quoted", "concluded"),
+    [
+        (STICKY, 0.1, "sticky (severe): lift 0.2134", f"+5.0 SD), {CONSISTENT} Beyond"),
+        (STICKY, -0.1, "sticky (severe): lift 0.2134", f"-5.0 SD): {TOO_FEW}"),
+        (TOPICAL, 0.1, "topical (mild): lift 0.1000, most on law. Over", f"+5.0 SD), {CONSISTENT}"),
+        (BENIGN, -0.1, "benign: lift 0.0100, 0.10 SD", CONSISTENT),
+        (BENIGN, 0.1, "benign: lift 0.0100, 0.10 SD", TOO_FEW),
+        ({"verdict": "sticky"}, 0.0, "sticky. Beyond the interval of 8 matched benign", "0 of 1 measures."),
+    ],
+)
+def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concluded):
+    rows = lift_rows(shift) if "lift" in run else rows_with(shift)
+    said = verdict("river", 7, rows, findings(rows), 8, run)
+    assert said.startswith(f"'river' (7): the run calls it {quoted}")
+    assert concluded in said
+
+
+@pytest.mark.parametrize("benign", [7, 8])
+@pytest.mark.parametrize("lift", [[], lift_rows(0.0)], ids=["no lift", "lift"])
+def test_a_token_inside_all_benign_intervals_is_not_called_equal_to_benign_tokens(lift, benign):
+    rows = [*rows_with(0.0), *lift]
+    assert findings(rows) == []
+    said = verdict("river", 7, rows, [], benign)
+    lifts = "the rise of similarities with unrelated texts is 0.050 (mean of "
+    if benign < 8:
+        assert said.startswith("'river' (7): 7 matched benign tokens are too few to say whether it differs")
+        assert said.endswith(f"; {lifts}the benign tokens 0.050)." if lift else "(8 are needed).")
+    else:
+        inside = f"none of {1 + len(lift)} measures is outside the interval of 8 matched benign tokens"
+        texts = f"; over 20 texts, {lifts}8 benign tokens 0.050), and the interval" if lift else "."
+        assert said.startswith(f"'river' (7): {inside}{texts}")

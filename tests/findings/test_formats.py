@@ -9,15 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hostile import HOSTILE, assert_harmless
-from stickytoken.findings import (
-    Finding,
-    Level,
-    Rule,
-    github_annotations,
-    junit,
-    repository_path,
-    sarif,
-)
+from stickytoken.findings import Finding, Level, Rule, github_annotations, junit, repository_path, sarif
 from stickytoken.validation import visible
 
 RULES = (
@@ -39,17 +31,12 @@ PIECES = (
 )  # fmt: skip
 # 300 texts made of the pieces, each piece alone among them.
 RANDOM = random.Random(0)
-HOSTILE_TEXTS = (
-    *PIECES,
-    *("".join(RANDOM.choices(PIECES, k=RANDOM.randint(2, 5))) for _ in range(300 - len(PIECES))),
-)
-
-
-def hostile_findings(texts):
-    return [
-        Finding("sticky-token", Level.ERROR, f"{text} is sticky", f"docs/{text}", 3, (text,), {"token": text})
-        for text in texts
-    ]
+MIXED = ("".join(RANDOM.choices(PIECES, k=RANDOM.randint(2, 5))) for _ in range(300 - len(PIECES)))
+HOSTILE_TEXTS = (*PIECES, *MIXED)
+HOSTILE_FINDINGS = [
+    Finding("sticky-token", Level.ERROR, f"{text} is sticky", f"docs/{text}", 3, (text,), {"token": text})
+    for text in HOSTILE_TEXTS
+]
 
 
 def read_plain_text(text):
@@ -62,10 +49,11 @@ def read_plain_text(text):
 
 
 def test_sarif_is_valid_and_says_what_was_found(sarif_schema):
-    document = sarif([FINDING], RULES, "1.2.3")
+    document = sarif([FINDING, Finding("copies", Level.NOTE, "x", identity=("a", "b"))], RULES, "1.2.3")
     sarif_schema.validate(document)
     (run,) = document["runs"]
-    (result,) = run["results"]
+    result, without_file = run["results"]
+    assert without_file["locations"] == [{"logicalLocations": [{"fullyQualifiedName": "a/b"}]}]
     assert result["ruleId"] == run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "sticky-token"
     assert result["message"]["text"] == "'evil' is sticky"
     place = result["locations"][0]["physicalLocation"]
@@ -83,7 +71,7 @@ def test_without_findings_a_check_has_passed_only_if_it_is_complete(sarif_schema
     suite = ET.fromstring(junit([], RULES, "mini", incomplete))
     assert [suite.get(name) for name in ("tests", "failures")] == ["1" if incomplete else "2", "0"]
     assert suite.get("errors") == str(len(incomplete))
-    assert [line.split(" ")[0] for line in github_annotations([], incomplete)] == ["::error"] * len(
+    assert [line.split(" ")[0] for line in github_annotations([], incomplete)] == ["::error"] * bool(
         incomplete
     )
 
@@ -97,24 +85,13 @@ def test_only_errors_fail_in_junit():
 
 
 def test_annotations_name_the_place_and_the_level():
-    found = [
-        FINDING,
-        Finding("copies", Level.WARNING, "20 copies", "docs/a.txt", 9),
-        Finding("copies", Level.NOTE, "read"),
-    ]
+    copies = Finding("copies", Level.WARNING, "20 copies", "docs/a.txt", 9)
+    found = [FINDING, copies, Finding("copies", Level.NOTE, "read")]
     assert list(github_annotations(found)) == [
         "::error file=runs/mini/tokens.parquet,line=1,title=stickytoken%3A sticky-token::'evil' is sticky",
         "::warning file=docs/a.txt,line=9,title=stickytoken%3A copies::20 copies",
         "::notice title=stickytoken%3A copies::read",
     ]
-
-
-def test_a_finding_without_a_file_is_located_by_what_it_is(sarif_schema):
-    sarif_schema.validate(
-        document := sarif([Finding("copies", Level.NOTE, "x", identity=("a", "b"))], RULES, "1")
-    )
-    (result,) = document["runs"][0]["results"]
-    assert result["locations"] == [{"logicalLocations": [{"fullyQualifiedName": "a/b"}]}]
 
 
 def test_the_fingerprint_depends_on_the_identity_alone():
@@ -126,7 +103,7 @@ def test_the_fingerprint_depends_on_the_identity_alone():
 
 
 def test_sarif_of_hostile_text_is_valid_and_holds_no_link_and_no_placeholder(sarif_schema):
-    document = json.loads(json.dumps(sarif(hostile_findings(HOSTILE_TEXTS), RULES, "1", HOSTILE_TEXTS)))
+    document = json.loads(json.dumps(sarif(HOSTILE_FINDINGS, RULES, "1", HOSTILE_TEXTS)))
     sarif_schema.validate(document)
     for text, result in zip(HOSTILE_TEXTS, document["runs"][0]["results"], strict=True):
         message = result["message"]["text"]
@@ -138,8 +115,7 @@ def test_sarif_of_hostile_text_is_valid_and_holds_no_link_and_no_placeholder(sar
 
 
 def test_junit_of_hostile_text_is_one_document_with_the_same_tests():
-    findings = hostile_findings(HOSTILE_TEXTS)
-    root = ET.fromstring(junit(findings, RULES, "".join(PIECES), HOSTILE_TEXTS).encode("utf-8"))
+    root = ET.fromstring(junit(HOSTILE_FINDINGS, RULES, "".join(PIECES), HOSTILE_TEXTS).encode("utf-8"))
     cases = root.findall("./testsuite/testcase")
     assert len(cases) == 600
     assert {child.tag for case in cases for child in case} == {"failure", "error"}
@@ -148,7 +124,7 @@ def test_junit_of_hostile_text_is_one_document_with_the_same_tests():
 
 
 def test_an_annotation_of_hostile_text_is_one_command_on_one_line():
-    lines = list(github_annotations(hostile_findings(HOSTILE_TEXTS), HOSTILE_TEXTS))
+    lines = list(github_annotations(HOSTILE_FINDINGS, HOSTILE_TEXTS))
     assert len(lines) == 600
     for line in lines:
         assert_harmless(line)
@@ -165,9 +141,6 @@ def test_a_relative_uri_gives_the_name_of_the_file_back(name):
     uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert re.fullmatch(r"[A-Za-z0-9._~/%-]+", uri)
     assert unquote_to_bytes(uri).decode("utf-8", "surrogateescape") == name
-
-
-# Places in a repository.
 
 
 def test_a_path_is_relative_to_the_nearest_folder_with_git_or_none_outside(tmp_path, monkeypatch):

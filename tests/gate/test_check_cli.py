@@ -1,15 +1,24 @@
-"""stickytoken check on the command line: exit statuses, formats, files, and hostile tokens."""
+"""stickytoken check on the command line, with documents, and as docs/ci.md says to run it."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 
 import planted
 from hostile import assert_harmless
-from stickytoken import open_run
+from stickytoken.detection import run as model_files
+from stickytoken.detection.run import look_at_model, open_run, record_model
+from stickytoken.errors import InputError
+from stickytoken.findings import Level
+from stickytoken.gate import Outcome, check
 
 
 @pytest.fixture(autouse=True)
@@ -24,25 +33,18 @@ def run(planted_profile):
 
 
 def checked(*arguments):
-    result = planted.command("check", *arguments)
-    assert "Traceback" not in result.stderr
-    return result
+    return planted.command("check", *arguments)
 
 
-def test_the_exit_status_says_how_the_check_ended(run, small_run, tmp_path):
+def test_the_exit_status_says_how_the_check_ended_and_a_run_of_a_part_is_inconclusive(run, finished_run):
     assert checked(run).exit_code == 10
     assert checked(run, "--max", 99).exit_code == 0
     assert checked(run, "--baseline", run).exit_code == 0
-    planted.refused("check", tmp_path / "nothing", saying="no folder")
-    for wrong in (("--max", -1), ("--fail-on", "bad"), ("--format", "xml"), ("--out", "x")):
+    for wrong in (("--max", -1), ("--format", "xml")):
         assert checked(run, *wrong).exit_code == 2, wrong
     assert checked().exit_code == 2
-
-
-def test_a_run_of_a_part_is_inconclusive(finished_run):
     result = checked(finished_run.path, "--max", 99)
-    assert result.exit_code == 1
-    assert result.stdout.startswith("inconclusive: ")
+    assert (result.exit_code, result.stdout[:14]) == (1, "inconclusive: ")
     assert "covered 30 of" in result.stderr
 
 
@@ -121,3 +123,138 @@ def test_hostile_tokens_are_shown_in_every_format_and_do_nothing(hostile):
         assert result.exit_code == 10
         assert_harmless(result.stdout)
         assert_harmless(result.stderr)
+
+
+# Documents: copies of flagged tokens close the gate, and what cannot be read is no pass
+
+
+CLEAN = ["the river opens near the market.", "a quiet bird sings in the garden."]
+COPIES = f"the old stone {' '.join([planted.PLANTED] * 12)} falls."
+
+
+def test_copies_of_a_flagged_token_close_the_gate_whatever_is_tolerated(run):
+    clean = check(run, baseline=run, documents=[*CLEAN, "market " * 40])
+    assert clean.passed
+    assert clean.documents[1:] == (3, 0)
+    # A repeated word without a flag is a warning.
+    assert [f.level for f in clean.findings if f.rule == "document-repetition"] == [Level.WARNING]
+    found = check(run, baseline=run, max_tokens=99, fail_on="severe", documents=[*CLEAN, COPIES])
+    assert found.outcome is Outcome.CLOSED
+    (error,) = (finding for finding in found.findings if finding.level is Level.ERROR)
+    assert error.rule == "document-copies"
+    assert found.documents[1:] == (3, 1)
+    assert found.headline().endswith("1 of 3 documents with copies of one")
+
+
+def test_documents_that_cannot_be_read_are_no_pass(run, write):
+    broken = write("documents.txt", b"a quiet bird sings.\n\xff\xfe broken\nthe river opens.\n")
+    found = check(run, baseline=run, documents=broken)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "1 record was skipped" in found.incomplete[0]
+
+
+def test_missing_documents_are_refused_before_anything_else(run, tmp_path):
+    with pytest.raises(InputError):
+        check("no/such/model", documents=tmp_path / "missing.txt")
+    for empty in ([], tmp_path):
+        with pytest.raises(InputError):
+            check(run, documents=empty)
+    with pytest.raises(InputError, match="column is 'text' without documents"):
+        check(run, column="text")
+
+
+def test_the_command_names_file_and_line(run, write):
+    write("documents.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in [*CLEAN, COPIES]))
+    table = f"[tool.stickytoken]\nmodel = '{run}'\nbaseline = '{run}'\n"
+    write("pyproject.toml", f"{table}documents = 'documents.jsonl'\n")
+    result = planted.command("check", "--format", "github")
+    assert result.exit_code == 10, result.stderr
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("::error "))
+    assert line.startswith("::error file=documents.jsonl,line=3,")
+    table = planted.command("check", "--column", "text")
+    assert table.exit_code == 10
+    assert "document-copies" in table.stdout
+    planted.refused("check", "--column", "nothing", saying="nothing")
+
+
+# The workflow and the hook of docs/ci.md, run as a build server runs them
+
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text("utf-8")
+
+
+BLOCKS = re.findall(r"^```(yaml|toml)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+WORKFLOW, HOOKS = (yaml.safe_load(text) for language, text in BLOCKS if language == "yaml")
+(SETTINGS,) = (text for language, text in BLOCKS if language == "toml")
+
+
+@pytest.fixture
+def repository(planted_profile, tmp_path, monkeypatch):
+    """A git repository with a model that has a sticky token, its run, and the settings of the page."""
+    monkeypatch.setattr(model_files, "_SETTLED", 0)
+    root = tmp_path / "repository"
+    shutil.copytree(planted_profile[0], root / "my_model")
+    shutil.copytree(planted_profile[1], root / "runs" / "run")
+    seen = look_at_model(str(root / "my_model"))
+    record_model(root / "runs" / "run", open_run(root / "runs" / "run").record, seen)
+    shutil.copytree(root / "runs" / "run", root / "runs" / "baseline")
+    (root / "pyproject.toml").write_text(SETTINGS, encoding="utf-8")
+    (root / ".pre-commit-config.yaml").write_text(yaml.safe_dump(HOOKS), encoding="utf-8")
+    command = tmp_path / "bin" / "stickytoken"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W ignore -m stickytoken "$@"\n', "utf-8")
+    command.chmod(0o755)
+    for arguments in (["init", "-q"], ["add", "pyproject.toml", ".pre-commit-config.yaml", "my_model"]):
+        shell(root, "git", *arguments)
+    return root
+
+
+def shell(root, *command):
+    """Run a command as a build server runs it, with stickytoken installed."""
+    paths = [str(root.parent / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = os.environ | {
+        "PATH": os.pathsep.join(paths),
+        "PRE_COMMIT_HOME": str(root.parent / "pre-commit"),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_SYSTEM": os.devnull,
+    }
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment, check=False)
+
+
+def settings(root, text):
+    (root / "pyproject.toml").write_text(f'[tool.stickytoken]\nmodel = "my_model"\n{text}', encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_workflow_stops_at_a_sticky_token_and_leaves_what_it_uploads(repository):
+    """Steps with `uses` run on GitHub alone; those with `run` run here, but for the installation."""
+    (job,) = WORKFLOW["jobs"].values()
+    steps = [step["run"] for step in job["steps"] if "run" in step]
+    assert steps.pop(0) == "pip install stickytoken"
+    assert steps
+    (upload,) = (step for step in job["steps"] if "upload-sarif" in step.get("uses", ""))
+    assert upload["if"] == "always()"
+    for text, status in (("", 10), ('baseline = "runs/baseline"\n', 0), ("max = 50\n", 0)):
+        settings(repository, text)
+        for step in steps:
+            done = shell(repository, "bash", "-e", "-c", step)
+            assert done.returncode == status, done.stderr
+            assert "Traceback" not in done.stderr
+        document = json.loads((repository / upload["with"]["sarif_file"]).read_text("utf-8"))
+        (run,) = document["runs"]
+        assert any(result["level"] == "error" for result in run["results"]) == (status == 10)
+        place = run["results"][0]["locations"][0]["physicalLocation"]
+        assert (place["artifactLocation"]["uri"], place["region"]) == ("pyproject.toml", {"startLine": 2})
+
+
+@pytest.mark.slow
+def test_the_hook_refuses_a_commit_with_a_sticky_model(repository):
+    settings(repository, "")
+    shell(repository, "git", "add", "-A", "my_model", "pyproject.toml")
+    hook = (sys.executable, "-m", "pre_commit", "run", "stickytoken")
+    done = shell(repository, *hook)
+    assert (done.returncode, "exit code: 10" in done.stdout) == (1, True), done.stderr
+    settings(repository, "max = 50\n")
+    shell(repository, "git", "add", "pyproject.toml")
+    done = shell(repository, *hook)
+    assert (done.returncode, "Passed" in done.stdout) == (0, True), done.stdout

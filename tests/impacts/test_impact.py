@@ -1,4 +1,4 @@
-"""Whole impact measurements: results, resumption, other folders, bad input."""
+"""Whole impact measurements: results, other folders, bad input; and documents pushed into search results."""
 
 import json
 import shutil
@@ -13,13 +13,15 @@ from scipy.stats import spearmanr
 
 import impact_files as files
 import planted
+import tiny
 from stickytoken import open_impact, open_run
 from stickytoken.data.tasks import load_task
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import ImpactSettings, impact
 from stickytoken.impacts.results import TABLES
-from stickytoken.impacts.statistics import gaps, impact_markdown
+from stickytoken.impacts.statistics import COPIES, TOP, Condition, Kind, gaps, impact_markdown, prepare, probe
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
+from stickytoken.unit_vectors import unit_vectors
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +40,24 @@ def tasks(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def options(planted_encoder, sticky):
-    return {"tokens": [sticky, files.token_id(planted_encoder, "?")], "settings": files.FEW}
+def whole(planted_encoder, sticky, tasks, tmp_path_factory):
+    tokens = [sticky, files.token_id(planted_encoder, "?")]
+    folder = tmp_path_factory.mktemp("impact") / "whole"
+    return impact(planted_encoder, tasks, out=folder, tokens=tokens, settings=files.FEW)
 
 
-@pytest.fixture(scope="module")
-def whole(planted_encoder, options, tasks, tmp_path_factory):
-    return impact(planted_encoder, tasks, out=tmp_path_factory.mktemp("impact") / "whole", **options)
+def test_named_tokens_have_benign_matches_of_their_own(whole):
+    named, benign = whole.record.tokens[:2], whole.record.tokens[2:]
+    assert [(each.token, each.kind) for each in named] == [("!", "named"), ("?", "named")]
+    assert [token.matched_to for token in benign] == [token.token_id for token in named]
+    assert len({token.token_id for token in whole.record.tokens}) == 4
+    kinds = {"clean", "named", "benign", "named mixture", "benign mixture"}
+    assert set(whole.conditions["kind"]) == set(whole.scores["kind"]) == kinds
+    text = (whole.path / "impact.md").read_text("utf-8")
+    assert text.count("sticky") == text.count("no run says which tokens are sticky") == 1
 
 
+@pytest.mark.slow
 def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, tasks, tmp_path):
     settings = replace(files.FEW, benign=3)
     found = impact(planted_encoder, tasks, tokens=[sticky], settings=settings, out=tmp_path / "out")
@@ -60,12 +71,6 @@ def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, t
     assert row["q_value"] >= row["p_value"]
     assert found.effects.filter(~pl.col("main"))["q_value"].null_count() == 5
     assert (tmp_path / "out" / "impact.md").read_text("utf-8").count("too few tokens") == len(effects)
-
-
-def test_every_measured_token_has_a_benign_match_of_its_own(whole, options):
-    benign = [token for token in whole.record.tokens if token.kind == "benign"]
-    assert [token.matched_to for token in benign] == options["tokens"]
-    assert len({token.token_id for token in benign} - set(options["tokens"])) == 2
 
 
 def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky, tasks):
@@ -86,14 +91,6 @@ def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky
             edited.append(copies_as_ids(Token(sticky, "!"), text, Placement.RANDOM, 4, path))
         row = scores.filter(kind="named", token_id=sticky, repetition=repetition)
         assert row["score"].item() == score(planted_encoder.encode_ids(edited))
-
-
-def test_tokens_that_no_run_calls_sticky_are_named(whole):
-    assert [(each.token, each.kind) for each in whole.record.tokens][:2] == [("!", "named"), ("?", "named")]
-    kinds = {"clean", "named", "benign", "named mixture", "benign mixture"}
-    assert set(whole.conditions["kind"]) == set(whole.scores["kind"]) == kinds
-    text = (whole.path / "impact.md").read_text("utf-8")
-    assert text.count("sticky") == text.count("no run says which tokens are sticky") == 1
 
 
 def test_every_distinct_input_is_encoded_once(planted_encoder, sticky, tasks, tmp_path):
@@ -126,21 +123,15 @@ def test_long_texts_are_cut_alike_and_counted(encoder, tmp_path, insertion):
     assert len({len(each) for each in counting.seen if isinstance(each, tuple)}) <= 2
 
 
-def test_a_finished_measurement_is_opened_and_another_refused(
-    whole, planted_encoder, options, tasks, tmp_path, planted_run
-):
-    before = planted.files_of(whole.path)
+def test_a_finished_measurement_is_opened_and_another_refused(whole, planted_encoder, tasks):
+    tokens, before = [each.token_id for each in whole.record.tokens[:2]], planted.files_of(whole.path)
     counting = files.Counting(planted_encoder)
-    impact(counting, tasks, out=whole.path, **options)
+    impact(counting, tasks, out=whole.path, tokens=tokens, settings=files.FEW)
     assert counting.seen == []
-    other = options | {"settings": replace(files.FEW, copies=5)}
+    other = {"tokens": tokens, "settings": replace(files.FEW, copies=5)}
     with pytest.raises(RunError, match=r"it differs in settings\.copies, tasks\.groups"):
         impact(planted_encoder, [tasks[0], tasks[2]], out=whole.path, **other)
     assert planted.files_of(whole.path) == before
-    (tmp_path / "notes.txt").write_text("mine")
-    for folder in (tmp_path, planted_run):
-        with pytest.raises(RunError, match="contains files but no impact"):
-            impact(planted_encoder, tasks[:1], out=folder, **options)
 
 
 def test_what_is_no_whole_impact_is_refused(tmp_path, whole):
@@ -152,16 +143,15 @@ def test_what_is_no_whole_impact_is_refused(tmp_path, whole):
     with pytest.raises(RunError, match="has an empty value in column 'task'"):
         open_impact(folder)
     record = json.loads((folder / "impact.json").read_text())
-    for content, said in (
-        (record | {"schema_version": 99}, "schema version 99"),
-        (record | {"result": None}, "not finished"),
-    ):
-        (folder / "impact.json").write_text(json.dumps(content))
+    for change, said in (({"schema_version": 99}, "schema version 99"), ({"result": None}, "not finished")):
+        (folder / "impact.json").write_text(json.dumps(record | change))
         with pytest.raises(RunError, match=said):
             open_impact(folder)
 
 
-def test_what_cannot_be_measured_is_said(encoder, planted_encoder, sticky, tasks, planted_run):
+def test_what_cannot_be_measured_is_said(
+    encoder, planted_encoder, sticky, tasks, planted_run, planted_folder
+):
     for given, kind, said in (
         ({"tokens": [sticky]}, InputError, "pass a task, or documents for an intrusion"),
         ({"tasks": tasks}, InputError, "no tokens to measure"),
@@ -171,14 +161,7 @@ def test_what_cannot_be_measured_is_said(encoder, planted_encoder, sticky, tasks
     ):
         with pytest.raises(kind, match=said):
             impact(**{"encoder": planted_encoder} | given)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("copies", 0), ("resamples", 5), ("confidence", 1.0), ("benign", "2"), ("side", None)]
-)
-def test_settings_out_of_range_are_refused(name, value):
-    with pytest.raises(InputError, match=f"{name} is '?{value}"):
-        ImpactSettings(**{name: value})
+    planted.refused("impact", planted_folder, "--task", tasks[0], saying="name tokens with --tokens")
 
 
 def test_markdown_holds_hostile_names(whole):
@@ -191,24 +174,127 @@ def test_markdown_holds_hostile_names(whole):
     assert "\x1b" not in text
 
 
-SHORT = "--set repetitions=1 --set resamples=100 --copies 4 --device cpu".split()
-
-
 @pytest.mark.slow
 def test_a_run_is_measured_by_its_own_tokens_in_its_own_folder(planted_run, tasks, tmp_path):
     run = shutil.copytree(planted_run, tmp_path / "run", ignore=shutil.ignore_patterns("impact-*"))
-    result = planted.command("impact", run, "--task", tasks[0], *SHORT, "--format", "json")
-    document = planted.document(result)
+    short = "--set repetitions=1 --set resamples=100 --copies 4 --device cpu".split()
+    command = ("impact", run, "--task", tasks[0], *short)
+    document = planted.document(planted.command(*command, "--format", "json"))
     found = [token["token"] for token in document["tokens"] if token["kind"] == "sticky"]
     assert found == open_run(run).sticky["token"].to_list()[:5]
     (folder,) = run.glob("impact-*")
     assert (folder / "impact.md").read_text("utf-8").startswith("# What sticky tokens cost")
     settings = ImpactSettings(copies=4, resamples=100)
     assert impact(tasks=tasks[0], run=run, settings=settings).path == folder  # with the model of the run
-    table = planted.command("impact", run, "--task", tasks[0], *SHORT)
+    table = planted.command(*command)
     assert "sts: sticky tokens lower spearman" in table.stdout
     assert f"for a report with this: stickytoken report {run}" in " ".join(planted.lines_of(table.stderr))
 
 
-def test_the_command_refuses_what_it_cannot_measure(planted_folder, tasks):
-    planted.refused("impact", planted_folder, "--task", tasks[0], saying="name tokens with --tokens")
+# Documents pushed into search results: ranks against a slow reference
+
+
+ONCE = replace(files.FEW, seeds=1)
+
+
+def searched(source):
+    """The texts of a BEIR folder; of a file, a third are queries instead."""
+    if source.is_dir():
+        rows = ((source / f"{name}.jsonl").read_text("utf-8").splitlines() for name in ("corpus", "queries"))
+        return ([json.loads(row)["text"] for row in each] for each in rows)
+    lines = source.read_text("utf-8").splitlines()
+    order = np.random.default_rng(ONCE.seed).permutation(len(lines))
+    return ([lines[place] for place in sorted(part)] for part in (order[30:], order[:30]))
+
+
+@pytest.fixture(scope="module")
+def intruded(planted_encoder, sticky):
+    def intruded(source, out):
+        return impact(planted_encoder, tokens=[sticky], intrusion=source, settings=ONCE, out=out)
+
+    return intruded
+
+
+@pytest.fixture(scope="module")
+def pushed_in(intruded, tmp_path_factory):
+    """A file of documents, and what became of those that were pushed into results."""
+    folder = tmp_path_factory.mktemp("documents")
+    (folder / "documents.txt").write_text("\n".join(tiny.sentences(90)), encoding="utf-8")
+    return folder / "documents.txt", intruded(folder / "documents.txt", folder / "out")
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_ranks_are_those_of_a_slow_plain_search(
+    planted_encoder, sticky, intruded, pushed_in, tmp_path, folder
+):
+    source, found = pushed_in
+    if folder:
+        source = files.beir(tmp_path / "beir")
+        found = intruded(source, tmp_path / "out")
+    corpus, asked = searched(source)
+    condition = Condition(Kind.STICKY, (Token(sticky, planted.PLANTED),), 0, ONCE.seed)
+    carriers = prepare(planted_encoder, corpus, 0, Insertion.IDS, "t")
+    queries, clean = (unit_vectors(planted_encoder.encode(each)).astype(float) for each in (asked, corpus))
+    drawn = np.random.default_rng([ONCE.seed, len(clean)]).permutation(len(clean))[:50]
+    for row in found.intrusion_curves.filter(kind="named").iter_rows(named=True):
+        hits, ranks = [], []
+        for place in drawn:
+            edited = probe(ONCE, carriers[place], condition, row["copies"])
+            pushed = clean.copy()
+            pushed[place] = unit_vectors(planted_encoder.encode_ids([edited]))[0]
+            similarities = queries @ pushed.T
+            own = similarities[:, [place]]
+            rank = 1 + (np.delete(similarities, place, axis=1) > own).sum(axis=1)
+            hits.append((rank <= TOP).sum())
+            ranks.append(np.median(rank))
+        assert row["hits"] == pytest.approx(np.mean(hits))
+        assert row["median_rank"] == pytest.approx(np.median(ranks))
+
+
+def test_a_sticky_token_pushes_documents_up_and_a_benign_one_does_not(pushed_in):
+    _, found = pushed_in
+    rows = {row["copies"]: row for row in found.intrusion.to_dicts()}
+    assert set(rows) == set(COPIES)
+    for copies, row in rows.items():
+        curves = found.intrusion_curves.filter(copies=copies).group_by("kind")
+        own = curves.agg(pl.col("hits", "median_rank").mean()).to_dicts()
+        for kind, name in (("sticky", "named"), ("benign", "benign")):
+            means = next(each for each in own if each["kind"] == name)
+            expected = pytest.approx((means["hits"], means["median_rank"]))
+            assert (row[f"hits_{kind}"], row[f"rank_{kind}"]) == expected
+        if row["ratio"] is not None:
+            assert row["ratio"] == pytest.approx(row["hits_sticky"] / row["hits_benign"])
+            assert row["ratio_low"] <= row["ratio"] <= (row["ratio_high"] or np.inf)
+    assert rows[0]["ratio"] == 1
+    assert rows[8]["ratio_low"] > 1.5
+    assert rows[0]["rank_sticky"] == rows[0]["rank_benign"] > rows[8]["rank_sticky"]
+    needed = dict(found.intrusion_curves.select("kind", "copies_needed").iter_rows())
+    assert needed["named"] in COPIES
+    assert needed["benign"] is None  # 32 do not suffice
+    assert found.effects.is_empty()
+
+
+@pytest.mark.parametrize(("name", "column"), [("intrusion", "hits_sticky"), ("intrusion_curves", "hits")])
+def test_a_measurement_without_its_hits_is_refused(pushed_in, tmp_path, name, column):
+    path = Path(shutil.copytree(pushed_in[1].path, tmp_path / "out")) / f"{name}.parquet"
+    pl.read_parquet(path).with_columns(pl.lit(None, pl.Float64).alias(column)).write_parquet(path)
+    with pytest.raises(RunError, match=f"has an empty value in column '{column}'"):
+        open_impact(path.parent)
+
+
+def test_what_cannot_be_searched_is_refused(intruded, write, tmp_path):
+    few = write("documents.txt", "\n".join(tiny.sentences(24)))
+    for source, said in (
+        (few, "16 documents and 8 queries: a top 10 needs more than 20 documents"),
+        (tmp_path, r"does not contain corpus\.jsonl and queries\.jsonl"),
+    ):
+        with pytest.raises(InputError, match=said):
+            intruded(source, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_the_command_searches_the_bundled_sentences_and_prints_the_hits(planted_folder, tmp_path):
+    options = ["--tokens", "!", "--intrusion", "bundled", "--set", "repetitions=1", "--out", tmp_path / "out"]
+    result = planted.command("impact", planted_folder, *options)
+    assert result.exit_code == 0, result.stderr
+    assert "Queries with a random document of bundled sentences in their" in result.stdout

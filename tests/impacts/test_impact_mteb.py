@@ -32,40 +32,29 @@ def condition_of(encoder, word, seed=1):
 
 
 def plain(model, task, cache=None):
-    """Scores of a SentenceTransformer from mteb.evaluate itself."""
     quiet = {"co2_tracker": False, "show_progress_bar": False, "encode_kwargs": OPTIONS}
     return mteb.evaluate(model, task, cache=cache, **quiet).task_results[0].scores
 
 
 class Similarity(mocks.MockSTSTask):
-    columns = ("sentence1", "sentence2")
+    edit = staticmethod(lambda texts: texts)  # beforehand
 
     def load_data(self, **_):
         with tempfile.TemporaryDirectory() as folder:
             rows = pl.read_ndjson(files.sts(Path(folder))).to_dict(as_series=False)
+        rows |= {column: self.edit(rows[column]) for column in ("sentence1", "sentence2")}
         self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
         self.data_loaded = True
 
 
 class Grouping(mocks.MockClusteringTask):
-    columns = ("sentences",)
+    edit = staticmethod(lambda texts: texts)
 
     def load_data(self, **_):
         texts, labels = zip(*files.topical_texts(60), strict=True)
-        rows = {"sentences": [list(texts)], "labels": [[int(label[-1]) for label in labels]]}
+        rows = {"sentences": [self.edit(list(texts))], "labels": [[int(label[-1]) for label in labels]]}
         self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
         self.data_loaded = True
-
-
-def edited(task, edit):
-    """A task whose texts were edited beforehand."""
-    task.load_data()
-    rows = task.dataset["test"].to_dict()
-    for column in task.columns:
-        nested = isinstance(rows[column][0], list)
-        rows[column] = [edit(texts) for texts in rows[column]] if nested else edit(rows[column])
-    task.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
-    return task
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,8 +65,9 @@ def test_without_tokens_scores_are_those_of_mteb_alone(encoder, kind):
 @pytest.mark.parametrize("kind", [Similarity, Grouping])
 def test_with_tokens_scores_are_those_of_texts_edited_beforehand(encoder, kind):
     wrapped = EditingEncoder(encoder, condition_of(encoder, "river"), SETTINGS, 3)
-    found = plain(wrapped, kind())
-    assert found == plain(encoder.model, edited(kind(), wrapped.edit))
+    found, edited = plain(wrapped, kind()), kind()
+    edited.edit = wrapped.edit
+    assert found == plain(encoder.model, edited)
     assert found != plain(encoder.model, kind())
 
 

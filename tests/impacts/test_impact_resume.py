@@ -6,7 +6,7 @@ import engines
 import impact_files as files
 import planted
 from interrupted import finished, killed_again_and_again
-from stickytoken import load_encoder, open_impact
+from stickytoken import open_impact
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES
@@ -28,12 +28,6 @@ def whole(bert_folder, tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def beside_tasks(tmp_path):
-    files.mixed_tasks(tmp_path / "tasks")
-    return tmp_path / "impact"
-
-
 def assert_same(folder, whole):
     """Assert that results have the same bytes, and that records differ only in times."""
     for name in (*TABLES, "impact.md"):
@@ -44,42 +38,37 @@ def assert_same(folder, whole):
     assert ours.model_copy(update={"seconds": 0}) == theirs.model_copy(update={"seconds": 0})
 
 
-def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(
-    bert_folder, whole, beside_tasks
-):
-    seen = killed_again_and_again(files.measure_small, bert_folder, beside_tasks, kills=6, in_shards=4)
+def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(bert_folder, whole, tmp_path):
+    files.mixed_tasks(tmp_path / "tasks")
+    folder = tmp_path / "impact"
+    seen = killed_again_and_again(files.measure_small, bert_folder, folder, kills=6, in_shards=4)
     assert 0 < len(seen) < SHARDS
     with pytest.raises(RunError, match=r"not finished: run the same command again"):
-        open_impact(beside_tasks)
-    assert finished(files.measure_small, bert_folder, beside_tasks) == 0
-    found = planted.shards_of(beside_tasks)
+        open_impact(folder)
+    assert finished(files.measure_small, bert_folder, folder) == 0
+    found = planted.shards_of(folder)
     assert {name: found[name] for name in seen} == seen
-    assert_same(beside_tasks, whole)
+    assert_same(folder, whole)
 
 
 @pytest.fixture(scope="module")
-def bert(bert_folder):
-    return load_encoder(bert_folder, device="cpu")
-
-
-@pytest.fixture(scope="module")
-def options(bert, tmp_path_factory):
+def options(encoder, tmp_path_factory):
     tasks = files.mixed_tasks(tmp_path_factory.mktemp("tasks"))
-    tokens = [files.token_id(bert, each) for each in ("river", "song")]
+    tokens = [files.token_id(encoder, each) for each in ("river", "song")]
     return {"tasks": tasks, "tokens": tokens, "intrusion": tasks[-1], "settings": files.FEW}
 
 
-def test_a_later_session_encodes_nothing_again(bert, options, tmp_path):
+def test_a_later_session_encodes_nothing_again(encoder, options, tmp_path):
     given = options | {"tasks": options["tasks"][:1]}
     sessions = []
     for done in (1, 3, 1):
-        sessions.append(files.Counting(bert))
+        sessions.append(files.Counting(encoder))
         progress = engines.interrupted_after("sts", done=done)
         with pytest.raises(engines.InterruptionError):
             impact(sessions[-1], progress=progress, out=tmp_path / "out", **given)
-    sessions.append(files.Counting(bert))
+    sessions.append(files.Counting(encoder))
     found = impact(sessions[-1], out=tmp_path / "out", **given)
-    alone = files.Counting(bert)
+    alone = files.Counting(encoder)
     expected = impact(alone, out=tmp_path / "alone", **given)
     together = [each for session in sessions for each in session.seen]
     assert sorted(together) == sorted(alone.seen)
@@ -94,32 +83,32 @@ def encrypted(content):
 
 
 @pytest.mark.parametrize("damaged", [lambda content: content[:-30], encrypted], ids=["cut", "encrypted"])
-def test_damaged_vectors_are_computed_again(bert, options, tmp_path, damaged):
+def test_damaged_vectors_are_computed_again(encoder, options, tmp_path, damaged):
     given = options | {"tasks": options["tasks"][:1], "intrusion": None}
     with pytest.raises(engines.InterruptionError):
-        impact(bert, progress=engines.interrupted_after("sts", done=2), out=tmp_path / "out", **given)
+        impact(encoder, progress=engines.interrupted_after("sts", done=2), out=tmp_path / "out", **given)
     (file,) = (tmp_path / "out").glob("vectors-*.npz")
     file.write_bytes(damaged(file.read_bytes()))
-    found = impact(bert, out=tmp_path / "out", **given)
-    assert found.scores.equals(impact(bert, out=tmp_path / "alone", **given).scores)
+    found = impact(encoder, out=tmp_path / "out", **given)
+    assert found.scores.equals(impact(encoder, out=tmp_path / "alone", **given).scores)
 
 
-def test_neither_the_order_of_tasks_nor_ray_changes_a_number(bert, options, tmp_path):
-    expected = impact(bert, out=tmp_path / "forwards", **options)
-    backwards = impact(bert, out=tmp_path / "backwards", **options | {"tasks": options["tasks"][::-1]})
+def test_neither_the_order_of_tasks_nor_ray_changes_a_number(encoder, options, tmp_path):
+    expected = impact(encoder, out=tmp_path / "forwards", **options)
+    backwards = impact(encoder, out=tmp_path / "backwards", **options | {"tasks": options["tasks"][::-1]})
     assert backwards.effects["task"].to_list() == expected.effects.sort("task")["task"].to_list()
     for table in ("effects", "conditions", "scores"):
         ours, theirs = getattr(backwards, table), getattr(expected, table)
         for task in ("sts", "groups", "beir"):
             assert ours.filter(task=task).equals(theirs.filter(task=task)), (table, task)
     assert backwards.intrusion.equals(expected.intrusion)
-    with engines.local_ray(), ray_engine(bert, workers=2) as on_ray:
-        on_workers = impact(bert, out=tmp_path / "ray", engine=on_ray, **options)
+    with engines.local_ray(), ray_engine(encoder, workers=2) as on_ray:
+        on_workers = impact(encoder, out=tmp_path / "ray", engine=on_ray, **options)
         progress = engines.interrupted_after("groups", done=2)
         with pytest.raises(engines.InterruptionError):
-            impact(bert, out=tmp_path / "both", progress=progress, **options)
-        both = impact(bert, out=tmp_path / "both", engine=on_ray, **options)
+            impact(encoder, out=tmp_path / "both", progress=progress, **options)
+        both = impact(encoder, out=tmp_path / "both", engine=on_ray, **options)
     for found in (on_workers, both):
         assert_same(found.path, expected.path)
     with pytest.raises(InputError, match="engine 'dask' is unknown"):
-        impact(bert, out=tmp_path / "other", engine="dask", **options)
+        impact(encoder, out=tmp_path / "other", engine="dask", **options)

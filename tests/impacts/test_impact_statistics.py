@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy.stats import bootstrap
 
 import impact_files as files
@@ -49,25 +50,18 @@ def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placemen
     assert [other if each == one else each for each in first] == list(second)
 
 
-def long_text(words):
-    return " ".join(tiny.WORDS[place % len(tiny.WORDS)] for place in range(words))
-
-
-def test_ids_are_cut_where_the_model_would_cut(encoder):
-    texts = [long_text(200), long_text(54), long_text(55)]
+def test_ids_are_cut_where_the_model_would_cut_and_text_behind_a_word(encoder):
+    texts = [" ".join((tiny.WORDS * 4)[:words]) for words in (200, 54, 55)]
     found = prepare(encoder, texts, 8, Insertion.IDS, "t")
     assert [(len(each.content.ids), each.cut) for each in found] == [(54, True), (54, False), (54, True)]
     assert found[0].content.ids == encoder.tokenize(texts[:1])[0].ids[:54]
     assert encoder.fits((*found[0].content.ids, *(5,) * 8))
     assert not prepare(files.planted_encoder(), texts, 8, Insertion.IDS, "t")[0].cut  # without a limit
-
-
-def test_text_is_cut_behind_a_word(encoder):
-    (found,) = prepare(encoder, [long_text(200)], 8, Insertion.TEXT, "t")
+    (found,) = prepare(encoder, texts[:1], 8, Insertion.TEXT, "t")
     assert found.cut
-    words = len(found.text.split())
-    assert found.text == long_text(words)
-    sizes = [len(text.ids) for text in encoder.tokenize([found.text, long_text(words + 1)])]
+    assert texts[0].startswith(f"{found.text} ")
+    longer = texts[0][: texts[0].index(" ", len(found.text) + 1)]
+    sizes = [len(text.ids) for text in encoder.tokenize([found.text, longer])]
     assert sizes[0] == len(found.content.ids) <= 54 < sizes[1]
 
 
@@ -126,26 +120,15 @@ def test_what_is_mostly_not_defined_has_no_interval_and_spoils_only_what_it_is_p
 
 def plain_p_value(costs):
     """Every choice of one member per set, in plain loops."""
-    means = []
-    for chosen in itertools.product(range(costs.shape[1]), repeat=len(costs)):
-        differences = [
-            row[place] - np.mean(np.delete(row, place)) for row, place in zip(costs, chosen, strict=True)
-        ]
-        means.append(np.mean(differences))
+    differences = [[row[k] - np.mean(np.delete(row, k)) for k in range(len(row))] for row in costs]
+    means = [np.mean(chosen) for chosen in itertools.product(*differences)]
     return np.mean([mean >= means[0] - 1e-9 for mean in means])
 
 
-matched_sets = st.integers(1, 4).flatmap(
-    lambda members: st.lists(
-        st.lists(st.integers(-9, 9), min_size=members + 1, max_size=members + 1), min_size=1, max_size=4
-    )
-)
-
-
-@given(matched_sets, st.integers(0, 9))
-def test_the_test_counts_every_choice_of_one_member_per_set(sets, key):
-    costs = np.array(sets) / 10
-    assert compare(costs, [key])[0] == pytest.approx(plain_p_value(costs))
+@given(arrays(int, st.tuples(st.integers(1, 4), st.integers(2, 5)), elements=st.integers(-9, 9)))
+def test_the_test_counts_every_choice_of_one_member_per_set(sets):
+    costs = sets / 10
+    assert compare(costs, [0])[0] == pytest.approx(plain_p_value(costs))
 
 
 def test_random_choices_agree_with_the_count_of_all():
@@ -166,10 +149,7 @@ def test_the_effect_size_is_the_mean_in_standard_deviations_of_sets_that_are_def
     assert compare(np.array([[1.0, 0.0]] * 3), [0])[1] is None
     assert compare(costs[:1], [0])[1] is None
     assert compare(spoiled[3:], [0]) == (None, None)
-
-
-def test_p_values_are_corrected_over_the_tasks_that_have_one():
-    assert statistics.corrected([None, None]) == [None, None]
+    # p-values are corrected over the tasks that have one.
     assert statistics.corrected([0.01, None, 0.04]) == pytest.approx([0.02, None, 0.04])
 
 
@@ -219,52 +199,48 @@ def test_rows_of_effects_equal_plain_loops():
     assert rows["clean", None] == (pytest.approx(clean), None)
 
 
-def effect(**changes):
-    costs = {"clean": 0.8, "drop_sticky": 0.3, "drop_benign": 0.1, "difference": 0.2}
-    test = {"tokens": 1, "benign_tokens": 19, "p_value": 0.05, "q_value": 0.05}
-    return {"task": "sts", "metric": "spearman", "main": True, **costs, **test} | changes
+# What is said of an effect.
+
+TOO_FEW = "too few tokens to conclude"
 
 
 @pytest.mark.parametrize(
-    ("p_value", "q_value", "said"),
+    ("changes", "said"),
     [
-        (0.05, 0.05, "sticky tokens cost more (p = 0.05)"),
-        (0.0001, 0.0002, "sticky tokens cost more (p < 0.001, corrected over tasks q < 0.001)"),
-        (0.31, 0.31, "no difference shown (p = 0.31)"),
-        (0.04, 0.12, "no difference shown (p = 0.04, corrected over tasks q = 0.12)"),
-        (None, None, "too few tokens to conclude (the metric is not defined for all of them)"),
+        ({}, "sticky tokens cost more (p = 0.05)"),
+        (
+            {"p_value": 0.0001, "q_value": 0.0002},
+            "sticky tokens cost more (p < 0.001, corrected over tasks q < 0.001)",
+        ),
+        ({"p_value": 0.31, "q_value": 0.31}, "no difference shown (p = 0.31)"),
+        (
+            {"p_value": 0.04, "q_value": 0.12},
+            "no difference shown (p = 0.04, corrected over tasks q = 0.12)",
+        ),
+        ({"p_value": None, "q_value": None}, f"{TOO_FEW} (the metric is not defined for all of them)"),
+        (
+            {"difference": -0.2, "p_value": 1, "q_value": 1},
+            "sticky tokens are not shown to cost more (p = 1)",
+        ),
+        # However small p is, it takes enough tokens.
+        ({"benign_tokens": 8}, f"{TOO_FEW} (1 sticky token with 8 benign ones; 11 more would do)"),
+        (
+            {"tokens": 2, "benign_tokens": 2},
+            f"{TOO_FEW} (2 sticky tokens with 1 benign one each; 3 more for each would do)",
+        ),
+        ({"tokens": 2, "benign_tokens": 8}, "sticky tokens cost more (p = 0.05)"),
+        ({"tokens": 5, "benign_tokens": 5}, "sticky tokens cost more (p = 0.05)"),
     ],
 )
-def test_only_the_test_over_tokens_concludes(p_value, q_value, said):
-    assert statistics.conclusion(effect(p_value=p_value, q_value=q_value), "sticky") == said
+def test_only_the_test_over_enough_tokens_concludes(changes, said):
+    effect = {"tokens": 1, "benign_tokens": 19, "p_value": 0.05, "q_value": 0.05, "difference": 0.2}
+    assert statistics.conclusion(effect | changes, "sticky") == said
 
 
 def test_a_sentence_names_the_costs():
-    costs = "sts: named tokens lower spearman by 0.3000, benign ones by 0.1000, from 0.8000"
-    assert statistics.cost_sentence(effect(), "named") == f"{costs}: named tokens cost more (p = 0.05)."
-    assert statistics.cost_sentence(effect(main=False, q_value=None), "named") == f"{costs}."
-    lower = effect(difference=-0.2, p_value=1.0, q_value=1.0)
-    assert statistics.conclusion(lower, "sticky") == "sticky tokens are not shown to cost more (p = 1)"
-    assert statistics.cost_sentence(effect(difference=None), "sticky") == "sts: spearman is not defined."
-
-
-@pytest.mark.parametrize(
-    ("tokens", "benign", "lacking"),
-    [
-        (1, 8, "1 sticky token with 8 benign ones; 11 more would do"),
-        (2, 1, "2 sticky tokens with 1 benign one each; 3 more for each would do"),
-        (1, 19, None),
-        (2, 4, None),
-        (5, 1, None),
-    ],
-)
-def test_enough_tokens_conclude_and_too_few_do_not_however_small_p(tokens, benign, lacking):
-    p_value = (1 + benign) ** -tokens
-    said = statistics.conclusion(
-        effect(tokens=tokens, benign_tokens=tokens * benign, p_value=p_value, q_value=p_value), "sticky"
-    )
-    if lacking is None:
-        assert statistics.benign_needed(tokens) == benign
-        assert "cost more" in said
-    else:
-        assert said == f"too few tokens to conclude ({lacking})"
+    effect = {"task": "sts", "metric": "spearman", "main": False, "clean": 0.8}
+    effect |= {"drop_sticky": 0.3, "drop_benign": 0.1, "difference": 0.2, "q_value": None}
+    costs = "sts: named tokens lower spearman by 0.3000, benign ones by 0.1000, from 0.8000."
+    assert statistics.cost_sentence(effect, "named") == costs
+    undefined = effect | {"difference": None}
+    assert statistics.cost_sentence(undefined, "sticky") == "sts: spearman is not defined."

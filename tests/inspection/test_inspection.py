@@ -1,8 +1,13 @@
-"""A look inside models, prompted ones too: states, attention, parts, contributions; against plain passes."""
+"""A look inside models, prompted ones too, and integrated Jacobians; against plain passes and captum."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from captum.attr import LayerIntegratedGradients
+from hypothesis import given
+from hypothesis import strategies as st
 
 import prompted_loading
 import tiny
@@ -12,7 +17,7 @@ from stickytoken import load_encoder
 from stickytoken.encoders.prompted.prompts import Contrast, Prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
+from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, rule_along, whole_rule
 from stickytoken.inspection.module_embedding import backbone_of
 
 TEXT = "the river sings near the old bridge"
@@ -85,11 +90,16 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
     assert_attention(inside, out.attentions, [2] * len(template.before) + labels + [2] * len(template.after))
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens"])
+@pytest.mark.parametrize(
+    "pooling", ["mean", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "max"]
+)
 def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pooling):
     model = architectures.stacked(backbones["bert"], pooling=pooling, dense=12, normalize=True)
     encoder = load_encoder(model)
     content, _, inside = look(encoder)
+    if pooling == "max":  # is no sum, and so has no parts
+        assert (inside.supplied is None, inside.pooled is None) == (True, False)
+        return
     states, size = inside.hidden[-1].astype(float), len(inside.labels)
     places = np.arange(1, size + 1)
     weights = {
@@ -106,12 +116,6 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
     np.testing.assert_allclose(inside.vector, encoder.encode_ids([content])[0], atol=1e-5)
 
 
-def test_a_pooling_that_is_no_sum_has_no_parts(backbones):
-    inside = look(load_encoder(architectures.stacked(backbones["bert"], pooling="max")))[2]
-    assert inside.supplied is None
-    assert inside.pooled is not None
-
-
 def test_a_static_model_is_the_mean_of_its_rows():
     encoder = load_encoder(architectures.static_model())
     content, _, inside = look(encoder)
@@ -119,42 +123,29 @@ def test_a_static_model_is_the_mean_of_its_rows():
     np.testing.assert_allclose(inside.supplied.sum(axis=0), inside.vector, atol=1e-6)
     copy = inspector_of(encoder).embedding_matrix()[content[-1]]
     np.testing.assert_allclose(inside.supplied[1], copy * COPIES / len(content), atol=1e-6)
+    found = contributions(encoder, content, steps=1)
+    rows = encoder.model[0].embedding.weight.detach().numpy()[list(content)]
+    np.testing.assert_allclose(found.parts, rows / np.linalg.norm(rows.sum(axis=0)), atol=1e-6)
+    assert not found.reference.any()
 
 
 class Decoy(torch.nn.Module):
-    """Puts out square matrices whose rows sum to 1, as attention weights do, and hands the states on."""
+    """Puts out square matrices whose rows sum to 1, as attention weights do."""
 
-    def __init__(self, inner):
-        super().__init__()
-        self.inner, self.mixer = inner, Mixer()
-
-    def forward(self, states, *arguments, **options):
-        found = self.inner(states, *arguments, **options)
+    def forward(self, states):
         rows, size = states.shape[:2]
-        return self.mixer(found, torch.full((rows, 4, size, size), 1 / size))[0]
-
-
-class Mixer(torch.nn.Module):
-    def forward(self, found, square):
-        return found, square
+        return states, torch.full((rows, 4, size, size), 1 / size)
 
 
 def test_a_square_output_that_is_no_attention_is_not_taken_for_it(backbones):
     model = architectures.stacked(backbones["bert"])
     expected = look(load_encoder(model))[2]
     for layer in model[0].model.encoder.layer:
-        layer.output.dense = Decoy(layer.output.dense)
+        layer.decoy = Decoy()
+        layer.output.dense.register_forward_hook(lambda _, __, states, decoy=layer.decoy: decoy(states)[0])
     found = look(load_encoder(model))[2]
     assert found.attention.shape == expected.attention.shape == (2, 4, 3, 3)
     np.testing.assert_allclose(found.attention, expected.attention, atol=1e-6)
-
-
-def test_an_encoder_of_another_kind_is_refused():
-    class Remote:
-        name = "remote"
-
-    with pytest.raises(ModelError, match="remote is a Remote, which returns vectors and does not show"):
-        inspector_of(Remote())
 
 
 def encoder_of(name="qwen2", prompt="prompteol", span=None, layer=-1, **options):
@@ -194,7 +185,9 @@ def test_attention_and_states_of_a_prompt_are_those_of_plain_transformers(name, 
         assert inside.attention is None
 
 
-@pytest.mark.parametrize(("prompt", "span"), [("prompteol", (1, 3)), ("ck", None)])
+@pytest.mark.parametrize(
+    ("prompt", "span"), [("prompteol", (1, 3)), pytest.param("ck", None, marks=pytest.mark.slow)]
+)
 def test_with_contrast_the_look_and_the_attribution_give_the_encoder_s_vector(prompt, span):
     encoder = prompted_loading.encoder_of(prompted_loading.read(prompt, span, 3, Contrast(1)))
     content, _, inside = look(encoder)
@@ -217,6 +210,7 @@ def test_the_vector_is_that_of_the_encoder_and_the_sum_of_its_parts(prompt, norm
     assert (len(inside.hidden), len(inside.attention)) == (read + 1, read)
 
 
+@pytest.mark.slow
 def test_several_prompts_are_one_input():
     encoder = encoder_of(prompt="metaeol")
     inside = look(encoder)[2]
@@ -260,17 +254,6 @@ def test_batches_and_order_change_nothing(prompted, bert_folder):
             np.testing.assert_allclose(getattr(left, name), getattr(right, name), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gemma3", "opt", "qwen2"])
-def test_contributions_sum_to_the_vector(name):
-    encoder = encoder_of(name, span=(1, 3))
-    ids = encoder.tokenize(["the river"])[0].ids
-    found = JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), 16)
-    vector = encoder.encode_ids([ids])[0].astype(float)
-    np.testing.assert_allclose(found.vector, vector / np.linalg.norm(vector), atol=1e-5)
-    assert found.error < 0.02
-    assert np.linalg.norm(found.parts, axis=1).max() > 0.01
-
-
 def test_the_model_is_left_as_it_was_even_after_an_error(monkeypatch):
     encoder = encoder_of("qwen2", span=(1, 3))
     model = encoder.prompted.decoder.model
@@ -308,6 +291,96 @@ def test_bad_input_is_refused(backbones, prompted):
         JacobianIntegrator(inspector).contributions([20, 21], [0, 0], 2)
 
 
-def test_a_model_without_derivatives_is_refused():
+def test_a_model_without_derivatives_and_an_encoder_of_another_kind_are_refused():
     with pytest.raises(ModelError, match="has no forward-mode derivative"):
         JacobianIntegrator(inspector_of(encoder_of("bloom"))).contributions([20, 21], [0, 0], 2)
+    with pytest.raises(
+        ModelError, match="remote is a SimpleNamespace, which returns vectors and does not show"
+    ):
+        inspector_of(SimpleNamespace(name="remote"))
+
+
+# Integrated Jacobians
+
+
+def captum_attributions(encoder, ids, direction):
+    model, features = encoder.model, encoder.features([tuple(ids)])
+    content = slice(1, 1 + len(ids))
+
+    def score(input_ids):
+        repeated = {
+            key: value.expand(len(input_ids), -1) if torch.is_tensor(value) else value
+            for key, value in features.items()
+        }
+        return model({**repeated, "input_ids": input_ids})["sentence_embedding"] @ torch.tensor(direction)
+
+    baseline = features["input_ids"].clone()
+    baseline[:, content] = model.tokenizer.pad_token_id
+    gradients = LayerIntegratedGradients(score, backbone_of(model.eval()).get_input_embeddings())
+    attributed = gradients.attribute(features["input_ids"], baselines=baseline, n_steps=100)
+    return attributed.sum(dim=-1)[0, content].detach().numpy()
+
+
+def contributions(encoder, ids, labels=None, steps=24, **options):
+    labels = range(len(ids)) if labels is None else labels
+    return JacobianIntegrator(inspector_of(encoder), **options).contributions(ids, labels, steps)
+
+
+def test_the_sum_of_the_parts_is_the_vector_and_one_direction_is_what_captum_attributes(backbones):
+    encoder = load_encoder(architectures.stacked(backbones["bert"], normalize=True))
+    ids, direction = encoder.tokenize([TEXT])[0].ids, encoder.encode(["a bird walks"])[0]
+    found = contributions(encoder, ids)
+    assert found.error < 1e-5
+    np.testing.assert_allclose(found.vector, encoder.encode([TEXT])[0], atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm([found.vector, found.reference], axis=1), 1, atol=1e-9)
+    expected = captum_attributions(encoder, ids, direction)
+    np.testing.assert_allclose(found.parts @ direction, expected, atol=1e-4)
+    parts = contributions(encoder, ids, [k % 2 for k in range(len(ids))]).parts
+    expected = [found.parts[first::2].sum(axis=0) for first in (0, 1)]
+    np.testing.assert_allclose(parts, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["t5", "modernbert", "gemma2", "prompted gemma3", "prompted opt", "prompted qwen2"]
+)
+def test_contributions_sum_to_the_vector_and_the_model_is_left_as_it_was(name, backbones):
+    prompted = name.startswith("prompted ")
+    if prompted:
+        encoder = encoder_of(name.removeprefix("prompted "), span=(1, 3))
+    else:
+        encoder = load_encoder(architectures.stacked(backbones[name], dense=12, normalize=True))
+        before = state_of(encoder.model, backbone_of(encoder.model))
+    ids = encoder.tokenize(["the river sings"])[0].ids
+    found = contributions(encoder, ids, steps=16 if prompted else 64)
+    assert prompted or state_of(encoder.model, backbone_of(encoder.model)) == before
+    vector = encoder.encode_ids([ids])[0].astype(float)
+    np.testing.assert_allclose(found.vector, vector / np.linalg.norm(vector), atol=1e-5)
+    assert found.error < 0.02
+    assert np.linalg.norm(found.parts, axis=1).max() > 0.01
+
+
+@pytest.mark.parametrize("one_part_a_token", [False, True])
+def test_a_text_that_turns_sharply_gets_more_steps(backbones, one_part_a_token):
+    encoder = load_encoder(architectures.stacked(backbones["bert"], normalize=True))
+    rows = backbone_of(encoder.model).get_input_embeddings().weight
+    ids = encoder.tokenize([TEXT])[0].ids
+    with torch.no_grad():
+        rows[ids[-1]] *= 20
+    ids = (*ids, *ids[-1:] * 6)
+    labels = list(range(len(ids))) if one_part_a_token else [0] * len(ids)
+    found, fixed = (contributions(encoder, ids, labels, 6, **options) for options in ({}, {"most": 1}))
+    assert fixed.error > 0.01 > found.error
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=60), st.integers(1, 50), st.integers(0, 7))
+def test_points_are_in_order_and_polynomials_are_integrated_exactly(legs, points, degree):
+    travelled = np.concatenate([[0.0], np.cumsum(legs)])
+    for (places, weights), exact in (
+        (rule_along(travelled, points), 8 if points >= 4 else 2 * points),
+        (whole_rule(points), 2 * points),
+    ):
+        assert places.shape == weights.shape == (points,)
+        assert (np.diff(places) > 0).all()
+        assert 0 < places[0] <= places[-1] < 1
+        if degree < exact:
+            assert weights @ places**degree == pytest.approx(1 / (degree + 1), abs=1e-9)

@@ -15,6 +15,7 @@ import planted
 import profiled
 import repaired
 import stickytoken
+from interrupted import finished
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
 from stickytoken.measurement.engine import ignore_progress
@@ -56,13 +57,6 @@ def quick(run, out, **options):
     return repair(run, out=out, verify=False, **options)
 
 
-def ids_of(model, text):
-    return model.tokenizer.encode(text, add_special_tokens=False).ids
-
-
-# What a repair is.
-
-
 def test_the_repaired_tokens_are_verified_not_to_be_sticky(mended):
     assert mended.verified is True, mended.record.verification
     rows = {row["token"]: row for row in mended.tokens.to_dicts()}
@@ -73,6 +67,7 @@ def test_the_repaired_tokens_are_verified_not_to_be_sticky(mended):
         assert row["deviations_after"] < 1
         assert row["verdict_after"] == "benign"
         assert row["reason"]
+    assert "stickytoken" not in (mended.path / "modules.json").read_text("utf-8")
     checks = [check.name for check in mended.record.verification.checks]
     assert checks == "repaired tokens,neighbours,other texts,fresh process,tokenizers,scores".split(",")
 
@@ -80,13 +75,12 @@ def test_the_repaired_tokens_are_verified_not_to_be_sticky(mended):
 def test_no_text_produces_an_entry_that_is_verified_to_be_unreachable(run, task, tmp_path):
     options = {"sentences": repaired.unused_corpus(), "task": task}
     found = repair(run, out=tmp_path / "out", strategy="unreachable", **options)
-    failed = [c for c in found.record.verification.checks if not c.passed]
-    assert found.verified is True, failed
+    assert found.verified is True, found.record.verification
     assert "unreachable" in [check.name for check in found.record.verification.checks]
-    original = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
-    (token_id,) = ids_of(original, repaired.WORD)
-    assert token_id not in ids_of(found.model, f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}")
-    assert len(ids_of(found.model, repaired.WORD)) > 1
+    (token_id,) = run.token(repaired.WORD)["token_id"]
+    ids = found.model.tokenizer.encode(f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}").ids
+    assert token_id not in ids
+    assert len(ids) > 4
 
 
 def test_the_same_call_opens_the_repair_and_another_one_is_refused(run, mended, task):
@@ -110,17 +104,6 @@ def test_the_same_call_puts_a_record_into_the_run_folder_that_a_kill_kept_out_of
     shutil.rmtree(kept)
     quick(own, tmp_path / "model")
     assert json.loads((kept / REPAIR_FILE).read_text("utf-8"))["identity"] == made.record.identity
-
-
-def test_what_must_be_encoded_again_is_what_has_another_vector(run, mended):
-    texts = [*profiled.sentences(80, seed=21), f"{repaired.WORD}.", f"{profiled.WORDS[0]} {repaired.OTHER}"]
-    original = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
-    changed = (original.encode(texts) != mended.model.encode(texts)).any(axis=1)
-    found = mended.affected(texts, run.path.parent / "model")
-    assert found["index"].to_list() == np.flatnonzero(changed).tolist()
-    assert changed[-2:].all()
-    assert not changed.all()
-    assert "stickytoken" not in (mended.path / "modules.json").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("mended")
@@ -158,9 +141,6 @@ def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task,
     assert "FAILED  repaired tokens" in again.stdout
 
 
-# Without a verification.
-
-
 def test_an_unverified_repair_says_so(run, tmp_path):
     found = quick(run, tmp_path / "out", tokens=[repaired.WORD])
     assert found.verified is None
@@ -194,20 +174,8 @@ def test_neighbours_are_the_nearest_rows_by_a_plain_sort(run):
     usable = {token.id for token in vocabulary.available} - {token_id}
     nearest = [k for k in np.argsort(-(units @ units[token_id])) if k in usable][:3]
     found = neighbours_of(encoder, vocabulary, [token_id], 3, {nearest[0]: "benign"})
-    assert [(token.id, verdict) for token, _, verdict in found] == [
-        (nearest[0], "benign"), (nearest[1], None), (nearest[2], None),
-    ]  # fmt: skip
-
-
-# What cannot be repaired.
-
-
-def test_a_run_without_sticky_tokens_needs_named_ones(encoder, tmp_path):
-    run = planted.detect_thirty(encoder, tmp_path / "run")
-    if not run.sticky.is_empty():
-        pytest.skip("the tiny model has sticky tokens")
-    with pytest.raises(InputError, match="found no sticky tokens: name the tokens"):
-        quick(run, tmp_path / "out")
+    verdicts = ["benign", None, None]
+    assert [(token.id, verdict) for token, _, verdict in found] == list(zip(nearest, verdicts, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +199,10 @@ def test_what_cannot_be_used_is_one_line_and_writes_nothing(run, tmp_path, optio
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_object_and_the_model_of_another_run_are_refused(run, bert_folder, tmp_path):
+def test_a_run_or_model_that_does_not_suit_is_refused(run, finished_run, bert_folder, tmp_path):
+    assert finished_run.sticky.is_empty()
+    with pytest.raises(InputError, match="found no sticky tokens: name the tokens"):
+        quick(finished_run, tmp_path / "out")
     model = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
     with pytest.raises(RepairError, match="passed as an object"):
         quick(run, tmp_path / "out", encoder=model)
@@ -248,41 +219,30 @@ def test_the_model_folder_is_never_written_into(run, tmp_path):
     assert planted.files_of(folder) == before
 
 
-# Kills.
-
-
-# The last steps of a repair.
-STEPS = {
-    "record": ("stickytoken.repairs.documents", "repair_block"),
-    "rename": ("stickytoken.measurement.store", "move_folder"),
-}
-
-
-def repair_and_die(run, out, step):
+def repair_and_die(run, out, module, function):
     """Repair, but kill the process before a step."""
-    module, function = STEPS[step]
     setattr(sys.modules[module], function, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     quick(run, out)
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_kill_leaves_no_folder_that_looks_finished(run, tmp_path, step):
-    process = planted.processes().Process(target=repair_and_die, args=(str(run.path), tmp_path / "out", step))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        ("stickytoken.repairs.documents", "repair_block"),
+        ("stickytoken.measurement.store", "move_folder"),
+    ],
+)
+def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, module, step):
+    status = finished(repair_and_die, str(run.path), tmp_path / "out", module, step)
+    assert status == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     found = quick(run, tmp_path / "out")
     assert (found.path / REPAIR_FILE).is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-# The command line.
-
-
 def test_bad_input_is_refused_in_one_line(run, tmp_path):
-    out = tmp_path / "out"
-    planted.refused("repair", run.path, "--out", out, "--column", "text", saying="without --affected")
-    planted.refused("repair", run.path, "--out", out, "--affected", tmp_path / "no.csv", saying="no file")
-    planted.refused("repair", run.path, "--out", run.path, saying="contains files but no repaired model")
-    assert not out.exists()
+    command = ("repair", run.path, "--out", tmp_path / "out")
+    planted.refused(*command, "--column", "text", saying="without --affected")
+    planted.refused(*command, "--affected", tmp_path / "no.csv", saying="no file")
+    assert not (tmp_path / "out").exists()

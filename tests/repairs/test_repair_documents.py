@@ -1,16 +1,24 @@
-"""What a repair writes for people: REPAIR.md, its picture, the model card; and repair.json."""
+"""What a repair writes for people, repair.json, and the documents that it affects."""
 
+import itertools
 import json
+import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
+import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
 import repaired
+import tiny
 from hostile import HOSTILE
-from stickytoken.errors import RunError
+from stickytoken.errors import RepairError, RunError
 from stickytoken.repairs import open_repair, result
 from stickytoken.repairs.documents import drawn, mean_curves, repair_block, repair_document, write_documents
+from stickytoken.repairs.model_folder import write_model
 from stickytoken.repairs.result import REPAIR_FILE
+from stickytoken.repairs.tokenizer_edit import ModelEdit, read_pipeline
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -56,7 +64,7 @@ def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
     assert heights[0] < heights[1] <= heights[2]  # before ends highest
 
 
-def test_a_repair_is_a_table_with_lifts_and_contractions_before_and_after():
+def test_a_repair_is_a_table_with_pieces_lifts_and_contractions_before_and_after():
     record, unseen = repaired.repair_record("river"), repaired.repair_record("river", passed=None)
     (row,) = result.token_rows(record)
     assert (row["deviations_before"], row["deviations_after"], row["verdict_after"]) == (1.0, 0.1, "benign")
@@ -65,10 +73,6 @@ def test_a_repair_is_a_table_with_lifts_and_contractions_before_and_after():
     assert row["deviations_after"] is None
     assert "| – | – | – | – |" in repair_document(unseen)
     assert mean_curves(unseen) is None
-
-
-def test_pieces_are_shown_where_a_token_has_them_and_zero_has_no_sign():
-    record = repaired.repair_record("river")
     (token,) = record.tokens
     assert "| read as |" in repair_document(record)
     after = token.after.model_copy(update={"deviations": -0.001})
@@ -77,17 +81,16 @@ def test_pieces_are_shown_where_a_token_has_them_and_zero_has_no_sign():
     assert "| 0.00 SD |" in repair_document(plain)
 
 
-# Folders.
-
-
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     result.require_place(tmp_path / "new")
     result.require_place(tmp_path)  # empty
     (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(RunError, match="contains files but no repaired model"):
-        result.require_place(tmp_path)
-    with pytest.raises(RunError, match="it is a file"):
-        result.require_place(tmp_path / "file.txt")
+    for place, said in (
+        (tmp_path, "contains files but no repaired"),
+        (tmp_path / "file.txt", "it is a file"),
+    ):
+        with pytest.raises(RunError, match=said):
+            result.require_place(place)
 
 
 LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
@@ -118,3 +121,87 @@ def test_a_run_folder_keeps_the_records_of_its_repairs(tmp_path):
     assert found == (newer, older)
     assert len(unread) == 1
     assert json.loads((tmp_path / "repair-0123456789ab" / REPAIR_FILE).read_text("utf-8"))["model"] == "model"
+
+
+TEXTS = [*tiny.sentences(60), "a [CLS] b", "", "bird bird bird bird", "river " * 100 + "stone"]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(pristine):
+    return read_pipeline(pristine).document["model"]["vocab"]
+
+
+@pytest.fixture
+def repair_of(pristine, tmp_path):
+    """A function that edits entries of a model and opens the repair."""
+
+    def edited(rows=(), unreachable=(), plain_specials=(), model=pristine, prompt=""):
+        new = {token_id: np.ones(32, dtype=np.float32) for token_id in rows}
+        write_model(model, tmp_path / "out", ModelEdit(new, unreachable, plain_specials))
+        strategies = dict.fromkeys(rows, "relatives") | dict.fromkeys(unreachable, "unreachable")
+        strategies |= dict.fromkeys(plain_specials, "plain-specials")
+        record = repaired.repair_record("any")
+        tokens = [
+            record.tokens[0].model_copy(update={"token_id": token_id, "strategy": strategy})
+            for token_id, strategy in strategies.items()
+        ]
+        changes = {"tokens": tokens, "identity_parts": {"encoder": {"prompt": prompt}}}
+        written = record.model_copy(update=changes).model_dump_json()
+        (tmp_path / "out" / REPAIR_FILE).write_text(written, "utf-8")
+        return open_repair(tmp_path / "out")
+
+    return edited
+
+
+@pytest.mark.parametrize("name", ["all", "template", "nothing"])
+def test_affected_documents_are_those_whose_vectors_change(name, pristine, vocabulary, repair_of):
+    river, stone, cls = ((vocabulary[each],) for each in ("river", "stone", "[CLS]"))
+    repair = repair_of(*{"all": (river, stone, cls), "template": ((), (), cls), "nothing": ()}[name])
+    before = SentenceTransformer(str(pristine), device="cpu")
+    after = SentenceTransformer(str(repair.path), device="cpu")
+    changed = [
+        place
+        for place, text in enumerate(TEXTS)
+        if not np.array_equal(before.encode([text]), after.encode([text]))
+    ]
+    assert repair.affected(TEXTS, pristine)["index"].to_list() == changed
+    assert bool(changed) is (name != "nothing")
+
+
+def test_the_repaired_entries_in_a_document_are_listed(pristine, vocabulary, repair_of):
+    river, stone, cls = (vocabulary[each] for each in ("river", "stone", "[CLS]"))
+    repair = repair_of((river,), (stone,), (cls,))
+    found = repair.affected(
+        iter(["the river", "the stone river", "a [CLS]", "a bird"]), pristine, iter("abcd")
+    )
+    assert found.rows() == [(0, "a", [river]), (1, "b", sorted([river, stone])), (2, "c", [cls])]
+    for names in (["a"], ["a", "b", "c"]):
+        with pytest.raises(RepairError, match="not as many names as documents"):
+            repair.affected(itertools.repeat("the river", 2), pristine, names)
+
+
+def test_a_prompt_is_read_before_every_document_and_batches_are_numbered_throughout(
+    pristine, vocabulary, repair_of
+):
+    texts = ["the river" if number == 1400 else "a bird" for number in range(1500)]
+    repair = repair_of((vocabulary["river"],))
+    assert repair.affected(texts, pristine)["index"].to_list() == [1400]
+    shutil.rmtree(repair.path)
+    assert repair_of((vocabulary["river"],), prompt="river ").affected(["a bird"], pristine).height == 1
+
+
+def test_documents_are_tokenized_by_the_revision_that_was_repaired(
+    pristine, vocabulary, repair_of, hub_cache
+):
+    root = hub_cache / "models--tests--tiny"
+    for revision, commit, word in (("old", "a" * 40, "river"), ("main", "b" * 40, "rivulet")):
+        folder = Path(shutil.copytree(pristine, root / "snapshots" / commit))
+        for name in ("tokenizer.json", "vocab.txt"):
+            if (file := folder / name).is_file():
+                file.write_text(file.read_text("utf-8").replace("river", word), "utf-8")
+        (root / "refs").mkdir(exist_ok=True)
+        (root / "refs" / revision).write_text(commit, "utf-8")
+    repair = repair_of(unreachable=(vocabulary["river"],))
+    for options, affected in (({"revision": "old"}, [0]), ({}, [1])):
+        found = repair.affected(["the river", "a rivulet"], "tests/tiny", **options)
+        assert found["index"].to_list() == affected

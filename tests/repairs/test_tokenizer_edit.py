@@ -1,17 +1,19 @@
-"""Entries that text no longer reaches, for all kinds of vocabularies."""
+"""Entries that text no longer reaches, for all kinds of vocabularies, and those of models in use."""
 
 import json
+import random
+import shutil
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-import edited_tokenizers as edited
 import tiny
 import tiny_architectures as architectures
+from shared_fixtures import SHARED
 from stickytoken.errors import RepairError
 from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer, read_pipeline, splittable
 
@@ -39,19 +41,52 @@ def saved(tmp_path_factory):
     return save
 
 
+def written(source, target, files):
+    target.mkdir(parents=True)
+    for file in source.iterdir():
+        if file.is_file() and file.suffix != ".safetensors":
+            shutil.copyfile(file, target / file.name)
+    for name, content in files.items():
+        (target / name).write_bytes(content)
+    return target
+
+
+def raw(folder):
+    """A function that reads texts as inference servers do: by tokenizer.json alone."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda texts: [each.ids for each in tokenizer.encode_batch(list(texts))]
+
+
+def auto(folder, kind=AutoTokenizer):
+    tokenizer = kind.from_pretrained(folder)
+    return lambda texts: tokenizer(list(texts))["input_ids"]
+
+
+def agreed(folder, again, texts):
+    """Read texts in every way, before and after the tokenizer is saved again; all must agree."""
+    AutoTokenizer.from_pretrained(folder).save_pretrained(again)
+    shutil.copyfile(folder / "config.json", again / "config.json")
+    found = raw(folder)(texts)
+    for read in (auto(folder), auto(folder, PreTrainedTokenizerFast), raw(again), auto(again)):
+        assert read(texts) == found
+    return found
+
+
 def added_ids(folder):
     return {each["id"] for each in read_pipeline(folder).loaded["added_tokens"]}
 
 
 def contents(folder, ids):
     """The ids of the text itself, without those that stand around every text."""
-    (template,) = edited.auto(folder)([""])
+    (template,) = auto(folder)([""])
     return [set(Counter(each) - Counter(template)) for each in ids]
 
 
 def used_entries(folder, count):
     """Entries that the texts are made of and that can be made unreachable."""
-    used = Counter(token_id for ids in edited.auto(folder)(tiny.sentences(200)) for token_id in ids)
+    used = Counter(token_id for ids in auto(folder)(tiny.sentences(200)) for token_id in ids)
     ids = [token_id for token_id, _ in used.most_common() if token_id not in added_ids(folder)]
     return [token_id for token_id, reason in splittable(folder, ids[:60]).items() if reason is None][:count]
 
@@ -60,13 +95,13 @@ def used_entries(folder, count):
 @pytest.mark.parametrize("kind", KINDS)
 def test_entries_are_out_of_reach_and_other_texts_stay(kind, saved, tmp_path):
     folder = saved(kind)
-    before = edited.auto(folder)(TEXTS)
+    before = auto(folder)(TEXTS)
     ids = used_entries(folder, 3)
     assert len(ids) == 3
     for number, chosen in enumerate(((ids[0],), tuple(ids))):
         files = edited_tokenizer(folder, ModelEdit(unreachable=chosen))
-        target = edited.written(folder, tmp_path / str(number), files)
-        after = edited.agreed(target, tmp_path / f"{number} again", TEXTS)
+        target = written(folder, tmp_path / str(number), files)
+        after = agreed(target, tmp_path / f"{number} again", TEXTS)
         holding = [place for place, each in enumerate(before) if set(chosen) & set(each)]
         assert holding
         assert not any(set(chosen) & set(each) for each in after)
@@ -78,55 +113,51 @@ def test_entries_are_out_of_reach_and_other_texts_stay(kind, saved, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_become_plain_text_one_by_one(kind, saved, tmp_path):
     folder = saved(kind)
-    before = edited.auto(folder)(TEXTS)
+    before = auto(folder)(TEXTS)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     added = sorted(added_ids(folder) - {tokenizer.unk_token_id})  # unknown characters stay unknown
     for token_id in (added[0], added[-1]):
         files = edited_tokenizer(folder, ModelEdit(plain_specials=(token_id,)))
-        target = edited.written(folder, tmp_path / str(token_id), files)
-        written = tokenizer.convert_ids_to_tokens(token_id)
-        texts = [*TEXTS, written, f"a {written} b", f"{written}{written}", f"[unreachable {token_id}]"]
-        after = edited.raw(target)(texts)
-        assert edited.auto(target)(texts) == after
+        target = written(folder, tmp_path / str(token_id), files)
+        name = tokenizer.convert_ids_to_tokens(token_id)
+        texts = [*TEXTS, name, f"a {name} b", f"{name}{name}", f"[unreachable {token_id}]"]
+        after = raw(target)(texts)
+        assert auto(target)(texts) == after
         assert not any(token_id in each for each in contents(target, after))
         for old, new, content in zip(before, after, contents(folder, before), strict=False):
             assert old == new or token_id in content
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "unigram that matches its specials"])
-def test_a_template_still_adds_what_is_plain_in_text(kind, saved, tmp_path):
-    folder = saved(kind)
-    (template,) = edited.auto(folder)([""])
-    files = edited_tokenizer(folder, ModelEdit(plain_specials=tuple(set(template))))
-    target = edited.written(folder, tmp_path / "plain", files)
-    assert edited.agreed(target, tmp_path / "again", [""]) == [template]
-
-
-def test_all_special_tokens_with_the_padding_become_plain_text(saved, tmp_path):
+def test_all_special_tokens_with_the_padding_become_plain_text_and_stay_in_the_template(saved, tmp_path):
     folder = saved("wordpiece")
     ids = tuple(sorted(added_ids(folder)))
     files = edited_tokenizer(folder, ModelEdit(plain_specials=ids))
-    target = edited.written(folder, tmp_path / "plain", files)
+    target = written(folder, tmp_path / "plain", files)
+    assert agreed(target, tmp_path / "again", [""]) == auto(folder)([""])
     tokenizer = AutoTokenizer.from_pretrained(target)
     batch = tokenizer(["the river", "[PAD] [CLS] the river"], padding=True)
     assert batch["input_ids"][0][-1] == tokenizer.pad_token_id == ids[0]
     assert not {*ids} - {tokenizer.convert_tokens_to_ids("[UNK]")} & set(batch["input_ids"][1][1:-1])
     assert sum(batch["attention_mask"][0]) < sum(batch["attention_mask"][1])
-    (content,) = contents(target, edited.auto(target)([tokenizer.pad_token]))
+    (content,) = contents(target, auto(target)([tokenizer.pad_token]))
     assert ids[0] not in content
 
 
-def test_only_files_that_change_are_returned_and_older_ones_keep_step(tmp_path):
+def test_only_files_that_change_are_returned_older_ones_keep_step_or_are_converted(tmp_path):
     folder = architectures.bert(tmp_path / "bert")
     vocabulary = read_pipeline(folder).document["model"]["vocab"]
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
     (folder / "vocab.txt").write_text("\n".join(entries) + "\n", "utf-8")
-    river = vocabulary["river"]
+    river, before = vocabulary["river"], auto(folder)(TEXTS)
     files = edited_tokenizer(folder, ModelEdit(unreachable=(river,)))
     assert set(files) == {"tokenizer.json", "vocab.txt"}
     lines = files["vocab.txt"].decode().split("\n")
     assert len(lines) == len(entries) + 1
     assert [place for place, (a, b) in enumerate(zip(lines, entries, strict=False)) if a != b] == [river]
+    (folder / "tokenizer.json").unlink()
+    files = edited_tokenizer(folder, ModelEdit(unreachable=(river,)))
+    after = agreed(written(folder, tmp_path / "new", files), tmp_path / "again", TEXTS)
+    assert all((river in old) == (old != new) for old, new in zip(before, after, strict=True))
 
 
 def test_merges_beside_the_tokenizer_keep_step(tmp_path):
@@ -138,35 +169,8 @@ def test_merges_beside_the_tokenizer_keep_step(tmp_path):
     (token_id,) = used_entries(folder, 1)
     files = edited_tokenizer(folder, ModelEdit(unreachable=(token_id,)))
     merges = json.loads(files["tokenizer.json"])["model"]["merges"]
-    assert files["merges.txt"].decode() == "\n".join(
-        ["#version: 0.2", *(" ".join(each) for each in merges), ""]
-    )
-
-
-def test_a_tokenizer_without_its_file_is_converted(tmp_path):
-    folder = architectures.bert(tmp_path / "bert")
-    vocabulary = read_pipeline(folder).document["model"]["vocab"]
-    river = vocabulary["river"]
-    before = edited.auto(folder)(TEXTS)
-    entries = sorted(vocabulary, key=vocabulary.__getitem__)
-    (folder / "vocab.txt").write_text("\n".join(entries) + "\n", "utf-8")
-    (folder / "tokenizer.json").unlink()
-    target = edited.written(
-        folder, tmp_path / "converted", edited_tokenizer(folder, ModelEdit(unreachable=(river,)))
-    )
-    after = edited.agreed(target, tmp_path / "again", TEXTS)
-    assert all((river in old) == (old != new) for old, new in zip(before, after, strict=True))
-
-
-def test_a_tokenizer_of_words_alone_is_edited(tmp_path):
-    folder = architectures.saved(architectures.static_model(), tmp_path / "static")
-    river = read_pipeline(folder).document["model"]["vocab"]["river"]
-    ((name, content),) = edited_tokenizer(folder, ModelEdit(unreachable=(river,))).items()
-    assert (folder / name).is_file()
-    assert river not in Tokenizer.from_str(content.decode()).encode("the river").ids
-
-
-# What is refused.
+    lines = [" ".join(pair) for pair in merges]
+    assert files["merges.txt"].decode().split("\n") == ["#version: 0.2", *lines, ""]
 
 
 def test_reasons_are_given_for_what_cannot_be_unreachable(saved):
@@ -174,9 +178,6 @@ def test_reasons_are_given_for_what_cannot_be_unreachable(saved):
     vocabulary = read_pipeline(folder).document["model"]["vocab"]
     reasons = splittable(folder, [vocabulary["##q"], vocabulary["river"]])
     assert list(reasons.values()) == ["without it, its text would be unknown", None]
-
-
-def test_an_entry_that_many_are_built_from_is_kept(saved):
     folder = saved("sentencepiece merges")
     ids = sorted(read_pipeline(folder).loaded["model"]["vocab"].values())
     reasons = [reason for reason in splittable(folder, ids[260:330]).values() if reason]
@@ -215,3 +216,44 @@ def test_an_entry_of_a_unigram_is_splittable_if_some_cut_of_it_is(tmp_path_facto
     tokenizer.save(str(folder / "tokenizer.json"))
     reason = splittable(folder, [1])[1]
     assert (reason is None) is cut(entry)
+
+
+@pytest.fixture(scope="module")
+def english(shared):
+    lines = [
+        line
+        for name in ("stsb/test.jsonl", "stsb/dev.jsonl", "trec/train.jsonl", "cranfield/corpus.jsonl")
+        for line in (shared / "data" / name).read_text("utf-8").splitlines()
+    ]
+    values = [value for line in lines for value in json.loads(line).values() if isinstance(value, str)]
+    pieces = [piece for value in values for piece in value.split(". ") if len(piece) > 20]
+    return random.Random(0).sample(pieces, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(each.name for each in (SHARED / "tokenizers").glob("*")))
+def test_entries_and_all_specials_of_every_tokenizer_there_is(name, shared, english, tmp_path):
+    folder = shared / "tokenizers" / name
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    added = tokenizer.get_added_tokens_decoder()
+    unknown = {token_id for token_id, each in added.items() if each.content in ("<unk>", "[UNK]")}
+    used = Counter(token_id for ids in raw(folder)(english) for token_id in ids)
+    frequent = [token_id for token_id, _ in used.most_common() if token_id not in added]
+    some = frequent[20:60:8] + frequent[-200::40]
+    reasons = splittable(folder, some)
+    edit = ModelEdit(
+        unreachable=tuple(token_id for token_id in some if reasons[token_id] is None),
+        plain_specials=tuple(sorted(added.keys() - unknown)),
+    )
+    assert len(edit.unreachable) >= 5
+    named = [f"a {each.content} b{each.content}" for each in added.values()]
+    texts, ids = [*english, *named], {*edit.unreachable, *edit.plain_specials}
+    before = auto(folder)(texts)
+    target = written(folder, tmp_path / name, edited_tokenizer(folder, edit))
+    after = agreed(target, tmp_path / "again", texts)
+    template = Counter(auto(folder)([""])[0])
+    for old, new in zip(before, after, strict=True):  # only texts that held them are tokenized otherwise
+        if ids & (Counter(old) - template).keys():
+            assert not ids & (Counter(new) - template).keys()
+        else:
+            assert new == old

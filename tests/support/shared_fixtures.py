@@ -13,6 +13,7 @@ import pytest
 import planted
 import profiled
 import report_pages
+import scanned
 import tiny
 import tiny_architectures as architectures
 import web_app
@@ -123,6 +124,12 @@ def planted_run(planted_folder, planted_options, tmp_path_factory) -> Path:
     result = planted.command("detect", planted_folder, *planted_options, "--out", folder)
     assert result.exit_code == 0, result.stderr
     return folder
+
+
+@pytest.fixture(scope="session")
+def scanned_run(tmp_path_factory) -> Path:
+    """The folder of a run whose model has one sticky word."""
+    return scanned.save_run(tmp_path_factory.mktemp("scanned"))
 
 
 # Of the web app.

@@ -1,0 +1,419 @@
+"""Which run a model is checked by, which of its sticky tokens close the gate, and what never opens it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import polars as pl
+import pytest
+
+import planted
+import profiled
+import stickytoken
+from stickytoken.detection import run as model_files
+from stickytoken.detection.run import Run, is_model_of, look_at_model, open_run, record_model
+from stickytoken.errors import InputError, RunError
+from stickytoken.findings import Level
+from stickytoken.gate import FailOn, Outcome, check
+
+
+@pytest.fixture
+def own(planted_profile, tmp_path, monkeypatch):
+    """A model and the folder of its runs, which a test may change; files count as settled at once."""
+    monkeypatch.setattr(model_files, "_SETTLED", 0)
+    model, run = planted_profile
+    shutil.copytree(model, tmp_path / "model")
+    shutil.copytree(run, tmp_path / "runs" / "run")
+    return tmp_path / "model", tmp_path / "runs"
+
+
+def recorded(model, run):
+    record_model(run, open_run(run).record, look_at_model(str(model)))
+    return (run / "model.json").is_file()
+
+
+def known(model, run):
+    files = look_at_model(str(model))
+    return files is not None and is_model_of(run, open_run(run).record, files.fingerprint())
+
+
+@pytest.mark.slow
+def test_the_files_of_a_model_are_enough_once_it_was_loaded(own):
+    model, runs = own
+    assert check(model, folder=runs).run == runs / "run"
+    assert (runs / "run" / "model.json").is_file()
+    code = (
+        "import stickytoken, sys; found = stickytoken.check(sys.argv[1], folder=sys.argv[2])\n"
+        "print(found.outcome.value, found.run, 'torch' in sys.modules)"
+    )
+    for named in (model, model.with_name("renamed")):
+        model = model.rename(named)
+        command = [sys.executable, "-W", "ignore", "-c", code, str(model), str(runs)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout == f"closed {runs / 'run'} False\n"
+
+
+@pytest.mark.slow
+def test_a_detection_of_a_named_model_records_its_files_and_of_a_loaded_one_nothing(own, tmp_path):
+    model, _ = own
+    assert known(model, profiled.detect_profile(str(model), tmp_path / "new").path)
+    encoder = stickytoken.load_encoder(model)  # its owner may have changed it since
+    assert not (profiled.detect_profile(encoder, tmp_path / "newer").path / "model.json").exists()
+
+
+@pytest.mark.slow
+def test_the_command_records_the_files_unless_an_option_changes_the_model(
+    planted_folder, planted_options, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(model_files, "_SETTLED", 0)
+    for place, (options, records) in enumerate({(): True, ("--prompt", "the "): False}.items()):
+        run = tmp_path / str(place)
+        arguments = [*planted_options, "--out", run, "--set", "report=false", *options]
+        assert planted.command("detect", planted_folder, *arguments).exit_code == 0
+        assert (run / "model.json").is_file() is records
+
+
+def test_one_changed_byte_or_name_is_another_model(own):
+    model, runs = own
+    assert recorded(model, runs / "run")
+    files = [path for path in model.rglob("*") if path.is_file()]
+    assert len(files) >= 3
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        assert not known(model, runs / "run"), path
+        path.write_bytes(whole)
+        assert known(model, runs / "run")
+    (model / "more.json").write_text("{}")
+    assert not known(model, runs / "run")
+    (model / "more.json").unlink()
+    (model / "README.md").rename(model / "README.txt")
+    assert not known(model, runs / "run")
+    (model / "README.txt").rename(model / "README.md")
+    model.rename(model.with_name("linked"))
+    model.symlink_to(model.with_name("linked"))  # links are read through
+    assert known(model, runs / "run")
+
+
+def test_a_record_of_another_run_or_version_or_a_damaged_one_proves_nothing_and_is_replaced(own, monkeypatch):
+    model, runs = own
+    assert recorded(model, runs / "run")
+    path = runs / "run" / "model.json"
+    record = json.loads(path.read_text("utf-8"))
+    record["encoder"]["weights"] = "0" * 64
+    for content in (json.dumps(record), "", "[]", '{"files": 3}'):
+        path.write_text(content, encoding="utf-8")
+        assert not known(model, runs / "run"), content
+    assert recorded(model, runs / "run")
+    assert known(model, runs / "run")
+    versions = model_files.package_versions() | {"tokenizers": "0.0.1"}
+    monkeypatch.setattr(model_files, "package_versions", lambda: versions)
+    assert not known(model, runs / "run")
+
+
+def test_files_that_may_have_changed_or_cannot_be_recorded_are_not(own, monkeypatch):
+    model, runs = own
+    seen = look_at_model(str(model))
+    (model / "modules.json").write_text((model / "modules.json").read_text("utf-8") + "\n", encoding="utf-8")
+    record_model(runs / "run", open_run(runs / "run").record, seen)
+    assert not (runs / "run" / "model.json").exists()
+    with monkeypatch.context() as young:
+        young.setattr(model_files, "_SETTLED", 10**15)
+        assert not recorded(model, runs / "run")
+
+    full = Mock(side_effect=RunError("the disk is full"))
+    monkeypatch.setattr(model_files.RunFolder, "write_record", full)
+    assert not recorded(model, runs / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("adapter_config.json", "{}"),
+        ("modules.json", '[{"type": "my_code.Module", "path": ""}]'),
+        ("modules.json", '[{"type": "sentence_transformers.models.Dense", "path": "../other"}]'),
+        ("sentence_bert_config.json", '{"tokenizer_name_or_path": "elsewhere"}'),
+        ("pipe", None),
+    ],
+)
+def test_a_model_with_parts_elsewhere_or_a_pipe_is_always_loaded(own, name, content):
+    if content is None:
+        os.mkfifo(own[0] / name)
+    else:
+        (own[0] / name).write_text(content, encoding="utf-8")
+    assert look_at_model(str(own[0])) is None
+
+
+def test_the_newest_run_over_the_whole_vocabulary_is_taken(own):
+    model, runs = own
+
+    def copy(name, **changes):
+        planted.edit_record(Path(shutil.copytree(runs / "run", runs / name)), **changes)
+
+    parts = json.loads((runs / "run" / "run.json").read_text("utf-8"))["identity_parts"]
+    copy("later", started="2040-01-01T00:00:00+00:00")
+    copy("unfinished", started="2041-01-01T00:00:00+00:00", result=None)
+    copy("part", started="2042-01-01T00:00:00+00:00", identity_parts=parts | {"tokens": "0" * 64})
+    copy("other", started="2043-01-01T00:00:00+00:00", identity_parts=parts | {"encoder": {"weights": "0"}})
+    copy("damaged", schema_version=99)
+    found = check(model, folder=runs)
+    assert found.run == runs / "later"
+    assert any("damaged" in note and "skipped" in note for note in found.notes)
+    assert check(model, folder=runs / "run").run == runs / "run"
+
+
+def test_a_model_that_no_run_fits_is_refused_or_measured(own, pristine):
+    with pytest.raises(RunError, match="is of a different model than"):
+        check(pristine, folder=own[1] / "run")
+    # The tiny tokenizer reads letters, so this takes a model that knows its words alone.
+    model = own[0].with_name("foreign")
+    profiled.foreign_model().save(str(model))
+    with pytest.raises(InputError, match="does not know"):
+        check(model, folder=own[1])
+
+
+@pytest.mark.slow
+def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, monkeypatch):
+    model, runs = own
+    made = []
+
+    def detect(encoder, *, out, progress):
+        made.append(out)
+        return profiled.detect_profile(encoder, out)
+
+    monkeypatch.setattr(sys.modules["stickytoken.gate"], "detect", detect)
+    shutil.rmtree(runs / "run")
+    first = check(model, folder=runs)
+    assert first.run.parent == runs
+    second = check(model, folder=runs)
+    assert (second.run, len(made)) == (first.run, 1)
+
+
+def test_a_model_object_is_compared_by_identity_and_a_run_is_taken(own):
+    model, runs = own
+    encoder = stickytoken.load_encoder(model)
+    assert check(encoder, folder=runs).run == check(Run(runs / "run")).run == runs / "run"
+    with pytest.raises(InputError, match="revision"):
+        check(encoder, folder=runs, revision="main")
+
+
+# Which sticky tokens close the gate, alone and against a baseline; what is not enough to open it
+
+
+@pytest.fixture(scope="module")
+def runs(planted_profile, tmp_path_factory):
+    """A function that returns runs of models whose planted token has different strengths."""
+    folder = tmp_path_factory.mktemp("strengths")
+    made = {(2,): stickytoken.open_run(planted_profile[1])}
+
+    def run(strength, **changes):
+        key = (strength, *changes.items())
+        if key not in made:
+            encoder = stickytoken.load_encoder(profiled.planted_model(strength))
+            made[key] = profiled.detect_profile(encoder, folder / f"run-{len(made)}", **changes)
+        return made[key]
+
+    return run
+
+
+@pytest.fixture
+def altered(runs, tmp_path):
+    """A function that copies the run of the planted model and changes its table or its record."""
+
+    def alter(change=lambda table: table, strength=2, **record):
+        folder = tmp_path / f"altered-{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(runs(strength).path, folder)
+        change(pl.read_parquet(folder / "tokens.parquet")).write_parquet(folder / "tokens.parquet")
+        planted.edit_record(folder, **record)
+        return folder
+
+    return alter
+
+
+def named(found, level=Level.ERROR):
+    return [finding.properties["token"] for finding in found.findings if finding.level is level]
+
+
+@pytest.mark.slow
+def test_a_sticky_token_closes_the_gate_and_without_one_it_is_open(runs):
+    found = check(runs(2))
+    assert found.outcome is Outcome.CLOSED
+    assert planted.PLANTED in named(found)
+    assert found.counted == found.sticky == len(runs(2).sticky)
+    first = found.findings[0]
+    assert first.identity == (Path(runs(2).model_name).name, first.properties["token"])
+    (note,) = (note for note in found.notes if "non-default settings" in note)
+    assert "anchors 80" in note
+    assert "seed" not in note
+    found = check(runs(0))
+    assert (found.passed, found.findings, found.incomplete) == (True, (), ())
+
+
+def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered):
+    grades = ["severe", "serious", "serious", "mild", "negligible", None]
+
+    def graded(table):
+        first = pl.int_range(len(table)) < len(grades)
+        severity = pl.Series("severity", [*grades, *[None] * (len(table) - len(grades))])
+        return table.with_columns(
+            severity, verdict=pl.when(first).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
+        )
+
+    run = altered(graded)
+    for fail_on, counting, tolerated in (
+        (FailOn.STICKY, 6, 5),
+        (FailOn.SERIOUS, 3, 3),
+        (FailOn.SEVERE, 1, 0),
+    ):
+        found = check(run, fail_on=fail_on, max_tokens=tolerated)
+        assert found.counted == counting
+        assert len(named(found)) == (counting if counting > tolerated else 0)
+        assert (found.outcome is Outcome.CLOSED) == (counting > tolerated)
+        levels = [finding.level for finding in found.findings]
+        assert len(levels) == 6
+        assert levels == sorted(levels, key=[Level.ERROR, Level.WARNING, Level.NOTE].index)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fail_on": "bad"}, "fail_on is 'bad': use sticky, serious, severe"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"progress": 3}, "progress"),
+        ({"fail_on": "severe"}, "does not grade tokens: use --fail-on sticky"),
+    ],
+)
+def test_wrong_options_are_refused_and_those_that_a_method_lacks(small_run, options, message):
+    assert check(small_run).counted == len(small_run.sticky)
+    with pytest.raises(InputError, match=message):
+        check(small_run, **options)
+
+
+@pytest.mark.slow
+def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
+    encoder = stickytoken.load_encoder(profiled.planted_model(0))
+    sample = profiled.detect_profile(encoder, tmp_path / "run", sample=40)
+    for found in (check(sample), check(runs(0), baseline=sample)):
+        assert found.outcome is Outcome.INCONCLUSIVE
+        assert "covered 40 of" in found.incomplete[0]
+    assert found.incomplete[0].startswith("the baseline in")
+    # A sticky token in a sample closes the gate all the same.
+    model = stickytoken.load_encoder(profiled.planted_model(2))
+    token = next(key for key, text in model.tokenizer.entries.items() if text == planted.PLANTED)
+    found = check(profiled.detect_profile(model, tmp_path / "few", tokens=[token, 50, 51]))
+    assert found.outcome is Outcome.CLOSED
+    assert found.incomplete
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda table: table.head(100), "has 100 rows in tokens.parquet"),
+        (lambda table: table.with_columns(verdict=pl.lit("benign")), "0 sticky tokens in tokens.parquet and"),
+        (lambda table: table.with_columns(verdict=pl.lit("fine")), "that the method profile does not give"),
+        (lambda table: table.with_columns(verdict=pl.lit(None, pl.String)), "has no verdict on"),
+    ],
+)
+def test_a_table_that_lacks_something_never_passes(altered, change, reason):
+    found = check(altered(change))
+    assert not found.passed
+    assert any(reason in each for each in found.incomplete)
+
+
+def test_a_damaged_or_unfinished_run_is_refused_and_an_unreadable_corpus_never_passes(altered):
+    with pytest.raises(RunError, match="no column of distinct token ids"):
+        check(altered(lambda table: pl.concat([table.head(1), table.head(len(table) - 1)])))
+    with pytest.raises(RunError, match="is not finished"):
+        check(altered(result=None))
+    corpus = {"source": "polish.txt", "sentences": 200, "unknown": 0.4}
+    found = check(altered(strength=0, corpus=corpus))
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "cannot read 40% of polish.txt" in found.incomplete[0]
+
+
+@pytest.mark.slow
+def test_noise_is_no_change_in_either_direction(runs):
+    found = check(runs(2), baseline=runs(2))
+    assert found.passed
+    assert {finding.level for finding in found.findings} == {Level.NOTE}
+    assert {finding.properties["change"] for finding in found.findings} == {"known"}
+    # The same model, measured on other texts.
+    for strength in (0, 2):
+        first, second = runs(strength), runs(strength, seed=7)
+        assert check(second, baseline=first).passed
+        assert check(first, baseline=second).passed
+
+
+def test_a_token_that_became_sticky_is_new(runs):
+    found = check(runs(2), baseline=runs(0))
+    assert planted.PLANTED in named(found)
+    first = found.findings[0].properties
+    assert first["change"] == "new"
+    assert first["baseline_effect_high"] < first["effect_low"]
+
+
+@pytest.mark.slow
+def test_a_token_that_became_stickier_is_worse_and_one_that_became_milder_is_not(runs):
+    found = check(runs(3), baseline=runs(1)).findings
+    assert [f.properties["change"] for f in found if f.properties["token"] == planted.PLANTED] == ["worse"]
+    assert check(runs(1), baseline=runs(3)).counted == 0
+
+
+def test_a_baseline_from_before_a_setting_was_added_is_compared_at_its_default(runs, altered):
+    settings = runs(2).record.settings
+    earlier = {name: value for name, value in settings.items() if name not in ("dimensions", "fdr")}
+    assert check(runs(2), baseline=altered(settings=earlier)).passed
+    with pytest.raises(InputError, match=r"other settings .*\(fdr\)"):
+        check(runs(2), baseline=altered(settings=settings | {"fdr": 0.2}))
+
+
+def test_overlapping_intervals_are_no_change(altered, runs):
+    def lower(by):
+        def change(table):
+            moved = pl.when(pl.col("token") == planted.PLANTED).then(by).otherwise(0)
+            return table.with_columns(
+                (pl.col(name) - moved * (pl.col("lift_high") - pl.col("lift_low"))).alias(name)
+                for name in ("lift", "lift_low", "lift_high")
+            )
+
+        return change
+
+    assert planted.PLANTED not in named(check(runs(2), baseline=altered(lower(0.9))))
+    assert planted.PLANTED in named(check(runs(2), baseline=altered(lower(1.1))))
+
+
+@pytest.mark.parametrize(("below", "new"), [(0.01, True), (-0.01, False)])
+@pytest.mark.parametrize("known", [True, False], ids=["with intervals", "of an earlier version"])
+def test_a_token_that_began_to_erase_texts_is_new_whatever_it_lifts(altered, runs, below, new, known):
+    # The baseline's contraction ends just below, or above, where that of the run begins.
+    (row,) = runs(2).sticky.filter(pl.col("token") == planted.PLANTED).to_dicts()
+    end = row["contraction_low"] - below
+
+    def change(table):
+        table = table.with_columns(contraction=pl.lit(end), verdict=pl.lit("benign"), erases=pl.lit(False))
+        later = ["contraction_low", "contraction_high", "erases", "reason"]
+        return table.with_columns(contraction_high=pl.lit(end)) if known else table.drop(later)
+
+    found = check(runs(2), baseline=altered(change))
+    assert (planted.PLANTED in named(found)) is new
+    assert all("erases" in each.message for each in found.findings)
+
+
+@pytest.mark.slow
+def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small_run, tmp_path):
+    encoder = stickytoken.load_encoder(profiled.planted_model(0))
+    other_texts = profiled.detect_profile(encoder, tmp_path / "run", sentences=profiled.corpus(150))
+    settings = runs(2).record.settings
+    for baseline, reason in (
+        (small_run, "used the method std"),
+        (other_texts, "on other texts"),
+        (altered(settings=settings | {"smallest_effect": 0.9}), "other settings than .*smallest_effect"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            check(runs(2), baseline=baseline)
+    with pytest.raises(InputError, match="measures no intervals"):
+        check(small_run, baseline=small_run)

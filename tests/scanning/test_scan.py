@@ -1,0 +1,421 @@
+"""Scans: what is found, once and in order, what copies do to documents, and the command."""
+
+import csv
+import io
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import spearmanr
+
+import planted
+import profiled
+import scanned
+from hostile import HOSTILE, assert_harmless
+from planted import command
+from stickytoken import Cleaner, load_encoder, open_run, report, scan
+from stickytoken.cleaning import find_spans, spans
+from stickytoken.errors import InputError, RunError
+from stickytoken.scanning.scan import open_scan, scan_documents, scans_in
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr("stickytoken.scanning._passes._DOCUMENTS", 8)
+
+
+def test_documents_with_copies_are_found_and_no_others(scanned_run):
+    texts = scanned.documents(60, range(10, 13))
+    found = scan(scanned_run, texts)
+    assert found["number"].to_list() == [10, 11, 12]
+    assert found["words"].to_list() == [[{"text": scanned.STICKY, "copies": scanned.COPIES}]] * 3
+    assert found["kinds"].to_list() == [["flagged"]] * 3
+    shares = [len(scanned.copies()) / len(texts[number]) for number in (10, 11, 12)]
+    assert found["share"].to_list() == pytest.approx(shares)
+    assert scan(scanned_run, [f"{scanned.STICKY} is a word", "another"]).is_empty()
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_other_processes_find_the_same_and_sources_are_counted(scanned_run):
+    texts = scanned.documents(100, range(90, 100))
+    rows = [{"text": text, "source": "web" if place < 93 else "wiki"} for place, text in enumerate(texts)]
+    alone = scan_documents(scanned_run, rows, workers=1)
+    together = scan_documents(scanned_run, rows, workers=2)
+    assert together.documents.equals(alone.documents)
+    counts = [(each.source, each.documents, each.found) for each in alone.result.sources]
+    assert counts == [("wiki", 7, 7), ("web", 93, 3)]
+    assert together.result.model_copy(update={"seconds": alone.result.seconds}) == alone.result
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_worker_that_dies_is_an_error_of_one_line(scanned_run, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RunError, match="a process that scanned documents ended"):
+        scan(scanned_run, scanned.documents(48), workers=2)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_stopped_scan_continues_where_it_was(scanned_run, tmp_path):
+    texts = scanned.documents(80, range(70, 80))
+    whole = scan_documents(scanned_run, texts, out=tmp_path / "whole", workers=1)
+
+    def stop(progress):
+        if progress.done >= 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=stop)
+    with pytest.raises(RunError, match="not finished"):
+        open_scan(tmp_path / "scan")
+    steps = []
+    found = scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
+    assert found.documents.equals(whole.documents)
+    assert steps[-1].computed == 80 - 40
+    # A finished scan searches the batches that changed.
+    texts[44] += " " + scanned.copies()
+    found = scan(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
+    assert found["number"].to_list() == [44, *range(70, 80)]
+    assert steps[-1].computed == 8
+    assert open_scan(tmp_path / "scan").documents.equals(found)
+
+
+def test_a_finding_in_a_whole_file_has_the_line_of_the_file(scanned_run, tmp_path):
+    (tmp_path / "page.md").write_text(f"a title\n\nsome text\nand {scanned.copies()}\n")
+    assert scan(scanned_run, tmp_path)["line"].to_list() == [4]
+
+
+def test_scans_of_a_run_folder_are_listed_and_damaged_or_different_ones_named(scanned_run, tmp_path):
+    scan(scanned_run, ["a text"], out=tmp_path / "scan-1")
+    (tmp_path / "docs.txt").write_text("a text\n")
+    with pytest.raises(RunError, match="contains a different scan"):
+        scan(scanned_run, tmp_path / "docs.txt", out=tmp_path / "scan-1")
+    scan(scanned_run, ["a text"], out=tmp_path / "scan-2")
+    (tmp_path / "scan-2" / "scan.json").write_text("{")
+    found, unread = scans_in(tmp_path)
+    assert [each.path.name for each in found] == ["scan-1"]
+    assert len(unread) == 1
+
+
+def test_nothing_to_scan_and_wrong_options_are_errors(scanned_run, write):
+    with pytest.raises(InputError, match="is empty: pass documents"):
+        scan(scanned_run, [])
+    with pytest.raises(InputError, match=r"no readable document: 2 records .*line 1"):
+        scan(scanned_run, write("a.txt", b"\xff\n\xfe\xfe\n"))
+    for name, value in (("workers", 0), ("columns", 3)):
+        with pytest.raises(InputError, match=name):
+            scan(scanned_run, ["a"], **{name: value})
+
+
+def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(scanned_run, monkeypatch):
+    before, behind = scanned.documents(2)
+    text = f"{before} {scanned.copies()} {behind}"
+    whole = find_spans(text, scanned.RULES)
+    monkeypatch.setattr(spans, "_SEGMENT", 100)
+    assert find_spans(text, scanned.RULES) == whole
+    run = "very very very very"
+    (span,) = find_spans(f"{before * 3} {run} good", scanned.RULES)
+    assert (span.first_end - span.start, span.end - span.start) == (len("very"), len(run))
+    text = f"Before, {scanned.copies()} after <|endof<|endoftext|>text|> and so on."
+    (excerpt,) = scan(scanned_run, [text])["excerpt"].to_list()
+    assert "".join(piece["text"] for piece in excerpt) == text
+    assert excerpt[1] == {"text": scanned.copies(), "found": True}
+
+
+def test_the_sample_depends_on_no_order_and_a_document_that_is_there_twice_is_drawn_once(
+    scanned_run, encoder
+):
+    texts = scanned.documents(340, range(1))
+    shuffled = Random(0).sample(texts, len(texts))
+    one, other = (
+        scan_documents(scanned_run, each, encoder=encoder, effect="predicted").result.effect
+        for each in (texts, shuffled)
+    )
+    assert one.spread == other.spread
+    repeated = [*texts[:40], *[texts[39]] * 60]
+    found = scan_documents(scanned_run, repeated, encoder=encoder, effect="predicted").result.effect
+    assert found.queries + found.reference == 39
+
+
+def test_batches_end_at_a_number_of_documents_or_a_size(scanned_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("stickytoken.scanning._passes._CHARACTERS", 5000)
+    for name, texts, count in (("many", ["x"] * 2500, 3), ("large", ["x" * 9000] * 2, 2)):
+        scan(scanned_run, texts, out=tmp_path / name, workers=1)
+        assert len(list((tmp_path / name / "shards").iterdir())) == count
+
+
+# What copies do to documents: measured against the definition, and predicted
+
+
+COUNTS = (2, 3, 4, 6, 8, 12, 16, 24)
+PLANTED = range(40, 64)
+QUERIES = profiled.sentences(40, seed=9)
+CLEANER = Cleaner(scanned.RULES)
+
+
+@pytest.fixture(scope="module")
+def encoder(scanned_run):
+    return load_encoder(scanned_run.parent / "model", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Clean documents, and documents with different numbers of copies in different places."""
+    found = scanned.documents(120)
+    for number in PLANTED:
+        copies = scanned.copies(4 + COUNTS[number % len(COUNTS)])
+        found[number] = f"{found[number]} {copies}" if number % 3 else f"{copies} {found[number]}"
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured(scanned_run, encoder, texts):
+    return scan_documents(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
+
+
+def units(encoder, texts):
+    vectors = encoder.encode(texts)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_the_shift_is_the_mean_change_of_similarity(measured, encoder, texts):
+    rest = [CLEANER(texts[number]).strip() for number in PLANTED]
+    queries = units(encoder, QUERIES)
+    after, before = (
+        units(encoder, [texts[number] for number in PLANTED]) @ queries.T,
+        units(encoder, rest) @ queries.T,
+    )
+    assert measured.documents["number"].to_list() == list(PLANTED)
+    np.testing.assert_allclose(measured.documents["shift"], (after - before).mean(axis=1), atol=1e-6)
+    spread = measured.result.effect.spread
+    np.testing.assert_allclose(measured.documents["effect"], measured.documents["shift"] / spread)
+    worst = measured.worst
+    assert worst["effect"].is_sorted(descending=True)
+    assert worst["severity"][0] == "severe"
+    assert measured.result.matter == worst["matters"].sum() > 12
+    assert set(worst.filter("matters")["severity"]) <= {"serious", "severe"}
+
+
+def test_ranks_are_counted_among_clean_documents(measured, encoder, texts):
+    assert measured.result.effect.reference == 96
+    row = measured.documents.to_dicts()[5]
+    queries = units(encoder, QUERIES)
+    clean = units(encoder, [text for text in texts if not find_spans(text, scanned.RULES)]) @ queries.T
+    text = texts[row["number"]]
+    with_copies = units(encoder, [text]) @ queries.T
+    without = units(encoder, [CLEANER(text).strip()]) @ queries.T
+    passed = (clean < with_copies).mean(axis=0) - (clean < without).mean(axis=0)
+    assert row["rise"] == pytest.approx(passed.mean(), abs=2e-3)
+    assert row["moves_up"] == pytest.approx((passed >= 0.1).mean(), abs=0.03)
+
+
+def test_a_prediction_is_the_way_that_a_document_was_drawn(scanned_run, encoder, texts):
+    # Toward the mean of what the removed tokens draw texts to, as far as its own vector says.
+    run = open_run(scanned_run)
+    effects = run.method.token_effects(run)
+    texts = [*texts, f"{texts[0]} {scanned.copies()} {profiled.WORDS[1]} " + f"{profiled.WORDS[9]} " * 8]
+    found = scan(run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
+    clean = [text for text in texts if not find_spans(text, scanned.RULES)]
+    center, queries = units(encoder, clean).mean(axis=0), units(encoder, QUERIES).mean(axis=0)
+    mixtures = 0
+    for number, predicted in found.select("number", "predicted").iter_rows():
+        text = texts[number]
+        whole, rest = (encoder.tokenize([each])[0].ids for each in (text, CLEANER(text).strip()))
+        removed = Counter(whole) - Counter(rest)
+        mixtures += len(removed) > 1
+        rows = [effects.ids.tolist().index(token_id) for token_id in removed]
+        contraction = np.minimum(effects.contraction[rows], 0.9)
+        shares = np.array(list(removed.values())) / (1 - contraction)
+        way = shares @ effects.pull[rows] / (shares @ contraction) - center
+        covered = np.clip((units(encoder, [text])[0] - center) @ way / (way @ way), 0, 1)
+        assert predicted == pytest.approx(covered * (way @ queries), abs=1e-5)
+    assert mixtures
+
+
+def test_a_prediction_needs_no_document_without_copies(measured, scanned_run, encoder, texts):
+    both = measured.documents.select("shift", "predicted")
+    agreement = measured.result.effect.agreement
+    assert spearmanr(both["shift"], both["predicted"]).statistic == pytest.approx(agreement)
+    alone = scan_documents(scanned_run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
+    np.testing.assert_allclose(alone.documents["predicted"], both["predicted"], atol=1e-6)
+    assert alone.documents["shift"].null_count() == len(PLANTED)
+    assert alone.result.effect.agreement is None
+    assert alone.documents["effect"].null_count() == 0
+
+
+def test_clean_documents_stand_for_queries_and_copies_alone_have_no_effect(scanned_run, encoder, texts):
+    found = scan_documents(scanned_run, [*texts, scanned.copies()], encoder=encoder, effect="measured")
+    effect = found.result.effect
+    assert (effect.queries, effect.reference, effect.nothing_left) == (48, 48, 1)
+    assert effect.queries_from == "the first words of 48 documents"
+    last = found.documents.to_dicts()[-1]
+    assert (last["effect"], last["severity"]) == (None, None)
+    assert found.worst["number"][-1] == len(texts)
+    found = scan_documents(scanned_run, ["a text"], encoder=encoder, effect="measured")
+    assert (found.result.effect, found.result.found) == (None, 0)
+
+
+@pytest.mark.parametrize("effect", ["measured", "predicted"])
+def test_copies_that_the_model_does_not_read_have_no_effect(scanned_run, encoder, texts, effect, monkeypatch):
+    monkeypatch.setattr("stickytoken.scanning._passes.content_limit", lambda _: 24)
+    unread = f"{' '.join(texts[:3])} {scanned.copies(12)}"
+    assert len(encoder.tokenize([" ".join(texts[:3])])[0].ids) > 24
+    found = scan(scanned_run, [*texts, unread], encoder=encoder, effect=effect).row(-1, named=True)
+    assert (found["number"], found["predicted"]) == (len(texts), 0)
+    assert found["shift"] == (0 if effect == "measured" else None)
+
+
+def test_effects_are_kept_until_what_they_rest_on_changes(scanned_run, encoder, texts, tmp_path):
+    def computed(documents, **options):
+        steps = []
+        scan(scanned_run, documents, encoder=encoder, out=tmp_path, progress=steps.append, **options)
+        return [step.computed for step in steps if step.stage == "effects"]
+
+    assert computed(texts, effect="measured", queries=QUERIES) == [24]
+    assert computed(texts, effect="measured", queries=QUERIES) == [0]
+    assert computed(texts, effect="measured", queries=QUERIES[1:]) == [24]
+
+
+def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
+    other = load_encoder(profiled.planted_model(1, token=scanned.STICKY))
+    std = planted.detect_thirty(encoder, tmp_path / "std")
+    measured, predicted = ({"encoder": encoder, "effect": effect} for effect in ("measured", "predicted"))
+    for run, documents, options, kind, saying in (
+        (scanned_run, texts, {"effect": "guessed"}, InputError, "effect is 'guessed'"),
+        (scanned_run, texts, {"queries": QUERIES}, InputError, "queries are given, but no effect"),
+        (scanned_run, texts[30:50], measured, InputError, "needed to compare the others with"),
+        (std, texts, predicted, InputError, "does not measure what a prediction needs"),
+        (scanned_run, texts, measured | {"encoder": other}, RunError, "with another model"),
+    ):
+        with pytest.raises(kind, match=saying):
+            scan(run, documents, **options)
+
+
+# The command: the answer for people, the formats, bad input, hostile names
+
+
+@pytest.fixture(scope="module")
+def place(scanned_run, tmp_path_factory):
+    """A folder with documents as a table and as lines."""
+    folder = tmp_path_factory.mktemp("documents")
+    texts = scanned.documents(60, range(5, 9))
+    ids, sources = [f"d{number}" for number in range(60)], ["wiki", "web"] * 30
+    pl.DataFrame({"_id": ids, "text": texts, "source": sources}).write_ndjson(folder / "own.jsonl")
+    (folder / "own.txt").write_text("\n".join(texts) + "\n")
+    return folder
+
+
+def test_every_format_has_the_documents_with_findings(scanned_run, place, tmp_path):
+    options = ("--scan-folder", tmp_path / "scan", "--format")
+    table = command("scan", scanned_run, place / "own.jsonl", *options, "table").stdout
+    first, *_, last = planted.lines_of(table)
+    assert first == "4 of 60 documents have copies of flagged tokens, special tokens or runs (6.67%)"
+    assert "by source" in table
+    assert f"[[{scanned.copies()}]]" in " ".join(table.split())
+    assert last.startswith("60 documents of")
+    document = planted.document(command("scan", scanned_run, place / "own.jsonl", *options, "json"))
+    assert document["found"] == 4
+    assert {row["id"] for row in document["found_documents"]} == {f"d{number}" for number in range(5, 9)}
+    rows = list(
+        csv.DictReader(io.StringIO(command("scan", scanned_run, place / "own.jsonl", *options, "csv").stdout))
+    )
+    assert {row["id"] for row in rows} == {f"d{number}" for number in range(5, 9)}
+    assert {row["words"] for row in rows} == {scanned.STICKY}
+
+
+def test_sarif_names_file_and_line(scanned_run, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(place)
+    out = tmp_path / "found.sarif"
+    result = command("scan", scanned_run, place / "own.txt", "--out", out, "--scan-folder", tmp_path / "scan")
+    assert result.exit_code == 0, result.stderr
+    run = json.loads(out.read_text())["runs"][0]
+    found = [each["locations"][0]["physicalLocation"] for each in run["results"]]
+    assert {each["artifactLocation"]["uri"] for each in found} == {"own.txt"}
+    assert sorted(each["region"]["startLine"] for each in found) == [number + 1 for number in range(5, 9)]
+    assert {each["ruleId"] for each in run["results"]} == {"document-copies"}
+
+
+@pytest.mark.slow
+def test_effects_are_shown_and_reported(scanned_run, place):
+    result = command("scan", scanned_run, place / "own.jsonl", "--effect")
+    assert result.exit_code == 0, result.stderr
+    assert "; 4 of them matter" in result.stdout
+    assert "moves up" in result.stdout
+    assert f"stickytoken report {scanned_run}" in result.stderr
+    page = report(scanned_run, format="html")
+    assert '<h2 id="documents">Documents with copies</h2>' in page
+    assert f"<mark>{scanned.copies()}</mark>" in page
+    assert "## Documents with copies" in report(scanned_run, format="md")
+    (shown,) = json.loads(report(scanned_run, format="json"))["scans"]
+    assert len(shown["documents"]) == 4
+
+
+@pytest.mark.parametrize(("column", "value"), [("excerpt", None), ("moves_up", math.inf)])
+def test_a_scan_that_somebody_changed_is_left_out_of_the_report(scanned_run, place, tmp_path, column, value):
+    run = Path(shutil.copytree(scanned_run, tmp_path / "run"))
+    assert (
+        command("scan", run, place / "own.jsonl", "--effect", "--scan-folder", run / "scan-own").exit_code
+        == 0
+    )
+    documents = run / "scan-own" / "documents.parquet"
+    pl.read_parquet(documents).with_columns(pl.lit(value).alias(column)).write_parquet(documents)
+    page = report(run, format="json")
+    assert "A scan is left out" in page
+    assert f"in column '{column}'" in page
+
+
+@pytest.mark.slow
+def test_hostile_ids_and_texts_are_shown_and_never_interpreted(scanned_run, tmp_path):
+    names = [*HOSTILE, "=1+1", "@cmd", 'a,b"c']
+    texts = [f"{name} {scanned.copies()} {name}" for name in names]
+    pl.DataFrame({"id": names, "text": texts, "source": names}).write_ndjson(tmp_path / "own.jsonl")
+    options = ("--scan-folder", scanned_run / "scan-hostile", "--limit", 100)
+    for output_format in ("table", "json", "sarif", "csv"):
+        result = command("scan", scanned_run, tmp_path / "own.jsonl", *options, "--format", output_format)
+        assert result.exit_code == 0, result.stderr
+        assert_harmless(result.stdout)
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert {"'=1+1", "'@cmd"} <= {row["id"] for row in rows}
+    assert not any(str(value).startswith(("=", "+", "@")) for row in rows for value in row.values())
+    page = report(scanned_run, format="html")
+    assert "<b>" not in page
+    assert "&lt;/script&gt;" in page
+    shutil.rmtree(scanned_run / "scan-hostile")
+
+
+def test_skipped_records_are_counted_and_named(scanned_run, tmp_path):
+    (tmp_path / "own.txt").write_bytes(b"a text\n\xff\xfe!\nanother\n")
+    result = command("scan", scanned_run, tmp_path / "own.txt", "--scan-folder", tmp_path / "scan")
+    assert result.exit_code == 0
+    assert "note: 1 record was skipped, without readable text" in result.stderr
+    assert "own.txt, line 2: byte 7 (0xff) is not UTF-8" in result.stderr
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_what_was_scanned(scanned_run, tmp_path):
+    texts = scanned.documents(500) * 100
+    (tmp_path / "own.txt").write_text("\n".join(texts) + "\n")
+    given = (scanned_run, tmp_path / "own.txt", "--scan-folder", tmp_path / "scan")
+    arguments = [sys.executable, "-m", "stickytoken", "scan", *map(str, given), "--set", "workers=2"]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        shards = tmp_path / "scan" / "shards"
+        while process.poll() is None and (not shards.is_dir() or len(list(shards.iterdir())) < 4):
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert "interrupted: finished shards are kept: " in errors
+    assert "Traceback" not in errors
+    result = command("scan", *given)
+    assert result.exit_code == 0
+    assert planted.lines_of(result.stdout)[0].startswith("none of 50,000 documents")
