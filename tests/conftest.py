@@ -1,6 +1,7 @@
 """Settings of the whole test run. Its fixtures are in tests/support/shared_fixtures.py."""
 
 import os
+from importlib.util import find_spec
 
 import pytest
 
@@ -14,12 +15,14 @@ os.environ["STICKYTOKEN_PACKED_LAYERS"] = "1"
 
 import hypothesis
 
-import report_pages
-
 # Whether a test passes depends neither on chance nor on how busy the machine is.
 hypothesis.settings.register_profile("stickytoken", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("stickytoken")
 
+
+# Without Gradio the web app cannot be imported; tests of an installed wheel build environments.
+_NEEDED = {"demo": find_spec("gradio"), "installed": os.environ.get("STICKYTOKEN_WHEEL")}
+collect_ignore_glob = [f"{folder}/*" for folder, found in _NEEDED.items() if not found]
 
 # Of the tests that start a browser or Ray: two and one, so that every run of the tests has each.
 ON_EVERY_RUN = (
@@ -29,10 +32,7 @@ ON_EVERY_RUN = (
 )
 
 # Tests of which one case stays in every run, as the other cases take seconds each.
-AT_NIGHT = (
-    "test_the_command_finds_what_the_function_finds[profile]",
-    "test_entries_and_all_specials_of_every_tokenizer_there_is[roberta-base]",
-)
+AT_NIGHT = ("test_entries_and_all_specials_of_every_tokenizer_there_is[roberta-base]",)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,8 +52,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         at_night = any(name in item.nodeid for name in AT_NIGHT)
         if at_night or (dear and item.originalname not in ON_EVERY_RUN):
             item.add_marker("nightly")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    report_pages.marked_browser = item.get_closest_marker("browser") is not None

@@ -1,25 +1,34 @@
 """Runs side by side: the numbers, what can be compared, and every wrong way to ask."""
 
 import csv
+import functools
 import io
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markupsafe import escape
+from scipy.stats import binomtest, kstest, rankdata
 
 import planted
 import profiled
+import repaired
 import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page
-from stickytoken import compare, load_encoder
-from stickytoken.comparisons import Answer, Measure
+from stickytoken import compare, load_encoder, open_run
+from stickytoken.comparisons import Answer, Measure, copies_needed, exact_share, published
+from stickytoken.comparisons.published import beside_run, published_model, published_models, published_tokens
+from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.repairs.result import REPAIR_FILE, CheckRecord, RepairRecord, VerificationRecord
+from stickytoken.methods.entry import Scale
+from stickytoken.repairs.result import REPAIR_FILE
 from stickytoken.reports.comparison import finding
 from stickytoken.validation import markdown
 
@@ -28,28 +37,25 @@ YES, CARE, NO = Answer
 
 @pytest.fixture(scope="module")
 def detected(tmp_path_factory):
-    """Make the run of a model with a planted token of some strength."""
-
-    def detect(strength, name, **options):
-        model = load_encoder(profiled.planted_model(strength))
-        return profiled.detect_profile(model, tmp_path_factory.mktemp("run") / name, **options)
-
-    return detect
+    encoder = load_encoder(profiled.planted_model(0))
+    return lambda name, **options: profiled.detect_profile(
+        encoder, tmp_path_factory.mktemp("run") / name, **options
+    )
 
 
 @pytest.fixture(scope="module")
-def run(detected):
-    return detected(2, "planted")
+def run(planted_profile):
+    return open_run(planted_profile[1])
 
 
 @pytest.fixture(scope="module")
 def clean(detected):
-    return detected(0, "clean")
+    return detected("clean")
 
 
 @pytest.fixture(scope="module")
 def sample(detected):
-    return detected(0, "sample", sample=40)
+    return detected("sample", sample=40)
 
 
 @pytest.fixture
@@ -61,11 +67,8 @@ def changed(clean, tmp_path):
         record = json.loads((folder / "run.json").read_text("utf-8"))
         for path, value in parts.items():
             *above, last = path.split("__")
-            place = record
-            for key in above:
-                place = place[key]
-            place[last] = value
-        (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+            functools.reduce(dict.__getitem__, above, record)[last] = value
+        planted.edit_record(folder, **record)
         return folder
 
     return change
@@ -102,7 +105,7 @@ def test_runs_agree_with_themselves(run, tmp_path):
     assert (agreement.jaccard, agreement.spearman) == (1.0, pytest.approx(1.0))
     assert agreement.shared == profiled.AVAILABLE
     assert [each.token for each in found.tokens] == ["!"]
-    assert found.names == (f"{run.model_name} (planted)", f"{run.model_name} (again)")
+    assert found.names == ("model (run)", "model (again)")
     assert set(found.comparability.answers.values()) == {YES}
     assert found.comparability.reasons == ()
 
@@ -134,7 +137,7 @@ def test_a_sample_widens_one_number_and_weakens_the_others(clean, sample):
 
 
 def test_chosen_tokens_stand_for_nothing_else(clean, detected):
-    chosen = detected(0, "chosen", tokens=list(profiled.WORDS[:30]))
+    chosen = detected("chosen", tokens=list(profiled.WORDS[:30]))
     found = compare([clean, chosen])
     assert set(found.comparability.answers.values()) == {NO}
     assert found.table["sticky_per_10000"].to_list()[1] is None
@@ -186,9 +189,8 @@ def test_a_vocabulary_limits_the_share_alone_and_missing_curves_the_copies(clean
 def test_other_anchors_of_the_same_texts_are_noticed(clean, changed):
     folder = changed()
     plan = json.loads((folder / "plan.json").read_text("utf-8"))
-    half = len(plan["anchors"]) // 2
-    for place, anchor in enumerate(plan["anchors"][:half]):
-        anchor["text"] = f"another text {place}"
+    for number, anchor in enumerate(plan["anchors"][: len(plan["anchors"]) // 2]):
+        anchor["text"] = f"another text {number}"
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     found = compare([clean, folder])
     assert found.comparability.answers[Measure.WORST] is CARE
@@ -206,7 +208,7 @@ def test_a_lift_that_the_curve_does_not_show_is_named(run, clean, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "passed", "state"),
+    ("folder", "passed", "state"),
     [
         ("run/repair-2", True, "verified"),
         ("run/repair-2", False, "NOT VERIFIED"),
@@ -214,23 +216,15 @@ def test_a_lift_that_the_curve_does_not_show_is_named(run, clean, tmp_path):
         ("model", True, "is itself repaired"),
     ],
 )
-def test_the_latest_repair_is_told(clean, changed, tmp_path, place, passed, state):
-    folder = changed("run", model__name=str(tmp_path / "model"))
-    for path, passes, month in (("run/repair-1", True, 1), (place, passed, 2)):
-        check = CheckRecord(name="tokens", passed=bool(passes), finding="it is so")
-        verification = VerificationRecord(
-            ordinary_lift=0.0, similarity_spread=0.1, ordinary_contraction=0.0, carriers=1, anchors=1,
-            source="texts", neighbours=[], scores=[], checks=[check],
-        )  # fmt: skip
-        record = RepairRecord(
-            identity=path, identity_parts={"encoder": {"weights": "before"}}, model="m",
-            run=clean.record.identity, strategy="auto", settings={}, tokens=[],
-            verification=None if passes is None else verification,
-            notes=[], versions={}, hardware={}, started=f"2026-0{month}-01T00:00:00+00:00", seconds=0.0,
-        )  # fmt: skip
+def test_the_latest_repair_is_told(clean, changed, tmp_path, folder, passed, state):
+    run = changed("run", model__name=str(tmp_path / "model"))
+    for path, passes, month in (("run/repair-1", True, 1), (folder, passed, 2)):
+        record = repaired.repair_record("!", passed=passes)
+        changes = {"identity": path, "identity_parts": {"encoder": {"weights": "before"}}}
+        changes |= {"run": clean.record.identity, "started": f"2026-0{month}-01T00:00:00+00:00"}
         (tmp_path / path).mkdir()
-        ResultFolder(tmp_path / path).write_record(REPAIR_FILE, record)
-    assert compare([clean, folder]).table["repair"].to_list() == ["no", state]
+        ResultFolder(tmp_path / path).write_record(REPAIR_FILE, record.model_copy(update=changes))
+    assert compare([clean, run]).table["repair"].to_list() == ["no", state]
 
 
 def test_the_command_prints_and_writes(run, clean, tmp_path):
@@ -269,14 +263,14 @@ def test_hostile_names_and_tokens_stay_text(clean, changed):
     assert_harmless(stickytoken.report(found, format="md"))
 
 
-def test_one_run_is_no_comparison(run):
-    planted.refused("compare", run.path, saying="needs two runs, and 1 was passed: .*stickytoken report")
-    planted.refused("compare", run.path, run.path / ".." / run.path.name, saying="was passed twice")
-
-
-def test_what_is_no_run_is_refused(run, changed, tmp_path):
-    planted.refused("compare", run.path, tmp_path, saying="is not a run folder")
-    planted.refused("compare", run.path, changed(result=None), saying="is not finished: run the same command")
+def test_what_cannot_be_compared_is_refused(run, changed, tmp_path):
+    for paths, said in (
+        ([], "needs two runs, and 1 was passed: .*stickytoken report"),
+        ([run.path / ".." / run.path.name], "was passed twice"),
+        ([tmp_path], "is not a run folder"),
+        ([changed(result=None)], "is not finished: run the same command"),
+    ):
+        planted.refused("compare", run.path, *paths, saying=said)
     with pytest.raises(InputError, match="pass a list of runs or run folders"):
         compare(str(run.path))
 
@@ -291,3 +285,157 @@ def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sam
     assert markdown(finding(found)) in stickytoken.report(found, format="md")
     assert json.loads(stickytoken.report(found, format="json")) == json.loads(json.dumps(found.summary()))
     assert finding(compare([clean, sample])).startswith("No run found a sticky token.")
+
+
+# Shares with exact intervals, and copies until serious.
+
+
+SCALE = Scale(ordinary=0.0, spread=0.1, confidence=0.9, serious=0.5)
+
+
+@given(st.integers(1, 300_000), st.floats(0, 1), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
+def test_the_interval_is_the_exact_one(total, part, confidence):
+    count = round(part * total)
+    expected = binomtest(count, total).proportion_ci(confidence, method="exact")
+    assert exact_share(count, total, confidence) == pytest.approx(
+        (count / total, expected.low, expected.high), abs=1e-9
+    )
+
+
+FLAT, RISING = ((0.0,) * 4,), ((0.0, 0.04, 0.04, 0.04), (0.2, 0.26, 0.26, 0.26))
+
+
+@pytest.mark.parametrize(
+    ("curve", "ordinary", "expected"),
+    [
+        ((0.1, 0.2, 0.3, 0.4), FLAT, (1, None)),
+        ((0.1, 0.1, 0.12, 0.16), FLAT, (4, 2)),
+        ((0.1, 0.1, 0.2, 0.1), FLAT, (2, 1)),
+        ((0.1, 0.1, 0.1, 0.1), FLAT, (None, 4)),
+        # What ordinary tokens do is taken away.
+        ((0.1, 0.19, 0.199, 0.21), FLAT, (1, None)),
+        ((0.1, 0.19, 0.199, 0.21), RISING, (4, 2)),
+        ((), FLAT, None),
+        ((0.1, 0.2, 0.3, 0.4), ((),), None),
+    ],
+)
+def test_the_fewest_copies_with_a_serious_lift_are_found(curve, ordinary, expected):
+    rows = [(0, False, curve), *((100 + number, True, each) for number, each in enumerate(ordinary))]
+    columns = {"token_id": pl.Int64, "ordinary": pl.Boolean, "below": pl.List(pl.Float64)}
+    tokens = pl.DataFrame(rows, columns, orient="row").with_columns(copies=pl.lit([0, 1, 2, 4]))
+    assert copies_needed(RunEvidence(None, tokens), 0, SCALE) == expected
+    assert copies_needed(RunEvidence(None, tokens), 5, SCALE) is None
+
+
+# The published results: whole, found by name, and beside a run.
+
+
+def publish(monkeypatch, tokens):
+    """Let the tables say that all-MiniLM-L6-v2 has these tokens."""
+    whole = published._table
+
+    def table(name):
+        if name == "published_models.csv":
+            return whole(name)
+        rows = [("all-MiniLM-L6-v2", k, token, "OK", 50.0, 0.9) for k, token in tokens]
+        return pl.DataFrame(rows, schema=whole(name).schema, orient="row")
+
+    monkeypatch.setattr(published, "_table", table)
+
+
+def test_the_tables_are_whole():
+    models = published_models()
+    assert len(models) == models["model"].n_unique() == 40
+    assert models.null_count().sum_horizontal().item() == 0
+    counts = [len(published_tokens(name)) for name in models["model"]]
+    assert counts == models["sticky"].to_list()
+    assert sum(counts) == 868
+
+
+def test_they_say_what_the_paper_says(shared):
+    models = pl.read_csv(shared / "paper" / "models.csv")
+    ours = published_models()
+    assert ours["model"].to_list() == models["model_name"].to_list()
+    for own, theirs in (("vocabulary", "vocab_size"), ("available", "available_tokens"),
+                        ("candidates", "candidates"), ("sticky", "sticky_tokens"),
+                        ("mean_similarity", "vocabulary_mean_cosine")):  # fmt: skip
+        assert ours[own].to_list() == pytest.approx(models[theirs].to_list(), 1e-5)
+    with (shared / "paper" / "sticky_tokens.csv").open(encoding="utf-8", newline="") as stream:
+        rows = {(row["model"], int(row["token_id"])): row for row in csv.DictReader(stream)}
+    assert len(rows) == 868
+    for name in ours["model"]:
+        for row in published_tokens(name).iter_rows(named=True):
+            theirs = rows[name, row["token_id"]]
+            assert row["token"] == theirs["token"]
+            numbers = {each: float(theirs[each]) for each in ("sticky_score", "validation_rate")}
+            assert {each: row[each] for each in numbers} == pytest.approx(numbers, 1e-4, abs=1e-4)
+
+
+def test_a_model_is_found_by_its_names():
+    for name in (" ALL-minilm-l6-V2 ", "sentence-transformers/all-MiniLM-L6-v2"):
+        assert published_model(name)["sticky"] == 21
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("org/e5-smal", "the closest are e5-small"), ("", "`stickytoken published` lists all")]
+)
+def test_an_unknown_model_is_refused_with_the_closest(name, hint):
+    with pytest.raises(InputError, match=hint):
+        published_model(name)
+
+
+def test_the_tokens_stand_beside_the_run(run, monkeypatch):
+    rows = run.tokens.head(9)
+    chosen = [*rows.select("token_id", "token").iter_rows(), run.sticky.select("token_id", "token").row(0)]
+    chosen = list(dict.fromkeys(chosen))
+    publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
+    found = beside_run(run, "all-minilm-l6-v2")
+    assert (found.unknown, found.unexamined, found.sticky) == (1, 0, 1)
+    lifts = run.tokens["lift"].to_numpy()
+    ranks = dict(zip(run.tokens["token_id"], rankdata(lifts) / len(lifts), strict=True))
+    expected = [ranks[k] for k, _ in chosen]
+    assert found.tokens["percentile"].to_list() == pytest.approx([*expected, None], abs=1e-12)
+    assert found.chance == pytest.approx(kstest(np.array(expected), "uniform").pvalue)
+    scale = run.method.scale(run)
+    row = run.token(chosen[0][0]).row(0, named=True)
+    for end in ("", "_low", "_high"):
+        assert found.tokens[f"sd{end}"][0] == pytest.approx(
+            (row[f"lift{end}"] - scale.ordinary) / scale.spread
+        )
+    assert found.tokens.row(-1, named=True)["verdict"] is None
+
+
+def test_tokens_that_a_sample_left_out_are_counted(run, monkeypatch, tmp_path):
+    chosen = list(run.tokens.select("token_id", "token").iter_rows())
+    publish(monkeypatch, chosen)
+    part = profiled.detect_profile(load_encoder(profiled.planted_model(2)), tmp_path / "part", sample=20)
+    found = beside_run(part, "all-MiniLM-L6-v2")
+    assert (found.unknown, found.unexamined, found.chance) == (0, len(chosen) - 20, None)
+    assert any("were not examined" in line for line in found.in_words())
+
+
+def test_a_run_of_another_method_has_verdicts_only(planted_run, monkeypatch):
+    run = open_run(planted_run)
+    publish(monkeypatch, list(run.tokens.select("token_id", "token").head(30).iter_rows()))
+    found = beside_run(run, "all-MiniLM-L6-v2")
+    assert found.tokens.select("sd", "percentile").null_count().row(0) == (30, 30)
+    assert found.in_words()[0].endswith("of the 30 published tokens that it examined sticky")
+
+
+def test_a_run_of_another_vocabulary_is_refused(run):
+    with pytest.raises(InputError, match="of the 21 published tokens of all-MiniLM-L6-v2, 0 are in"):
+        beside_run(run, "all-MiniLM-L6-v2")
+    planted.refused("published", "--run", run.path, saying="name it before --run")
+    planted.refused("published", "gte-base", "--run", run.path.parent, saying="is not a run folder")
+
+
+def test_the_command_lists_and_looks_up():
+    document = planted.document(planted.command("published", "--format", "json"))
+    assert [row["model"] for row in document["models"]] == published_models()["model"].to_list()
+    assert "ACL 2025" in document["source"]
+    table = planted.command("published", "gte-base").stdout
+    assert "18 published sticky tokens of gte-base" in table
+    assert "counts cannot be compared" in " ".join(table.split())
+    printed = planted.command("published", "gte-base", "--format", "csv").stdout
+    assert pl.read_csv(io.StringIO(printed))["token_id"].equals(published_tokens("gte-base")["token_id"])
+    planted.refused("published", "gte-bas", saying="the closest are gte-base")

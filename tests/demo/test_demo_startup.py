@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,6 @@ def startup(hostile):
 
 @pytest.fixture
 def early(browser, startup):
-    """A page of it."""
     with serving_startup(startup) as url, opened_early(browser, url, **WIDE) as visit:
         page, heard = visit
         yield page
@@ -72,24 +71,15 @@ def test_who_waits_for_a_model_that_cannot_be_loaded_is_told(early, startup):
 
 
 def test_nobody_waits_for_a_model_whose_loading_was_stopped(startup):
-    told = []
-
-    def wait():
-        try:
-            startup.context()
-        except ModelError as error:
-            told.append(str(error))
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-
     def load():
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        startup.finish(load)
-    waiting.join()
-    assert told == ["the model was not loaded: start the app again"]
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(startup.context)
+        with pytest.raises(KeyboardInterrupt):
+            startup.finish(load)
+        with pytest.raises(ModelError, match="the model was not loaded: start the app again"):
+            waiting.result()
 
 
 @pytest.mark.slow
@@ -103,56 +93,31 @@ def test_a_model_that_turns_out_to_be_broken_ends_the_command_with_one_line(bert
     assert "Traceback" not in result.stderr
 
 
-# The command.
-
-
-@pytest.fixture
-def taken():
-    """A port that somebody else listens on."""
+def test_a_port_that_cannot_be_used_is_one_line():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        yield other.getsockname()[1]
-
-
-def refused(*arguments):
-    """The one line that a command ends with."""
-    result = planted.command("demo", *arguments)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    lines = [line for line in result.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1, lines
-    return lines[0]
-
-
-def test_a_port_in_use_is_one_line(taken):
-    said = refused("--port", taken)
-    assert said.startswith(f"error: port {taken} cannot be used (address already in use)")
-    assert "--port 0" in said
-
-
-@pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_number_that_is_no_port_is_one_line(port):
-    assert f"port {port} is not a port number" in refused(f"--port={port}")
+        port = other.getsockname()[1]
+        said = rf"port {port} cannot be used \(address already in use\).*--port 0"
+        planted.refused("demo", "--port", port, saying=said)
+    for port in (-1, 65_536):
+        planted.refused("demo", f"--port={port}", saying=f"port {port} is not a port number")
 
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path, hub_cache):
-    assert "error:" in refused("--port", 0, "--model", tmp_path / "absent", "--folder", tmp_path)
-    for name in ("nope", "no/such-model"):
-        assert f"error: no model {name!r}" in refused("--port", 0, "--model", name, "--folder", tmp_path)
+    for name in (tmp_path / "absent", "nope", "no/such-model"):
+        arguments = ("demo", "--port", 0, "--model", name, "--folder", tmp_path)
+        planted.refused(*arguments, saying=str(name))
 
 
 @pytest.mark.slow
 def test_it_serves_until_it_is_interrupted(demo_bert, tmp_path):
     """In a process of its own: one JSON document, a page on 127.0.0.1 alone, Ctrl-C, nothing left behind."""
-    command = [sys.executable, "-m", "stickytoken", "demo", "--port", "0", "--format", "json"]
-    process = subprocess.Popen(
-        [*command, "--model", str(demo_bert), "--folder", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "GRADIO_SHARE": "True", "GRADIO_SERVER_NAME": "0.0.0.0"},
-    )
+    options = ["--port", "0", "--format", "json", "--model", str(demo_bert), "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "stickytoken", "demo", *options]
+    wishes = {"HF_HUB_OFFLINE": "1", "GRADIO_SHARE": "True", "GRADIO_SERVER_NAME": "0.0.0.0"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=os.environ | wishes, **pipes)
     try:
         printed = ""
         while not printed.rstrip().endswith("}"):
@@ -172,8 +137,7 @@ def test_it_serves_until_it_is_interrupted(demo_bert, tmp_path):
         rest, complaints = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
-    assert rest == ""
-    assert "Traceback" not in complaints
+    assert (process.returncode, rest) == (130, "")
     assert complaints.splitlines()[-2:] == ["press Ctrl-C to stop", "interrupted: the web app has stopped"]
+    assert "Traceback" not in complaints
     assert require_free(port) == port

@@ -17,6 +17,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Placement, insert_as_ids
 from stickytoken.repairs import repair
 from stickytoken.repairs.result import REPAIR_FILE, open_repair
+from stickytoken.unit_vectors import exact_unit_vectors
 
 A, B = "the river is old and quiet.", "a baker opens the window"
 COUNTS = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
@@ -43,16 +44,11 @@ def ask(model):
 
 @pytest.fixture
 def tried(ask, counting):
-    """A function that tries a token: the pictures, and what was encoded."""
-
     def tried(*asked):
         counting.seen.clear()
         return web_app.plots(ask(*asked)), list(counting.seen)
 
     return tried
-
-
-# Inputs.
 
 
 @pytest.mark.parametrize(
@@ -93,17 +89,16 @@ def test_every_token_has_a_name_that_finds_it(model):
         model.name_of(99999)
 
 
-# Try.
-
-
 @pytest.mark.parametrize("placement", list(Placement))
 def test_a_trial_equals_texts_encoded_one_by_one(tried, counting, model, placement):
     (curve, heat), seen = tried(A, B, "river", placement.value, 3)
-    units = np.array([counting.encode_ids([ids])[0] for ids in seen], dtype=np.float64)
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
-    anchor, rest = units[0], units[1:]
-    assert_allclose(anchor, counting.encode([A])[0] / np.linalg.norm(counting.encode([A])[0]), atol=1e-5)
-    curves, rest = np.split(rest, [len(COUNTS) * (1 + BENIGN)])
+    anchor, *rest = exact_unit_vectors(np.stack([counting.encode_ids([ids])[0] for ids in seen]))
+    assert_allclose(anchor, exact_unit_vectors(counting.encode([A]))[0], atol=1e-5)
+    if placement is not Placement.RANDOM:
+        token, plain = named_token(model.vocabulary, "river"), counting.tokenize([B])[0]
+        texts = [plain.ids, *insert_as_ids(token, plain, placement, 32)]
+        assert seen[1 : 1 + len(COUNTS)] == [texts[count] for count in COUNTS]
+    curves, rest = np.split(np.stack(rest), [len(COUNTS) * (1 + BENIGN)])
     lines = (curves @ anchor).reshape(1 + BENIGN, len(COUNTS))
     (drawn,) = [trace for trace in curve.data if trace.mode == "lines+markers"]
     assert_allclose(drawn.y, lines[0], atol=2e-5)
@@ -117,15 +112,6 @@ def test_a_trial_equals_texts_encoded_one_by_one(tried, counting, model, placeme
     assert heat.layout.coloraxis.cmax == pytest.approx(pairs.max(), abs=1e-3)
     # B with its copies against A: a cell of the heat map is a point of the curve.
     assert heat.data[1].z[1][0] == pytest.approx(drawn.y[COUNTS.index(3)], abs=1e-3)
-
-
-def test_copies_stand_where_they_are_asked_for(tried, counting, model):
-    token = named_token(model.vocabulary, "river")
-    plain = counting.tokenize([B])[0]
-    for placement in (Placement.PREFIX, Placement.SUFFIX):
-        _, seen = tried(A, B, "river", placement.value, 3)
-        texts = [plain.ids, *insert_as_ids(token, plain, placement, 32)]
-        assert seen[1 : 1 + len(COUNTS)] == [texts[n] for n in COUNTS]
 
 
 def test_random_copies_stand_alike_for_every_token(tried, model):
@@ -163,12 +149,8 @@ def test_a_text_without_tokens_is_refused(planted_profile):
     assert "sentence A has no tokens" in said
 
 
-# Repair.
-
-
 @pytest.fixture(scope="module")
 def mended(tmp_path_factory):
-    """A run, and the repair of its sticky word."""
     run = repaired.saved_run(tmp_path_factory.mktemp("repaired"), repaired.WORD)
     out = tmp_path_factory.mktemp("out") / "model"
     return run, repair(run, out=out, strategy="unreachable", verify=False)
@@ -189,19 +171,10 @@ def compare(mended):
     return asking(mended)
 
 
-def token_of(mended):
-    return mended[1].record.tokens[0].token_id
-
-
-def cosine(model, first, second):
-    a, b = (model.encode([text])[0].astype(np.float64) for text in (first, second))
-    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-
-
 @pytest.mark.parametrize("placement", list(Placement))
 def test_both_models_read_what_the_visitor_wrote(compare, mended, placement):
     run, found = mended
-    said, *rest = compare(A, B, token_of(mended), placement.value, 4)
+    said, *rest = compare(A, B, mended[1].record.tokens[0].token_id, placement.value, 4)
     (plot,) = web_app.plots(rest)
     before, after, _ = (dict(zip(trace.customdata, trace.y, strict=True)) for trace in plot.data)
     assert before[0] == after[0]
@@ -215,7 +188,8 @@ def test_both_models_read_what_the_visitor_wrote(compare, mended, placement):
     if placement is Placement.SUFFIX:
         text = " ".join([B, *[repaired.WORD] * 4])
         for model, line in ((run.path.parent / "model", before), (found.path, after)):
-            assert line[4] == pytest.approx(cosine(load_encoder(model), A, text), abs=1e-5)
+            units = exact_unit_vectors(load_encoder(model).encode([A, text]))
+            assert line[4] == pytest.approx(float(units[0] @ units[1]), abs=1e-5)
 
 
 def test_hostile_names_reasons_and_findings_are_text(mended, tmp_path):
@@ -232,16 +206,12 @@ def test_hostile_names_reasons_and_findings_are_text(mended, tmp_path):
     assert "<script" not in said + str(slot)
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "reason"),
-    [(0, " ", "sentence A is empty"), (2, 10**6, "no token with that id"), (4, 0, "1 to 32")],
-)
-def test_what_cannot_be_used_is_refused(compare, mended, place, value, reason):
-    asked = [A, B, token_of(mended), "suffix", 4]
-    asked[place] = value
-    assert reason in compare(*asked)[0]
-
-
-def test_a_repair_of_another_model_is_refused(mended, bert_folder):
-    ask = asking(mended, model=bert_folder)
-    assert "of a different model than" in ask(A, B, token_of(mended), "suffix", 4)[0]
+def test_what_cannot_be_compared_is_refused(compare, mended, bert_folder):
+    token_id = mended[1].record.tokens[0].token_id
+    for ask, asked, reason in (
+        (compare, (" ", B, token_id, "suffix", 4), "sentence A is empty"),
+        (compare, (A, B, 10**6, "suffix", 4), "no token with that id"),
+        (compare, (A, B, token_id, "suffix", 0), "1 to 32"),
+        (asking(mended, model=bert_folder), (A, B, token_id, "suffix", 4), "of a different model than"),
+    ):
+        assert reason in ask(*asked)[0]

@@ -1,8 +1,4 @@
-"""The wheel in clean environments: the core alone, and each extra by itself.
-
-An environment sees no package but its own. The core is installed once; the environment of an
-extra is a copy of it made of hard links, into which pip installs that extra.
-"""
+"""The wheel in clean environments: the core alone, and each extra by itself, in a copy made of hard links."""
 
 import json
 import os
@@ -29,38 +25,29 @@ PACKAGE_MEGABYTES = 15
 
 
 class Environment:
-    """A virtual environment with its own packages only."""
-
     def __init__(self, folder):
-        self.folder = folder
-        self.python = folder / "bin" / "python"
+        self.folder, self.python = folder, folder / "bin" / "python"
 
     def install(self, *requirements):
         """Install with pip in the tested versions; modules are compiled when they are first imported."""
         options = ("--quiet", "--no-compile", "--constraint", ROOT / "constraints.txt")
-        done = self.run("-m", "pip", "install", *options, *requirements)
-        assert done.returncode == 0, done.stderr
+        self.run("-m", "pip", "install", *options, *requirements)
 
-    def run(self, *arguments):
+    def run(self, *arguments, status=0):
         command = [*map(str, (self.python, *arguments))]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=outside(), cwd=self.folder, check=False
-        )
-
-    def command(self, *arguments):
-        return self.run("-m", "stickytoken", *arguments)
+        options = {"capture_output": True, "text": True, "env": outside(), "cwd": self.folder}
+        found = subprocess.run(command, **options, check=False)
+        assert found.returncode == status, found.stderr
+        return found
 
     def done(self, *arguments):
-        found = self.command(*arguments)
-        assert found.returncode == 0, found.stderr
-        return found.stdout
+        return self.run("-m", "stickytoken", *arguments).stdout
 
     def refused(self, *arguments):
         """The line with which a command ends that lacks an extra."""
-        found = self.command(*arguments)
-        assert found.returncode == 1, found.stderr
-        assert "Traceback" not in found.stderr
-        return found.stderr.strip().splitlines()[-1]
+        complaint = self.run("-m", "stickytoken", *arguments, status=1).stderr
+        assert "Traceback" not in complaint
+        return complaint.strip().splitlines()[-1]
 
     def megabytes(self, name="."):
         (packages,) = (self.folder / "lib").glob("python*/site-packages")
@@ -68,7 +55,6 @@ class Environment:
 
 
 def outside():
-    """The surroundings of a user: nothing of this checkout."""
     mine = ("PYTHONPATH", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in mine}
     return kept | {"COLUMNS": "300", "NO_COLOR": "1"}
@@ -85,8 +71,6 @@ def core(tmp_path_factory):
 
 @pytest.fixture
 def with_extra(core, tmp_path):
-    """Make an environment with the core and one extra."""
-
     def install(extra):
         folder = tmp_path / "environment"
         shutil.copytree(core.folder, folder, symlinks=True, copy_function=os.link)
@@ -104,9 +88,6 @@ def run(core, bert_folder, sentence_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
     core.done("detect", bert_folder, "--sentences", sentence_file, *QUICK, "--out", folder)
     return folder
-
-
-# The core alone.
 
 
 def test_the_core_says_its_version_and_lists_tokens(core, bert_folder):
@@ -128,9 +109,6 @@ def test_the_core_detects_shows_and_probes(core, bert_folder, run, sentence_file
     assert "stickytoken[report]" in core.refused("report", run)
     assert json.loads(core.done("show", run, "--format", "json"))
     assert "river" in core.done("probe", bert_folder, "river", "--sentences", sentence_file, *FEW)
-
-
-# Each extra by itself.
 
 
 @pytest.mark.parametrize(
@@ -170,7 +148,6 @@ def test_demo_serves_the_page(with_extra, run, tmp_path):
 
 
 def announced(log, served):
-    """The address that a started server prints."""
     while served.poll() is None:
         words = log.read_text("utf-8").split()
         if found := [word.rstrip(".,;") for word in words if word.startswith("http://127.0.0.1:")]:
@@ -195,5 +172,4 @@ def test_an_extra_reaches_for_what_is_elsewhere(with_extra, bert_folder, extra, 
 
 @pytest.mark.parametrize("extra", ["haystack", "langchain", "llama-index"])
 def test_an_adapter_is_there(with_extra, extra):
-    done = with_extra(extra).run("-c", f"import stickytoken.adapters.{extra.replace('-', '_')}")
-    assert done.returncode == 0, done.stderr
+    with_extra(extra).run("-c", f"import stickytoken.adapters.{extra.replace('-', '_')}")

@@ -4,10 +4,9 @@ import base64
 import hashlib
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import polars as pl
@@ -20,7 +19,7 @@ from markdown_it import MarkdownIt
 
 import planted
 import profiled
-from embedding_server import QuietHandler
+from embedding_server import QuietHandler, listening
 from hostile import HOSTILE, assert_harmless
 from stickytoken import model_cards as cards
 from stickytoken import open_run
@@ -28,13 +27,9 @@ from stickytoken.errors import InputError, ModelError, RunError
 
 
 class Hub:
-    """One repository."""
-
     def __init__(self, files: dict[str, bytes]) -> None:
-        self.files = dict(files)
+        self.files, self.refusing, self.url = dict(files), 200, ""
         self.commits: list[list[dict]] = []
-        self.refusing = 200
-        self.url = ""
 
     @property
     def sha(self) -> str:
@@ -48,9 +43,8 @@ def serving(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
     class Handler(QuietHandler, BaseHTTPRequestHandler):
         def _answer(self, status: int, body: bytes, **headers: str) -> None:
             self.send_response(status)
-            for name, value in headers.items():
+            for name, value in (headers | {"Content_Length": str(len(body))}).items():
                 self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
@@ -73,35 +67,23 @@ def serving(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if "/preupload/" in self.path:
-                asked = json.loads(body)["files"]
-                answer = [
-                    {"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in asked
-                ]
-                self._json(200, {"files": answer})
-                return
-            if self.path == "/api/validate-yaml":
+                regular = {"uploadMode": "regular", "shouldIgnore": False}
+                files = [{"path": each["path"], **regular} for each in json.loads(body)["files"]]
+                self._json(200, {"files": files})
+            elif self.path == "/api/validate-yaml":
                 self._json(200, {})
-                return
-            lines = [json.loads(line) for line in body.splitlines()]
-            if hub.refusing != 200:
+            elif hub.refusing != 200:
                 self._json(hub.refusing, {"error": "no"})
-                return
-            hub.commits.append(lines)
-            for line in lines:
-                if line["key"] == "file":
-                    hub.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            self._json(200, {"commitUrl": f"{hub.url}/{repository}/commit/{hub.sha}", "commitOid": hub.sha})
+            else:
+                lines = [json.loads(line) for line in body.splitlines()]
+                hub.commits.append(lines)
+                files = [line["value"] for line in lines if line["key"] == "file"]
+                hub.files |= {each["path"]: base64.b64decode(each["content"]) for each in files}
+                commit = f"{hub.url}/{repository}/commit/{hub.sha}"
+                self._json(200, {"commitUrl": commit, "commitOid": hub.sha})
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with listening(Handler) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 BLOCK = f"{cards.BEGIN}\n\n## Sticky tokens\n\nnone\n\n{cards.END}"
@@ -118,9 +100,8 @@ def run(planted_profile):
 def changed(run, tmp_path):
     folder = Path(shutil.copytree(run.path, tmp_path / "changed"))
     record = json.loads((folder / "run.json").read_text("utf-8"))
-    record["model"]["name"] = "/secret/place/my-model"
-    record["corpus"]["source"] = "/secret/place/texts.jsonl"
-    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    parts = {"model": {"name": "/secret/place/my-model"}, "corpus": {"source": "/secret/place/texts.jsonl"}}
+    planted.edit_record(folder, **{name: record[name] | change for name, change in parts.items()})
     return folder
 
 
@@ -149,13 +130,11 @@ def test_folders_of_this_machine_stay_out_of_it(changed):
 def test_hostile_texts_stay_text(changed):
     table = pl.read_parquet(changed / "tokens.parquet").sort("lift", descending=True)
     texts = [f"{cards.END}\n", "<!-- stickytoken:begin -->", "|a|`b`@c #1", "<img src=x>", *HOSTILE]
+    planted.edit_record(changed, versions={"stickytoken": texts[0]})
+    flagged = {"verdict": pl.lit("sticky"), "severity": pl.lit("severe")}
     for start in range(0, len(texts), 8):
-        own = texts[start : start + 8]
-        named = table.head(len(own)).with_columns(
-            token=pl.Series(own), verdict=pl.lit("sticky"), severity=pl.lit("severe")
-        )
+        named = table.head(8).with_columns(token=pl.Series((texts + texts)[start : start + 8]), **flagged)
         named.write_parquet(changed / "tokens.parquet")
-        planted.edit_record(changed, versions={"stickytoken": own[0]})
         block = cards.card_block(open_run(changed))
         assert_harmless(block)
         assert (block.count("<"), block.count("<!--")) == (2, 2)
@@ -163,8 +142,6 @@ def test_hostile_texts_stay_text(changed):
         assert page.count("<table>") == 1
         assert "<a" not in page
 
-
-# It touches nothing else.
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: "stickytoken" not in text)
 
@@ -190,22 +167,19 @@ def test_a_block_replaces_the_earlier_one_and_no_other_byte(above, below, newlin
     assert cards.with_block(after, OTHER, "card").replace(b"\r\n", b"\n") == card.replace(b"\r\n", b"\n")
 
 
-@pytest.mark.parametrize(
-    "card",
-    [
+def test_damaged_markers_are_refused_and_nothing_is_written(tmp_path):
+    path = tmp_path / "README.md"
+    for card in (
         cards.BEGIN,
         f"{cards.END}\n{cards.BEGIN}",
         f"{BLOCK}\n{BLOCK}",
         f"text {cards.BEGIN}\n{cards.END}",
         f"{BLOCK}\n<!-- StickyToken:beg",
-    ],
-)
-def test_damaged_markers_are_refused_and_nothing_is_written(card, tmp_path):
-    path = tmp_path / "README.md"
-    path.write_bytes(card.encode())
-    with pytest.raises(InputError, match=r"README\.md are damaged: .* mend them, or delete them all"):
-        cards.write_block(BLOCK, path)
-    assert path.read_bytes() == card.encode()
+    ):
+        path.write_bytes(card.encode())
+        with pytest.raises(InputError, match=r"README\.md are damaged: .* mend them, or delete them all"):
+            cards.write_block(BLOCK, path)
+        assert path.read_bytes() == card.encode()
 
 
 def test_the_file_is_written_once(tmp_path):
@@ -293,11 +267,6 @@ def test_a_card_that_is_not_there_is_made_and_a_damaged_one_is_left(run, monkeyp
         assert hub.files["README.md"] == FRONT
 
 
-def test_without_a_network_a_push_is_refused_in_one_line(run):
-    planted.refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE is set")
-    planted.refused("card", run.path, "--push", "a b", saying="'a b' is not an id of the hub")
-
-
 def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     assert planted.command("card", run.path).stdout == f"{cards.card_block(run)}\n"
     path = tmp_path / "README.md"
@@ -314,3 +283,5 @@ def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     assert results.is_file()
     planted.refused("card", run.path, "--eval-results", tmp_path / "a.yaml", saying="pass --eval-dataset")
     planted.refused("card", run.path, "--eval-dataset", "a/b", saying="needs --eval-results or --push")
+    planted.refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE is set")
+    planted.refused("card", run.path, "--push", "a b", saying="'a b' is not an id of the hub")

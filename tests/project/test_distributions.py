@@ -1,10 +1,11 @@
-"""What is in the wheel and the sdist, and the wheel's own files doing the work."""
+"""What is in the wheel and the sdist."""
 
 import email
 import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -13,9 +14,8 @@ from packaging.requirements import Requirement
 
 import stickytoken
 from package_page import absolute
-from without_packages import EVERYTHING, EXTRAS, run_copy_without
 
-pytestmark = pytest.mark.slow  # builds, and processes without packages
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(stickytoken.__file__).parent
 NAME = f"stickytoken-{stickytoken.__version__}"
@@ -25,7 +25,6 @@ SDIST_MEGABYTES = 20
 
 
 def built(folder, target, root=ROOT, **environment):
-    """Build a distribution with the backend itself, at a fixed time, without a network."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
     environment["SOURCE_DATE_EPOCH"] = "1750000000"
     subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True)
@@ -45,7 +44,6 @@ def sdist(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unpacked(wheel, tmp_path_factory):
-    """The wheel as it lies in an environment."""
     folder = tmp_path_factory.mktemp("site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
@@ -77,10 +75,13 @@ def test_the_metadata_are_those_of_the_project(wheel):
     metadata = metadata_of(wheel)
     assert metadata["Version"] == stickytoken.__version__
     assert (metadata["License-Expression"], metadata["Requires-Python"]) == ("MIT", ">=3.11")
-    assert set(metadata.get_all("Provides-Extra")) > set(EXTRAS)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert set(metadata.get_all("Provides-Extra")) == set(extras)
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["Project-URL"] is None  # nor are links changed without an address
-    assert description(metadata).strip() == (ROOT / "README.md").read_text("utf-8").strip()
+    assert (
+        metadata.get_payload(decode=True).decode().strip() == (ROOT / "README.md").read_text("utf-8").strip()
+    )
     required = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
     core = {requirement.name for requirement in required if requirement.marker is None}
     assert core & {requirement.name for requirement in required if requirement.marker is not None} == set()
@@ -88,12 +89,7 @@ def test_the_metadata_are_those_of_the_project(wheel):
 
 
 def links(page):
-    """Where a page in Markdown leads to."""
     return re.findall(r"\]\(([^)\s]+)\)", page)
-
-
-def description(metadata):
-    return metadata.get_payload(decode=True).decode()
 
 
 def test_a_release_leads_to_its_repository_also_when_built_from_its_sdist(tmp_path):
@@ -104,7 +100,7 @@ def test_a_release_leads_to_its_repository_also_when_built_from_its_sdist(tmp_pa
     metadata = metadata_of(built(tmp_path / "wheel", "wheel", root=tmp_path / NAME))
     tag = f"v{stickytoken.__version__}"
     assert dict(each.split(", ") for each in metadata.get_all("Project-URL"))["Source"] == address
-    found = links(description(metadata))
+    found = links(metadata.get_payload(decode=True).decode())
     assert [link for link in found if not link.startswith("https://")] == []
     assert f"{address}/raw/{tag}/docs/lift.svg" in found
     places = [link.partition(f"/{tag}/")[2].partition("#")[0] for link in found if link.startswith(address)]
@@ -130,22 +126,3 @@ def test_the_sdist_holds_what_the_tests_need_and_both_stay_small(wheel, sdist):
     assert {"constraints.txt", "constraints-lowest.txt", "AGENTS.md", "CITATION.cff"} <= tops
     assert tops & {"shared", "dist", "runs", ".venv", ".git"} == set()
     assert {f"src/{name}" for name in package_files(PACKAGE)} <= names
-
-
-# The wheel at work, without any extra.
-
-
-def test_a_command_of_the_wheel_names_the_extra_that_it_needs(unpacked, small_run):
-    done = run_copy_without(EVERYTHING, unpacked, "report", small_run.path)
-    assert done.returncode == 1, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "pip install 'stickytoken[report]'" in done.stderr
-
-
-@pytest.mark.nightly
-def test_the_wheel_detects_without_any_extra(unpacked, bert_folder, sentence_file, tmp_path):
-    options = ("--method", "std", "--sentences", sentence_file, "--sample", 5, "--set", "pair-count=60")
-    options += ("--set", "scoring-pairs=2", "--set", "validation-pairs=6", "--set", "sentence-count=40")
-    done = run_copy_without(EVERYTHING, unpacked, "detect", bert_folder, *options, "--out", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    assert run_copy_without(EVERYTHING, unpacked, "show", tmp_path / "run").returncode == 0

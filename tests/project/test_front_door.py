@@ -1,36 +1,22 @@
-"""The first things that people type: each works, or is one error that says what to pass."""
+"""The first things that people type: each works, or is one error; and what is shown of the objects."""
 
 from pathlib import Path
 
+import datasets
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 
 import planted
 import stickytoken
 import tiny
-from stickytoken import (
-    ExplainSettings,
-    StickyTokenError,
-    analyze_vocabulary,
-    detect,
-    explain,
-    impact,
-    load_encoder,
-    load_sentences,
-    load_tokenizer,
-    open_impact,
-    open_repair,
-    open_run,
-    probe,
-    repair,
-    report,
-)
+import word_bag
 from stickytoken.data.corpora import SentencePair
 from stickytoken.errors import InputError
 
 TEXTS = tiny.sentences(60)
-QUICK = ExplainSettings(benign=3, carriers=2, attribution=False)
+QUICK = stickytoken.ExplainSettings(benign=3, carriers=2, attribution=False)
 # One value of every kind that goes wrong in a way of its own.
 WRONG = {
     "None": None,
@@ -66,7 +52,7 @@ def refuses(function, name, argument):
     for label, value in WRONG.items():
         if label in PROPER.get(name, {}).get(argument, ()):
             continue
-        with pytest.raises(StickyTokenError) as error:
+        with pytest.raises(stickytoken.StickyTokenError) as error:
             function(value)
         text = str(error.value)
         assert "\n" not in text, label
@@ -84,20 +70,16 @@ EXPLAINED = {"tokens": ["river"], "sentences": TEXTS, "settings": QUICK}
 MEASURED = {"tokens": ["river"], "tasks": []}
 # A function, the arguments that it needs beside the encoder, and those that are tried with every wrong value.
 CALLS = {
-    detect: (DETECTED, "encoder sentences tokens sample settings method seed out engine progress"),
-    probe: (PROBED, "encoder tokens sentences settings method progress"),
-    explain: (EXPLAINED, "encoder tokens run texts sentences settings out progress"),
-    impact: (MEASURED, "encoder tasks run tokens exclude settings out"),
+    "detect": (DETECTED, "encoder sentences pairs tokens sample settings method seed out engine progress"),
+    "probe": (PROBED, "encoder tokens sentences pairs settings method progress"),
+    "explain": (EXPLAINED, "encoder tokens run texts sentences settings out progress"),
+    "impact": (MEASURED, "encoder tasks run tokens exclude settings out"),
 }
 
 
 @pytest.mark.parametrize(
     ("function", "name"),
-    [
-        *[(function, name) for function, (_, names) in CALLS.items() for name in names.split()],
-        (detect, "pairs"),
-        (probe, "pairs"),
-    ],
+    [(function, name) for function, (_, names) in CALLS.items() for name in names.split()],
 )
 def test_a_function_refuses_what_it_cannot_use(encoder, function, name):
     arguments = {"encoder": encoder, **CALLS[function][0]}
@@ -106,93 +88,73 @@ def test_a_function_refuses_what_it_cannot_use(encoder, function, name):
 
     def call(value):
         given = arguments | {name: value}
-        return function(given.pop("encoder"), **given)
+        return getattr(stickytoken, function)(given.pop("encoder"), **given)
 
-    refuses(call, function.__name__, name)
+    refuses(call, function, name)
 
 
-@pytest.mark.parametrize(
-    "opening",
-    [report, lambda run: repair(run, out="out"), open_run, open_impact, open_repair],
-    ids=["report", "repair", "open_run", "open_impact", "open_repair"],
-)
-def test_what_is_no_run_is_refused(opening):
-    refuses(opening, "run", "")
+def test_what_is_no_run_is_refused():
+    refuses(lambda run: stickytoken.repair(run, out="out"), "repair", "run")
+    for function in ("report", "open_run", "open_impact", "open_repair"):
+        refuses(getattr(stickytoken, function), function, "run")
 
 
 @pytest.mark.parametrize("name", ["format", "out", "explanations"])
 def test_report_refuses_what_it_cannot_use(small_run, name):
-    refuses(lambda value: report(small_run, **{name: value}), "report", name)
+    refuses(lambda value: stickytoken.report(small_run, **{name: value}), "report", name)
 
 
-@pytest.mark.parametrize("function", [load_sentences, load_tokenizer, load_encoder, analyze_vocabulary])
-def test_the_other_functions_refuse_what_they_cannot_use(function):
-    refuses(function, function.__name__, "source")
+def test_the_other_functions_refuse_what_they_cannot_use():
+    for function in ("load_sentences", "load_tokenizer", "load_encoder", "analyze_vocabulary"):
+        refuses(getattr(stickytoken, function), function, "source")
 
 
-def columns():
-    import datasets
-    import pandas as pd
-
+def test_sentences_may_be_any_list_or_column_of_texts():
     texts = [*TEXTS, None, " "]
     series = pl.Series(texts)
-    return {
-        "generator": (text for text in texts),
-        "polars": series,
-        "pandas": pd.Series([*TEXTS, float("nan"), pd.NA], dtype=object),
-        "numpy": np.array(texts, dtype=object),
-        "arrow": series.to_arrow(),
-        "datasets": datasets.Dataset.from_dict({"text": texts})["text"],
-        "dict keys": dict.fromkeys(texts).keys(),
-    }
-
-
-@pytest.mark.parametrize("kind", list(columns()))
-def test_sentences_may_be_any_list_or_column_of_texts(kind):
-    found = load_sentences(columns()[kind])
-    assert (found.texts, found.blank) == (tuple(TEXTS), 2)
-    assert all(type(text) is str for text in found.texts)
+    for column in (
+        (text for text in texts),
+        series,
+        pd.Series([*TEXTS, float("nan"), pd.NA], dtype=object),
+        np.array(texts, dtype=object),
+        series.to_arrow(),
+        datasets.Dataset.from_dict({"text": texts})["text"],
+        dict.fromkeys(texts).keys(),
+    ):
+        found = stickytoken.load_sentences(column)
+        assert (found.texts, found.blank) == (tuple(TEXTS), 2)
+        assert all(type(text) is str for text in found.texts)
 
 
 def test_a_table_in_place_of_a_column_is_refused_with_its_columns():
-    import datasets
-    import pandas as pd
-
     content = {"body": ["a b"], "title": ["c d"]}
     frame = pl.DataFrame(content)
-    for table in (
-        frame,
-        frame.lazy(),
-        pd.DataFrame(content),
-        frame.to_arrow(),
-        datasets.Dataset(frame.to_arrow()),
-    ):
+    dataset = datasets.Dataset(frame.to_arrow())
+    for table in (frame, frame.lazy(), pd.DataFrame(content), frame.to_arrow(), dataset):
         with pytest.raises(InputError, match=r"columns body, title: pass one of them, .* table\['body'\]"):
-            load_sentences(table)
+            stickytoken.load_sentences(table)
 
 
 @pytest.mark.parametrize("value", [3, True, ["a"]])
 def test_a_sentence_that_is_no_text_is_named_by_its_place(value):
     with pytest.raises(InputError, match=r"sentence 2 is .*: pass texts"):
-        load_sentences(["a b", value])
+        stickytoken.load_sentences(["a b", value])
 
 
+@pytest.mark.slow
 def test_tokens_may_be_ids_or_texts_or_a_file_in_any_mixture(encoder, write):
-    vocabulary = analyze_vocabulary(encoder)
+    vocabulary = stickytoken.analyze_vocabulary(encoder)
     river, stone = (vocabulary.tokens.index(token) for token in ("river", "stone"))
-    ways = [
+    for tokens in (
         ["river", stone],
         [np.int64(river), np.str_("stone")],
         pl.Series([river, stone]),
         (token for token in ("river", "stone")),
         write("tokens.txt", "river\nstone\n"),
-    ]
-    found = [
-        [each.token_id for each in probe(encoder, tokens, sentences=TEXTS, settings=planted.SMALL)]
-        for tokens in ways
-    ]
-    assert found == [[river, stone]] * len(ways)
-    (single,) = probe(encoder, "river", sentences=TEXTS, settings=planted.SMALL)
+    ):
+        found = stickytoken.probe(encoder, tokens, sentences=TEXTS, settings=planted.SMALL)
+        assert [each.token_id for each in found] == [river, stone]
+    (single,) = stickytoken.probe(encoder, "river", sentences=TEXTS, settings=planted.SMALL)
     assert single.token_id == river
 
 
@@ -201,22 +163,22 @@ def test_detect_takes_a_folder_a_name_and_a_loaded_model(bert_folder, encoder, t
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "backbone"), normalize=True)
     arguments = {"sentences": TEXTS, "settings": planted.SMALL, "tokens": ["river", "stone"]}
     runs = [
-        detect(each, **arguments, out=tmp_path / str(place))
+        stickytoken.detect(each, **arguments, out=tmp_path / str(place))
         for place, each in enumerate((encoder, bert_folder, str(bert_folder), model))
     ]
     assert all(run.tokens.equals(runs[0].tokens) for run in runs)
-    (evidence,) = probe(bert_folder, ["river"], sentences=TEXTS, settings=planted.SMALL)
+    (evidence,) = stickytoken.probe(bert_folder, ["river"], sentences=TEXTS, settings=planted.SMALL)
     assert evidence.token == "river"
 
 
 def test_pairs_may_be_given_as_tuples(encoder, tmp_path):
     tuples = [("the bird sings.", "a quiet river.", value) for value in (0.1, 0.2)]
     settings = stickytoken.StdSettings(scoring_pairs=2, validation_pairs=2, copies=2)
-    runs = [
-        detect(encoder, pairs=pairs, tokens=[60], settings=settings, out=tmp_path / str(place))
-        for place, pairs in enumerate((tuples, [SentencePair(*pair) for pair in tuples]))
-    ]
-    assert runs[0].record.identity == runs[1].record.identity
+    options = {"tokens": [60], "settings": settings}
+    first = stickytoken.detect(encoder, pairs=tuples, out=tmp_path / "1", **options)
+    pairs = [SentencePair(*pair) for pair in tuples]
+    second = stickytoken.detect(encoder, pairs=pairs, out=tmp_path / "2", **options)
+    assert first.record.identity == second.record.identity
 
 
 @pytest.mark.parametrize(
@@ -224,10 +186,45 @@ def test_pairs_may_be_given_as_tuples(encoder, tmp_path):
 )
 def test_a_pair_that_is_none_is_named_by_its_place(encoder, pair):
     with pytest.raises(InputError, match="pair 2 "):
-        detect(encoder, pairs=[("a b", "c d", 0.5), pair])
+        stickytoken.detect(encoder, pairs=[("a b", "c d", 0.5), pair])
 
 
 def test_a_report_is_written_as_its_ending_says(small_run, tmp_path):
-    for name, start in {"a.md": "# ", "a.json": "{\n", "a.htm": "<!"}.items():
-        report(small_run, out=tmp_path / name)
+    for name, start in {"a.md": "# ", "a.json": "{\n"}.items():
+        stickytoken.report(small_run, out=tmp_path / name)
         assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
+
+
+def test_what_is_shown_of_an_object_is_short(encoder, small_run):
+    vocabulary = stickytoken.analyze_vocabulary(encoder)
+    own = stickytoken.load_encoder(word_bag.WordBag())
+    assert repr(own) == f"<TextEncoder: {own.name} on cpu>"
+    shown = [repr(each) for each in (encoder, small_run, vocabulary, stickytoken.load_sentences())]
+    assert shown[0] == "<SentenceTransformerEncoder: " + f"{encoder.name} on cpu>"
+    assert shown[1].startswith(f"<Run: {encoder.name}, std, ")
+    assert "95 tokens sticky" in shown[1]
+    assert shown[2] == "<Vocabulary: 125 entries, 95 available>"
+    assert shown[3] == "<Sentences: 1,680 from the bundled corpus on 64 topics>"
+
+
+def test_a_notebook_shows_hostile_tokens_as_text(small_run, monkeypatch):
+    hostile = "<script>alert(1)</script>\x1b[31m\u202e"
+    tokens = small_run.tokens.with_columns(token=pl.lit(hostile), verdict=pl.lit("sticky"))
+    monkeypatch.setattr(small_run, "tokens", tokens)
+    page = small_run._repr_html_()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m\\u202e" in page
+    assert "<script" not in page
+    assert page.isprintable()
+    assert page.count("<tr>") == 21
+    assert "75 more in" in page
+    titles = ["id", "token", "category", *(column.title for column in small_run.method.listed), "verdict"]
+    assert "".join(f"<th>{title}</th>" for title in titles) in page
+
+
+def test_a_run_gives_the_row_of_a_token_by_id_or_text(small_run):
+    row = small_run.tokens.row(7, named=True)
+    assert small_run.token(np.int64(row["token_id"])).to_dicts() == [row]
+    assert row in small_run.token(row["token"]).to_dicts()
+    for wrong in (10**6, 1.5, None, True, ["river"]):
+        with pytest.raises(InputError):
+            small_run.token(wrong)

@@ -3,11 +3,13 @@
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import impact_files
 import profiled
-from stickytoken import load_encoder
+import stickytoken
+from stickytoken import load_encoder, open_run
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
 
@@ -17,15 +19,18 @@ EXPLAINED = ExplainSettings(
 
 
 @pytest.fixture(scope="session")
-def planted_encoder():
-    """A model with one sticky token."""
-    return load_encoder(profiled.planted_model(2))
+def planted_encoder(planted_profile):
+    return load_encoder(planted_profile[0])
 
 
 @pytest.fixture(scope="session")
-def run(planted_encoder, tmp_path_factory):
-    """Its run."""
-    return profiled.detect_profile(planted_encoder, tmp_path_factory.mktemp("run") / "run")
+def run(planted_profile):
+    return open_run(planted_profile[1])
+
+
+@pytest.fixture(scope="session")
+def html(run):
+    return stickytoken.report(run)
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +65,15 @@ def run_copy(request, tmp_path):
     folder = source if isinstance(source, Path) else source.path
     folder = folder.parent if folder.name.startswith("impact-") else folder
     return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+@pytest.fixture
+def retabled(run_copy):
+    """A function that changes columns of the tokens of that copy."""
+
+    def change(**columns):
+        path = run_copy / "tokens.parquet"
+        pl.read_parquet(path).with_columns(**columns).write_parquet(path)
+        return run_copy
+
+    return change

@@ -66,7 +66,6 @@ def documents(told):
 
 @pytest.fixture(scope="module")
 def row(told):
-    """What the run says of the planted token."""
     return told.sticky.row(0, named=True)
 
 
@@ -81,11 +80,10 @@ def explained(content, token):
 
 def test_verdict_severity_and_lift_are_the_same_everywhere(told, content, documents, row, sd):
     document, page, text = documents["json"], documents["html"], documents["md"]
+    names = {"verdict", "severity", "lift", "lift_low", "lift_high"}
     for shown in (document["worst"][0], document["flagged"][0]):
         assert shown["token"] == planted.PLANTED
-        assert {name: shown[name] for name in ("verdict", "severity", "lift", "lift_low", "lift_high")} == {
-            name: row[name] for name in ("verdict", "severity", "lift", "lift_low", "lift_high")
-        }
+        assert {name: shown[name] for name in names} == {name: row[name] for name in names}
         assert shown["sd"] == pytest.approx(sd)
     moved = told.moved(row["token_id"])
     assert document["worst"][0]["moved"] == moved._asdict()
@@ -93,22 +91,17 @@ def test_verdict_severity_and_lift_are_the_same_everywhere(told, content, docume
     assert all(moved.sentence() in shown for shown in (page, text))
     assert all(document["headline"] in shown.replace("**", "") for shown in (page, text))
     assert f"lift {number(row['lift'], 3)} · {number(sd, 1)} SD" in page
-    (line,) = [
-        each for each in text.splitlines() if each.startswith(f"- **{planted.PLANTED}** ({row['severity']})")
-    ]
+    lines = text.splitlines()
+    start = f"- **{planted.PLANTED}** ({row['severity']})"
+    (line,) = [each for each in lines if each.startswith(start)]
     assert f"{moved.sentence()}; lift {number(row['lift'], 4)} (interval" in line
-    (line,) = [each for each in text.splitlines() if each.startswith(f"| {planted.PLANTED} | sticky |")]
-    assert {row["severity"], number(sd, 2), number(row["lift"], 4)} <= {
-        each.strip() for each in line.split("|")
-    }
+    (line,) = [each for each in lines if each.startswith(f"| {planted.PLANTED} | sticky |")]
+    cells = {each.strip() for each in line.split("|")}
+    assert {row["severity"], number(sd, 2), number(row["lift"], 4)} <= cells
     said = explained(content, planted.PLANTED).token.verdict
-    assert (
-        f"the run calls it sticky ({row['severity']}): lift {row['lift']:.4f} over {row['texts']} texts"
-        in said
-    )
-    assert (
-        f"{sd:.2f} SD beyond an ordinary token's, on {row['universality']:.0%} of the kinds of text" in said
-    )
+    lift = f"lift {row['lift']:.4f} over {row['texts']} texts"
+    assert f"the run calls it sticky ({row['severity']}): {lift}" in said
+    assert f"{sd:.2f} SD beyond an ordinary token's, on {row['universality']:.0%} of the kinds" in said
     assert said in page
 
 
@@ -116,16 +109,11 @@ def test_the_web_app_shows_the_numbers_of_the_report(content, row, sd):
     library = find_runs([content.path], content.path, [])
     narrow = web_app.event_of(Startup("model", library), "change", *web_app.FILTERS)
     _, table, _ = narrow(library.labels[0], "", [], [], [])
-    rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]
-    shown = rows[0]
-    assert (shown["token"], shown["verdict"], shown["severity"]) == (
-        planted.PLANTED,
-        "sticky",
-        row["severity"],
-    )
-    assert (shown["lift"], shown["SD"]) == (round(row["lift"], 4), round(sd, 2))
-    assert {each["severity"] for each in rows[1:]} == {"–"}
-    assert {each["verdict"] for each in rows[1:]} == {"benign"}
+    shown, *rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]
+    found = [shown[name] for name in ("token", "verdict", "severity", "lift", "SD")]
+    lift = [round(row["lift"], 4), round(sd, 2)]
+    assert found == [planted.PLANTED, "sticky", row["severity"], *lift]
+    assert {(each["verdict"], each["severity"]) for each in rows} == {("benign", "–")}
 
 
 def test_nothing_denies_what_the_run_calls_sticky(told, content, documents):
@@ -159,9 +147,7 @@ def test_a_measurement_concludes_alike_everywhere(content, documents, capsys):
         (effect,) = found.effects.filter("main").to_dicts()
         said = cost_sentence(effect, "sticky")
         if benign == 8:
-            assert said.endswith(
-                "too few tokens to conclude (1 sticky token with 8 benign ones; 11 more would do)."
-            )
+            assert "too few tokens to conclude (1 sticky token with 8 benign ones; 11 more would do)" in said
         else:
             assert f"(p = {effect['p_value']:.2g})." in said
         show_impact(found, Format.TABLE)

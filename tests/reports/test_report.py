@@ -5,20 +5,36 @@ import gzip
 import hashlib
 import json
 import re
+import shlex
 import shutil
 
 import numpy as np
 import polars as pl
 import pytest
+from markupsafe import escape
 from plotly.offline import get_plotlyjs
 
 import planted
 import profiled
+import repaired
 import stickytoken
 from report_pages import Page
 from stickytoken import open_run
+from stickytoken.detection.detect import reopen, token_evidence
+from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
-from stickytoken.reports.content import cards, read_content, report_figures
+from stickytoken.reports.content import (
+    cards,
+    columns,
+    explained_tokens,
+    meaning,
+    read_content,
+    report_figures,
+    steps,
+)
+from stickytoken.reports.templating import commands, cosine, flowing, glossary, number, plain
+from stickytoken.validation import markdown
+from stickytoken.vocabulary import categorize
 
 SECTIONS = [
     "reasons", "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction",
@@ -30,14 +46,10 @@ def section_ids(html):
     return re.findall(r'<h2 id="([^"]+)"', html)
 
 
-# The page
-
-
-def test_the_parts_stand_in_the_order_of_what_matters(run):
-    html = stickytoken.report(run)
+def test_the_parts_stand_in_the_order_of_what_matters(run, html):
     assert section_ids(html) == SECTIONS
     page = Page(html)
-    headline = run.method.headline(run)
+    headline = run.method.headline(run).replace(run.model_name, "model")
     assert headline in page.text
     assert page.text.index(headline) < page.text.index("The worst tokens")
     assert page.tokens[0] == "!"
@@ -57,13 +69,10 @@ def test_the_parts_stand_in_the_order_of_what_matters(run):
         assert value in page.text
 
 
-def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(run):
-    html = stickytoken.report(run)
+def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(html):
     assert len(html.encode()) < 5_000_000
     page = Page(html)
-    (policy,) = [
-        value for tag, name, value in page.attributes if tag == "meta" and "default-src" in str(value)
-    ]
+    (policy,) = [value for _, _, value in page.attributes if "default-src" in str(value)]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe-eval" not in policy
     assert "'unsafe-inline'" not in policy.split("style-src")[0]
@@ -78,35 +87,32 @@ def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(run):
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
 
 
-def test_every_figure_has_its_words_its_numbers_and_a_name(run):
-    figures = report_figures(read_content(run.path))
-    page = Page(stickytoken.report(run))
-    assert list(page.data["figures"]) == [figure.name for figure in figures] == SECTIONS[3:6]
-    labels = [value for tag, name, value in page.attributes if (tag, name) == ("div", "aria-label")]
-    for figure in figures:
-        assert figure.alt in labels
-        assert figure.alt in page.text
-        assert figure.reading in page.text
-        assert figure.table.rows
-        assert all(len(row) == len(figure.table.columns) for row in figure.table.rows)
+def test_every_figure_has_its_words_its_numbers_and_a_name(run, explained_run, measured):
+    for folder in (run.path, explained_run, measured.path.parent):
+        content, page = read_content(folder), Page(stickytoken.report(folder))
+        explained = [figure for each in explained_tokens(content) for figure in each["figures"]]
+        figures = [*report_figures(content), *explained]
+        names = [figure.name for figure in figures]
+        assert set(page.data["figures"]) == set(names)
+        assert folder != run.path or names == SECTIONS[3:6]
+        labels = [value for tag, name, value in page.attributes if (tag, name) == ("div", "aria-label")]
+        for figure in figures:
+            assert figure.alt in labels
+            assert figure.alt in page.text
+            assert figure.reading in page.text
+            assert figure.table.rows
+            assert all(len(row) == len(figure.table.columns) for row in figure.table.rows)
 
 
-# Markdown and JSON
-
-
-def test_json_is_one_document_with_everything(run):
+def test_json_and_markdown_have_everything(run):
     document = json.loads(stickytoken.report(run, format="json"))
-    assert document["headline"] == run.method.headline(run)
-    assert (document["model"], document["method"], document["finished"]) == (
-        run.record.model.name,
-        "profile",
-        True,
-    )
+    assert document["headline"] == run.method.headline(run).replace(run.model_name, "model")
+    assert (document["model"], document["method"]) == (run.record.model.name, "profile")
     (worst,) = document["worst"]
     sticky = run.sticky.row(0, named=True)
     assert {key: worst[key] for key in sticky} == sticky
-    spread = run.plan.similarity_spread
-    assert worst["sd"] == pytest.approx((sticky["lift"] - run.result.ordinary_lift) / spread)
+    lift = sticky["lift"] - run.result.ordinary_lift
+    assert worst["sd"] == pytest.approx(lift / run.plan.similarity_spread)
     assert [pair["which"] for pair in worst["pairs"]] == ["typical", "largest"]
     assert (worst["entry"], worst["script"], worst["length"]) == ("symbol", "none", 1)
     ids = run.vocabulary["token_id"].sort().to_list()
@@ -114,9 +120,6 @@ def test_json_is_one_document_with_everything(run):
     assert document["curves"][0]["token"] == "!"
     assert len(document["ordinary_curves"]) == 8
     assert [figure["name"] for figure in document["figures"]] == SECTIONS[3:6]
-
-
-def test_markdown_has_the_same_parts(run):
     text = stickytoken.report(run, format="md")
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert titles[0] == "The worst tokens"
@@ -124,34 +127,29 @@ def test_markdown_has_the_same_parts(run):
     assert r"| \! | sticky | severe |" in text
 
 
-# Runs in every state
-
-
-def test_a_run_without_sticky_tokens_shows_the_highest_for_scale(clean_run):
-    page = Page(stickytoken.report(clean_run))
+def test_a_run_without_sticky_tokens_shows_the_highest_and_acquits_no_token_that_it_did_not_measure(
+    html, clean_run
+):
+    clean = stickytoken.report(clean_run)
+    page = Page(clean)
     assert "has no sticky tokens among those measured" in page.text
     assert "No token is sticky" in page.text
     assert "only 10 of 335 available tokens were examined" in page.text
+    assert meaning(read_content(clean_run.path)).endswith("the others may.")
+    assert "needs no repair" not in clean
     highest = clean_run.tokens.sort("lift", descending=True)["token"].head(3).to_list()
     assert page.tokens[:9:3] == highest
+    closed = re.findall(r'<details class="part"><summary><h2 id="([^"]+)"', clean)
+    assert set(section_ids(clean)) - set(closed) == {"steps", "worst", "lift-distribution"}
+    assert '<details class="part">' not in html
 
 
-def test_a_report_of_a_clean_model_closes_all_but_the_answer(run, clean_run):
-    html = stickytoken.report(clean_run)
-    closed = re.findall(r'<details class="part"><summary><h2 id="([^"]+)"', html)
-    assert closed == [
-        part for part in section_ids(html) if part not in ("steps", "worst", "lift-distribution")
-    ]
-    assert '<details class="part">' not in stickytoken.report(run)
-
-
-def test_the_contents_lead_to_every_part(run, clean_run, run_copy):
+def test_the_contents_lead_to_every_part(html, run_copy):
     planted.edit_record(run_copy, result=None)
-    for page in map(stickytoken.report, (run, clean_run, run_copy)):
+    for page in (html, stickytoken.report(run_copy)):
         contents = page[page.index('<nav class="contents"') : page.index("</nav>")]
-        assert re.findall('href="#([^"]+)"', contents) == [
-            part for part in section_ids(page) if part not in ("reasons", "steps")
-        ]
+        parts = [part for part in section_ids(page) if part not in ("reasons", "steps")]
+        assert re.findall('href="#([^"]+)"', contents) == parts
 
 
 def test_a_run_of_the_method_std(planted_run):
@@ -184,13 +182,11 @@ def test_a_run_that_is_not_finished_shows_what_is_there(run_copy):
     html = stickytoken.report(run_copy)
     page = Page(html)
     assert section_ids(html) == ["computed", "words"]
-    assert (
-        f"not finished, {profiled.AVAILABLE} of {profiled.AVAILABLE} tokens have been measured so far"
-        in page.text
-    )
+    assert f"not finished, {profiled.AVAILABLE} of {profiled.AVAILABLE} tokens have been" in page.text
     assert "tokens measured in the stage screen" in page.text
     assert "UNREACHABLE_SPECIAL" in page.text
-    assert f"{open_run_plan(run_copy)['mean_similarity']:.6g}" in page.text
+    plan = json.loads((run_copy / "plan.json").read_text("utf-8"))
+    assert f"{plan['mean_similarity']:.6g}" in page.text
     assert 'id="plotly-gz"' not in html
     document = json.loads(stickytoken.report(run_copy, format="json"))
     assert (document["finished"], document["flagged"], document["figures"]) == (False, [], [])
@@ -199,10 +195,6 @@ def test_a_run_that_is_not_finished_shows_what_is_there(run_copy):
         (run_copy / name).unlink()
     shutil.rmtree(run_copy / "shards")
     assert "not finished, 0 of" in stickytoken.report(run_copy)
-
-
-def open_run_plan(folder):
-    return json.loads((folder / "plan.json").read_text("utf-8"))
 
 
 def test_a_vocabulary_with_thousands_of_sticky_tokens(run_copy):
@@ -214,33 +206,36 @@ def test_a_vocabulary_with_thousands_of_sticky_tokens(run_copy):
     assert len(html.encode()) < 5_000_000
     assert f"The first 1000 of {len(many)} tokens; tokens.parquet" in html
     assert f"The 12 worst of {len(many)}" in html
+    assert 'id="figure-who-they-are"' in html
 
 
-@pytest.mark.parametrize("name", ["evidence.parquet", "tokens.parquet", "vocabulary.parquet"])
-def test_a_damaged_file_is_named(run_copy, name):
-    (run_copy / name).write_bytes(b"PAR1")
-    with pytest.raises(RunError, match=name.replace(".", r"\.")):
-        stickytoken.report(run_copy)
-    pl.DataFrame({"other": [1]}).write_parquet(run_copy / name)
-    with pytest.raises(RunError, match=rf"{name.replace('.', '[.]')} has no column"):
-        stickytoken.report(run_copy)
+def test_a_damaged_file_is_named(run_copy):
+    for name in ("evidence.parquet", "tokens.parquet", "vocabulary.parquet"):
+        whole = (run_copy / name).read_bytes()
+        (run_copy / name).write_bytes(b"PAR1")
+        with pytest.raises(RunError, match=name.replace(".", r"\.")):
+            stickytoken.report(run_copy)
+        pl.DataFrame({"other": [1]}).write_parquet(run_copy / name)
+        with pytest.raises(RunError, match=rf"{name.replace('.', '[.]')} has no column"):
+            stickytoken.report(run_copy)
+        (run_copy / name).write_bytes(whole)
 
 
 def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
-    with pytest.raises(RunError, match="no run folder"):
-        stickytoken.report(tmp_path / "absent")
-    with pytest.raises(RunError, match="is not a run folder"):
-        stickytoken.report(tmp_path)
-    with pytest.raises(InputError, match="there is no run to report"):
-        stickytoken.report()
-    with pytest.raises(InputError, match="format 'pdf' is unknown: use one of html, md, json"):
-        stickytoken.report(run, format="pdf")
-    for out, reason in ((tmp_path, "it is a folder"), (tmp_path / "no" / "r.html", "there is no folder")):
-        with pytest.raises(RunError, match=reason):
-            stickytoken.report(run, out=out)
     planted.edit_record(run_copy, schema_version=99)
-    with pytest.raises(RunError, match="has schema version 99"):
-        stickytoken.report(run_copy)
+    for error, passed, options, said in (
+        (RunError, [tmp_path / "absent"], {}, "no run folder"),
+        (RunError, [tmp_path], {}, "is not a run folder"),
+        (RunError, [run_copy], {}, "has schema version 99"),
+        (InputError, [], {}, "there is no run to report"),
+        (InputError, [run], {"format": "pdf"}, "'pdf' is unknown: use one of html, md, json"),
+        (RunError, [run], {"out": tmp_path}, "it is a folder"),
+        (RunError, [run], {"out": tmp_path / "no" / "r.html"}, "there is no folder"),
+        (InputError, [run, run.path, run], {}, "about one run, but 3 were passed: .* `stickytoken compare`"),
+    ):
+        with pytest.raises(error, match=said):
+            stickytoken.report(*passed, **options)
+    planted.refused("report", run.path, run_copy, saying="`stickytoken compare`")
 
 
 def test_settings_that_an_earlier_version_did_not_write_are_its_defaults(run, run_copy):
@@ -249,22 +244,6 @@ def test_settings_that_an_earlier_version_did_not_write_are_its_defaults(run, ru
     planted.edit_record(run_copy, settings={"smallest_effect": "<b>"})
     with pytest.raises(InputError, match=r"smallest_effect in .*run\.json is '<b>': it must be a number"):
         stickytoken.report(run_copy)
-
-
-# Several runs
-
-
-def test_several_runs_are_a_comparison_and_the_report_says_so(run, clean_run):
-    for call in (lambda: stickytoken.report(run, clean_run), lambda: stickytoken.report(run, run, run)):
-        with pytest.raises(
-            InputError, match=r"about one run, but [23] were passed: .* `stickytoken compare`"
-        ):
-            call()
-    planted.refused("report", run.path, clean_run.path, saying="`stickytoken compare`")
-    assert not (run.path / "report.html").exists()
-
-
-# The command
 
 
 @pytest.mark.slow
@@ -279,50 +258,192 @@ def test_detect_writes_the_report_unless_told_not_to(planted_run, planted_folder
     assert open_run(tmp_path / "run").evidence is not None
 
 
-def test_the_command_writes_into_the_run_folder_or_a_file(run_copy, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = planted.command("report", run_copy)
+def test_the_command_writes_prints_and_opens(run_copy, tmp_path, monkeypatch):
+    assert planted.command("report", run_copy, "-f", "md").stdout == stickytoken.report(run_copy, format="md")
+    assert not (run_copy / "report.html").exists()
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or len(opened) == 1)
+    result = planted.command("report", run_copy, "--open")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"report: {run_copy / 'report.html'}\n"
     assert (run_copy / "report.html").read_text("utf-8") == stickytoken.report(run_copy)
-    assert planted.command("report", run_copy, "--out", tmp_path / "other.html").exit_code == 0
-    assert (tmp_path / "other.html").read_bytes() == (run_copy / "report.html").read_bytes()
-
-
-def test_the_command_prints_markdown_and_json(run_copy):
-    assert planted.document(planted.command("report", run_copy, "--format", "json"))["finished"] is True
-    assert planted.command("report", run_copy, "-f", "md").stdout == stickytoken.report(run_copy, format="md")
-    assert not (run_copy / "report.html").exists()
-
-
-def test_the_command_opens_a_browser_when_asked(run_copy, monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
-    assert planted.command("report", run_copy, "--open").exit_code == 0
-    assert opened == [(run_copy / "report.html").as_uri()]
-    planted.refused("report", run_copy, "--open", "-f", "md", saying="--open needs an HTML file")
-    monkeypatch.setattr("webbrowser.open", lambda _: False)
-    result = planted.command("report", run_copy, "--open")
+    result = planted.command("report", run_copy, "--open", "--out", tmp_path / "other.html")
+    assert opened == [path.as_uri() for path in (run_copy / "report.html", tmp_path / "other.html")]
     assert result.exit_code == 1
     assert "no browser could be started" in result.stderr
+    planted.refused("report", run_copy, "--open", "-f", "md", saying="--open needs an HTML file")
+    planted.refused("report", run_copy, "--figures", tmp_path / "other.html", saying="cannot be created")
 
 
-def test_the_command_refuses_in_one_line(run_copy, tmp_path):
-    planted.refused("report", tmp_path, saying="is not a run folder")
-    planted.refused("report", status=2, saying="Missing argument")
-    assert planted.command("report", run_copy, "--format", "pdf").exit_code == 2
-    (tmp_path / "file").write_text("mine", encoding="utf-8")
-    planted.refused("report", run_copy, "--figures", tmp_path / "file", saying="cannot be created")
+# What is said first.
 
 
-@pytest.mark.slow
-def test_a_full_disk_is_told_of_and_leaves_the_old_report(run_copy, monkeypatch):
-    planted.command("report", run_copy)
+def test_the_steps_depend_on_what_was_found_and_whether_it_can_be_repaired(run, run_copy, clean_run):
+    def commands(run):
+        return [shlex.split(step.command)[1] for step in next_steps(run)]
+
+    assert commands(run) == ["repair", "scan", "clean", "check"]
+    assert commands(clean_run) == ["judge", "scan"]
+    for step in (*next_steps(run), *next_steps(clean_run)):
+        words = shlex.split(step.command)
+        shown = planted.command(words[1], "--help").stdout
+        assert all(word in shown for word in words if word.startswith("--"))
+    document = json.loads((run_copy / "run.json").read_text("utf-8"))
+    for prompt, first in ({"prompt": "prompteol", "layer": -1}, "scan"), ({"prompt": ""}, "repair"):
+        planted.edit_record(run_copy, model=document["model"] | {"loading": prompt})
+        assert commands(open_run(run_copy))[0] == first
+
+
+@pytest.mark.parametrize(("worst", "first"), [("mild", "scan"), ("serious", "repair")])
+def test_a_model_with_mild_tokens_alone_is_repaired_only_if_documents_repeat_them(
+    run, retabled, worst, first
+):
+    grades = ["mild"] * len(run.tokens)
+    grades[run.tokens["token_id"].to_list().index(run.sticky["token_id"][-1])] = worst
+    folder = retabled(severity=pl.Series(grades))
+    shown = planted.command("show", folder).stderr
+    assert f": stickytoken {first} " in shown
+    assert ("repair the model only if they do" in shown) is (worst == "mild")
+    commands = [shlex.split(step.command)[1] for step in next_steps(open_run(folder))]
+    assert sorted(commands) == ["check", "clean", "repair", "scan"]
+
+
+@pytest.mark.parametrize(("passed", "first"), [(True, "embed"), (False, "repair"), (None, "repair")])
+def test_a_verified_repair_is_used_and_not_written_again(run_copy, passed, first):
+    record = repaired.repair_record(planted.PLANTED, passed=passed)
+    folder = run_copy / f"repair-{record.identity}"
+    folder.mkdir()
+    (folder / "repair.json").write_text(record.model_dump_json(), encoding="utf-8")
+    found = steps(read_content(run_copy))
+    assert [step.command.split()[1] for step in found] == [first, "scan", "clean", "check"]
+    assert ("written on 2026-01-01 and verified" in stickytoken.report(run_copy)) is bool(passed)
+    assert f"stickytoken {first} " in planted.command("show", run_copy).stderr
+
+
+def test_a_folder_with_a_hostile_name_is_one_word(run, tmp_path):
+    place = shutil.copytree(run.path, tmp_path / "a $(b) 'c' <d>")
+    for step in next_steps(open_run(place))[:3]:
+        assert shlex.split(step.command)[2] == str(place)
+    html = stickytoken.report(place)
+    assert "<d>" not in html
+    assert "$(b)" in html
+
+
+def test_how_far_texts_move_is_said_as_a_similarity(run, retabled):
+    worst = run.sticky.row(0, named=True)
+    said = f"copies of {worst['token']!r} raise the cosine similarity of unrelated texts by "
+    assert f"such tokens: {said}{worst['lift']:.2f} on average." in meaning(read_content(run.path))
+    lift = pl.when(token_id=worst["token_id"]).then(0.004).otherwise(-0.1)
+    known = read_content(retabled(verdict=pl.lit("benign"), lift=lift))
+    assert f"enough to matter: even {said}less than 0.01 on average. It needs no repair." in meaning(known)
+    fallen = read_content(retabled(lift=pl.lit(-0.1)))
+    assert meaning(fallen).endswith("No token of this model does so enough to matter: it needs no repair.")
+
+
+def test_every_form_of_a_report_says_the_same(run, html):
+    document = json.loads(stickytoken.report(run, format="json"))
+    told = str(escape(document["meaning"]))
+    assert document["next_steps"] == [step._asdict() for step in next_steps(run)]
+    marks = ('id="reasons"', 'id="steps"', told, 'class="facts"')
+    assert sorted(marks, key=html.index) == list(marks)
+    for row in read_content(run.path).sticky.head(3).to_dicts():
+        assert f"<bdi>{escape(row['reason'])}</bdi></li>" in html
+    text = stickytoken.report(run, format="md")
+    assert all(step.purpose in text for step in next_steps(run))
+    assert all(f"{step.purpose[1:]}:" in html for step in next_steps(run))
+
+
+# The columns of the method profile, and how values are written.
+
+
+def test_everything_but_judging_works_without_the_effects(run, html, run_copy, planted_encoder):
+    """The example that comes with the package has none: they are large."""
+    (run_copy / "effects.parquet").unlink()
+    bare = open_run(run_copy)
+    assert bare.tokens.equals(run.tokens)
+    page = stickytoken.report(run_copy).replace(str(run_copy), str(run.path))
+    assert Page(page).text == Page(html).text
+    opened = reopen(bare, planted_encoder, categorize(planted_encoder.tokenizer))
+    again = token_evidence(opened, [34], with_ordinary=False)
+    assert len(again.tokens) == 1
     before = planted.files_of(run_copy)
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("stickytoken.measurement.store.os.fsync", full)
-    planted.refused("report", run_copy, saying="no space left to write")
+    profiled.detect_profile(planted_encoder, run_copy)
     assert planted.files_of(run_copy) == before
+
+
+def test_a_topical_token_names_the_kind_of_text_that_it_lifts_most(retabled):
+    def of_the_token(value, others=None):
+        return pl.when(token="!").then(pl.lit(value)).otherwise(pl.lit(others, pl.String))
+
+    words = {"kind": "<b>law", "severity": "severe", "reason": "outlier on <b>law"}
+    shown = {name: of_the_token(value) for name, value in words.items()}
+    folder = retabled(verdict=of_the_token("topical", "benign"), **shown)
+    html = stickytoken.report(folder)
+    assert "Flagged: <bdi>outlier on &lt;b&gt;law</bdi>" in html
+    assert '<td data-label="reason">outlier on &lt;b&gt;law</td>' in html
+    assert '<td data-label="entry">symbol</td>' in html
+    assert '<td data-label="id" class="number"' in html
+    listed = f"({markdown('topical')}): {markdown('outlier on <b>law')}"
+    assert listed in stickytoken.report(folder, format="md")
+    (row,) = json.loads(stickytoken.report(folder, format="json"))["flagged"]
+    assert (row["kind"], row["entry"]) == ("<b>law", "symbol")
+
+
+def test_columns_that_no_flagged_token_fills_are_left_out(run, retabled):
+    names = ("universality", "kind", "lift_words", "fixed_point", "q_value")
+    folder = retabled(**{name: pl.lit(None, run.tokens.schema[name]) for name in names})
+    html = stickytoken.report(folder)
+    assert '<td data-label="lift"' in html
+    titles = [column.title for column in run.method.reported if column.key in names]
+    assert len(titles) == 3  # the others are no columns of their own
+    assert not [title for title in titles if f'data-label="{title}"' in html]
+    for other in ("md", "json"):
+        stickytoken.report(folder, format=other)
+    assert planted.command("show", folder).exit_code == 0
+
+
+def test_a_number_that_only_some_tokens_have_is_a_dash_for_the_others(run, retabled):
+    worst, second = run.tokens.sort("lift", descending=True)["token_id"][:2]
+    flagged = pl.col("token_id").is_in([worst, second])
+    verdict = pl.when(flagged).then(pl.lit("sticky")).otherwise("verdict")
+    html = stickytoken.report(retabled(verdict=verdict, q_value=pl.when(token_id=worst).then(0.5)))
+    assert html.count('<td data-label="q value" data-value="">–</td>') == 1
+    assert html.count('<td data-label="q value" class="number" data-value="0.5">0.5000</td>') == 1
+
+
+def test_the_glossary_explains_every_heading(run):
+    """Headings that are plain words of English, and the ends of an interval, need no entry."""
+    content = read_content(run.path)
+    titles = {column.title for column in columns(content)}
+    usual = {"token", "script", "id", "low", "high"}
+    assert titles - usual <= set(glossary(content.method))
+    assert len(columns(content)) == len(titles)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (plain([]), "–"),
+        (plain(None), "–"),
+        (plain(""), "(empty)"),
+        (plain([8, 4]), "8, 4"),
+        (plain({"token_prepending": True, "layer": -1}), "token prepending: yes, layer: -1"),
+        (plain(-0.00158148), "−0.00158148"),
+        (flowing("Team,\n\nthe client \r\n has\tpulled"), "Team, the client has\tpulled"),
+        (commands("run `detect A` again"), "run <code>detect A</code> again"),
+        (commands("`a` and `<b>`"), "<code>a</code> and <code>&lt;b&gt;</code>"),
+        (commands("a name ` <b>"), "a name ` &lt;b&gt;"),
+        (commands("`\u202e`"), r"<code>\u202e</code>"),
+        # A change near zero has no sign.
+        (cosine(-0.0004, 3), "0.000"),
+        (cosine(-0.0281, 3), "−0.028"),
+        (cosine(None, 3), "–"),
+        # What the digits do not show is less than they do, or zero.
+        (number(0.04, 1), "< 0.1"),
+        (number(-0.04, 1), "0.0"),
+        (number(-0.06, 1), "−0.1"),
+        (number(1234.5, 1), "1,234.5"),
+    ],
+)
+def test_settings_numbers_and_texts_are_written_for_people(written, shown):
+    assert written == shown

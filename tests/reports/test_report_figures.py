@@ -1,5 +1,6 @@
 """Figures as pure functions: they lose no token, invent no number, and say when there is nothing."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stickytoken.comparisons import ComparedToken, WorstToken
+from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.methods.entry import Column, Distribution, Scatter
 from stickytoken.reports.comparison import tokens_by_run, worst_by_run
 from stickytoken.reports.figures import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
+from stickytoken.reports.figures.effects import costs, token_costs
+from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.run import (
     bins,
     breakdowns,
@@ -29,31 +33,23 @@ CLOUD = Scatter("cloud", "Cloud", LIFT, CONTRACTION, "")
 
 def tokens(size, sticky=0, seed=0):
     generator = np.random.default_rng(seed)
-    verdicts = ["sticky"] * sticky + ["benign"] * (size - sticky)
-    return pl.DataFrame(
-        {
-            "token_id": range(size),
-            "token": [f"t{k}" for k in range(size)],
-            "lift": generator.normal(0, 0.02, size),
-            "contraction": generator.normal(0.3, 0.1, size),
-            "verdict": verdicts,
-            "entry": ["whole word"] * size,
-            "script": ["Latin"] * size,
-            "length": generator.integers(1, 20, size),
-            "position": np.linspace(0, 1, size) if size else [],
-        },
-        schema_overrides={
-            "token": pl.String, "verdict": pl.String, "entry": pl.String, "script": pl.String,
-            "length": pl.Int64, "position": pl.Float64, "lift": pl.Float64, "contraction": pl.Float64,
-        },
-    )  # fmt: skip
+    columns = {
+        "token_id": range(size),
+        "token": [f"t{k}" for k in range(size)],
+        "lift": generator.normal(0, 0.02, size),
+        "contraction": generator.normal(0.3, 0.1, size),
+        "verdict": ["sticky"] * sticky + ["benign"] * (size - sticky),
+        "entry": ["whole word"] * size,
+        "script": ["Latin"] * size,
+        "length": generator.integers(1, 20, size),
+        "position": np.linspace(0, 1, size),
+    }
+    texts = dict.fromkeys(("token", "verdict", "entry", "script"), pl.String)
+    return pl.DataFrame(columns, schema_overrides=texts)
 
 
 def drawn(figure):
     return figure.plot.to_plotly_json()["data"]
-
-
-# Distribution
 
 
 @given(st.lists(FINITE, min_size=1, max_size=300))
@@ -79,9 +75,6 @@ def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
     assert "7 sticky between" in figure.alt
 
 
-# Scatter
-
-
 def test_a_scatter_says_how_many_it_draws():
     table = tokens(9000, sticky=3)
     figure = scatter(table, CLOUD)
@@ -95,9 +88,6 @@ def test_a_scatter_says_how_many_it_draws():
     worst_first = table.head(3).sort("lift", descending=True)["token"].to_list()
     assert [row[0] for row in figure.table.rows[:3]] == worst_first
     assert "3 sticky: medians" in figure.alt
-
-
-# Curves
 
 
 COPIES = [0, 1, 32]
@@ -125,12 +115,9 @@ def test_curves_show_both_sides_and_the_range_of_the_controls():
 
 def test_panels_stand_below_each_other_without_touching():
     changes = stacked(symptom_curves(CURVES, CONTROLS, 0.25).plot, 2, 800)
-    (low, high), (bottom, top) = changes["yaxis2.domain"], changes["yaxis.domain"]
+    low, high, bottom, top = (*changes["yaxis2.domain"], *changes["yaxis.domain"])
     assert 0 == low < high < bottom < top == 1
     assert changes["xaxis.domain"] == changes["xaxis2.domain"] == [0, 1]
-
-
-# What the sticky tokens are
 
 
 def test_breakdowns_count_every_token_once():
@@ -145,9 +132,6 @@ def test_breakdowns_count_every_token_once():
     assert figure.alt.startswith("5 of 400 tokens are sticky. By kind of entry, whole word: 5 of 400.")
     shares = [row for row in figure.table.rows if row[1] == "0–10"]
     assert shares == [("position, % of the vocabulary", "0–10", 40, 5, "12.50%")]
-
-
-# Nothing to show
 
 
 @pytest.mark.parametrize("table", [tokens(0), tokens(3), tokens(1, sticky=1)], ids=["none", "benign", "one"])
@@ -166,13 +150,13 @@ def test_without_curves_or_runs_the_figures_say_so():
     assert empty.table.rows == ()
     for figure in (tokens_by_run(compared()), worst_by_run(compared())):
         assert "no run has" in figure.plot.layout.annotations[0].text
-
-
-# Comparison
+    assert "No task" in costs([]).alt
+    for figure in (costs([]), token_costs([])):
+        assert len(figure.plot.data) == 0
+        assert figure.plot.layout.annotations
 
 
 def compared(tokens=(), names=("a",), runs=()):
-    """What the figures of a comparison read of it."""
     return SimpleNamespace(tokens=tokens, names=list(names), runs=runs)
 
 
@@ -217,16 +201,12 @@ def test_the_worst_token_of_a_run_has_its_interval_and_stands_beside_the_others(
     assert figure.table.rows[0] == ("second", "</b>x", "sticky", 0.9, 0.7, 1.2, 0.0, 0.3)
 
 
-# Colours
-
-
-def luminance(color):
-    levels = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [level / 12.92 if level <= 0.03928 else ((level + 0.055) / 1.055) ** 2.4 for level in levels]
-    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
-
-
 def contrast(one, other):
+    def luminance(color):
+        levels = [level / 255 for level in bytes.fromhex(color.removeprefix("#"))]
+        linear = [each / 12.92 if each <= 0.03928 else ((each + 0.055) / 1.055) ** 2.4 for each in levels]
+        return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
@@ -239,3 +219,110 @@ def test_colours_stand_out_from_the_ground_of_both_themes(ground):
     assert CONTROL not in SERIES  # the colour of ordinary tokens is nobody else's
     theme = "light" if ground == "#ffffff" else "dark"
     assert contrast(template(theme)["layout"]["font"]["color"], ground) >= 4.5
+
+
+# Of explanations.
+
+
+@pytest.fixture(scope="module")
+def stored(explained_run):
+    return read_explanation(explanation_folders(explained_run / "explain")[0])
+
+
+def figures(stored, **tables):
+    """The figures of a token by name, some of its tables changed."""
+    found = replace(stored, tables=stored.tables | tables)
+    return {figure.name.rpartition("-")[2]: figure for figure in explanation_figures(found)}
+
+
+def outside(measures, *layers):
+    return measures.with_columns(outside=pl.col("layer").is_in(layers).fill_null(value=False))
+
+
+def test_layers_are_drawn_in_order_with_the_benign_interval(stored):
+    measures = outside(stored.tables["measures"], 2)
+    figure = figures(stored, measures=measures.sample(fraction=1, shuffle=True, seed=0))["drift"]
+    table = measures.filter(measure="carrier_cosine_drift").sort("layer")
+    band, mean, token = figure.plot.data[:3]
+    assert list(token.x) == list(mean.x) == table["layer"].to_list()
+    assert list(token.y) == table["value"].to_list()
+    assert list(token.marker.symbol) == ["diamond" if each == 2 else "circle-open" for each in table["layer"]]
+    assert list(band.y) == [*table["benign_high"], *reversed(table["benign_low"].to_list())]
+    value, benign = table.filter(layer=2)["value"][0], table.filter(layer=2)["benign_mean"][0]
+    assert f"leaves the benign interval in layer 2 and is furthest from it in layer 2, at {value:.3f}" in (
+        figure.alt
+    )
+    assert f"benign tokens have {benign:.3f}" in figure.alt
+    assert len(figure.table.rows) == 2 * len(table)
+    alone = outside(measures).with_columns(low=pl.lit(None, pl.Float64))  # as of one text
+    within = figures(stored, measures=alone)["drift"]
+    assert within.alt.count("stays within") == 2
+    assert within.plot.data[2].error_y.array is None
+
+
+def test_heads_are_in_their_places(stored):
+    heads = stored.tables["heads"].with_columns(
+        outside=((pl.col("layer") == 2) & (pl.col("head") == 1)).fill_null(value=False)
+    )
+    figure = figures(stored, heads=heads.sample(fraction=1, shuffle=True, seed=0))["heads"]
+    (cells,) = figure.plot.data
+    single = heads.drop_nulls("head")
+    for layer, row, marks in zip(cells.y, cells.z, cells.text, strict=True):
+        for head, value in enumerate(row):
+            assert value == pytest.approx(single.filter(layer=layer, head=head)["deviations"].item())
+            assert marks[head] == ("●" if (layer, head) == (2, 1) else "")
+    assert f"outside the benign interval in 1 of {len(single)} heads" in figure.alt
+    assert f"layer 2, head 1: {single.filter(layer=2, head=1)['value'].item():.3f}" in figure.alt
+    # A model whose layers have holes is drawn, too.
+    assert figures(stored, heads=heads.filter(pl.col("head") != 1))["heads"].plot.to_json()
+
+
+def test_intervals_are_bars_and_values_marks(stored):
+    bar, mean, token = figures(stored)["pooling"].plot.data
+    rows = {row["measure"]: row for row in stored.tables["measures"].to_dicts()}
+    shown = [rows[name] for name in ("pooling_share", "pooling_norm_share")]
+    np.testing.assert_allclose(np.add(bar.base, bar.x)[:2], [row["benign_high"] for row in shown])
+    assert list(token.x)[:2] == [row["value"] for row in shown]
+    assert list(mean.x)[:2] == [row["benign_mean"] for row in shown]
+    assert list(token.marker.symbol)[:2] == ["diamond" if row["outside"] else "circle-open" for row in shown]
+
+
+def test_the_matrix_has_every_cell_where_it_belongs_and_its_sums(stored):
+    cells = stored.tables["attribution"].filter(pair=0)
+    figure = figures(stored, attribution=cells.sample(fraction=1, shuffle=True, seed=0))["attribution"]
+    (drawn,) = figure.plot.data
+    last, right = cells["row"].max(), cells["column"].max()
+    for row in cells.to_dicts():
+        assert drawn.z[row["row"]][row["column"]] == pytest.approx(row["value"], abs=1e-6)
+    between = cells.filter(pl.col("row") < last, pl.col("column") < right)
+    assert drawn.zmax == pytest.approx(between["value"].abs().max())
+    sums = cells.group_by("row").agg(pl.col("value").sum()).sort("row")["value"]
+    np.testing.assert_allclose([row[-1] for row in drawn.z], sums, atol=1e-5)
+    assert [row[3] for row in figure.table.rows[: last + 1]] == pytest.approx(sums.to_list())
+    assert abs(figure.table.rows[last + 1][3]) == pytest.approx(drawn.zmax)
+    parts = cells.filter(column=0).sort("row")["row_part"].to_list()
+    edges = [
+        place + 0.5 for place in range(last) if (parts[place] == "copies") != (parts[place + 1] == "copies")
+    ]
+    assert [shape.y0 for shape in figure.plot.layout.shapes if shape.xref == "x domain"] == edges
+    pair = stored.tables["pairs"].filter(pair=0).row(0, named=True)
+    assert f"is {pair['similarity_before']:.3f} without copies and {pair['similarity']:.3f}" in figure.alt
+
+
+def test_the_place_of_a_row_is_its_share_of_the_vocabulary(stored):
+    figure = figures(stored)["embedding"]
+    (row,) = stored.tables["measures"].filter(measure="embedding_norm").to_dicts()
+    assert figure.plot.data[1].x[0] == pytest.approx(100 * row["share_below"])
+    assert f"length {row['value']:.3f}, above {row['share_below']:.1%} of the vocabulary" in figure.alt
+    near = stored.tables["neighbours"].sort("rank").row(0, named=True)
+    assert f"Nearest rows by cosine: {near['neighbour']} ({near['cosine']:.2f})" in figure.alt
+
+
+def test_nothing_is_shown_as_nothing(stored):
+    empty = {name: table.clear() for name, table in stored.tables.items()}
+    for name, figure in figures(stored, **empty).items():
+        said = "No similarity was attributed" if name == "attribution" else "This model does not expose"
+        assert figure.alt.startswith(said)
+        assert not figure.plot.data
+        assert figure.plot.layout.annotations[0].text
+        assert not figure.table.rows

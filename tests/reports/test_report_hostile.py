@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from markdown_it import MarkdownIt
 
+import planted
 import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page, opened, wait_for_plots
@@ -16,48 +17,27 @@ from stickytoken.reports.figures import label
 from stickytoken.reports.templating import json_for_html
 from stickytoken.validation import markdown, visible
 
-ATTACKS = {
-    text: visible(text)
-    for text in (
-        *HOSTILE,
-        "<img src=x onerror=alert(1)>",
-        "</script><script>alert(2)</script>",
-        "</title></style><svg onload=alert(3)>",
-        '"><iframe src=//evil.example>',
-        "' onmouseover='alert(4)",
-        "{{ 7 * 7 }}{% raw %}",
-        "%{x} %{customdata}<extra>e</extra>",
-        '<a href="javascript:alert(5)">a</a>',
-        "<b>b</b><br>&lt;&amp;",
-        "$x^2$",
-        "![i](http://evil.example/i.png)",
-        "[a](javascript:alert(6))",
-        "https://evil.example/p www.evil.example me@evil.example",
-        "|pipe|`code`<!-- c -->",
-        "שלום \u202e אב",
-        "\u2028\u2029",
-        "  spaces  ",
-    )
-}
+_ATTACKS = (
+    "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "<b>b</b><br>&lt;&amp;", "$x^2$",
+    "</title></style><svg onload=alert(3)>", '"><iframe src=//evil.example>', "' onmouseover='alert(4)",
+    "{{ 7 * 7 }}{% raw %}", "%{x} %{customdata}<extra>e</extra>", '<a href="javascript:alert(5)">a</a>',
+    "![i](http://evil.example/i.png)", "[a](javascript:alert(6))", "|pipe|`code`<!-- c -->",
+    "https://evil.example/p www.evil.example me@evil.example", "שלום \u202e אב", "\u2028\u2029", "  spaces  ",
+)  # fmt: skip
+ATTACKS = {text: visible(text) for text in (*HOSTILE, *_ATTACKS)}
 
 
 @pytest.fixture(scope="module")
 def hostile_run(run, tmp_path_factory):
     """A run in which every text is hostile: tokens, model, corpus, folder, sentences."""
     folder = Path(shutil.copytree(run.path, tmp_path_factory.mktemp("hostile") / "run <b>\u202e"))
-    table = pl.read_parquet(folder / "tokens.parquet")
-    ordinary = len(table) - len(ATTACKS)
-    texts = [*ATTACKS, *table["token"].to_list()[len(ATTACKS) :]]
-    table.with_columns(
-        token=pl.Series(texts),
-        decoded=pl.Series(texts),
-        verdict=pl.Series(["sticky"] * len(ATTACKS) + ["benign"] * ordinary),
-        lift=pl.Series(range(len(table), 0, -1)) * 1e-3,
-    ).write_parquet(folder / "tokens.parquet")
-    names = dict(zip(table["token_id"], texts, strict=True))
-    vocabulary = pl.read_parquet(folder / "vocabulary.parquet")
-    named = pl.col("token_id").replace_strict(names, default=pl.col("token"))
-    vocabulary.with_columns(token=named).write_parquet(folder / "vocabulary.parquet")
+    texts = pl.Series([*ATTACKS, *run.tokens["token"][len(ATTACKS) :]])
+    verdict = pl.Series(["sticky"] * len(ATTACKS) + ["benign"] * (len(texts) - len(ATTACKS)))
+    lift = pl.Series(range(len(texts), 0, -1)) * 1e-3
+    table = run.tokens.with_columns(token=texts, decoded=texts, verdict=verdict, lift=lift)
+    table.write_parquet(folder / "tokens.parquet")
+    named = pl.col("token_id").replace_strict(table["token_id"], texts, default=pl.col("token"))
+    run.vocabulary.with_columns(token=named).write_parquet(folder / "vocabulary.parquet")
     evil = "<img src=x onerror=alert(7)>\u202e"
     evidence = pl.read_parquet(folder / "evidence.parquet")
     evidence.with_columns(
@@ -68,7 +48,7 @@ def hostile_run(run, tmp_path_factory):
     record = json.loads((folder / "run.json").read_text("utf-8"))
     record["model"]["name"] = record["corpus"]["source"] = record["versions"]["torch"] = evil
     record["settings"]["seed"] = evil
-    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    planted.edit_record(folder, **record)
     return folder
 
 
@@ -100,18 +80,17 @@ def test_in_markdown_it_is_text(hostile_run):
         assert shown.strip() in page.text, shown
 
 
-@pytest.mark.parametrize("text", ATTACKS)
-def test_markdown_of_a_text_renders_to_that_text(text):
-    page = Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown(text)))
-    assert set(page.tags) <= {"p"}
-    assert page.text.strip() == ATTACKS[text].strip()
+def test_markdown_of_a_text_renders_to_that_text():
+    for text, shown in ATTACKS.items():
+        page = Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown(text)))
+        assert set(page.tags) <= {"p"}
+        assert page.text.strip() == shown.strip()
 
 
 def test_in_json_it_comes_back_as_it_was(hostile_run):
     text = stickytoken.report(hostile_run, format="json")
     assert text.isascii()
-    document = json.loads(text)
-    assert {row["token"] for row in document["flagged"]} == set(ATTACKS)
+    assert {row["token"] for row in json.loads(text)["flagged"]} == set(ATTACKS)
 
 
 def test_json_inside_html_cannot_end_its_script():
@@ -122,14 +101,9 @@ def test_json_inside_html_cannot_end_its_script():
     assert json.loads(text) == value
 
 
-def test_a_token_that_spells_an_entity_is_shown_as_it_is():
-    """Plotly reads entities: the five characters of this token are no ampersand."""
-    assert label("&amp;") == "\u2068&amp;amp;\u2069"
-
-
 def test_lone_surrogates_are_spelled_out(hostile_run):
     """A run folder cannot hold them, a caller's own names can."""
-    assert label("\ud800<b>") == "\u2068\\ud800&lt;b&gt;\u2069"
+    assert label("\ud800<b>&amp;") == "\u2068\\ud800&lt;b&gt;&amp;amp;\u2069"  # Plotly reads entities
     assert markdown("\udfff") == r"\\udfff"
     folder = hostile_run.with_name("run-\udc80")
     try:
@@ -149,7 +123,6 @@ EVIL = "<img src=x onerror=alert(1)>\u202e</script>|`"
 
 @pytest.fixture(scope="module")
 def hostile_explanations(explained_run, tmp_path_factory):
-    """A run in which every text of its explanations is hostile."""
     run = Path(shutil.copytree(explained_run, tmp_path_factory.mktemp("hostile") / "run"))
     for folder in explanation_folders(run / "explain"):
         document = json.loads((folder / "explanation.json").read_text("utf-8"))
@@ -159,27 +132,24 @@ def hostile_explanations(explained_run, tmp_path_factory):
         document["settings"]["placement"] = EVIL
         (folder / "explanation.json").write_text(json.dumps(document), encoding="utf-8")
         texts = ("row_token", "column_token", "carrier", "anchor", "benign", "neighbour", "token")
-        rewrite(folder.glob("*.parquet"), dict.fromkeys(texts, EVIL))
-    rewrite((run / "tokens.parquet", run / "vocabulary.parquet"), {"token": EVIL})
+        rewrite(folder.glob("*.parquet"), texts)
+    rewrite((run / "tokens.parquet", run / "vocabulary.parquet"), ["token"])
     return run
 
 
 @pytest.fixture(scope="module")
 def hostile_impact(measured, tmp_path_factory):
-    """A run in which every text of its measurement is hostile."""
     run = Path(shutil.copytree(measured.path.parent, tmp_path_factory.mktemp("hostile") / "run"))
     texts = ("task", "token", "corpus", "metric")
-    rewrite((run / measured.path.name).glob("*.parquet"), dict.fromkeys(texts, EVIL))
+    rewrite((run / measured.path.name).glob("*.parquet"), texts)
     return run
 
 
-def rewrite(paths, texts):
-    """Change columns of tables, where they have them."""
+def rewrite(paths, names):
     for path in paths:
         table = pl.read_parquet(path)
-        table.with_columns(pl.lit(texts[name]).alias(name) for name in texts if name in table).write_parquet(
-            path
-        )
+        evil = [pl.lit(EVIL).alias(name) for name in names if name in table]
+        table.with_columns(evil).write_parquet(path)
 
 
 @pytest.mark.slow
@@ -201,20 +171,16 @@ def test_what_stands_in_the_folder_of_a_run_is_text(request, name):
     assert all(each["token"] == EVIL for each in document["explanations"])
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("name", ["hostile_run", "hostile_explanations", "hostile_impact"])
-def test_in_a_browser_nothing_happens(request, name, tmp_path):
+def test_in_a_browser_nothing_happens(browser, request, name, tmp_path):
     out = tmp_path / "report.html"
     stickytoken.report(request.getfixturevalue(name), out=out)
-    with opened(out, viewport={"width": 390, "height": 900}) as (page, heard):
+    with opened(browser, out, viewport={"width": 390, "height": 900}) as (page, heard):
         wait_for_plots(page)
         page.hover("[data-figure]:last-of-type")
         assert page.evaluate("document.querySelectorAll('img, iframe, svg [onload]').length") == 0
         assert page.evaluate("document.querySelectorAll('script').length") == 3
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         if name == "hostile_run":
-            shown = page.evaluate(
-                "[...document.querySelectorAll('.tokens .token')].map(each => each.textContent)"
-            )
-            assert set(shown) == set(ATTACKS.values())
+            assert set(page.locator(".tokens .token").all_text_contents()) == set(ATTACKS.values())
         assert heard == []

@@ -22,7 +22,18 @@ from typing import Any
 import numpy as np
 
 STATUSES = {str(status): status for status in (408, 409, 429, 500, 502, 503)}
-BROKEN_DATA = ("short", "long", "empty", "empty vector", "nan", "null", "twice", "other dimension", "garbage")
+# What becomes of the data of an answer.
+BROKEN_DATA = {
+    "short": lambda data: data[:-1],
+    "long": lambda data: [*data, data[0]],
+    "empty": lambda data: [],
+    "empty vector": lambda data: [{**data[0], "embedding": []}, *data[1:]],
+    "nan": lambda data: [{**data[0], "embedding": [float("nan")] * 4}, *data[1:]],
+    "null": lambda data: [{**data[0], "embedding": [None] * 4}, *data[1:]],
+    "twice": lambda data: [{**item, "index": 0} for item in data] if data[1:] else [],
+    "other dimension": lambda data: [{**item, "embedding": [1.0] * 3} for item in data],
+    "garbage": lambda data: [{**data[0], "embedding": "%%%"}, *data[1:]],
+}
 ODD_BODIES = {
     "error body": b'{"error": {"message": "the model is overloaded", "code": 529}}',
     "web page": b"<!doctype html><p>Back soon",
@@ -36,8 +47,6 @@ FAULTS = tuple(each for each in _PASSING if each != "other dimension")
 
 @dataclass
 class Behaviour:
-    """What the server does."""
-
     name: str = "mini"
     key: str | None = None
     batch_limit: int | None = None
@@ -77,6 +86,19 @@ class QuietHandler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler], port: int = 0):
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 class RefusalError(Exception):
     """A request that is not answered: its status and message."""
 
@@ -86,8 +108,6 @@ class RefusalError(Exception):
 
 
 class EmbeddingServer:
-    """Serves one model, an encoder."""
-
     def __init__(self, encoder: Any, behaviour: Behaviour | None = None) -> None:
         self.encoder, self.behaviour = encoder, behaviour or Behaviour()
         self.answered: list[list[str]] = []
@@ -108,16 +128,8 @@ class EmbeddingServer:
 
     @contextmanager
     def running(self, port: int = 0):
-        """Listen; yield the URL of the API."""
-        server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1"
-        finally:
-            server.shutdown()
-            server.server_close()
+        with listening(_handler(self), port) as address:
+            yield f"{address}/v1"
 
     def answer(self, body: dict[str, Any], authorization: str) -> tuple[dict[str, Any], str | None]:
         """The answer to a request, and the fault that befalls it on its way."""
@@ -154,7 +166,8 @@ class EmbeddingServer:
             numbers = base64.b64encode(row.astype("<f4").tobytes()).decode() if packed else row.tolist()
             where = {} if told.without_places else {"index": place}
             data.append({"object": "embedding", **where, "embedding": numbers})
-        data = _damaged(data[::-1] if told.shuffle else data, fault)
+        data = data[::-1] if told.shuffle else data
+        data = BROKEN_DATA[fault](data) if fault in BROKEN_DATA else data
         with self._lock:
             self.tokens += counted
             if fault in (None, "gzip", "no usage", "redirect"):
@@ -196,22 +209,6 @@ class EmbeddingServer:
         if told.empty == "zero":
             vectors = vectors * np.array([[bool(text)] for text in texts])
         return np.asarray(vectors * told.scale, dtype=np.float32)
-
-
-def _damaged(data: list[dict[str, Any]], fault: str | None) -> list[dict[str, Any]]:
-    first, rest = data[0], data[1:]
-    changed = {
-        "short": data[:-1],
-        "long": [*data, first],
-        "empty": [],
-        "empty vector": [{**first, "embedding": []}, *rest],
-        "nan": [{**first, "embedding": [float("nan")] * 4}, *rest],
-        "null": [{**first, "embedding": [None] * 4}, *rest],
-        "twice": [{**item, "index": 0} for item in data] if rest else [],
-        "other dimension": [{**item, "embedding": [1.0] * 3} for item in data],
-        "garbage": [{**first, "embedding": "%%%"}, *rest],
-    }
-    return changed.get(fault or "", data)
 
 
 def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:

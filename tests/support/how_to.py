@@ -19,15 +19,10 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(
     r"(?:[A-Z_]+=\S+ )*(?:stickytoken|pip|python|python3\.12|export|cat|printf|\S+/bin/\S+) "
 )
-# What a page says of a file or shows of a program is no command.
-NOT_COMMANDS = {"toml", "yaml", "text"}
-_DESCRIPTION = re.compile(r'`(\{"[^`]*)`')
 _ANYTHING = re.compile(r"\{\w[^{}]*\}|\{\.\.\.\}|(?<=\[)\.\.\.(?=\])|(?<=: )(?:[a-z]+|\.\.\.)")
 _KEY_ALONE = re.compile(r'"[^"]*"(?=\s*[,}])')
 # For programs in bash: `stickytoken` is that of this environment, and no browser opens.
 _PATHS = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "BROWSER": "true"}
-
-
 # One word after another, and perhaps a file for the output: no shell is needed for it.
 _PLAIN = re.compile(r"stickytoken (?P<words>[^|<>;&$\n]*)(?:> (?P<file>\S+))?")
 
@@ -51,7 +46,7 @@ def steps_of(text: str) -> list[tuple[str, str]]:
             steps.append(("python", block))
         elif kind == "console":
             steps += [("shell", line[2:]) for line in block.splitlines() if line.startswith("$ ")]
-        elif kind not in NOT_COMMANDS:
+        elif kind not in ("toml", "yaml", "text"):  # what a page says of a file or shows of a program
             steps += [("shell", line.partition("   #")[0].rstrip()) for line in command_lines(block)]
     return steps
 
@@ -74,28 +69,21 @@ def command_lines(block: str) -> list[str]:
 
 
 def run_python(block: str, names: dict[str, object], left_out: Callable[[str], bool]) -> list[str]:
-    """Execute a block, statement by statement."""
     wrong = []
     lines = block.splitlines()
     for statement in ast.parse(block).body:
         if left_out(ast.get_source_segment(block, statement)):
             continue
         comment = lines[statement.end_lineno - 1].partition("  # ")[2]
-        if isinstance(statement, ast.Expr) and _is_literal(comment):
-            value = eval(compile(ast.Expression(statement.value), "page", "eval"), names)
-            if value != ast.literal_eval(comment):
-                wrong.append(f"{ast.unparse(statement)} is {value!r}, not {comment}")
-        else:
+        try:
+            said = ast.literal_eval(comment)
+        except (ValueError, SyntaxError):
             exec(compile(ast.Module([statement], []), "page", "exec"), names)
+            continue
+        value = eval(compile(ast.Expression(statement.value), "page", "eval"), names)
+        if value != said:
+            wrong.append(f"{ast.unparse(statement)} is {value!r}, not {comment}")
     return wrong
-
-
-def _is_literal(comment: str) -> bool:
-    try:
-        ast.literal_eval(comment)
-    except (ValueError, SyntaxError):
-        return False
-    return True
 
 
 def _in_bash(line: str) -> subprocess.Popen[str]:
@@ -129,12 +117,6 @@ def interrupt_when(said: str, line: str) -> None:
         complaint = started.communicate()[1]
     assert said in heard, complaint
     assert "Traceback" not in complaint
-
-
-def described() -> list[str]:
-    return [
-        " ".join(found.split()) for page in how_to_pages() for found in _DESCRIPTION.findall(text_of(page))
-    ]
 
 
 def shape_of(text: str) -> Any:

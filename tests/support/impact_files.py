@@ -72,30 +72,24 @@ def pair_classification(folder: Path) -> Path:
 
 
 def reranking(folder: Path) -> Path:
-    texts = topical_texts(80)
-    rows = [
-        {
-            "query": query,
-            "positive": [text for text, other in texts[30:60] if other == topic][:3],
-            "negative": [text for text, other in texts[30:60] if other != topic][:6],
-        }
-        for query, topic in texts[:20]
-    ]
+    texts, rows = topical_texts(80), []
+    for query, topic in texts[:20]:
+        positive = [text for text, other in texts[30:60] if other == topic][:3]
+        negative = [text for text, other in texts[30:60] if other != topic][:6]
+        rows.append({"query": query, "positive": positive, "negative": negative})
     return lines(folder / "rerank.jsonl", rows)
 
 
 def beir(folder: Path, documents: int = 60, queries: int = 20) -> Path:
     """A retrieval task: queries share words with their two relevant documents."""
     texts = tiny.sentences(documents)
-    lines(
-        folder / "corpus.jsonl",
-        [{"_id": f"d{place}", "title": "", "text": text} for place, text in enumerate(texts)],
-    )
+    corpus = [{"_id": f"d{number}", "title": "", "text": text} for number, text in enumerate(texts)]
+    lines(folder / "corpus.jsonl", corpus)
     rows, judged = [], ["query-id\tcorpus-id\tscore"]
-    for place in range(queries):
-        words = texts[place].rstrip(".").split()
-        rows.append({"_id": f"q{place}", "text": " ".join(words[: max(2, len(words) // 2)])})
-        judged += [f"q{place}\td{place}\t2", f"q{place}\td{place + queries}\t1"]
+    for number, text in enumerate(texts[:queries]):
+        words = text.rstrip(".").split()
+        rows.append({"_id": f"q{number}", "text": " ".join(words[: max(2, len(words) // 2)])})
+        judged += [f"q{number}\td{number}\t2", f"q{number}\td{number + queries}\t1"]
     lines(folder / "queries.jsonl", rows)
     (folder / "qrels").mkdir()
     (folder / "qrels" / "test.tsv").write_text("\n".join(judged) + "\n", encoding="utf-8")

@@ -27,7 +27,6 @@ def finished(target: Callable[..., None], *arguments: object) -> int | None:
 
 
 def wait_for_shards(process: BaseProcess, folder: Path, count: int) -> None:
-    """Wait until so many shards are committed, or the process has ended."""
     shards = folder / "shards"
     while process.is_alive() and not (shards.is_dir() and len(list(shards.glob("*.parquet"))) >= count):
         time.sleep(0.001)
@@ -81,7 +80,6 @@ def died(
 
 
 def copied(run: Path, folder: Path) -> Path:
-    """A copy of a run in another folder, with the times of its files."""
     subprocess.run(["cp", "-a", str(run), str(folder)], check=True)
     return folder
 

@@ -66,31 +66,22 @@ def planted_model(strength: float, dimension: int = 64) -> SentenceTransformer:
 
 # What a server of processes imports before it forks them.
 _LIBRARIES = (
-    "torch",
-    "transformers.models.bert.modeling_bert",
-    "sentence_transformers",
-    "scipy.stats",
-    "sklearn.linear_model",
-    "polars",
-    "plotly.graph_objects",
-    "typer.testing",
-)
+    "torch transformers.models.bert.modeling_bert sentence_transformers scipy.stats sklearn.linear_model "
+    "polars plotly.graph_objects typer.testing"
+).split()
 # Parts that need libraries which most commands do not.
-_APART = {"adapters", "demo"}
-
-
-def _preloaded() -> list[str]:
-    """The names of the libraries, and of the modules of stickytoken. To import them computes nothing."""
-    folder = Path(stickytoken.__file__).parent
-    paths = (path.relative_to(folder).with_suffix("") for path in sorted(folder.rglob("*.py")))
-    own = [path.parts for path in paths if path.parts[0] not in _APART and not path.stem.startswith("__")]
-    return [*_LIBRARIES, *(".".join(("stickytoken", *parts)) for parts in own)]
 
 
 def processes() -> multiprocessing.context.BaseContext:
     """Start real processes that need not import torch again each."""
+    folder = Path(stickytoken.__file__).parent
+    paths = (path.relative_to(folder).with_suffix("") for path in sorted(folder.rglob("*.py")))
+    modules = [path.parts for path in paths if not path.stem.startswith("__")]
+    # These need libraries that most commands do not.
+    modules = [parts for parts in modules if parts[0] not in ("adapters", "demo")]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_preloaded())
+    # To import them computes nothing.
+    context.set_forkserver_preload([*_LIBRARIES, *(".".join(("stickytoken", *each)) for each in modules)])
     return context
 
 
@@ -107,14 +98,8 @@ def sharded(probes: int = SHARD_PROBES) -> Iterator[None]:
 
 
 def detect_thirty(encoder: Encoder, out: Path, shard_probes: int = 8192, **changes: object) -> Run:
-    return detect(
-        encoder,
-        sentences=small_corpus(),
-        settings=replace(SMALL, **changes),
-        tokens=range(40, 70),
-        out=out,
-        shard_probes=shard_probes,
-    )
+    options = {"sentences": small_corpus(), "settings": replace(SMALL, **changes), "tokens": range(40, 70)}
+    return detect(encoder, out=out, shard_probes=shard_probes, **options)
 
 
 def detect_small(model: Path, out: Path) -> None:

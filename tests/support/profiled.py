@@ -80,7 +80,6 @@ def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
 
 
 def hashed_vectors(probes: Sequence[object], dimension: int, shift: float = 0.5) -> np.ndarray:
-    """Vectors that depend on nothing but each probe, not of length 1."""
     seeds = [hashlib.sha256(repr(probe).encode()).digest()[:8] for probe in probes]
     drawn = [np.random.default_rng(int.from_bytes(seed, "big")).normal(size=dimension) for seed in seeds]
     return (np.stack(drawn) + shift).astype(np.float32)

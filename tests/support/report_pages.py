@@ -1,9 +1,11 @@
-"""Reports as a reader's programs see them: parsed pages, real browsers."""
+"""Pages as a reader's programs see them: parsed, in a real browser, and judged by axe-core."""
 
 import json
 import shutil
 from contextlib import contextmanager
+from functools import cache
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -53,25 +55,12 @@ class Page(HTMLParser):
         return bool(self._open) and "token" in str(self._open[-1][1].get("class", "")).split()
 
 
-# Whether the test that is running has the marker `browser`; the hooks in conftest.py keep it up to date.
-marked_browser = False
-
-
-def chromium():
-    """Find Debian's Chromium or another; skip the test without one, and fail it without its marker."""
-    assert marked_browser, "a test that starts Chromium needs @pytest.mark.browser"
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.skip("no Chromium on this machine")
-    return None
-
-
 @contextmanager
 def started_browser():
-    """A headless Chromium; the test is skipped where there is none."""
+    """A headless Chromium, Debian's or another; the test is skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = chromium()
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None) or pytest.skip("there is no Chromium")
     playwright.expect.set_options(timeout=60_000)  # a busy machine is no defect
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -80,18 +69,18 @@ def started_browser():
 
 
 @contextmanager
-def opened(path, **options):
-    """The page of a file in a headless browser, with whatever it complains about or asks for."""
-    with started_browser() as browser:
-        page = browser.new_context(**options).new_page()
-        heard = []
-        page.on("console", lambda message: heard.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: heard.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: heard.append(f"request: {request.url}"))
-        page.goto(Path(path).resolve().as_uri())
-        assert heard.pop(0) == f"request: {Path(path).resolve().as_uri()}"
-        yield page, heard
+def opened(browser, path, **options):
+    """The page of a file, with whatever it complains about or asks for."""
+    context = browser.new_context(**options)
+    page, heard, address = context.new_page(), [], Path(path).resolve().as_uri()
+    page.on("console", lambda message: heard.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: heard.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("request", lambda request: heard.append(f"request: {request.url}"))
+    page.goto(address)
+    assert heard.pop(0) == f"request: {address}"
+    yield page, heard
+    context.close()
 
 
 def wait_for_plots(page):
@@ -123,3 +112,26 @@ def wait_until(page, condition):
             return
         page.wait_for_timeout(100)
     raise AssertionError(condition)
+
+
+GRAVE = ("serious", "critical")
+
+
+@cache
+def _axe():
+    spec = find_spec("axe_playwright_python")  # https://github.com/dequelabs/axe-core
+    if spec is None:
+        pytest.skip("axe-playwright-python, which ships axe-core, is not installed")
+    return Path(spec.origin).with_name("axe.min.js").read_text("utf-8")
+
+
+def violations(page, impacts=GRAVE):
+    """One line for each element of an open page that breaks a rule of these impacts."""
+    page.evaluate(_axe())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{rule['impact']} {rule['id']}: {node['html'][:200]}: {node['failureSummary']}"
+        for rule in found["violations"]
+        if rule["impact"] in impacts
+        for node in rule["nodes"]
+    ]

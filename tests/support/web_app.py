@@ -4,32 +4,23 @@ import contextlib
 import http.client
 import json
 import re
-import shutil
 import uuid
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import polars as pl
 import pytest
 
-import profiled
 from stickytoken import load_encoder, load_sentences
 from stickytoken.validation import visible
 
 ATTACKS = (
-    "<img src=x onerror=alert(1)>",
-    "</script><script>alert(2)</script>",
-    "<svg onload=alert(3)>",
-    "[bold]evil[/bold]",
-    "{{constructor}}${alert(4)}",
-    "'\" onmouseover='alert(5)",
-    "\u202egnp.exe",
-    "\x1b[31mred",
-    "![i](http://evil.example/i.png)",
-    "<a href=javascript:alert(6)>a</a>",
-)
+    "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "<svg onload=alert(3)>",
+    "[bold]evil[/bold]", "{{constructor}}${alert(4)}", "'\" onmouseover='alert(5)", "\u202egnp.exe",
+    "\x1b[31mred", "![i](http://evil.example/i.png)", "<a href=javascript:alert(6)>a</a>",
+)  # fmt: skip
 SHOWN = tuple(visible(text) for text in ATTACKS)
 TOKEN = re.compile("^Token")
 # Labels of the fields that the buttons of the tabs send.
@@ -43,21 +34,6 @@ TABS = ("Try", "Why similar", "Explore", "Why sticky", "Repair", "Compare")
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
 
 
-def hostile_runs(root):
-    """A saved model whose tokens are hostile, its run, and a folder of more runs."""
-    profiled.planted_model(2, token=ATTACKS[0], added=ATTACKS).save(str(root / "model"))
-    runs = root / "runs"
-    run = profiled.detect_profile(load_encoder(root / "model"), runs / "run <img src=x onerror=alert(0)>")
-    verdict = pl.when(pl.col("token").is_in(ATTACKS)).then(pl.lit("sticky")).otherwise("verdict")
-    run.tokens.with_columns(verdict=verdict.alias("verdict")).write_parquet(run.path / "tokens.parquet")
-    profiled.detect_profile(load_encoder(root / "model"), runs / "second", seed=7)
-    record = json.loads((run.path / "run.json").read_text("utf-8"))
-    for name, change in (("half", {"result": None}), ("newer", {"schema_version": 99})):
-        shutil.copytree(run.path, runs / name)
-        (runs / name / "run.json").write_text(json.dumps(record | change), encoding="utf-8")
-    return root / "model", run.path, runs
-
-
 def context_of(model, runs=(), folder=Path("no-such-folder"), examples=()):
     """Model and runs of an app; without the packaged examples unless they are asked for."""
     pytest.importorskip("gradio", reason="gradio is not installed")
@@ -65,6 +41,24 @@ def context_of(model, runs=(), folder=Path("no-such-folder"), examples=()):
 
     library = find_runs([Path(run) for run in runs], folder, examples)
     return make_context(SharedModel(load_encoder(model)), library, load_sentences(None))
+
+
+@lru_cache(maxsize=4)
+def _events(startup):
+    from stickytoken.demo.server import make_app
+
+    return list(make_app(startup).fns.values())
+
+
+def event_of(startup, trigger, *labels):
+    """What the page of an app does when a trigger is used, given values of the fields with these labels."""
+    (found,) = [
+        each.fn
+        for each in _events(startup)
+        if tuple(field.label for field in each.inputs) == labels
+        and trigger in [name for _, name in each.targets]
+    ]
+    return found
 
 
 def started(context, repair=None):
@@ -76,27 +70,12 @@ def started(context, repair=None):
     return startup
 
 
-def event_of(startup, trigger, *labels):
-    """What the page of an app does when a trigger is used, given values of the fields with these labels."""
-    from stickytoken.demo.server import make_app
-
-    (found,) = [
-        each.fn
-        for each in make_app(startup).fns.values()
-        if tuple(field.label for field in each.inputs) == labels
-        and trigger in [name for _, name in each.targets]
-    ]
-    return found
-
-
 def plots(answer):
     return [value for value in answer if hasattr(value, "to_plotly_json")]
 
 
-@contextmanager
 def serving(context):
-    with serving_startup(started(context)) as url:
-        yield url
+    return serving_startup(started(context))
 
 
 @contextmanager
@@ -114,7 +93,6 @@ def serving_startup(startup):
 
 @contextmanager
 def browsing(browser, url, **options):
-    """A page of the app, with everything that a visitor should not hear of."""
     with opened_early(browser, url, **options) as (page, heard):
         page.wait_for_selector("#try-answer .headline")
         yield page, heard
@@ -122,25 +100,17 @@ def browsing(browser, url, **options):
 
 @contextmanager
 def opened_early(browser, url, **options):
-    """The same before the worked example stands in the page."""
+    """The page before the worked example stands in it, and complaints, dialogs and requests to others."""
     context = browser.new_context(**options)
-    page = context.new_page()
-    yield page, open_and_listen(page, url)
-    context.close()
-
-
-def open_and_listen(page, url):
-    """Open the app, and note complaints, dialogs and requests to others in the list that is returned."""
-    heard = []
-    home = urlsplit(url).netloc
+    page, heard, home = context.new_page(), [], urlsplit(url).netloc
 
     def complains(message):
         if message.type in ("error", "warning"):
             heard.append(f"console: {message.text}")
 
     def asks(request):
-        place = urlsplit(request.url)
-        if place.scheme not in ("data", "blob") and place.netloc != home:
+        address = urlsplit(request.url)
+        if address.scheme not in ("data", "blob") and address.netloc != home:
             heard.append(f"request: {request.url}")
 
     page.on("console", complains)
@@ -148,15 +118,8 @@ def open_and_listen(page, url):
     page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     page.on("request", asks)
     page.goto(url)
-    return heard
-
-
-def quiet(visit):
-    """The page of a visit; nothing may be heard from it until the next one asks for it."""
-    page, heard = visit
-    heard.clear()
-    yield page
-    assert heard == []
+    yield page, heard
+    context.close()
 
 
 def open_tab(page, name):
@@ -198,9 +161,9 @@ def request(url, method="GET", path="/", body=None, headers=None):
     connection = http.client.HTTPConnection(home.hostname, home.port, timeout=60)
     content = None if body is None else json.dumps(body).encode()
     usual = {} if content is None else {"content-type": "application/json"}
-    connection.request(method, path, content, usual | (headers or {}))
-    answer = connection.getresponse()
     with contextlib.closing(connection):
+        connection.request(method, path, content, usual | (headers or {}))
+        answer = connection.getresponse()
         return answer.status, answer.read().decode("utf-8", "replace")
 
 
@@ -212,7 +175,6 @@ class Events:
         self._config = json.loads(request(url, path="/config")[1])
 
     def find(self, trigger, *labels):
-        """The number of the event that a trigger starts and that takes fields with these labels."""
         fields = {each["id"]: each["props"].get("label") for each in self._config["components"]}
         (found,) = [
             event["id"]

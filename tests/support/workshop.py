@@ -18,7 +18,7 @@ import torch
 import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch.nn.functional import normalize
 from transformers import PreTrainedTokenizerFast
@@ -42,9 +42,7 @@ def texts() -> list[str]:
 def english_tokenizer() -> PreTrainedTokenizerFast:
     """WordPiece with frequent words of the bundled corpus; most places of the vocabulary are unused."""
     found = Counter(word for text in texts() for word in re.findall(r"[a-z]+|[^\sa-z]", text.lower()))
-    letters = sorted(
-        {letter for word in found for letter in word} | set("abcdefghijklmnopqrstuvwxyz0123456789")
-    )
+    letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789").union(*found))
     words = [*letters, *(f"##{letter}" for letter in letters), *_NAMED.split()]
     words += [word for word, _ in found.most_common(_WORDS)]
     path = importlib.resources.files("stickytoken.comparisons") / "data" / "published_tokens.csv"
@@ -65,8 +63,7 @@ def english_tokenizer() -> PreTrainedTokenizerFast:
 def save_planted(folder: Path) -> Path:
     options = {"tokenizer": english_tokenizer(), "hidden_size": _WIDTH, "initializer_range": 0.1}
     backbone = tiny.bert_backbone(folder.with_name(f"{folder.name}-backbone"), max_length=256, **options)
-    transformer = Transformer(str(backbone))
-    pooled = SentenceTransformer(modules=[transformer, Pooling(_WIDTH, pooling_mode="mean")], device="cpu")
+    pooled = tiny.sentence_transformer(backbone)
     model = SentenceTransformer(modules=[*pooled, _spread(pooled), Normalize()], device="cpu")
     _plant(model)
     model.save(str(folder), create_model_card=False)
@@ -112,16 +109,9 @@ def save_language_model(folder: Path) -> Path:
         vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], model_max_length=512
     )
     torch.manual_seed(1)
-    config = transformers.Qwen2Config(
-        vocab_size=len(reader),
-        hidden_size=32,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=512,
-        pad_token_id=reader.convert_tokens_to_ids("<|endoftext|>"),
-    )
+    sizes = {"hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 64, "max_position_embeddings": 512, "vocab_size": len(reader)}
+    config = transformers.Qwen2Config(**sizes, pad_token_id=reader.convert_tokens_to_ids("<|endoftext|>"))
     return tiny.save_backbone(folder, transformers.Qwen2ForCausalLM(config), reader)
 
 
@@ -154,9 +144,8 @@ def write_texts(folder: Path) -> None:
     corpus.write_ndjson(beir / "corpus.jsonl")
     queries.write_ndjson(beir / "queries.jsonl")
     judged = [f"q{place}\td{place}\t1" for place in range(20)]
-    (beir / "qrels" / "test.tsv").write_text(
-        "\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n", "utf-8"
-    )
+    text = "\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n"
+    (beir / "qrels" / "test.tsv").write_text(text, "utf-8")
     (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# A model\n", encoding="utf-8")
 
 

@@ -18,15 +18,7 @@ OWN_NAMES = {
     "documents.md": {"runs": ("minilm",)},
     "ci.md": {"runs": ("before", "baseline", "my_model-profile-0123456789ab")},
     "compare.md": {
-        "runs": (
-            "all-MiniLM-L6-v2",
-            "tampered",
-            "all-mpnet-base-v2",
-            "mpnet-stsb",
-            "gemma-3-270m",
-            "first",
-            "second",
-        )
+        "runs": "all-MiniLM-L6-v2 tampered all-mpnet-base-v2 mpnet-stsb gemma-3-270m first second".split()
     },
     "endpoints.md": {"models": ("FOLDER", "e5-tokenizer")},
 }
@@ -47,7 +39,6 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def port(made):
-    """The port of a server with the model."""
     encoder = stickytoken.load_encoder(made[0] / "all-MiniLM-L6-v2", device="cpu")
     server = EmbeddingServer(encoder, Behaviour(name="NAME", max_tokens=encoder.max_length - 2))
     with server.running() as url:
@@ -56,7 +47,6 @@ def port(made):
 
 @pytest.fixture
 def place(made, request, tmp_path, monkeypatch):
-    """A folder that has what the page names."""
     folder, run = made
     own = OWN_NAMES.get(request.node.callspec.params["page"], {})
     names = dict.fromkeys((*MODELS, *own.get("models", ())), "all-MiniLM-L6-v2")

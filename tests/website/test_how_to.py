@@ -2,7 +2,7 @@
 
 The names of the pages are real there: `all-MiniLM-L6-v2`, `MODEL`, `./Qwen2-7B` and `RUN` are tiny models and
 a run of one of them (tests/support/workshop.py). Commands run in bash as they are written. What cannot be
-executed here is in NOT_EXECUTED, with the reason. Outputs of the real models are compared in test_outputs.py.
+executed here is in NOT_EXECUTED, with the reason. Outputs of the real models are compared in test_readme.py.
 """
 
 import json
@@ -13,25 +13,28 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoModel, AutoTokenizer
 
+import how_to
 import stickytoken
 import workshop
-from how_to import (
-    command_lines,
-    described,
-    how_to_pages,
-    interrupt_when,
-    run_line,
-    run_python,
-    shape_of,
-    steps_of,
-    text_of,
-    unlike,
-)
 
-PAGES = how_to_pages()
+PAGES = how_to.how_to_pages()
+DESCRIBED = [
+    " ".join(each.split()) for page in PAGES for each in re.findall(r'`(\{"[^`]*)`', how_to.text_of(page))
+]
 # Commands of the overview that a page of their own has too are executed there.
-ON_OTHER_PAGES = [step for page in PAGES if page != "usage.md" for step in steps_of(text_of(page))]
+ON_OTHER_PAGES = [
+    step for page in PAGES if page != "usage.md" for step in how_to.steps_of(how_to.text_of(page))
+]
 SECONDS = "takes seconds that this test does not have"
+NEED_A_SERVER = (
+    "stickytoken detect http://localhost:8451", "stickytoken detect http://localhost:8441", "e5/bin/",
+    "STICKYTOKEN_API_KEY=", "PYTHONPATH=infinity", "python3.12 -m venv", "gateway/bin/", "export LITELLM",
+    "cat > litellm.yaml",
+)  # fmt: skip
+ADAPTERS = (
+    "import stickytoken\nfrom sentence_transformers import SentenceTransformer\n\nguarded",
+    *("from datasets", "from llama_index", "from langchain", "from haystack"),
+)
 # What a step begins with, and why it is not executed.
 NOT_EXECUTED = {
     "pip install": "installs packages; `make test-dist` installs every extra",
@@ -42,22 +45,8 @@ NOT_EXECUTED = {
     "stickytoken detect openai:": "a service on the internet",
     "from stickytoken import EndpointOptions": "a service on the internet; the tests of endpoints have one",
     "import os\n\nimport httpx": "a service on the internet; executed in test_endpoint_docs.py",
-    "stickytoken detect http://localhost:8451": "needs the server above it",
-    "stickytoken detect http://localhost:8441": "needs the server above it",
-    "STICKYTOKEN_API_KEY=": "needs the server above it",
-    "PYTHONPATH=infinity": "a server with packages of its own",
-    "python3.12 -m venv": "a server with packages of its own",
-    "e5/bin/": "a server with packages of its own",
-    "gateway/bin/": "a server with packages of its own",
-    "export LITELLM": "a server with packages of its own",
-    "cat > litellm.yaml": "a server with packages of its own",
-    "import stickytoken\nfrom sentence_transformers import SentenceTransformer\n\nguarded": (
-        "an adapter; executed in tests/adapters/test_clean_page.py"
-    ),
-    "from datasets": "an adapter; executed in tests/adapters/test_clean_page.py",
-    "from llama_index": "an adapter; executed in tests/adapters/test_clean_page.py",
-    "from langchain": "an adapter; executed in tests/adapters/test_clean_page.py",
-    "from haystack": "an adapter; executed in tests/adapters/test_clean_page.py",
+    **dict.fromkeys(NEED_A_SERVER, "a server with packages of its own, or a command that needs one"),
+    **dict.fromkeys(ADAPTERS, "an adapter; executed in tests/adapters/test_clean_page.py"),
     "stickytoken.detect(encoder, settings=stickytoken.StdSettings())": "the paper's method takes minutes",
     "stickytoken.detect(encoder, sample=50": SECONDS + "; the line above it differs in one option",
     "stickytoken.detect(encoder, settings=stickytoken.ProfileSettings": SECONDS + "; as above",
@@ -125,22 +114,23 @@ ON_EVERY_RUN = "ci.md"
 )
 def test_a_page_works_as_written(page, place, port):
     names, wrong = given(), []
-    for kind, text in steps_of(text_of(page)):
+    for kind, text in how_to.steps_of(how_to.text_of(page)):
         if of(NOT_EXECUTED, text) is not None or (page == "usage.md" and (kind, text) in ON_OTHER_PAGES):
             continue
         if kind == "python":
-            wrong += run_python(text, names, lambda text: of(NOT_EXECUTED, text) is not None)
+            wrong += how_to.run_python(text, names, lambda text: of(NOT_EXECUTED, text) is not None)
         else:
             wrong += type_in(text, place, port)
     if page == "repair.md":
-        (listing,) = re.findall(r"^```text\nrepaired/\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+        (listing,) = re.findall(
+            r"^```text\nrepaired/\n(.*?)^```", how_to.text_of(page), re.DOTALL | re.MULTILINE
+        )
         files = set(re.findall(r"^  (\w+\.\w+) ", listing, re.MULTILINE))
         assert files <= {path.name for path in (place / "repaired").iterdir()}
     assert wrong == [], "\n".join(wrong)
 
 
 def given():
-    """What the blocks of Python take for granted."""
     encoder = stickytoken.load_encoder("MODEL", device="cpu")
     return {
         "stickytoken": stickytoken,
@@ -159,9 +149,9 @@ def type_in(line, place, port):
     for typed, instead in REPLACED.items():
         line = line.replace(typed, instead.format(port=port))
     if line.startswith("stickytoken demo"):
-        interrupt_when("http://127.0.0.1:", line)
+        how_to.interrupt_when("http://127.0.0.1:", line)
         return []
-    done = run_line(line)
+    done = how_to.run_line(line)
     if line.startswith("stickytoken detect") and (
         made := re.search(r"; run: (\S+)$", done.stdout, re.MULTILINE)
     ):
@@ -178,25 +168,27 @@ def test_json_documents_have_the_keys_that_the_pages_say(page, place):
     del page, place
     wrong = []
     for start, command in DOCUMENTS.items():
-        (description,) = (text for text in described() if text.startswith(start))
-        done = run_line(f"{command} --format json")
+        (description,) = (text for text in DESCRIBED if text.startswith(start))
+        done = how_to.run_line(f"{command} --format json")
         assert done.returncode in (0, 10), done.stderr
         document = json.loads(done.stdout)
         first = document[0] if isinstance(document, list) else document
-        wrong += [f"{command}: {line}" for line in unlike(shape_of(description), first)]
+        wrong += [f"{command}: {line}" for line in how_to.unlike(how_to.shape_of(description), first)]
     assert wrong == []
 
 
 def test_every_described_json_document_is_printed_by_a_command():
     # The web app prints the other one; tests/demo reads it.
-    others = [text for text in described() if not text.startswith(tuple(DOCUMENTS))]
-    assert {tuple(shape_of(text)) for text in others} == {("url", "public_url")}
+    others = [text for text in DESCRIBED if not text.startswith(tuple(DOCUMENTS))]
+    assert {tuple(how_to.shape_of(text)) for text in others} == {("url", "public_url")}
 
 
 def test_a_description_is_read_and_compared():
-    shape = shape_of('{"a", "b": {name: count}, "c": [{"d", "e": [...]}], "f": {"g"}, "h": {"i", ...}}')
+    shape = how_to.shape_of(
+        '{"a", "b": {name: count}, "c": [{"d", "e": [...]}], "f": {"g"}, "h": {"i", ...}}'
+    )
     document = {"a": 1, "b": {"x": 2}, "c": [{"d": 1, "k": 2}], "f": None, "h": {"z": 1}}
-    assert list(unlike(shape, document)) == [
+    assert list(how_to.unlike(shape, document)) == [
         ".c[].e is not there",
         ".c[].k is not documented",
         ".h.i is not there",
@@ -204,11 +196,11 @@ def test_a_description_is_read_and_compared():
 
 
 def test_nothing_is_left_out_that_no_page_has():
-    texts = [text for page in PAGES for _, text in steps_of(text_of(page))]
+    texts = [text for page in PAGES for _, text in how_to.steps_of(how_to.text_of(page))]
     assert [key for key in NOT_EXECUTED if not any(key in text for text in texts)] == []
     assert [key for key in STATUSES if not any(text.startswith(key) for text in texts)] == []
 
 
 def test_a_block_that_is_no_command_needs_a_language():
     with pytest.raises(ValueError, match="'repaired/' is no command: give its block a language"):
-        command_lines("repaired/")
+        how_to.command_lines("repaired/")

