@@ -72,17 +72,10 @@ def times() -> None:
     """How soon is the web app there, and how fast does it answer?
 
     Times count from the start of `stickytoken demo` until the browser's first contentful paint, and until the
-    worked example stands in the page. The first start is a cold one where the system's file cache may be
-    dropped (as root on Linux).
+    worked example stands in the page.
     """
     served, paints, drawn = [], [], []
     answers: dict[str, float] = {}
-    try:
-        os.sync()
-        Path("/proc/sys/vm/drop_caches").write_text("3", encoding="ascii")
-        cold = True
-    except OSError:
-        cold = False
     with chromium() as browser:
         for _ in range(4):
             with serving() as (url, started):
@@ -97,8 +90,9 @@ def times() -> None:
 
     def told(seconds: list[float]) -> str:
         first, *later = seconds
-        kind = "a cold first start" if cold else "the first start"
-        return f"{statistics.median(later):.1f} s, median of {len(later)} starts; {first:.1f} s, {kind}"
+        return (
+            f"{statistics.median(later):.1f} s, median of {len(later)} starts; {first:.1f} s, the first start"
+        )
 
     slowest, middle = max(answers.values()), statistics.median(answers.values())
     results, title = Results("demo"), f"first paint after the start of the process, packaged {MINILM}"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score
 
-from bench import MINILM, MINILM_U, PLANTED, SHARED, Results, commands, json_lines, refuse, spearman, units
+from bench import MINILM, PLANTED, SHARED, Results, commands, json_lines, refuse, spearman, units
 from models import plain_model, planted_encoder
 from stickytoken.cli.console import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
@@ -87,9 +87,6 @@ def main(data: Path = SHARED / "data", rows: Path = PLANTED, out: Path | None = 
         bar, passed = "a rise, at least threefold against benign", rises and best["ratio"] >= 3
         ours = f"{best['ratio']:.2f}-fold at {best['copies']} (copies: {hits(pushed)})"
         results.check(name, bar, ours, passed)
-        bundled = measured("bundled", tampered, [], **planted, intrusion="bundled")
-        name = "planted tokens, intrusion into the bundled sentences: hits of sticky / benign copies"
-        results.check(name, "shown", hits(bundled))
     results.finish()
 
 
@@ -128,7 +125,7 @@ def check_clean(results: Results, found: Impact, data: Path) -> None:
     labels = [row["label"] for row in rows]
     means = KMeans(len(set(labels)), n_init=10, random_state=ImpactSettings().seed)
     groups = means.fit_predict(plain_vectors(model, [row["text"] for row in rows]))
-    similarities, retrieved = plain_search(model, data / "cranfield")
+    retrieved = plain_search(model, data / "cranfield")
     plainly = {
         ("stsb-test", "spearman"): correlation,
         ("trec-test", "v_measure"): float(v_measure_score(labels, groups)),
@@ -138,18 +135,14 @@ def check_clean(results: Results, found: Impact, data: Path) -> None:
         ours = clean(task, metric)
         name = f"clean {task}, {metric}, by sentence-transformers and the metric's library"
         results.check(name, f"{value:.7f} to 1e-6", f"{ours:.7f}", abs(ours - value) <= 1e-6)
-    # How similar a document must be, beside where copies pull.
-    mean, tenth = similarities.mean(), np.sort(similarities, axis=1)[:, -10].mean()
-    name = "Cranfield: similarity of a query with a document, with its tenth best one; u of the model"
-    results.check(name, "shown", f"{mean:.3f}, {tenth:.3f}; {MINILM_U:.3f}")
 
 
 def plain_vectors(model: Any, texts: list[str]) -> NDArray[np.float64]:
     return units(np.asarray(model.encode(texts, show_progress_bar=False)))
 
 
-def plain_search(model: Any, folder: Path) -> tuple[NDArray[np.float64], dict[str, float]]:
-    """Similarities of queries with documents, and the metrics of the search.
+def plain_search(model: Any, folder: Path) -> dict[str, float]:
+    """The metrics of the search.
 
     Documents are cut where the model would cut if it read as many tokens less as there are copies.
     """
@@ -172,10 +165,7 @@ def plain_search(model: Any, folder: Path) -> tuple[NDArray[np.float64], dict[st
         run[query] = {names[place]: float(row[place]) for place in np.argsort(-row)[:1000]}
     measures = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
     values = pytrec_eval.RelevanceEvaluator(judged, set(measures.values())).evaluate(run)
-    means = {
-        ours: float(np.mean([row[theirs] for row in values.values()])) for ours, theirs in measures.items()
-    }
-    return similarities, means
+    return {own: float(np.mean([row[name] for row in values.values()])) for own, name in measures.items()}
 
 
 if __name__ == "__main__":

