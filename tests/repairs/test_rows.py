@@ -18,7 +18,7 @@ from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.statistics import Pull
 from stickytoken.repairs import _training
 from stickytoken.repairs._verification import _kept_score
-from stickytoken.repairs.repair import choose_rows, plan_token
+from stickytoken.repairs.repair import choose_strategies, plan_token
 from stickytoken.repairs.result import ROWS, TOKENIZER, ScoreRecord, Strategy
 from stickytoken.repairs.rows import new_rows, pieces_of
 from stickytoken.unit_vectors import unit_vectors
@@ -276,7 +276,7 @@ def planned(asked, *, rows_writable=True, special=False, templated=False, unspli
         (Strategy.PLAIN_SPECIALS, {"special": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
         (Strategy.KEEP_MEANING, LETTER, (Strategy.KEEP_MEANING,), "asked for"),
         (Strategy.AUTO, {"special": True, "templated": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
-        (Strategy.AUTO, {}, (Strategy.RELATIVES, Strategy.UNREACHABLE), "similar spelling"),
+        (Strategy.AUTO, {}, (ROWS[0], Strategy.UNREACHABLE, ROWS[1]), "similar spelling"),
         (Strategy.AUTO, {"rows_writable": False}, (Strategy.UNREACHABLE,), "these weights"),
         (Strategy.AUTO, {"templated": True}, (Strategy.UNREACHABLE,), "every vector"),
         (Strategy.AUTO, LETTER, ROWS, "it is a letter"),
@@ -314,18 +314,21 @@ def chosen(lifts, plans, refused=()):
 
     def compute(strategy, ids):
         asked.append((strategy, list(ids)))
-        if any((strategy, token_id) in refused for token_id in ids):
+        some = [token_id for token_id in ids if (strategy, token_id) not in refused]
+        if not some:
             raise RepairError(f"no row by {strategy}")
-        return {token_id: np.full(2, ROWS.index(strategy), np.float32) for token_id in ids}
+        return {token_id: np.full(2, ROWS.index(strategy), np.float32) for token_id in some}
 
     def trial(rows):
-        return {token_id: lifts[token_id, ROWS[int(row[0])]] for token_id, row in rows.items()}
+        strategies = {each: SPLIT if row is None else ROWS[int(row[0])] for each, row in rows.items()}
+        return {token_id: lifts[token_id, strategy] for token_id, strategy in strategies.items()}
 
-    return choose_rows(plans, compute, trial), asked
+    return choose_strategies(plans, compute, trial), asked
 
 
 FIRST, LAST = ROWS
 SPLIT = Strategy.UNREACHABLE
+ANY = (FIRST, SPLIT, LAST)
 
 
 @pytest.mark.parametrize(
@@ -335,11 +338,13 @@ SPLIT = Strategy.UNREACHABLE
         ({(1, FIRST): 0.1, (2, FIRST): 0.9, (2, LAST): 0.2}, ROWS, (), [FIRST, LAST], [[1, 2], [2]]),
         ({(1, FIRST): 0.6, (1, LAST): 0.8}, ROWS, (), [FIRST], [[1], [1]]),
         ({(1, FIRST): float("nan"), (1, LAST): 0.2}, ROWS, (), [LAST], [[1], [1]]),
-        # Without an ordinary row, an entry becomes unreachable if it can.
-        ({(1, FIRST): 0.1, (2, FIRST): 0.6}, (FIRST, SPLIT), (), [FIRST, SPLIT], [[1, 2]]),
+        # Without an ordinary row, an entry becomes unreachable if it can, and its pieces are ordinary.
+        ({(1, FIRST): 0.1, (2, FIRST): 0.6, (2, SPLIT): 0.2}, ANY, (), [FIRST, SPLIT], [[1, 2]]),
+        ({(1, FIRST): 0.6, (1, SPLIT): 0.5, (1, LAST): 0.1}, ANY, (), [LAST], [[1], [1]]),
+        ({(1, FIRST): 0.6, (1, SPLIT): 0.4, (1, LAST): 0.5}, ANY, (), [SPLIT], [[1], [1]]),
         # A strategy that makes no row for a token is passed over.
         ({(1, LAST): 0.1, (2, FIRST): 0.1}, ROWS, {(FIRST, 1)}, [LAST, FIRST], None),
-        ({(1, FIRST): 0.1}, (FIRST, SPLIT), {(FIRST, 2)}, [FIRST, SPLIT], None),
+        ({(1, FIRST): 0.1, (2, SPLIT): 0.1}, ANY, {(FIRST, 2)}, [FIRST, SPLIT], None),
     ],
 )
 def test_the_row_of_a_token_is_chosen_by_its_lift(lifts, order, refused, expected, computed):

@@ -40,6 +40,20 @@ Check: TypeAlias = tuple[bool, str]  # whether it passed, and what was found, in
 Neighbour: TypeAlias = tuple[Token, str, str | None]
 
 
+def as_text(encoder: SentenceTransformerEncoder, tokens: Sequence[Token]) -> base.Tokens:
+    """Copies as text: apart, unless more of them are read as the entry when they are joined."""
+    found = base.Tokens([], [], [])
+    for each in tokens:
+        bare = each.text.strip()
+        texts = ["the river" + 4 * copy for copy in (each.text, f" {bare}")]
+        joined, apart = encoder.tokenizer.encode_many(texts)
+        if joined.count(each.id) > apart.count(each.id):
+            found.glued.append(each)
+        else:
+            found.written.append(Token(each.id, bare))
+    return found
+
+
 @dataclass(frozen=True)
 class Verification:
     job: Job
@@ -118,20 +132,11 @@ class Verification:
         return verification, tokens
 
     def _as_measured(self) -> base.Tokens:
-        # How copies go into a text: as text where the tokenizer changes, apart if read so.
-        tokens = base.Tokens([], [], [])
+        # How copies go into a text: as text where the tokenizer changes.
+        sides: tuple[list[Token], list[Token]] = [], []
         for each in self.tokens:
-            bare = each.text.strip()
-            if each.strategy not in result.TOKENIZER:
-                tokens.as_ids.append(Token(each.token_id, each.text))
-                continue
-            texts = ["the river" + 4 * copy for copy in (each.text, f" {bare}")]
-            joined, apart = self.job.encoder.tokenizer.encode_many(texts)
-            if joined.count(each.token_id) > apart.count(each.token_id):
-                tokens.glued.append(Token(each.token_id, each.text))
-            else:
-                tokens.written.append(Token(each.token_id, bare))
-        return tokens
+            sides[each.strategy in result.TOKENIZER].append(Token(each.token_id, each.text))
+        return as_text(self.job.encoder, sides[1])._replace(as_ids=sides[0])
 
     def _other_texts(self, texts: Sequence[str]) -> Check:
         repaired = {token.token_id for token in self.tokens}

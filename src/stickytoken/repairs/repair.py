@@ -28,8 +28,9 @@ from stickytoken.machine import digest
 from stickytoken.measurement import resume, store
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import base, registry
+from stickytoken.methods.profile.verdict import share_erased
 from stickytoken.repairs import model_folder, result
-from stickytoken.repairs._verification import Neighbour, Verification
+from stickytoken.repairs._verification import Neighbour, Verification, as_text
 from stickytoken.repairs.documents import write_documents
 from stickytoken.repairs.result import ROWS, Repair, Strategy
 from stickytoken.repairs.rows import Row, new_rows
@@ -174,7 +175,7 @@ class Job:
         began, started = time.perf_counter(), resume.now()
         plans = self._plans()
         choices = {token_id: RowChoice(each[0], None, []) for token_id, (each, _) in plans.items()}
-        choices |= self._chosen_rows({key: each for key, (each, _) in plans.items() if each[0] in ROWS})
+        choices |= self._chosen({key: each for key, (each, _) in plans.items() if each[0] in ROWS})
         rows = {token_id: choice.row for token_id, choice in choices.items() if choice.row is not None}
         unreachable, plain_specials = (
             tuple(sorted(token_id for token_id, choice in choices.items() if choice.strategy is kind))
@@ -188,11 +189,11 @@ class Job:
             token, text = self.vocabulary.tokens[index], self.vocabulary.decoded[index]
             (pieces,) = tokenizer.encode_many([text.strip() if strategy in result.TOKENIZER else ""])
             (preferred, *_), reason = plans[token_id]
-            if strategy is Strategy.UNREACHABLE and preferred in ROWS:
-                reason = "text falls into its pieces, because no new row is ordinary"
+            if strategy is not preferred:
+                reason = _SECOND_CHOICE[strategy]
             others = [each for each in tried if each.strategy != strategy]
             if rejected := ", ".join(f"{each.strategy} {each.deviations:.2f} SD" for each in others):
-                reason += f"; rejected, with the lift that they leave: {rejected}"
+                reason += f"; rejected, with the effect that they leave: {rejected}"
             repaired_token = result.RepairedTokenRecord(
                 token_id=token_id,
                 token=token,
@@ -249,7 +250,7 @@ class Job:
             plans[token_id] = plan_token(asked, name, *about, writable)
         return plans
 
-    def _chosen_rows(self, candidates: Mapping[int, Sequence[Strategy]]) -> dict[int, RowChoice]:
+    def _chosen(self, candidates: Mapping[int, Sequence[Strategy]]) -> dict[int, RowChoice]:
         if not candidates:  # texts are needed for rows alone
             return {}
         asked, seed = self.settings.strategy, self.settings.seed
@@ -260,16 +261,21 @@ class Job:
         def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
             return new_rows(strategy, ids, self.encoder.model, texts, seed, self.progress, avoided)
 
-        def trial(rows: Mapping[int, Row]) -> dict[int, float]:
-            self._write(ModelEdit(rows))
+        def trial(rows: Mapping[int, Row | None]) -> dict[int, float]:
+            written = {token_id: row for token_id, row in rows.items() if row is not None}
+            tokens = [Token(token_id, names[token_id]) for token_id in rows]
+            asked = base.Tokens(tokens, [], []) if written else as_text(self.encoder, tokens)
+            self._write(ModelEdit(written, () if written else tuple(sorted(rows))))
             again = self.original.of_model(*self._load(), "try")
-            tokens = base.Tokens([Token(token_id, names[token_id]) for token_id in rows], [], [])
-            measured, ordinary = again.measured(tokens), self._ordinary_lift
-            return {each: (lift - ordinary) / again.similarity_spread for each, (lift, _) in measured.items()}
+            lift, contraction = self._ordinary
+            return {
+                each: max((own - lift) / again.similarity_spread, share_erased(erased, contraction))
+                for each, (own, erased) in again.measured(asked).items()
+            }
 
         if asked in ROWS:
             return {each: RowChoice(asked, row, []) for each, row in compute(asked, list(candidates)).items()}
-        return choose_rows(candidates, compute, trial if self.settings.verify else None)
+        return choose_strategies(candidates, compute, trial if self.settings.verify else None)
 
     def _write(self, edit: ModelEdit) -> None:
         shutil.rmtree(self.place, ignore_errors=True)
@@ -280,10 +286,12 @@ class Job:
         return encoder, categorize(encoder.tokenizer)
 
     @cached_property
-    def _ordinary_lift(self) -> float:
+    def _ordinary(self) -> tuple[float, float]:
+        """Lift and contraction of the typical token."""
         ordinary = self.original.ordinary((*self.flagged, *self.ids), 64)
         measured = self.original.measured(base.Tokens(ordinary, [], []))
-        return float(np.median([lift for lift, _ in measured.values()]))
+        lift, contraction = np.median(list(measured.values()), axis=0).tolist()
+        return lift, contraction
 
     @cached_property
     def original(self) -> base.Recheck:
@@ -339,6 +347,13 @@ _REASONS = {
     Strategy.PLAIN_SPECIALS: "a special token: as text it becomes plain text, and the model's own stays",
 }
 
+_SECOND_CHOICE = {
+    Strategy.UNREACHABLE: "text falls into its pieces, because no row from similar spelling is ordinary",
+    Strategy.KEEP_MEANING: "a new row that keeps the effect of a single copy",
+    Strategy.RELATIVES: _REASONS[Strategy.RELATIVES],
+}
+_ANY = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING)
+
 
 def plan_token(
     asked: Strategy, token: str, special: bool, templated: bool, unsplittable: str | None, rows_writable: bool
@@ -368,46 +383,46 @@ def plan_token(
         return (Strategy.UNREACHABLE,), f"text falls into its pieces; {_ALL_TEXTS}"
     if not rows_writable:
         return (Strategy.UNREACHABLE,), "text falls into its pieces; no row can be written into these weights"
-    return (Strategy.RELATIVES, Strategy.UNREACHABLE), _REASONS[Strategy.RELATIVES]
+    return _ANY, _REASONS[Strategy.RELATIVES]
 
 
 class RowChoice(NamedTuple):
     strategy: Strategy  # how its row was made, or one that changes the tokenizer
     row: Row | None  # shape (D,); None if no row is written
-    tried: list[result.TriedRecord]  # with the lifts beyond an ordinary token's that they leave
+    tried: list[result.TriedRecord]  # with the effects beyond an ordinary token's that they leave
 
 
-def choose_rows(
+def choose_strategies(
     candidates: Mapping[int, Sequence[Strategy]],
     compute: Callable[[Strategy, list[int]], Mapping[int, Row]],
-    trial: Callable[[Mapping[int, Row]], Mapping[int, float]] | None,
+    trial: Callable[[Mapping[int, Row | None]], Mapping[int, float]] | None,
 ) -> dict[int, RowChoice]:
-    """Choose the first row that is ordinary, as all are without a trial, or the one that lifts least."""
-    made: dict[int, list[tuple[float, Strategy, Row]]] = {token_id: [] for token_id in candidates}
+    """Choose the first that leaves an ordinary token, as all do without a trial, or the smallest effect."""
+    made: dict[int, list[tuple[float, Strategy, Row | None]]] = {token_id: [] for token_id in candidates}
 
-    def is_open(token_id: int) -> bool:  # every row lifts more than half of what matters to a run
-        return not any(lift <= 0.25 for lift, _, _ in made[token_id])
+    def is_open(token_id: int) -> bool:  # every one leaves more than half of what matters to a run
+        return not any(effect <= 0.25 for effect, _, _ in made[token_id])
 
-    for strategy in ROWS:
+    for strategy in _ANY:
         ids = [each for each, own in candidates.items() if strategy in own and is_open(each)]
-        rows = _possible(compute, strategy, ids)
-        lifts = trial(rows) if rows and trial is not None else dict.fromkeys(rows, -np.inf)
+        rows: Mapping[int, Row | None] = dict.fromkeys(ids)
+        if strategy is not Strategy.UNREACHABLE:
+            rows = _possible(compute, strategy, ids)
+        effects = trial(rows) if rows and trial is not None else dict.fromkeys(rows, -np.inf)
         for token_id, row in rows.items():
-            made[token_id].append((lifts[token_id], strategy, row))
+            made[token_id].append((effects[token_id], strategy, row))
     chosen = {}
     for token_id, own in candidates.items():
-        if not made[token_id] and Strategy.UNREACHABLE not in own:
+        if not made[token_id]:
             compute(own[-1], [token_id])  # raises, with the reason
         tried = [
-            result.TriedRecord(strategy=each.value, deviations=lift)
-            for lift, each, _ in made[token_id]
-            if np.isfinite(lift)
+            result.TriedRecord(strategy=each.value, deviations=effect)
+            for effect, each, _ in made[token_id]
+            if np.isfinite(effect)
         ]
-        if is_open(token_id) and Strategy.UNREACHABLE in own:
-            chosen[token_id] = RowChoice(Strategy.UNREACHABLE, None, tried)
-        else:  # the last one, where it is ordinary, lifts least
-            _, best, row = min(made[token_id], key=lambda each: (math.isnan(each[0]), each[0]))
-            chosen[token_id] = RowChoice(best, row, tried)
+        # The last one, where it is ordinary, has the smallest effect.
+        _, best, row = min(made[token_id], key=lambda each: (math.isnan(each[0]), each[0]))
+        chosen[token_id] = RowChoice(best, row, tried)
     return chosen
 
 
