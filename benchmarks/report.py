@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 import textwrap
@@ -125,19 +126,20 @@ SCREENS: dict[str, dict[str, Any]] = {
 
 
 def gallery() -> None:
-    """Take pictures of the reports of the packaged runs, in three versions each, and of their repairs."""
+    """Take pictures of the reports of examples, in three versions each, and of their repairs."""
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
-        for run in sorted(path.name for path in EXAMPLES.iterdir()):
-            path = Path(folder).resolve() / f"{run}.html"
-            with contextlib.chdir(EXAMPLES):  # reports name their run as it is given
-                stickytoken.report(run, out=path)
+        shutil.copytree(ROOT / "docs" / "examples", folder, dirs_exist_ok=True)
+        with contextlib.chdir(EXAMPLES):  # reports name their run as it is given
+            for run in EXAMPLES.iterdir():
+                stickytoken.report(run.name, out=Path(folder, f"{run.name}.html"))
+        for path in sorted(Path(folder).resolve().glob("*.html")):
             for version, screen in SCREENS.items():
                 page = browser.new_page(**screen)
                 opened(page, path)
-                save_picture(page.screenshot(), IMAGES / f"gallery-{run}{version}.png")
+                save_picture(page.screenshot(), IMAGES / f"gallery-{path.stem}{version}.png")
                 if page.locator(REPAIRED).count():
                     picture = page.locator(REPAIRED).screenshot()
-                    save_picture(picture, IMAGES / f"gallery-{run}-repaired{version}.png")
+                    save_picture(picture, IMAGES / f"gallery-{path.stem}-repaired{version}.png")
                 page.close()
 
 

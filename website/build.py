@@ -77,7 +77,7 @@ def assemble(folder: Path) -> None:
     for written in folder.rglob("*.md"):
         written.write_text(readable(written.read_text("utf-8"), titles), encoding="utf-8")
     examples = (folder / "examples").absolute()
-    examples.mkdir()
+    examples.mkdir(exist_ok=True)  # with reports of runs that are too large to package
     with contextlib.chdir(EXAMPLES):  # reports name their run as it is given
         for run in sorted(path.name for path in EXAMPLES.iterdir()):
             stickytoken.report(run, out=examples / f"{run}.html")

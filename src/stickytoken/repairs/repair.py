@@ -6,6 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -274,7 +275,10 @@ class Job:
             }
 
         if asked in ROWS:
-            return {each: RowChoice(asked, row, []) for each, row in compute(asked, list(candidates)).items()}
+            rows = compute(asked, list(candidates))
+            for token_id in candidates.keys() - rows.keys():
+                compute(asked, [token_id])  # raises, with the reason
+            return {each: RowChoice(asked, row, []) for each, row in rows.items()}
         return choose_strategies(candidates, compute, trial if self.settings.verify else None)
 
     def _write(self, edit: ModelEdit) -> None:
@@ -406,8 +410,10 @@ def choose_strategies(
     for strategy in _ANY:
         ids = [each for each, own in candidates.items() if strategy in own and is_open(each)]
         rows: Mapping[int, Row | None] = dict.fromkeys(ids)
-        if strategy is not Strategy.UNREACHABLE:
-            rows = _possible(compute, strategy, ids)
+        if ids and strategy is not Strategy.UNREACHABLE:
+            with suppress(RepairError):  # no row by this strategy: another may do
+                rows = compute(strategy, ids)
+            rows = {each: row for each, row in rows.items() if row is not None}
         effects = trial(rows) if rows and trial is not None else dict.fromkeys(rows, -np.inf)
         for token_id, row in rows.items():
             made[token_id].append((effects[token_id], strategy, row))
@@ -424,16 +430,3 @@ def choose_strategies(
         _, best, row = min(made[token_id], key=lambda each: (math.isnan(each[0]), each[0]))
         chosen[token_id] = RowChoice(best, row, tried)
     return chosen
-
-
-def _possible(
-    compute: Callable[[Strategy, list[int]], Mapping[int, Row]], strategy: Strategy, ids: list[int]
-) -> dict[int, Row]:
-    """Make the rows that can be made: those of halves after an error."""
-    try:
-        return dict(compute(strategy, ids)) if ids else {}
-    except RepairError:
-        if len(ids) == 1:
-            return {}
-    middle = len(ids) // 2
-    return _possible(compute, strategy, ids[:middle]) | _possible(compute, strategy, ids[middle:])

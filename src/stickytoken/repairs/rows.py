@@ -72,7 +72,10 @@ _COMPARED = 64
 def related_rows(
     matrix: NDArray[np.float32], backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
-    """Make rows from those of entries with similar spelling, and of pieces; none of those ``avoided``."""
+    """Make rows from those of entries with similar spelling, and of pieces; none of those ``avoided``.
+
+    Entries that have neither get no row; it is an error if that is so of all.
+    """
     from scipy.optimize import nnls
 
     # The spelling of the asked entries and of all others that hold a letter.
@@ -105,12 +108,14 @@ def related_rows(
         deviation = relatives_weight * relatives[row] + pieces_weight * from_pieces[row]
         size = float(np.linalg.norm(deviation))
         if size == 0:
-            raise RepairError(
-                f"token {visible(backend.id_to_token(token_id) or '')!r} (id {token_id}) has no pieces, and "
-                "no entry has a similar spelling: use keep-meaning, or leave it out"
-            )
+            continue
         # A weighted mean is shorter than a row, and so says less.
         rows[token_id] = (mean + deviation * (length / size)).astype(np.float32)
+    if ids and not rows:
+        raise RepairError(
+            f"token {visible(backend.id_to_token(ids[0]) or '')!r} (id {ids[0]}) has no pieces, and no entry "
+            "has a similar spelling: use keep-meaning, or leave it out"
+        )
     return rows
 
 
