@@ -23,10 +23,7 @@ from models import pooled, random_decoder, word_tokenizer
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.encoders import Prompting, load_encoder
 from stickytoken.encoders.compute.prefixes import REUSE
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layers import TokenPrepending
-from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import (
+from stickytoken.encoders.prompted import (
     PLACEHOLDER,
     PROMPTS,
     SENTENCE,
@@ -34,6 +31,8 @@ from stickytoken.encoders.prompted.prompts import (
     ContrastRule,
     find_prompt,
 )
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.model import Reading, TokenPrepending
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.evaluation import Tried, Tuning, read_similarity, tune, tune_contrast
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, resampled

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stickytoken.data import load_sentences
     from stickytoken.detection import Run, detect, judge, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
-    from stickytoken.encoders.endpoint.options import EndpointOptions
+    from stickytoken.encoders.endpoint import EndpointOptions
     from stickytoken.explanation import ExplainSettings, explain
     from stickytoken.gate import check
     from stickytoken.impacts import ImpactSettings, impact, open_impact
@@ -88,7 +88,7 @@ _EXPORTS = {
     "stickytoken.data": ("load_sentences",),
     "stickytoken.detection": ("Run", "detect", "judge", "open_run", "probe"),
     "stickytoken.encoders": ("Encoder", "analyze_vocabulary", "load_encoder", "load_tokenizer"),
-    "stickytoken.encoders.endpoint.options": ("EndpointOptions",),
+    "stickytoken.encoders.endpoint": ("EndpointOptions",),
     "stickytoken.explanation": ("ExplainSettings", "explain"),
     "stickytoken.gate": ("check",),
     "stickytoken.impacts": ("ImpactSettings", "impact", "open_impact"),

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,11 @@ import polars as pl
 import safetensors
 from numpy.typing import NDArray
 
+from stickytoken import vocabulary as vocabularies
 from stickytoken.encoders.loading.resolution import Origin, explained, hub_repositories, resolve_model
 from stickytoken.errors import ModelError
 from stickytoken.methods.statistics import Estimates, Null, q_values
-from stickytoken.vocabulary import (
-    Category,
-    Kind,
-    RoundTripTokenizer,
-    Vocabulary,
-    kind_of,
-    script_of,
-    word_mark,
-)
+from stickytoken.vocabulary import Category, RoundTripTokenizer, Vocabulary
 
 __all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
 
@@ -102,15 +94,17 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         InputError: A revision is given for a folder.
     """
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
-    mark = word_mark(vocabulary.tokens)
+    mark = vocabularies.word_mark(vocabulary.tokens)
     facts = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
     trained = np.zeros(len(rows), bool)
     trained[ids := np.array(vocabulary.ids)] = True
     for k, token, text, category in facts:
-        if token[:1] in ("[", "<") and kind_of(token, text, category, mark) is Kind.UNUSED:
-            trained[k] = False
+        if token[:1] in ("[", "<"):
+            kind = vocabularies.kind_of(token, text, category, mark)
+            trained[k] = kind is not vocabularies.Kind.UNUSED
     untrained = np.flatnonzero(~trained)
-    norms = np.sqrt(rows.moments[0])
+    squares, covariance = rows.moments(products=len(untrained) > 0 and output is None)
+    norms = np.sqrt(squares)
     if not np.isfinite(norms).all():
         row = int(np.flatnonzero(~np.isfinite(norms))[0])
         raise ModelError(f"row {row} of {rows.name} in {str(model)!r} is not finite: the weights are damaged")
@@ -118,9 +112,9 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         ("distance", "cosine_distance", "q_value", "under_trained")
     )
     if len(untrained):
-        distances, cosines = _distances(rows, untrained)
+        distances, cosines = _distances(rows, untrained, squares, covariance)
         if output is not None:
-            cosines = _distances(output, untrained)[1]
+            cosines = _distances(output, untrained, *output.moments())[1]
         columns |= {"distance": distances[ids], "cosine_distance": cosines[ids]}
         ordinary = np.array([category.available for category in vocabulary.categories])
         columns |= _under_trained(distances[ids], ordinary, distances[untrained])
@@ -134,20 +128,13 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
             schema_overrides=types | {"under_trained": pl.Boolean},
         )
     )
-    return EntryWeights(
-        rows.name,
-        output.name if output else None,
-        rows.dtype,
-        rows.shape[1],
-        tuple(untrained.tolist()),
-        frame,
-    )
+    named = output.name if output else None
+    return EntryWeights(rows.name, named, rows.dtype, rows.shape[1], tuple(untrained.tolist()), frame)
 
 
 def _under_trained(
     distances: NDArray[np.float64], ordinary: NDArray[np.bool_], of_untrained: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Judge entries by their distance; nothing is judged without enough ordinary entries that differ."""
     nearness = -np.log(np.maximum(distances, np.finfo(np.float64).tiny))
     if ordinary.sum() < _LEAST_ORDINARY or not nearness[ordinary].std() > 0:
         return {}
@@ -161,30 +148,34 @@ def _under_trained(
 
 
 def _distances(
-    matrix: _Matrix, untrained: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute distances to the mean untrained row, and cosine ones without the first principal component."""
-    squares, covariance = matrix.moments
-    component, centre = np.linalg.eigh(covariance)[1][:, -1], matrix.mean(untrained)
-    left = centre - (centre @ component) * component
-    distances, products = np.empty(len(matrix)), np.empty((len(matrix), 2))
+    matrix: _Matrix,
+    untrained: NDArray[np.int64],
+    squares: NDArray[np.float64],
+    covariance: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.float64], Any]:
+    """Distances to the mean untrained row, and cosine ones without the first component of a covariance."""
+    centre = matrix.mean(untrained)
+    directions = left = np.zeros((len(centre), 0))
+    if covariance is not None:
+        component = np.linalg.eigh(covariance)[1][:, -1]
+        left = centre - (centre @ component) * component
+        directions = np.stack([component, left], axis=1)
+    distances, products = np.empty(len(matrix)), np.empty((len(matrix), directions.shape[1]))
     for place, part in matrix.parts():
-        products[place] = part @ np.stack([component, left], axis=1)
+        products[place] = part @ directions
         apart = part - centre
         distances[place] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
+    if covariance is None:
+        return distances, None
     # What is left of a row is orthogonal to the component.
     lengths = np.sqrt(np.maximum(squares - products[:, 0] ** 2, 0.0)) * np.linalg.norm(left)
     # A row of zeros has no direction.
     similarities = np.divide(products[:, 1], lengths, out=np.zeros(len(matrix)), where=lengths > 0)
-    return distances, np.asarray(1 - similarities)
+    return distances, 1 - similarities
 
 
+# It is read, not mapped, so that memory stays small, and without torch, which BF16 would need elsewhere.
 class _Matrix:
-    """One matrix of a weight file, read a few thousand rows at a time.
-
-    It is read, not mapped, so that memory stays small, and without torch, which BF16 would need elsewhere.
-    """
-
     def __init__(self, path: Path, name: str, dtype: str, shape: Sequence[int], offset: int) -> None:
         self.name, self.dtype, self.shape = name, dtype, tuple(shape)
         self._path, self._offset = path, offset
@@ -207,19 +198,19 @@ class _Matrix:
             numbers = (numbers.astype("<u4") << 16).view("<f4")
         return numbers.reshape(-1, width).astype(np.float64)
 
-    @cached_property
-    def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The squared length of every row, and the covariance of the columns times the rows."""
+    def moments(self, *, products: bool = True) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """The squared length of every row, and the covariance of the columns times the rows if asked."""
         squares = np.empty(len(self))
-        total, products = np.zeros(self.shape[1]), np.zeros((self.shape[1], self.shape[1]))
+        total, squared = np.zeros(self.shape[1]), np.zeros((self.shape[1], self.shape[1]))
         for place, part in self.parts():
             squares[place] = np.einsum("ij,ij->i", part, part)
-            total += part.sum(axis=0)
-            products += part.T @ part
-        return squares, products - np.outer(total, total) / len(self)
+            if products:
+                total += part.sum(axis=0)
+                squared += part.T @ part
+        return squares, squared - np.outer(total, total) / len(self) if products else None
 
     def mean(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Average over some rows, places ascending."""
+        # Places ascend.
         total = np.zeros(self.shape[1])
         blocks = np.split(places, np.searchsorted(places, np.arange(_ROWS, len(self), _ROWS)))
         for start, block in zip(range(0, len(self), _ROWS), blocks, strict=True):
@@ -229,7 +220,6 @@ class _Matrix:
 
 
 def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, _Matrix | None]:
-    """Find the embedding matrix in the weight files, and the output matrix if there is a separate one."""
     wide: list[_Matrix] = []
     quantized = ""
     for path in _weight_files(model, revision):
@@ -259,7 +249,6 @@ def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, 
 
 
 def _weight_files(model: str, revision: str | None) -> list[Path]:
-    """List the safetensors files of a model: in its folder, or in that of its first module."""
     source = resolve_model(model, revision)
     folder = Path(source.location)
     if source.origin is Origin.HUB:
@@ -301,7 +290,7 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
         One row per script, most entries first: script (``none`` without letters), entries, share.
     """
     entries = zip(vocabulary.decoded, vocabulary.categories, strict=True)
-    scripts = [script_of(text) for text, category in entries if category.available]
+    scripts = [vocabularies.script_of(text) for text, category in entries if category.available]
     counted = pl.Series("script", scripts, pl.String).value_counts(name="entries")
     share = pl.col("entries") / max(1, len(scripts))
     return counted.with_columns(share.alias("share")).sort("entries", "script", descending=[True, False])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,10 +18,9 @@ from stickytoken.data import tasks
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.data.tables import all_texts
 from stickytoken.data.tasks import AnyTask, MtebTask, find_task
+from stickytoken.encoders.prompted import DEFAULT_STRENGTH, Contrast, ContrastRule
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layers import TokenPrepending, layers_with_projection
-from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import DEFAULT_STRENGTH, Contrast, ContrastRule
+from stickytoken.encoders.prompted.model import Reading, TokenPrepending, layers_with_projection
 from stickytoken.encoders.protocol import Encoder, require_words
 from stickytoken.errors import InputError, ModelError
 from stickytoken.impacts.statistics import prepare
@@ -101,10 +101,7 @@ _SETTINGS = ("start", "exit", "contrast_layer", "contrast_strength", "contrast_r
 
 
 def encodings(encoder: Encoder) -> list[tuple[str, Encoder]]:
-    """List the ways to encode: the encoder itself and, if it has a prompt, the plain prompt.
-
-    An encoder with token prepending and contrast is also read with each of them alone.
-    """
+    """An encoder with a prompt is also read with its plain prompt, and with each of its methods alone."""
     if not isinstance(encoder, CausalPromptEncoder):
         return [("as it is", encoder)]
     reading, span, contrast = encoder.reading, encoder.reading.prepending, encoder.reading.contrast
@@ -139,12 +136,12 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
     else:
         # All ways get the same texts; of all, the encoder itself has the longest prompts.
         texts = {role: list(each) for role, each in task.texts.items()}
-        try:
-            words = require_words(encoder, "evaluate")
-        except ModelError:
-            words = None
         # Without its tokenizer, an encoder truncates or refuses long texts itself.
-        if words is not None and not getattr(words.tokenizer, "estimates", False):
+        words = None
+        with suppress(ModelError):
+            asked = require_words(encoder, "evaluate")
+            words = None if getattr(asked.tokenizer, "estimates", False) else asked
+        if words is not None:
             for role, each in texts.items():
                 carriers = prepare(words, each, 0, Insertion.TEXT, task.name)
                 texts[role] = [carrier.text for carrier in carriers]
@@ -174,7 +171,6 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
 
 
 def _settings(reading: Reading | None) -> dict[str, Any]:
-    """The layers of token prepending and the settings of contrast, as fields of `Score` and `Tried`."""
     options = {} if reading is None else reading.options
     return {key: options.get(key) for key in _SETTINGS}
 
@@ -260,11 +256,10 @@ def _tuned(
     task: SimilarityTask,
     tuned: str,  # an attribute of `Tried` that is None in settings that are only compared with
     settings: Sequence[Setting],
-    further: Callable[[Tried], Sequence[Setting]],
+    further: Callable[[Tried], Sequence[Setting]],  # given the best of them
     total: int,
     progress: Callable[[int, int], None],
 ) -> Tuning:
-    """Score settings, then further ones that depend on the best of them."""
     tried: list[Tried] = []
 
     def best(rows: Sequence[Tried]) -> Tried:
@@ -279,15 +274,14 @@ def _tuned(
     def best_tuned() -> Tried:
         return best([own for own in tried if getattr(own, tuned) is not None])
 
-    def both_rounds() -> Iterator[Setting]:
-        yield from settings
-        yield from further(best_tuned())
-
+    waiting, done = list(settings), 0
     progress(0, total)
-    for done, (span, contrast) in enumerate(both_rounds(), start=1):
-        tried += layers_scored(encoder, task, span, contrast)
-        progress(done, total)
-    progress(total, total)
+    while done < len(waiting):
+        tried += layers_scored(encoder, task, *waiting[done])
+        done += 1
+        if done == len(settings):
+            waiting += further(best_tuned())
+        progress(done if done < len(waiting) else total, total)
     found, plain = best_tuned(), [own for own in tried if own.start is own.contrast_layer is None]
     return Tuning(tuple(tried), best(plain), found, plain[found.layer - 1])
 
@@ -358,7 +352,6 @@ _EMBEDDING_CHUNK = 2048
 
 
 def texts_of_file(path: Path, column: str | None = None) -> list[str]:
-    """Read all texts of a file in order, including repeated and blank ones."""
     texts, _ = all_texts(path, column)
     for row, text in enumerate(texts, start=1):
         if text is None:
@@ -367,7 +360,6 @@ def texts_of_file(path: Path, column: str | None = None) -> list[str]:
 
 
 def require_new_file(path: Path) -> None:
-    """Refuse a file that cannot be written or would be overwritten."""
     if path.suffix.lower() != ".parquet":
         raise InputError(f"{path}: vectors are written as .parquet")
     if path.exists():

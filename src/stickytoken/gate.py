@@ -15,8 +15,8 @@ from stickytoken.detection import run as runs_of
 from stickytoken.detection.detect import detect
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import FLAGGED, RunFolder, RunRecord
+from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.errors import InputError, RunError, reading
 from stickytoken.findings import Finding, Level, Rule, repository_path

@@ -16,7 +16,6 @@ from stickytoken.errors import InputError
 Probe: TypeAlias = str | tuple[int, ...]
 """What an encoder reads: a text, or content ids without the special tokens."""
 
-
 Copy = TypeVar("Copy", str, int)
 
 
@@ -41,13 +40,11 @@ class Side(StrEnum):
 
     @property
     def roles(self) -> frozenset[str]:
-        """The roles of the texts that are changed: query, document, or both."""
+        """Roles of the texts that are changed."""
         return frozenset({"query", "document"} if self is Side.BOTH else {self.value})
 
 
-class Joining(StrEnum):
-    """How copies before or after a text are written."""
-
+class Joining(StrEnum):  # how copies before or after a text are written
     GLUED = "glued"  # without a separator, as in the published runs: neighbouring copies may merge
     WORDS = "words"  # each as a word of its own
     ATTACHED = "attached"  # glued to each other, apart from the text; among words, each to the word before
@@ -55,17 +52,13 @@ class Joining(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One vocabulary entry, as inserted."""
-
-    id: int
+    id: int  # of a vocabulary entry
     text: str  # decoded, with the leading space if it has one
     joining: Joining = Joining.GLUED
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizedText:
-    """Content ids of one text, cut where whitespace separates its words."""
-
+class TokenizedText:  # content ids, cut where whitespace separates words
     head: tuple[int, ...]  # stays in front (the prompt)
     words: tuple[tuple[int, ...], ...]
     tail: tuple[int, ...] = ()  # stays behind (a quotation mark that shares a token with the last sign)
@@ -94,7 +87,6 @@ def insert_as_text(
 def insert_as_ids(
     token: Token, text: TokenizedText, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
-    """Return the content ids with 1, 2, ..., ``counts`` copies; see ``insert_as_text``."""
     copies = [token.id] * counts
     if placement is Placement.RANDOM:
         return list(_ids_at_random(copies, text, path))
@@ -104,14 +96,12 @@ def insert_as_ids(
 def copies_as_text(
     token: Token, text: str, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> str:
-    """Return the text with exactly ``copies`` copies; see ``insert_as_text``."""
     return place_as_text([_spelled(token)] * copies, text, placement, path, token.joining)
 
 
 def copies_as_ids(
     token: Token, text: TokenizedText, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return the content ids with exactly ``copies`` copies; see ``insert_as_text``."""
     return place_as_ids([token.id] * copies, text, placement, path)
 
 
@@ -122,7 +112,6 @@ def place_as_text(
     path: Sequence[int] = (),
     joining: Joining = Joining.GLUED,
 ) -> str:
-    """Return the text with one copy of each of several tokens."""
     if placement is Placement.RANDOM:
         return [text, *_texts_at_random(copies, text, path, joining)][-1]
     if joining is Joining.ATTACHED:
@@ -134,7 +123,6 @@ def place_as_text(
 def place_as_ids(
     copies: Sequence[int], text: TokenizedText, placement: Placement, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return the content ids with one copy of each of several tokens; see ``place_as_text``."""
     if placement is Placement.RANDOM:
         return [text.ids, *_ids_at_random(copies, text, path)][-1]
     words = (tuple(copies), *text.words) if placement is Placement.PREFIX else (*text.words, tuple(copies))

@@ -23,7 +23,6 @@ def cache_folder() -> Path:
 
 
 def recalled(name: str) -> dict[str, Any] | None:
-    """Return what `keep` kept under a name, if it is there and whole."""
     try:
         found = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -53,14 +52,11 @@ def available_cores() -> int:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the canonical JSON of a value."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Precision(StrEnum):
-    """What matrix products are computed in."""
-
+class Precision(StrEnum):  # of matrix products
     TF32 = "tf32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"

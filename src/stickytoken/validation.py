@@ -6,6 +6,7 @@ import os
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -20,29 +21,31 @@ _SHOWN = 80
 
 
 def real_number(name: str, value: Any) -> float:
-    if isinstance(value, (str, bytes)):
-        raise InputError(f"{name} is {shown(value)}: it must be a number")
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} is {shown(value)}: it must be a number") from None
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, (str, bytes)):
+            return float(value)
+    raise InputError(f"{name} is {shown(value)}: it must be a number")
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    try:
+    described = shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_SHOWN]
+    with suppress(TypeError, ValueError, OverflowError):
         number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} is {_plain(value)}: it must be a whole number") from None
-    if isinstance(value, (str, bytes, bool)) or number != value:
-        raise InputError(f"{name} is {_plain(value)}: it must be a whole number")
-    if least is not None and number < least:
-        raise InputError(f"{name} is {_plain(value)}: it must be at least {least}")
-    return number
+        if not isinstance(value, (str, bytes, bool)) and number == value:
+            if least is None or number >= least:
+                return number
+            raise InputError(f"{name} is {described}: it must be at least {least}")
+    raise InputError(f"{name} is {described}: it must be a whole number")
 
 
 def distinct_numbers(name: str, value: Any, least: int) -> tuple[int, ...]:
+    parts: list[Any] = []
     if isinstance(value, str):
-        parts: list[Any] = [_as_number(part.strip()) for part in value.split(",")]
+        for part in value.split(","):
+            try:
+                parts.append(int(part))
+            except ValueError:  # refused below
+                parts.append(part.strip())
     elif isinstance(value, (bool, int, float)):
         parts = [value]
     else:
@@ -53,15 +56,7 @@ def distinct_numbers(name: str, value: Any, least: int) -> tuple[int, ...]:
     return numbers
 
 
-def _as_number(text: str) -> int | str:
-    try:
-        return int(text)
-    except ValueError:
-        return text
-
-
 def proportion(name: str, value: Any) -> float:
-    """Return the value as a float strictly between 0 and 1, such as a confidence level."""
     number = real_number(name, value)
     if not 0 < number < 1:
         raise InputError(f"{name} is {number}: it must lie between 0 and 1")
@@ -118,7 +113,6 @@ def require_callable(name: str, value: object) -> None:
 
 
 def list_of(what: str, name: str, values: object, *, ordered: bool = True) -> list[Any]:
-    """Return the items of a list, tuple, array, table column, generator or other iterable."""
     if isinstance(values, (str, bytes, bytearray, os.PathLike)):
         raise InputError(f"{name} is {shown(values)}: pass a list of {what}")
     if (columns := _columns_of(values)) is not None:
@@ -145,12 +139,7 @@ def shown(value: object) -> str:
     return " ".join(reprlib.repr(value).split())[:_SHOWN]
 
 
-def _plain(value: object) -> str:
-    return shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_SHOWN]
-
-
-def _columns_of(values: object) -> list[str] | None:
-    """Of a Polars, pandas, Arrow or `datasets` table; None for anything else."""
+def _columns_of(values: object) -> list[str] | None:  # of a Polars, pandas, Arrow or `datasets` table
     if callable(schema := getattr(values, "collect_schema", None)) and not isinstance(values, type):
         return [str(name) for name in schema().names()]
     for attribute in ("column_names", "columns"):
@@ -188,7 +177,6 @@ def markdown(text: str) -> str:
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table of cells that are escaped already."""
+def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:  # of escaped cells
     lines = (columns, ["---"] * len(columns), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -22,7 +22,7 @@ _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
 _REPLACEMENT_CHARACTER = "\ufffd"
 
 
-class Category(StrEnum):  # what an entry's round trip results in
+class Category(StrEnum):  # the result of an entry's decode-encode round trip
     OK = "OK"  # text can produce the entry
     OK_SPECIAL = "OK_SPECIAL"  # a special token that text can produce
     MEANINGLESS = "MEANINGLESS"  # decodes to nothing or white space
@@ -73,7 +73,6 @@ class Vocabulary:
 
     @property
     def available(self) -> list[Token]:
-        """Entries that can occur in text, in ascending order of id."""
         return [self.token(place) for place, category in enumerate(self.categories) if category.available]
 
     def token(self, place: int) -> Token:
@@ -164,10 +163,9 @@ class BenignMatch(NamedTuple):
 def match_benign(
     vocabulary: Vocabulary, token_id: int, excluded: Collection[int], count: int, seed: int
 ) -> BenignMatch:
-    """Draw benign tokens of the same category that are alike in how they begin, in length and in position.
+    """Draw benign tokens of the same category with similar beginnings, lengths and positions.
 
-    Position in the vocabulary is for most tokenizers an order of frequency. The first are the same for every
-    ``count``.
+    Most tokenizers order their vocabulary by frequency. The first tokens are the same for every ``count``.
     """
     place = vocabulary.place(token_id)
     drawn = _drawn(vocabulary, place, excluded, count, seed)[:count]
@@ -208,7 +206,6 @@ def match_apart(
 
 
 def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int, seed: int) -> list[int]:
-    """Draw places among the nearest tokens, in an order that is no order of nearness."""
     found: list[int] = []
     for block in range(-(-count // _BLOCK)):
         near = _nearest(vocabulary, place, excluded, (block + 1) * _BLOCK)
@@ -220,7 +217,7 @@ def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count:
 
 
 def _nearest(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int) -> list[int]:
-    """Places of like tokens to draw so many from, the nearest first; of any if there are too few alike."""
+    """Return places of the nearest similar tokens, to draw ``count`` from; of any if few are similar."""
     ids, categories, decoded = vocabulary.ids, vocabulary.categories, vocabulary.decoded
     available = (other for other, category in enumerate(categories) if category.available)
     usable = [other for other in available if other != place and ids[other] not in excluded]

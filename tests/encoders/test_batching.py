@@ -134,6 +134,23 @@ def test_what_a_thread_raises_is_raised_and_the_rest_is_left_out(error):
     assert len(begun) < 20
 
 
+def test_an_error_stops_later_items_while_an_earlier_one_is_computed():
+    failed, begun = threading.Event(), []
+
+    def compute(item):
+        begun.append(item)
+        if item == 0:
+            failed.wait(60)
+            time.sleep(0.1)  # in which the other thread would go on
+        if item == 1:
+            failed.set()
+            raise ValueError("item 1")
+
+    with pytest.raises(ValueError, match="item 1"):
+        compute_all(compute, range(1000), 2)
+    assert len(begun) < 1000
+
+
 def test_calls_that_overlap_give_back_what_was_there_before_the_first():
     begun, ended = threading.Barrier(4, timeout=60), threading.Event()
     found = []

@@ -13,11 +13,13 @@ from sentence_transformers import SentenceTransformer
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
+from stickytoken.data.tasks import find_task
 from stickytoken.detection import detect
 from stickytoken.encoders import Encoder, IdEncoder, load_encoder
-from stickytoken.encoders.prompted.module import CausalPrompt
+from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
 from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.evaluation import compare
 from stickytoken.explanation import explain
 from stickytoken.insertion import Insertion
 from stickytoken.machine import Precision
@@ -292,6 +294,9 @@ def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path
     encoder = load_encoder(WordBag())
     assert encoder.encode(["a bird"]).shape == (1, 16)
     assert encoder.identity.dimension == 16
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("sentence1\tsentence2\tscore\na bird\ta tree\t1\na\ta\t2\na\tb\t0\n")
+    assert compare(encoder, find_task(str(pairs))[0]).scores[0].encoding == "as it is"
     with pytest.raises(ModelError, match=r"bag has no tokenizer.*attribute `tokenizer`"):
         detect(encoder, out=tmp_path / "run")
 

@@ -1,9 +1,11 @@
 """From a folder or an object to an encoder or a tokenizer, on a device, and what is said when that fails."""
 
 import importlib
+import logging
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -125,6 +127,27 @@ def test_a_damaged_folder_gives_one_line_that_names_it(damage, folder):
             load(folder)
         assert all(each in str(caught.value) for each in (str(folder), *said))
         assert "\n" not in str(caught.value)
+
+
+def test_models_loaded_at_once_are_each_checked_for_their_own_weights(folder, tmp_path):
+    lacking = shutil.copytree(folder, tmp_path / "lacking")
+    weights = load_file(lacking / "model.safetensors")
+    del weights["encoder.layer.1.attention.self.query.weight"]
+    save_file(weights, lacking / "model.safetensors", metadata={"format": "pt"})
+
+    def refused(place):
+        try:
+            load_encoder(place, device="cpu")
+        except ModelError as error:
+            return "attention.self.query" in str(error)
+        return False
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    before = logger.level, logger.filters[:]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(refused, [lacking, folder, lacking, lacking]))
+    assert found == [True, False, True, True]
+    assert (logger.level, logger.filters) == before
 
 
 def test_weights_without_the_unused_pooler_have_one_identity(folder):

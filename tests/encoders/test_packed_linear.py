@@ -111,6 +111,18 @@ def test_changed_weights_are_packed_again_even_if_torch_did_not_count_the_change
         assert torch.allclose(after, model(values), atol=error)
 
 
+def test_a_small_change_beside_an_outlier_is_packed_although_no_product_shows_it():
+    model, values = torch.nn.Sequential(linear()), torch.zeros(1, 24)
+    values[0, 7] = 1
+    with torch.no_grad():
+        model[0].weight[3, 5] = 1e6
+    packed = PackedLinears(model)
+    require_same(model, values, packed)
+    with torch.no_grad():
+        model[0].weight[3, 7] += 1e-3  # far below the rounding of a product with this row
+    require_same(model, values, packed)
+
+
 def test_a_layer_or_an_activation_that_was_replaced_is_followed():
     model = torch.nn.ModuleDict({"gated": gated(), "block": bert_block()})
     packed = PackedLinears(model)

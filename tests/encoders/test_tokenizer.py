@@ -1,5 +1,7 @@
 """The one face of all tokenizers, held against the calls of transformers itself."""
 
+import json
+
 import numpy as np
 import pytest
 import transformers
@@ -12,6 +14,7 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.loading.resolution import GENERIC_TYPES
 from stickytoken.errors import ModelError
 from stickytoken.vocabulary import categorize
 
@@ -118,6 +121,25 @@ def test_fingerprints_tell_tokenizers_apart_and_survive_saving_and_use(tmp_path)
         assert adapted.fingerprint == fingerprints[name]
         fresh.save_pretrained(tmp_path / name)
         assert load_tokenizer(tmp_path / name).fingerprint == fingerprints[name]
+
+
+@pytest.mark.parametrize("name", GENERIC_TYPES)
+def test_a_generic_tokenizer_is_that_of_transformers_but_loads_without_its_models(
+    name, tmp_path, monkeypatch
+):
+    original, roles = ORIGINALS[name], ("bos", "cls", "eos", "mask", "pad", "sep", "unk")
+    special = {f"{role}_token": getattr(original, f"{role}_token") for role in roles}
+    generic = transformers.TokenizersBackend(tokenizer_object=original.backend_tokenizer, **special)
+    generic.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert type(auto) is transformers.TokenizersBackend
+    expected = HuggingFaceTokenizer(auto)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", None)
+    found = load_tokenizer(tmp_path)
+    for part in ("fingerprint", "entries", "special_ids", "unknown_id"):
+        assert getattr(found, part) == getattr(expected, part), part
+    assert categorize(found) == categorize(expected)
 
 
 def test_special_tokens_in_a_text_are_split_where_the_tokenizer_says_so():

@@ -99,6 +99,8 @@ def test_a_separate_output_matrix_gives_the_cosine_distance(saved, vocabulary, r
     found = entry_weights(saved(**matrix(rows), lm_head__weight=torch.tensor(output)), vocabulary)
     plain = plain_cosine_distances(output.astype(np.float64), list(found.untrained))
     assert found.output == HEAD
+    tied = entry_weights(saved(**matrix(rows)), vocabulary).tokens
+    assert found.tokens.drop("cosine_distance").equals(tied.drop("cosine_distance"))
     np.testing.assert_allclose(found.tokens["cosine_distance"], plain[: len(vocabulary)], rtol=0, atol=1e-6)
 
 

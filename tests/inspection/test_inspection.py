@@ -14,7 +14,7 @@ import tiny
 import tiny_architectures as architectures
 import tiny_decoders
 from stickytoken import load_encoder
-from stickytoken.encoders.prompted.prompts import Contrast, Prompt
+from stickytoken.encoders.prompted import Contrast, Prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, rule_along, whole_rule

@@ -325,7 +325,7 @@ def _told_of_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
 
 
 def _names_endpoint(model: str, loading: LoadingOptions) -> bool:
-    from stickytoken.encoders.endpoint.options import names_endpoint
+    from stickytoken.encoders.endpoint import names_endpoint
 
     if names_endpoint(model) and not isinstance(loading, EndpointLoadingOptions):
         raise InputError(

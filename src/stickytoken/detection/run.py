@@ -20,7 +20,7 @@ import polars as pl
 from stickytoken.data.corpora import SentenceSource
 from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import EndpointRecord, LoadingRecord, RunEvidence, RunFolder, RunRecord
-from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
+from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.loading.resolution import Origin, resolve_model
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, Prompting

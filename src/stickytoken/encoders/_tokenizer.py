@@ -110,14 +110,14 @@ class HuggingFaceTokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         if self._backend is not None:
-            return [encoding.ids for encoding in self._encodings(texts, offsets=False)]
+            return [encoding.ids for encoding in self._encodings(self._backend, texts, offsets=False)]
         return [self._tokenizer.encode(text, add_special_tokens=False, truncation=False) for text in texts]
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Return the ids of each text, and the characters of each id, or None without offsets."""
+        """Return the ids of each text and the characters of each id; None without offsets."""
         if self._backend is None:
             return [(ids, None) for ids in self.encode_many(texts)]
-        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts)]
+        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(self._backend, texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
         """Return the content ids of prompt + text, split at the words of the text.
@@ -131,15 +131,14 @@ class HuggingFaceTokenizer:
                 TokenizedText(tuple(ids[:heads]), tuple((token_id,) for token_id in ids[heads:]))
                 for ids in self.encode_many([prompt + text for text in texts])
             ]
-        encodings = self._encodings([prompt + text for text in texts])
-        pairs = zip(encodings, texts, strict=True)
-        return [_cut(encoding, prompt + text, len(prompt)) for encoding, text in pairs]
+        whole = [prompt + text for text in texts]
+        pairs = zip(self._encodings(self._backend, whole), whole, strict=True)
+        return [_cut(encoding, text, len(prompt)) for encoding, text in pairs]
 
-    def _encodings(self, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
-        if self._backend is None:
-            raise ModelError("the tokenizer does not report offsets: use a fast tokenizer")
+    @staticmethod
+    def _encodings(backend: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
         try:
-            encode = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
+            encode = backend.encode_batch if offsets else backend.encode_batch_fast
             return encode(list(texts), add_special_tokens=False)
         except TypeError as error:
             broken = next((text for text in texts if _SURROGATE.search(text)), None)
@@ -151,10 +150,9 @@ class HuggingFaceTokenizer:
 
 
 def adapted(tokenizer: Any) -> RoundTripTokenizer:
-    if all(hasattr(tokenizer, part) for part in _OWN_TOKENIZER):
-        own: RoundTripTokenizer = tokenizer
-        return own
-    return HuggingFaceTokenizer(tokenizer)
+    own: RoundTripTokenizer = tokenizer
+    complete = all(hasattr(tokenizer, part) for part in _OWN_TOKENIZER)
+    return own if complete else HuggingFaceTokenizer(tokenizer)
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:

@@ -151,7 +151,6 @@ def _parts(*kinds: type) -> tuple[str, ...]:
 
 _TEXT_PARTS, _WORD_PARTS = _parts(Encoder), _parts(WordEncoder)
 _ID_PARTS = _parts(WordEncoder, IdReader, IdEncoder)
-_BEHIND_ENDPOINT = "endpoint"
 
 
 def is_encoder(model: object) -> TypeGuard[Encoder]:
@@ -177,7 +176,7 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
     """``purpose`` is the subject of the message, ``instead`` what the caller can do without token ids."""
     if reads_ids(encoder):
         return encoder
-    if encoder.device == _BEHIND_ENDPOINT:
+    if encoder.device == "endpoint":
         raise ModelError(
             f"{purpose} needs the model itself, and {encoder.name} is behind an endpoint, which gives only "
             f"vectors of texts: {instead or 'pass a model that is on this machine'}"
@@ -199,7 +198,7 @@ def _has(model: object, part: str) -> bool:
 
 
 def content_limit(encoder: Encoder) -> int | None:
-    """Return how many content ids the model reads, without special tokens; None if there is no limit."""
+    """Count the content ids that the model reads, without special tokens; None is no limit."""
     limit = encoder.max_length
     if limit is None:
         return None
@@ -247,7 +246,7 @@ TOKEN_MULTIPLE = 64
 
 
 def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
-    """Group inputs of one length; the longest first, so that a lack of memory shows at once."""
+    """Group inputs of one length, the longest first, so that a lack of memory shows at once."""
     sizes = np.asarray(lengths, dtype=np.intp)
     batches: list[NDArray[np.intp]] = []
     for length in sorted(set(sizes.tolist()), reverse=True):
@@ -310,7 +309,7 @@ class Prompting:
 Whole_co = TypeVar("Whole_co", bound=WordEncoder, covariant=True)
 
 
-class EncoderWrapper(Generic[Whole_co]):  # of one whose texts a subclass encodes in another way
+class EncoderWrapper(Generic[Whole_co]):  # subclasses encode the texts of another encoder differently
     def __init__(self, encoder: Whole_co) -> None:
         self._encoder = encoder
         self.name = encoder.name

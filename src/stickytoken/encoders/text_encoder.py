@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders import protocol
 from stickytoken.encoders._tokenizer import adapted
-from stickytoken.encoders.protocol import (
-    Encoder,
-    EncoderIdentity,
-    EncoderWrapper,
-    IdReader,
-    WordEncoder,
-    shown,
-)
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdReader, WordEncoder, shown
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -117,12 +110,12 @@ class TextEncoder:
             vars(self).pop(derived, None)  # the user's object may have changed
         tokenizer = None if self._given_tokenizer is None else self.tokenizer
         kind, given = type(self.model), getattr(self.model, "fingerprint", None)
+        if given is None:
+            weights = fingerprint_of(self._vectors(SENTINELS))
+        else:
+            weights = _sha256(str(given() if callable(given) else given))
         return EncoderIdentity(
-            weights=(
-                fingerprint_of(self._vectors(SENTINELS))
-                if given is None
-                else _sha256(str(given() if callable(given) else given))
-            ),
+            weights=weights,
             tokenizer=vocabulary_hash(tokenizer),
             modules=_sha256(f"{kind.__module__}.{kind.__qualname__}"),
             prompt="",
@@ -147,9 +140,8 @@ class TextEncoder:
         return self.tokenizer.encode_many(texts)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        split = getattr(self.tokenizer, "tokenize", None)
-        if split is not None:
-            found: list[TokenizedText] = split(texts)
+        if hasattr(self.tokenizer, "tokenize"):
+            found: list[TokenizedText] = self.tokenizer.tokenize(texts)
             return found
         return [TokenizedText((), tuple((token_id,) for token_id in ids)) for ids in self.content_ids(texts)]
 
@@ -236,7 +228,7 @@ def learned_positions(model: torch.nn.Module) -> list[int]:
 
 
 def readable_positions(model: torch.nn.Module, max_length: int | None, name: str) -> int | None:
-    """Return how many positions the model has, at least ``max_length``; None is no limit."""
+    """Return the number of positions, and refuse a ``max_length`` beyond it; None is no limit."""
     from transformers import PreTrainedModel
 
     found = learned_positions(model)
@@ -264,7 +256,6 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
 def context_length(
     model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
 ) -> int | None:
-    """Return the longest input of a prompted language model; None is no limit."""
     limits = (getattr(tokenizer, "model_max_length", None), readable_positions(model, max_length, name))
     known = [limit for limit in limits if limit is not None and limit < NO_LIMIT]
     longest = min(known, default=None) if max_length is None else max_length
@@ -286,9 +277,8 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
     return DecodedEncoder(protocol.require_words(encoder, purpose))
 
 
-class DecodedEncoder(EncoderWrapper[WordEncoder]):
-    """An encoder whose ids are sent as text. The model may cut that text into other tokens, which is rare."""
-
+# Ids are sent as text. The model may cut that text into other tokens, which is rare.
+class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         return self._encoder.encode(texts, allow_zero=allow_zero)
 
@@ -300,7 +290,7 @@ class DecodedEncoder(EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]
 
     def _text(self, ids: Sequence[int]) -> str:
-        """Decode ids without those of the prompt, which `encode` puts there; drop what no longer fits."""
+        """Decode ids without those of the prompt, which `encode` adds; drop what no longer fits."""
         alike = (own == of_prompt for own, of_prompt in zip(ids, self._prompt, strict=False))
         shared = sum(takewhile(bool, alike))
         for end in range(len(ids), shared, -1):

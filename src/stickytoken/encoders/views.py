@@ -20,9 +20,7 @@ from stickytoken.unit_vectors import exact_unit_vectors
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Some columns of the vectors of `whole_vectors`."""
-
+class View:  # some columns of the vectors of `whole_vectors`
     dimension: int
     layer: int | None = None  # layers that run, counted from 1; None is the model as it is
     start: int = 0  # first column
@@ -96,9 +94,8 @@ def views_of(encoder: Encoder, dimensions: Sequence[int] = (), layers: Sequence[
 
 def whole_vectors(encoder: Encoder, layers: tuple[int, ...] = ()) -> Encoder:
     """Return an encoder of whole vectors, and behind each those of some layers."""
-    whole = getattr(encoder, "whole", None)
-    if whole is not None:
-        found: Encoder = whole(layers)
+    if hasattr(encoder, "whole"):
+        found: Encoder = encoder.whole(layers)
         return found
     if layers:
         raise ModelError(
@@ -159,8 +156,6 @@ def view_encoders(model: Encoder, views: Views) -> dict[View, Encoder]:
     return {view: kind(model, view, whole, known) for view in dict.fromkeys((views.own, *views.asked))}
 
 
-EntryProgress = Callable[[int, int], None]
-
 _SAMPLE = 4  # key of the generator
 
 
@@ -208,7 +203,7 @@ def isoscore(covariance: NDArray[np.float64]) -> float | None:
 
 def mean_similarity(
     encoder: Encoder,
-    progress: EntryProgress | None = None,
+    progress: Callable[[int, int], None] | None = None,
     *,
     chunk: int = 4096,
     most: int | None = None,
@@ -236,11 +231,12 @@ def mean_similarity(
 def mean_similarities(
     encoder: Encoder,
     views: Sequence[View],
-    progress: EntryProgress | None = None,
+    progress: Callable[[int, int], None] | None = None,
     *,
     chunk: int = 4096,
     most: int | None = None,
 ) -> list[MeanSimilarity]:
+    progress = progress or (lambda done, total: None)
     strings = list(encoder.tokenizer.entries.values())
     entries = len(strings)
     sampled = most is not None and most < entries
@@ -251,8 +247,7 @@ def mean_similarities(
     products = [np.zeros((view.dimension, view.dimension)) for view in views]
     used = [0] * len(views)
     kept: list[list[NDArray[np.float64]]] = [[] for _ in views]
-    if progress is not None:
-        progress(0, len(strings))
+    progress(0, len(strings))
     for start in range(0, len(strings), chunk):
         # Of the strings, those that the model reads in full.
         part = strings[start : start + chunk]
@@ -271,8 +266,7 @@ def mean_similarities(
                 kept[place].append(units)
             else:
                 products[place] += units.T @ units
-        if progress is not None:
-            progress(min(start + chunk, len(strings)), len(strings))
+        progress(min(start + chunk, len(strings)), len(strings))
     if sampled:
         return [_estimated(encoder, np.concatenate(units), len(strings), entries) for units in kept]
     found = []

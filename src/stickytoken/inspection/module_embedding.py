@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute.model_state import computing, switched_on
+from stickytoken.encoders.compute import computing, switched_on
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layers import pooled_states, prompt_states
-from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
+from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, pooled_states, prompt_states
 from stickytoken.encoders.protocol import equal_length_batches, require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError

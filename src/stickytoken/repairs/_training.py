@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute.model_state import exclusive
+from stickytoken.encoders.compute import exclusive
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import RepairError
 from stickytoken.insertion import TokenizedText

@@ -1,6 +1,7 @@
 """A prompted model as an encoder and as a module of sentence-transformers: options, files, input."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.data.corpora import collect_sentences
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import Prompting
+from stickytoken.encoders.causal_module import CausalPrompt
+from stickytoken.encoders.prompted import Contrast, ContrastRule
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.module import CausalPrompt
-from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Placement, Token, copies_as_ids
 from stickytoken.measurement.ray_engine import ShardWorker
@@ -102,6 +103,12 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
         *(identity(**contrast, contrast_rule=rule) for rule in ContrastRule if rule != "scaled"),
     ]
     assert len({encoder.identity, *found}) == 13
+
+
+def test_it_can_be_pickled_and_has_no_layers_of_no_texts(encoder):
+    copied = pickle.loads(pickle.dumps(encoder))
+    assert np.array_equal(copied.encode(SENTENCES[:2]), encoder.encode(SENTENCES[:2]))
+    assert encoder.encode_layers([], [1, -1]).shape == (0, 2, encoder.dimension)
 
 
 def test_an_empty_sentence_is_encoded_and_one_with_the_placeholder_too(encoder):

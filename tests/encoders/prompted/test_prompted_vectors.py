@@ -14,12 +14,11 @@ import tiny_architectures as architectures
 import tiny_decoders
 from prefix_trees import counted_trees, grid_probes
 from prompted_loading import encoder_of, read
+from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.compute.prefixes import REUSE, ReuseLimits
+from stickytoken.encoders.prompted import Contrast, ContrastRule, clean_sentence
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder, FixedBeginnings
-from stickytoken.encoders.prompted.layers import contrasted
-from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.module import CausalPrompt
-from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule, clean_sentence
+from stickytoken.encoders.prompted.model import Reading, contrasted
 from stickytoken.errors import ModelError
 from stickytoken.insertion import Placement
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_architectures as architectures
-from stickytoken.encoders.prompted.layers import Decoder
-from stickytoken.encoders.prompted.module import reading_for
-from stickytoken.encoders.prompted.prompts import (
+from stickytoken.encoders.causal_module import reading_for
+from stickytoken.encoders.prompted import (
     PLACEHOLDER,
     PROMPTS,
     SENTENCE,
@@ -22,6 +21,7 @@ from stickytoken.encoders.prompted.prompts import (
     own_tokenizer,
     reachable_text,
 )
+from stickytoken.encoders.prompted.model import Decoder
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError
 

@@ -127,7 +127,7 @@ def tune(
     Args:
         task: Development set: a csv, tsv, jsonl or parquet file with sentence1, sentence2 and score.
     """
-    from stickytoken.encoders.prompted import prompts
+    from stickytoken.encoders import prompted as prompts
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.protocol import Prompting
     from stickytoken.evaluation import read_similarity, tune_contrast

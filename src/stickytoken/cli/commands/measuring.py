@@ -130,7 +130,7 @@ def detect(
     """
     from stickytoken.detection.run import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
-    from stickytoken.encoders.endpoint.options import names_endpoint
+    from stickytoken.encoders.endpoint import names_endpoint
 
     engine = computing.choice
     settings = method.settings(corpus.pairs, names_endpoint(model))
@@ -284,7 +284,7 @@ def probe(
 
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
-    from stickytoken.encoders.endpoint.options import names_endpoint
+    from stickytoken.encoders.endpoint import names_endpoint
 
     settings = method.settings(corpus.pairs, names_endpoint(model))
     named = [opt.token_id(token) for token in tokens] if ids else tokens

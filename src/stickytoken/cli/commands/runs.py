@@ -49,13 +49,13 @@ def tokens(
     from stickytoken.vocabulary import categorize
 
     opt.silence_transformers()
-    with console.status(f"reading the tokenizer of {model}"):
+    with console.status(f"reading the tokenizer of {model}"), opt.collector_paused():
         tokenizer = load_vocabulary(model, revision=revision, trust_remote_code=trust_remote_code)
         vocabulary = categorize(tokenizer)
         learned = entry_weights(model, vocabulary, revision=revision) if weights else None
+        scripts, languages = script_shares(vocabulary).to_dicts(), fertility(tokenizer).to_dicts()
     counts, size = vocabulary.counts(), len(vocabulary)
     available = sum(category.available for category in vocabulary.categories)
-    scripts, languages = script_shares(vocabulary).to_dicts(), fertility(tokenizer).to_dicts()
     listed, what = None, ""
     if category:
         entries = vocabulary.frame() if learned is None else learned.tokens

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stickytoken.encoders.compute import switched_on
 from stickytoken.encoders.compute.linear import PackedLinears
-from stickytoken.encoders.compute.model_state import switched_on
 from stickytoken.encoders.protocol import equal_length_batches
 from stickytoken.encoders.text_encoder import InputTemplate
 from stickytoken.errors import EncodingError, InputError, ModelError
@@ -72,7 +72,12 @@ def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: in
         torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="encode") as threads:
-            return list(threads.map(work, items))  # an error, Ctrl-C too, cancels what has not begun
+            found = [threads.submit(work, item) for item in items]
+            try:
+                wait(found, return_when=FIRST_EXCEPTION)
+            finally:  # an error, Ctrl-C too, cancels what has not begun
+                threads.shutdown(cancel_futures=True)
+            return [each.result() for each in found]
     finally:
         with _GUARD:
             _BEFORE.pop()
@@ -191,8 +196,7 @@ class BatchRunner(BatchEngine):
                 worker_count(self._model),
             )
 
-    def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        """Start computing contents of equal length, shape (n, d)."""
+    def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:  # of equal length
         if self._reader is not None:
             return self._reader.vectors(self.features(contents))
         found: torch.Tensor = self._model(self.features(contents))["sentence_embedding"].float()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute.model_state import evaluating, weight_mark
+from stickytoken.encoders.compute import evaluating, weight_mark
 from stickytoken.encoders.protocol import TOKEN_MULTIPLE
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.machine import Precision, digest, keep, recalled
@@ -79,14 +79,18 @@ class PackedLinear:
         generator = torch.Generator().manual_seed(0)
         self._direction = torch.randn(place.layer.in_features, generator=generator)
 
+    def __getstate__(self) -> dict[str, Any]:  # packed weights cannot be pickled, and are packed again
+        return vars(self) | {"_weight": torch.empty(0), "_mark": None}
+
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         flat, rows = _flattened(hidden_states)
         found = self.multiply(flat, "gelu" if self._place.gelu else "none")
         return found[:rows].reshape(*hidden_states.shape[:-1], found.shape[-1])
 
     def refresh(self) -> None:
-        """Pack changed weights again. A product with a fixed direction shows changes through ``.data``."""
         weight = self._layer.weight.detach()
+        # The mark shows changes that torch counts, however small. Others, by ``.data``, show in a product
+        # with a fixed direction, unless they vanish in its rounding beside an outlier of their row.
         mark = weight_mark(self._layer.weight)
         with torch.inference_mode():
             checksum = weight @ self._direction
@@ -120,9 +124,7 @@ class PackedLinear:
         return None if bias is None else bias.detach().to(self._dtype)
 
 
-class _GatedBlock:
-    """The forward pass of a gated SiLU block, as in Llama."""
-
+class _GatedBlock:  # the forward pass of a gated SiLU block, as in Llama
     def __init__(self, gate: LinearPlace, up: LinearPlace, down: LinearPlace) -> None:
         self._packed = [PackedLinear(place, torch.float32) for place in (gate, up, down)]
 

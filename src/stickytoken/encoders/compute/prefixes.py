@@ -19,9 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class Branch:
-    """Tokens that continue another branch from some point; a root has no parent."""
-
-    parent: Branch | None
+    parent: Branch | None  # which it continues from some point; None for a root
     shared: int  # number of tokens before it
     tokens: tuple[int, ...]
     # Pairs (length, input) of the inputs that end on it; the length includes the shared tokens.
@@ -85,9 +83,7 @@ KeysAndValues = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class ReuseLimits:
-    """Limits below which sharing work does not pay for its overhead."""
-
+class ReuseLimits:  # within which sharing work pays for its overhead
     tree_share: float = 0.8  # largest share of the tokens that a tree may leave to compute
     fixed_share: float = 0.1  # smallest share of the tokens that fixed beginnings of prompts make up
     rows: int = 4  # fewest inputs per prompt for which fixed beginnings are reused

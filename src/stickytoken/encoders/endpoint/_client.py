@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from stickytoken.encoders.endpoint.options import Address, EndpointOptions, key_missing, key_of
+from stickytoken.encoders.endpoint import Address, EndpointOptions, key_missing, key_of
 from stickytoken.errors import ModelError, RunError, require_package
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ class Failure(Enum):
 
 
 class TemporaryError(Exception):
-    """No usable answer this time."""
-
     def __init__(
         self, reason: str, failure: Failure, status: int | None = None, wait: float | None = None
     ) -> None:
@@ -95,9 +93,7 @@ def price(tokens: float, price_per_million: float | None) -> float | None:
 
 
 @dataclass
-class Spending:
-    """What the requests of this process cost: each attempt is reserved, then answered or failed."""
-
+class Spending:  # of this process: each attempt is reserved, then answered or failed
     price_per_million: float | None = None
     limit: float | None = None
     requests: int = 0  # answered
@@ -136,9 +132,7 @@ class Spending:
 
 
 @dataclass
-class Attempts:
-    """The failed attempts at one request: when to send it again, and when to give up."""
-
+class Attempts:  # at one request, that failed
     patience: float  # seconds for which it may fail
     most: int | None = None  # failures, refusals of a busy server apart; fewer where no server answers
     failed: int = 0
@@ -146,8 +140,7 @@ class Attempts:
     unreached: int = 0
     since: float | None = None  # on the monotonic clock
 
-    def pause_after(self, error: TemporaryError, now: float) -> float | None:
-        """Return the seconds before the next attempt; None to give up."""
+    def pause_after(self, error: TemporaryError, now: float) -> float | None:  # seconds; None to give up
         self.failed += 1
         self.counted += not error.busy
         self.unreached += error.unreachable

@@ -86,8 +86,7 @@ class Capabilities(BaseModel):
         return max(self.call_noise, self.batch_noise)
 
     @property
-    def most_tokens(self) -> int:
-        """Largest number of tokens in a request, so that it is answered well before its time-out."""
+    def most_tokens(self) -> int:  # in a request, so that it is answered well before its time-out
         in_time = _REQUEST_SECONDS / max(self.token_seconds, _REQUEST_SECONDS / _MOST_TOKENS)
         return max(_LEAST_TOKENS, int(in_time))
 
@@ -110,12 +109,10 @@ class Capabilities(BaseModel):
         return least if 1 - least > max(_DRIFT, _DRIFT_OF_NOISE * (1 - self.least_cosine)) else None
 
 
-class _FaultyServerError(ModelError):
-    pass
+class _FaultyServerError(ModelError): ...
 
 
-class _UnreachableError(ModelError):
-    pass
+class _UnreachableError(ModelError): ...
 
 
 def discover(
@@ -260,7 +257,6 @@ class _Discovery:
         )
 
     def longest_text(self, noise: float) -> tuple[int, Long]:
-        """Return the tokens that are read of a text, and what happens to longer ones."""
         # Otherwise one word at the end of a long text does not stand out from the noise.
         exact = noise < _ROUNDING
         long: Long = "truncates"

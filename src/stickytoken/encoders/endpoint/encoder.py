@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from stickytoken.encoders import protocol
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.endpoint import Address, EndpointOptions, parse_address
 from stickytoken.encoders.endpoint._client import Client, Spending, price
 from stickytoken.encoders.endpoint._server import Capabilities, discover
-from stickytoken.encoders.endpoint.options import Address, EndpointOptions, parse_address
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import shown
@@ -129,8 +129,6 @@ def _key(text: str) -> bytes:
 
 
 class EndpointEncoder(TextEncoder):
-    """Texts to vectors through requests; texts answered before are not sent again."""
-
     def __init__(
         self,
         address: Address,
@@ -269,7 +267,6 @@ class EndpointEncoder(TextEncoder):
         return sum(self.count(texts)) * known.tokens_per_unit + known.overhead * len(texts)
 
     def require_same_model(self) -> None:
-        """Compare the sentinel texts with how they were first answered."""
         found: dict[str, NDArray[np.float32]] = {}
         known = self.capabilities
         batches = [SENTINELS[start : start + known.batch] for start in range(0, len(SENTINELS), known.batch)]
@@ -317,7 +314,6 @@ def load_endpoint(
 
 
 def _independent(source: Any) -> str | None:
-    """Make a path independent of the working folder; a name stays as it is."""
     path = None if source is None else Path(source).expanduser()
     return None if path is None else str(path.resolve() if path.exists() else source)
 

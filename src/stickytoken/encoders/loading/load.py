@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
 
+from stickytoken.encoders import prompted as prompts
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
+from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
 from stickytoken.encoders.endpoint.vocabulary import vocabulary_of
 from stickytoken.encoders.loading import resolution
 from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin
-from stickytoken.encoders.prompted import prompts
 from stickytoken.encoders.protocol import Encoder, IdEncoder, LayerChoice, Prompting, is_encoder, reads_ids
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
@@ -314,9 +314,9 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved: list[str]) -> Id
     import torch
     from transformers import AutoModel, AutoTokenizer
 
+    from stickytoken.encoders.causal_module import CausalPrompt, reading_for
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-    from stickytoken.encoders.prompted.layers import find_decoder
-    from stickytoken.encoders.prompted.module import CausalPrompt, reading_for
+    from stickytoken.encoders.prompted.model import find_decoder
 
     options, folder, local = spec.prompting, Path(source.location), source.origin is not Origin.HUB
     path = folder / CausalPrompt.config_file_name

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.endpoint.options import EndpointOptions
+from stickytoken.encoders.endpoint import EndpointOptions
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError, ModelError
 from stickytoken.validation import shown
@@ -138,6 +139,8 @@ def require_hub(*names: str) -> None:
 _SHOWN_REASON = 300
 _MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING", re.MULTILINE)
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
+# A load changes what is global: the level of a logger, and torch's random state.
+_LOADING = threading.RLock()
 
 
 @contextmanager
@@ -149,23 +152,26 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
     import torch
 
     missing: list[str] = []
+    own_thread = threading.get_ident()
 
-    def collected(record: logging.LogRecord) -> bool:
-        missing.extend(_MISSING.findall(_STYLE.sub("", record.getMessage())))
-        return False  # nothing is shown
+    def others(record: logging.LogRecord) -> bool:
+        if own := record.thread == own_thread:  # collected, and not shown
+            missing.extend(_MISSING.findall(_STYLE.sub("", record.getMessage())))
+        return not own
 
     logger = logging.getLogger("transformers.modeling_utils")
-    level = logger.level
-    logger.addFilter(collected)
-    if not logger.isEnabledFor(logging.WARNING):
-        logger.setLevel(logging.WARNING)
-    try:
-        with explained(source, "model"), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            yield
-    finally:
-        logger.removeFilter(collected)
-        logger.setLevel(level)
+    with _LOADING:
+        level = logger.level
+        logger.addFilter(others)
+        if not logger.isEnabledFor(logging.WARNING):
+            logger.setLevel(logging.WARNING)
+        try:
+            with explained(source, "model"), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                yield
+        finally:
+            logger.removeFilter(others)
+            logger.setLevel(level)
     if needed := [tensor for tensor in missing if "pooler." not in tensor]:
         more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         raise ModelError(
@@ -229,9 +235,7 @@ def require_cuda(kind: str, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderSpec:
-    """How an encoder was loaded; arguments as in `load_encoder`."""
-
+class EncoderSpec:  # how an encoder was loaded; arguments as in `load_encoder`
     model: str  # an absolute folder, or a name
     device: str | None = None  # None before the model is loaded
     # With names and presets resolved; empty for a saved `CausalPrompt`, which has its own.
@@ -288,7 +292,30 @@ def load_tokenizer(
     with explained(source, "tokenizer"):
         if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
             return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")), shared=False)
+        if files >= {"tokenizer.json", "tokenizer_config.json", "config.json"} and _is_generic(folder):
+            from transformers import TokenizersBackend
+
+            generic = TokenizersBackend.from_pretrained(str(folder), local_files_only=True)
+            return HuggingFaceTokenizer(generic, shared=False)
         return _auto_tokenizer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
+
+
+# Types of models for which `AutoTokenizer` takes the class that tokenizer_config.json names.
+GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
+
+
+def _is_generic(folder: Path) -> bool:
+    """Whether `AutoTokenizer`, which imports torch, would choose the class that reads tokenizer.json."""
+    with suppress(ValueError, AttributeError):  # a damaged file, which is reported when it is loaded
+        named = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+        model = json.loads((folder / "config.json").read_text("utf-8"))
+        return (
+            named.get("tokenizer_class") == "TokenizersBackend"
+            and "auto_map" not in named
+            and model.get("model_type") in GENERIC_TYPES
+            and "model_name" not in model
+        )
+    return False
 
 
 def _auto_tokenizer(location: str, **options: Any) -> HuggingFaceTokenizer:

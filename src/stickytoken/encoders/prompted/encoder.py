@@ -6,21 +6,33 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders._model_encoder import Content, ModelEncoder
-from stickytoken.encoders.compute import prefixes
+from stickytoken.encoders.compute import computing, config_of, prefixes, weight_mark
 from stickytoken.encoders.compute.batches import BatchEngine
-from stickytoken.encoders.compute.model_state import computing, config_of, weight_mark
-from stickytoken.encoders.prompted.layers import find_decoder, pooled_states, states_after
-from stickytoken.encoders.prompted.model import FixedBeginnings, PromptedModel, PromptRow, Reading
-from stickytoken.encoders.prompted.prompts import AUXILIARY, Ids, PromptVocabulary, own_tokenizer
+from stickytoken.encoders.prompted import (
+    AUXILIARY,
+    Ids,
+    OwnTokenizer,
+    PromptVocabulary,
+    own_tokenizer,
+)
+from stickytoken.encoders.prompted.model import (
+    FixedBeginnings,
+    PromptedModel,
+    PromptRow,
+    Reading,
+    find_decoder,
+    pooled_states,
+    states_after,
+)
 from stickytoken.encoders.protocol import shown
+from stickytoken.encoders.sentence_transformer import Content, ModelEncoder
 from stickytoken.encoders.text_encoder import context_length
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
@@ -195,13 +207,15 @@ class CausalPromptEncoder(ModelEncoder):
         self._model, self.user_tokenizer = model, tokenizer
         self._token_budget, self._asked_length, self._reuse_limits = token_budget, max_length, reuse
         self._decoder = find_decoder(model, name)
-        self._tokenizers = cache(partial(own_tokenizer, tokenizer, name))  # copying one takes seconds
+        self._tokenizers: dict[bool, OwnTokenizer] = {}  # without and with a placeholder
         super().__init__(self._decoder.model, name, precision, packed_layers)
 
     def _read(self) -> None:
         prepending = self.reading.prepending is not None
-        self.prompted = PromptedModel(self._decoder, self.reading, self._tokenizers(prepending))
-        self.own_tokenizer = self._tokenizers(False).tokenizer
+        for placed in {False, prepending} - self._tokenizers.keys():  # copying one takes seconds
+            self._tokenizers[placed] = own_tokenizer(self.user_tokenizer, self.name, placed)
+        self.prompted = PromptedModel(self._decoder, self.reading, self._tokenizers[prepending])
+        self.own_tokenizer = self._tokenizers[False].tokenizer
         # Encodes a token as part of a sentence in the prompt.
         self.entries_tokenizer = PromptVocabulary(self.own_tokenizer, quoted=self.reading.prompt.quoted)
         taken = self.prompted.length(0)
@@ -222,8 +236,7 @@ class CausalPromptEncoder(ModelEncoder):
         return (getattr(self.user_tokenizer, "model_max_length", None), self._decoder.rows)
 
     def _read_again(self) -> None:
-        # The user's tokenizer may have changed.
-        self._tokenizers = cache(partial(own_tokenizer, self.user_tokenizer, self.name))
+        self._tokenizers = {}  # the user's may have changed
         super()._read_again()
 
     def _forget(self) -> None:
@@ -278,7 +291,7 @@ class CausalPromptEncoder(ModelEncoder):
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Normalize
 
-        from stickytoken.encoders.prompted.module import CausalPrompt
+        from stickytoken.encoders.causal_module import CausalPrompt
 
         options = self.reading.options | {"prompt": self.reading.prompt}
         module = CausalPrompt(self._model, self.user_tokenizer, **options)
@@ -302,6 +315,8 @@ class CausalPromptEncoder(ModelEncoder):
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
             self.check_input(content, partial(shown, text))
+        if not contents:
+            return np.empty((0, len(numbers), self.dimension), np.float32)
         return self._forward_all(contents, numbers)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
