@@ -16,7 +16,7 @@ from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResult
 from stickytoken.validation import markdown, markdown_table
 
 PAGES = ROOT / "docs" / "models"
-SHOWN = 10
+SHOWN, LISTED = 10, 40
 
 
 def table(tokens: pl.DataFrame) -> str:
@@ -111,7 +111,7 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
     title = name or Path(opened.model_name).name
     sticky = [
         [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
-        for row in opened.sticky.to_dicts()
+        for row in opened.sticky.head(LISTED).to_dicts()
     ]
     parts = [
         f"# {title}",
@@ -123,6 +123,7 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         f"{result.sequences:,} texts, {result.texts_per_token:g} per token.",
         *how_read(opened, plan),
         *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
+        *([f"{result.sticky - LISTED} more follow."] if result.sticky > LISTED else []),
         f"## The {SHOWN} tokens that lift texts most",
         "SD is the lift beyond an ordinary token's, in standard deviations of the similarities of texts.",
         table(tokens.drop_nulls("lift").sort("lift", descending=True).head(SHOWN)),
