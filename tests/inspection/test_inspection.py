@@ -384,3 +384,16 @@ def test_points_are_in_order_and_polynomials_are_integrated_exactly(legs, points
         assert 0 < places[0] <= places[-1] < 1
         if degree < exact:
             assert weights @ places**degree == pytest.approx(1 / (degree + 1), abs=1e-9)
+
+
+@pytest.mark.parametrize("turn", [0.31, 0.62])
+def test_a_sharp_turn_is_met(turn):
+    value = np.tanh((np.linspace(0, 1, 81) - turn) / 0.01)
+    travelled = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(value)))])
+    exact = value[-1] - value[0]
+    error, plain = (
+        abs(weights @ (1 / np.cosh((places - turn) / 0.01) ** 2 / 0.01) - exact)
+        for places, weights in (rule_along(travelled, 40), whole_rule(40))
+    )
+    assert error < 0.05 * exact
+    assert error < plain / 2

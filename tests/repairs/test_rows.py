@@ -16,7 +16,7 @@ from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.statistics import Pull
-from stickytoken.repairs import _training
+from stickytoken.repairs import _training, rows
 from stickytoken.repairs._verification import _kept_score
 from stickytoken.repairs.repair import choose_strategies, plan_token
 from stickytoken.repairs.result import ROWS, TOKENIZER, ScoreRecord, Strategy
@@ -157,6 +157,15 @@ def static_model(words):
         for word in (word for word in words if word.startswith(stem)):
             rows[tokenizer.token_to_id(word)] = own + 0.2 * torch.randn(32, generator=generator)
     return tiny.static_model(tokenizer, rows)
+
+
+def test_no_entry_is_a_relative_of_itself():
+    matrix, found = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32), []
+    spelled, mean = {0: "<stone>", 1: "<stones>", 2: "<stoner>"}, np.zeros(4, dtype=np.float32)
+    for size in (1.0, 7.0):
+        matrix[0] = size
+        found.append(rows._guesses(matrix, spelled, np.arange(3), [0], {0: ()}, mean)[0])
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.slow
