@@ -147,9 +147,6 @@ def interrupted_at_call(moment, work):
     return False
 
 
-# The profile method, cut off in any of its rounds.
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return profiled.save_bert(tmp_path_factory.mktemp("bert"))

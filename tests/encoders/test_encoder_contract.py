@@ -230,9 +230,6 @@ def test_a_lower_precision_is_an_encoder_of_its_own_identity_and_follows_the_wei
         assert np.abs(after - before).max() > 1e-4
 
 
-# Classes of the user's own, and what is refused in one line.
-
-
 def test_members_are_found_without_being_computed():
     class Costly:
         @property

@@ -235,9 +235,6 @@ def test_the_score_of_a_vocabulary_is_that_of_its_unit_vectors():
     assert sampled.isoscore == pytest.approx(found.isoscore, abs=0.1)
 
 
-# u of a model: computed once, and not looked up when the model is another.
-
-
 def counted(encoder, *sample):
     events = []
     found = model_mean(encoder, events.append, *sample)

@@ -77,9 +77,6 @@ def test_walked_paths_are_those_of_the_published_stream_whichever_tokens_are_wan
     assert some == {token.id: every[token.id] for token in wanted}
 
 
-# Anchors in groups, and the response of carriers, against loops over pairs.
-
-
 def test_pairs_count_strictly_below_the_mean_similarity():
     generator = np.random.default_rng(3)
     anchors, carriers = (unit_vectors(generator.normal(size=(count, 6)) + 0.4) for count in (3, 5))

@@ -259,9 +259,6 @@ def test_available_tokens_and_categories_are_the_published_ones(shared, name, av
         assert sum(found[token_id] != published[token_id] for token_id in found) <= differing
 
 
-# Benign tokens that tokens are compared with.
-
-
 @pytest.fixture(scope="module")
 def vocabulary():
     words = [f"{word}{ending}" for word in tiny.WORDS for ending in ("", "s", "ing", "ed")]

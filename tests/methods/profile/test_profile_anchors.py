@@ -152,9 +152,6 @@ def test_vocabulary_entries_are_drawn_at_random_in_the_order_of_their_ids(encode
     assert drawn(vocabulary_anchors=10**4) == sorted(available, key=lambda token: token.id)
 
 
-# Groups of anchors where nobody named their topics, and the few carriers that stand for all.
-
-
 def draw(seed, count, dimension=5):
     return unit_vectors(np.random.default_rng(seed).normal(size=(count, dimension)))
 

@@ -320,9 +320,6 @@ def test_the_table_of_verdicts():
     assert verdicts(*map(np.array, columns)) == list(expected)
 
 
-# How far copies move documents up, against sorting by hand.
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_shares_equal_a_loop_over_queries_and_documents(seed):
     generator = np.random.default_rng(seed)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import planted
 import profiled
 import tiny
 from stickytoken import load_encoder
@@ -71,11 +72,12 @@ def test_lifts_by_placement_and_the_symptom_curve_are_of_the_carriers_and_anchor
     assert curve.below[-1] > curve.ordinary_below[-1] + 0.1
     anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
     assert 0 < len(anchors) < len(plan.anchors)
-    units = (model.encode(own, normalize_embeddings=True) for own in (plan.carriers[:12], anchors))
-    before = next(units) @ next(units).T
-    below = before < plan.mean_similarity
-    assert curve.below[0] == pytest.approx(before[below].mean(), abs=1e-5)
-    assert curve.above[0] == pytest.approx(before[~below].mean(), abs=1e-5)
+    directions = model.encode(anchors, normalize_embeddings=True)
+    below = model.encode(plan.carriers[:12], normalize_embeddings=True) @ directions.T < plan.mean_similarity
+    for copies, under, over in zip(curve.copies, curve.below, curve.above, strict=True):
+        changed = [text + planted.PLANTED * copies for text in plan.carriers[:12]]
+        after = model.encode(changed, normalize_embeddings=True) @ directions.T
+        assert (under, over) == pytest.approx((after[below].mean(), after[~below].mean()), abs=1e-5)
 
 
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):
