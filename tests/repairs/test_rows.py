@@ -321,8 +321,8 @@ def chosen(lifts, plans, refused=()):
     """Choose rows whose lifts are known; the row of a strategy holds its place in the order."""
     asked = []
 
-    def compute(strategy, ids, share=1.0):
-        asked.append((strategy, list(ids), share))
+    def compute(strategy, ids):
+        asked.append((strategy, list(ids)))
         some = [token_id for token_id in ids if (strategy, token_id) not in refused]
         if not some:
             raise RepairError(f"no row by {strategy}")
@@ -345,12 +345,12 @@ ANY = (FIRST, SPLIT, LAST)
     [
         # The first whose row is ordinary; else the one that lifts least; no number is not least.
         ({(1, FIRST): 0.1, (2, FIRST): 0.9, (2, LAST): 0.2}, ROWS, (), [FIRST, LAST], [[1, 2], [2]]),
-        ({(1, FIRST): 0.6, (1, LAST): 0.8}, ROWS, (), [FIRST], [[1], [1], [1]]),
+        ({(1, FIRST): 0.6, (1, LAST): 0.8}, ROWS, (), [FIRST], [[1], [1]]),
         ({(1, FIRST): float("nan"), (1, LAST): 0.2}, ROWS, (), [LAST], [[1], [1]]),
         # Without an ordinary row, an entry becomes unreachable if it can, and its pieces are ordinary.
         ({(1, FIRST): 0.1, (2, FIRST): 0.6, (2, SPLIT): 0.2}, ANY, (), [FIRST, SPLIT], [[1, 2]]),
         ({(1, FIRST): 0.6, (1, SPLIT): 0.5, (1, LAST): 0.1}, ANY, (), [LAST], [[1], [1]]),
-        ({(1, FIRST): 0.6, (1, SPLIT): 0.4, (1, LAST): 0.5}, ANY, (), [SPLIT], [[1], [1], [1]]),
+        ({(1, FIRST): 0.6, (1, SPLIT): 0.4, (1, LAST): 0.5}, ANY, (), [SPLIT], [[1], [1]]),
         # A strategy that makes no row for a token is passed over.
         ({(1, LAST): 0.1, (2, FIRST): 0.1}, ROWS, {(FIRST, 1)}, [LAST, FIRST], None),
         ({(1, FIRST): 0.1, (2, SPLIT): 0.1}, ANY, {(FIRST, 2)}, [FIRST, SPLIT], None),
@@ -359,7 +359,7 @@ ANY = (FIRST, SPLIT, LAST)
 def test_the_row_of_a_token_is_chosen_by_its_lift(lifts, order, refused, expected, computed):
     found, asked = chosen(lifts, dict.fromkeys(range(1, len(expected) + 1), order), refused)
     assert [each.strategy for each in found.values()] == expected
-    assert computed is None or [ids for _, ids, _ in asked] == computed
+    assert computed is None or [ids for _, ids in asked] == computed
     for token_id, each in found.items():
         tried = {one.strategy: one.deviations for one in each.tried}
         lifted = {strategy.value: lifts.get((token_id, strategy), np.nan) for strategy in order}

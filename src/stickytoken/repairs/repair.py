@@ -259,8 +259,8 @@ class Job:
         texts = used_texts(self.run)
         names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
 
-        def compute(strategy: Strategy, ids: list[int], share: float = 1) -> Mapping[int, Row]:
-            return new_rows(strategy, ids, self.encoder.model, texts, seed, self.progress, avoided, share)
+        def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
+            return new_rows(strategy, ids, self.encoder.model, texts, seed, self.progress, avoided)
 
         def trial(rows: Mapping[int, Row | None]) -> dict[int, float]:
             written = {token_id: row for token_id, row in rows.items() if row is not None}
@@ -398,7 +398,7 @@ class RowChoice(NamedTuple):
 
 def choose_strategies(
     candidates: Mapping[int, Sequence[Strategy]],
-    compute: Callable[..., Mapping[int, Row]],
+    compute: Callable[[Strategy, list[int]], Mapping[int, Row]],
     trial: Callable[[Mapping[int, Row | None]], Mapping[int, float]] | None,
 ) -> dict[int, RowChoice]:
     """Choose the first that leaves an ordinary token, as all do without a trial, or the smallest effect."""
@@ -407,13 +407,12 @@ def choose_strategies(
     def is_open(token_id: int) -> bool:  # every one leaves more than half of what matters to a run
         return not any(effect <= 0.25 for effect, _, _ in made[token_id])
 
-    # At last a row from similar spelling that says half as much.
-    for strategy, share in (*zip(_ANY, (1.0, 1.0, 1.0), strict=True), (Strategy.RELATIVES, 0.5)):
+    for strategy in _ANY:
         ids = [each for each, own in candidates.items() if strategy in own and is_open(each)]
         rows: Mapping[int, Row | None] = dict.fromkeys(ids)
         if ids and strategy is not Strategy.UNREACHABLE:
             with suppress(RepairError):  # no row by this strategy: another may do
-                rows = compute(strategy, ids, share)
+                rows = compute(strategy, ids)
             rows = {each: row for each, row in rows.items() if row is not None}
         effects = trial(rows) if rows and trial is not None else dict.fromkeys(rows, -np.inf)
         for token_id, row in rows.items():

@@ -34,12 +34,8 @@ def new_rows(
     seed: int,
     progress: ProgressCallback,
     avoided: Collection[int] = (),
-    share: float = 1.0,
 ) -> dict[int, Row]:
-    """Make float32 rows, shape (D,), as if for each entry alone; entries in ``avoided`` may be sticky.
-
-    Rows from relatives are as far from the mean row as rows are in the median, or that ``share`` of it.
-    """
+    """Make float32 rows, shape (D,), as if for each entry alone; entries in ``avoided`` may be sticky."""
     from tokenizers import Tokenizer
 
     from stickytoken.inspection.module_embedding import input_embeddings
@@ -59,7 +55,7 @@ def new_rows(
         if not 0 <= token_id < len(matrix) or backend.id_to_token(token_id) is None:
             raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
     if strategy is Strategy.RELATIVES:
-        return related_rows(matrix, backend, ids, frozenset((*ids, *avoided)), seed, share)
+        return related_rows(matrix, backend, ids, frozenset((*ids, *avoided)), seed)
     network = Network(model)
     rows: dict[int, Row] = {}
     for begin in range(0, len(ids), _TRAINED):
@@ -74,12 +70,7 @@ _COMPARED = 64
 
 
 def related_rows(
-    matrix: NDArray[np.float32],
-    backend: Tokenizer,
-    ids: Sequence[int],
-    avoided: Collection[int],
-    seed: int,
-    share: float,
+    matrix: NDArray[np.float32], backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
     """Make rows from those of entries with similar spelling, and of pieces; none of those ``avoided``.
 
@@ -100,7 +91,7 @@ def related_rows(
     if not len(pool):
         raise RepairError("no other entry of the vocabulary contains a letter: use keep-meaning")
     mean = matrix[pool].mean(axis=0)
-    length = share * float(np.median(np.linalg.norm(matrix[pool] - mean, axis=1)))
+    length = float(np.median(np.linalg.norm(matrix[pool] - mean, axis=1)))
     drawn = np.random.default_rng([seed]).permutation(pool)[:400].tolist()
     pieces = pieces_of(backend, [*drawn, *avoided]) | pieces_of(backend, sorted(avoided))
     relatives, from_pieces = _guesses(matrix, spelled, pool, [*drawn, *ids], pieces, mean)
