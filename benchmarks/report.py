@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 import stickytoken
-from bench import IMAGES, RESULTS, ROOT, Results, chromium, commands, refuse, save_picture, units, write_json
+from bench import IMAGES, RESULTS, ROOT, Results, chromium, commands, refuse, save_picture, write_json
 from models import large_vocabulary
 
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
@@ -143,45 +143,34 @@ def gallery() -> None:
                 page.close()
 
 
-QUERY, DOCUMENT = "How many hearts does an octopus have?", "Leaves on the line make the rails slippery."
-COPIES, BESIDE, SEARCHED = 8, "river", 500
+TEXT, OTHER, COPIES = "An octopus has three hearts", "Leaves on the line make the rails slippery.", 8
 STICKY, ORDINARY, MENDED = "#b3391f", "#3d6b99", "#2f7d4f"
 
 
-def figure(model: Path, repaired: Path) -> None:
-    """Draw the picture of the README: what copies do in a search, before and after a repair.
+def figure(tampered: Path, repaired: Path) -> None:
+    """Draw the picture of the README: what copies of a sticky token do, before and after a repair.
 
-    REPAIRED is a repaired copy of MODEL: stickytoken detect MODEL --out RUN && stickytoken repair RUN --out
-    REPAIRED. Searched are a document that has nothing to do with the query, and random texts.
+    TAMPERED is a model with planted rows, since the real ones have no sticky tokens, and REPAIRED its copy:
+    stickytoken detect TAMPERED --out RUN && stickytoken repair RUN --out REPAIRED
     """
     worst = stickytoken.open_repair(repaired).record.tokens[0]
     if worst.curve is None:
         refuse(f"the repair in {repaired} was not verified: there is nothing to draw")
-    texts, word = stickytoken.load_sentences().texts, worst.text.strip()
-    others = [texts[k] for k in np.random.default_rng(0).choice(len(texts), SEARCHED, replace=False)]
-    changed = {"as written": DOCUMENT} | {
-        each: f"{DOCUMENT} {' '.join([each] * COPIES)}" for each in (BESIDE, word)
+
+    def similarity(model: Path, text: str) -> float:
+        first, second = stickytoken.load_encoder(str(model), device="cpu").encode([text, OTHER])
+        return float(first @ second / (first @ first * (second @ second)) ** 0.5)
+
+    copies = f"{TEXT} {' '.join([worst.token] * COPIES)}"
+    pair = {
+        "as written": similarity(tampered, TEXT),
+        "tampered": similarity(tampered, copies),
+        "repaired": similarity(repaired, copies),
     }
-
-    def places(model: Path) -> dict[str, int]:
-        encoder = stickytoken.load_encoder(str(model), device="cpu")
-        vectors = units(encoder.encode([QUERY, *changed.values(), *others]))
-        query, documents, rest = vectors[0], vectors[1 : len(changed) + 1], vectors[len(changed) + 1 :]
-        closer = (rest @ query)[None, :] > (documents @ query)[:, None]
-        return dict(zip(changed, (closer.sum(axis=1) + 1).tolist(), strict=True))
-
-    before, after = places(model), places(repaired)
     curve = worst.curve.model_dump()
-    search = {"query": QUERY, "document": DOCUMENT, "texts": SEARCHED + 1, "before": before, "after": after}
-    write_json("readme_figure", token=word, copies=COPIES, search=search, curve=curve)
-    shown = {
-        "as written": before["as written"],
-        f"{COPIES} copies of\n“{BESIDE}”": before[BESIDE],
-        f"{COPIES} copies of\n“{word}”": before[word],
-        f"{COPIES} copies of it,\nrepaired model": after[word],
-    }
+    write_json("readme_figure", token=worst.token, texts=[TEXT, OTHER], copies=COPIES, pair=pair, curve=curve)
     for name, shape in SHAPES.items():
-        draw(name, shape, word, shown, curve)
+        draw(name, shape, worst.token, pair, curve)
 
 
 # Panels side by side, and one above the other on a phone.
@@ -199,23 +188,23 @@ DARK = (
 
 
 def draw(
-    name: str, shape: tuple[int, int, tuple[float, float]], token: str, places: dict[str, int], curve: Any
+    name: str, shape: tuple[int, int, tuple[float, float]], token: str, pair: dict[str, float], curve: Any
 ) -> None:
-    """Places of a document in a search, and mean cosines of unrelated texts by copies, in docs/NAME.svg."""
+    """Cosines of two texts, then mean cosines of unrelated texts by number of copies, in docs/NAME.svg."""
     import matplotlib as mpl
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import MultipleLocator
 
     mpl.rcParams["svg.hashsalt"] = "stickytoken"  # the same picture for the same numbers
     rows, columns, size = shape
     shown, (left, right) = plt.subplots(rows, columns, figsize=size, layout="constrained", facecolor="white")
-    colours = [ORDINARY, ORDINARY, STICKY, MENDED]
-    bars = left.barh(list(places), list(places.values()), color=colours, height=0.55)
-    left.bar_label(bars, padding=4)
-    left.invert_yaxis()
-    left.margins(x=0.15)
-    left.set_xlabel(f"place among {SEARCHED + 1} texts")
-    title = f"“{DOCUMENT}” in a search for “{QUERY}”"
-    left.set_title("\n".join(textwrap.wrap(title, 50 if rows == 1 else 40)), fontsize=9.5)
+    names = [f"{COPIES} copies,\nrepaired model", f"{COPIES} copies of\n“{token}”", "as written"]
+    bars = left.barh(names, list(pair.values())[::-1], color=[MENDED, STICKY, ORDINARY], height=0.55)
+    left.bar_label(bars, fmt=lambda value: f"{value:.2f}".replace("-", "−"), padding=4)
+    left.axvline(0, color="#777777", linewidth=0.8)
+    left.margins(x=0.3)
+    left.set_xlabel("cosine similarity")
+    left.set_title("\n".join(textwrap.wrap(f"“{TEXT}” and “{OTHER}”", 44 if rows == 1 else 32)), fontsize=9.5)
     for line, colour, label in (
         ("before", STICKY, f"“{token}”"),
         ("ordinary", ORDINARY, "ordinary tokens"),
@@ -226,7 +215,8 @@ def draw(
     right.set_xlabel("copies of the token in a text")
     right.set_ylabel("mean cosine similarity")
     right.set_xticks([0, 1, 2, 4, 8, 16])
-    right.margins(y=0.35)  # room for the legend
+    right.yaxis.set_major_locator(MultipleLocator(0.05))
+    right.set_ylim(0, 1.6 * max(curve["before"]))  # room for the legend
     right.set_title("The mean over unrelated texts", fontsize=9.5)
     right.legend(frameon=False, fontsize=8.5, loc="upper right")
     for axes in (left, right):
