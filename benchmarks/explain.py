@@ -15,8 +15,7 @@ import polars as pl
 
 from bench import MINILM, PLANTED, Results, commands, json_lines, units, write_json
 from models import planted_encoder, planted_rows
-from stickytoken import load_encoder
-from stickytoken import why as why_similar
+from stickytoken import load_encoder, why as why_similar
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import load_sentences
 from stickytoken.encoders import analyze_vocabulary

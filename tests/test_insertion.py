@@ -1,8 +1,7 @@
 """Copies of a token in a sentence, as text and among token ids."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from stickytoken.errors import InputError
 from stickytoken.insertion import (

@@ -10,8 +10,7 @@ import pytest
 import planted
 import tiny_architectures as architectures
 from hostile import HOSTILE, assert_harmless
-from stickytoken import attribution as _why
-from stickytoken import load_encoder, open_run, why
+from stickytoken import attribution as _why, load_encoder, open_run, why
 from stickytoken.attribution import sentences
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.reports.page import similarity_page

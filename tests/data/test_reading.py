@@ -8,8 +8,7 @@ import sys
 import datasets
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from stickytoken.data import PAPER_DATASETS, load_sentences, sentences_from_hub
 from stickytoken.data.documents import Document, Meter, Skipped, Wanted, lines, open_documents, unicode_text

@@ -9,8 +9,7 @@ from collections import Counter
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from sklearn.metrics.pairwise import cosine_similarity
 from tokenizers import Tokenizer, models, pre_tokenizers
 

@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 import transformers
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tokenizers import Tokenizer, models
 
 import saved_models

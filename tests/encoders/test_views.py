@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize
 from sklearn.metrics.pairwise import cosine_similarity

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from captum.attr import LayerIntegratedGradients
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import prompted_loading
 import tiny

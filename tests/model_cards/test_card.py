@@ -13,16 +13,14 @@ import polars as pl
 import pytest
 import yaml
 from huggingface_hub import constants, parse_eval_result_entries
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from markdown_it import MarkdownIt
 
 import planted
 import profiled
 from embedding_server import QuietHandler, listening
 from hostile import HOSTILE, assert_harmless
-from stickytoken import model_cards as cards
-from stickytoken import open_run
+from stickytoken import model_cards as cards, open_run
 from stickytoken.errors import InputError, ModelError, RunError
 
 

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from stickytoken.comparisons import ComparedToken, WorstToken
 from stickytoken.explanation.files import explanation_folders, read_explanation

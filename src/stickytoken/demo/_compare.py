@@ -9,8 +9,7 @@ import gradio as gr
 import numpy as np
 
 from stickytoken.comparisons import compare
-from stickytoken.demo import _components as ui
-from stickytoken.demo import context as shared
+from stickytoken.demo import _components as ui, context as shared
 from stickytoken.demo._try import LOADING, SENTENCES
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError

@@ -11,8 +11,7 @@ import gradio as gr
 import polars as pl
 
 from stickytoken.attribution import sentences, why
-from stickytoken.demo import _components as ui
-from stickytoken.demo import context as shared
+from stickytoken.demo import _components as ui, context as shared
 from stickytoken.demo._try import NAMING
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings, Explanation, explain

@@ -10,8 +10,7 @@ import gradio as gr
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.demo import _components as ui
-from stickytoken.demo import context as shared
+from stickytoken.demo import _components as ui, context as shared
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids

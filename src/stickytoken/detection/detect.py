@@ -16,8 +16,7 @@ import polars as pl
 
 from stickytoken.data import Sentences, load_sentences, tables
 from stickytoken.data.corpora import PairSource, SentenceSource, choose_corpus, corpus_fingerprint, readable
-from stickytoken.detection import run as runs_of
-from stickytoken.detection import run_folder
+from stickytoken.detection import run as runs_of, run_folder
 from stickytoken.detection.run import Run, open_run
 from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
 from stickytoken.encoders.loading.resolution import EncoderSpec

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
-from stickytoken.validation import list_of
-from stickytoken.validation import shown as described
+from stickytoken.validation import list_of, shown as described
 from stickytoken.vocabulary import RoundTripTokenizer
 
 

@@ -16,8 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.data import bundled_frame, load_sentences
-from stickytoken.data import tasks as task_data
+from stickytoken.data import bundled_frame, load_sentences, tasks as task_data
 from stickytoken.data.metrics import Outcomes, Task, fingerprint
 from stickytoken.data.tasks import AnyTask, MtebTask
 from stickytoken.detection.detect import TokenSource, available_tokens, token_ids
@@ -31,8 +30,7 @@ from stickytoken.impacts.results import Impact, ImpactSettings, TaskRecord, Toke
 from stickytoken.impacts.statistics import COPIES, TOP, Carrier, Condition, Rows, needed_room, prepare, probe
 from stickytoken.insertion import Insertion, Placement, Probe, Side, Token
 from stickytoken.machine import digest
-from stickytoken.measurement import engine as engines
-from stickytoken.measurement import resume, store
+from stickytoken.measurement import engine as engines, resume, store
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.unit_vectors import exact_unit_vectors

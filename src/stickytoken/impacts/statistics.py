@@ -35,8 +35,7 @@ from stickytoken.insertion import (
     place_as_ids,
     place_as_text,
 )
-from stickytoken.validation import markdown as escaped
-from stickytoken.validation import markdown_table
+from stickytoken.validation import markdown as escaped, markdown_table
 
 # Label of a token that the user named and no run calls sticky.
 NAMED = "named"

@@ -22,8 +22,7 @@ from stickytoken.methods.entry import Column, Distribution, Fact, Moved, Scale, 
 from stickytoken.methods.registry import method_named
 from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.result import RepairRecord, last_verified, repairs_in, token_rows
-from stickytoken.reports.figures import DataTable, ReportFigure, effects
-from stickytoken.reports.figures import run as run_figures
+from stickytoken.reports.figures import DataTable, ReportFigure, effects, run as run_figures
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import scan as scans

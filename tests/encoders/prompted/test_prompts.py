@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import tiny_architectures as architectures
 from stickytoken.encoders.causal_module import reading_for

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import stickytoken
-from stickytoken.cli import _options as opt
-from stickytoken.cli import console
+from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 from stickytoken.version import __version__

@@ -7,8 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from stickytoken.cli import _options as opt
-from stickytoken.cli import console
+from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 
@@ -130,8 +129,7 @@ def tune(
     from stickytoken.encoders import prompted as prompts
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.protocol import Prompting
-    from stickytoken.evaluation import read_similarity, tune_contrast
-    from stickytoken.evaluation import tune as tune_prepending
+    from stickytoken.evaluation import read_similarity, tune as tune_prepending, tune_contrast
     from stickytoken.measurement.engine import Progress
 
     prompts.find_prompt(tuning.prompt)  # a text without {sentence} would be put in front of every input

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import stickytoken
-from stickytoken.cli import _options as opt
-from stickytoken.cli import console
+from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import stickytoken
-from stickytoken.cli import _options as opt
-from stickytoken.cli import console
+from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command, project_table
 from stickytoken.cli.commands.runs import NAMED
 from stickytoken.errors import InputError, StickyTokenError

@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 import stickytoken
-from stickytoken.cli import _options as opt
-from stickytoken.cli import console
+from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Side

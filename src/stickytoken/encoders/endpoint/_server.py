@@ -116,10 +116,7 @@ class _UnreachableError(ModelError): ...
 
 
 def discover(
-    client: Client,
-    count: Callable[[Sequence[str]], list[int]],
-    max_length: int | None,
-    tokenizer_known: bool,
+    client: Client, count: Callable[[Sequence[str]], list[int]], max_length: int | None, tokenizer_known: bool
 ) -> Capabilities:
     found = _Discovery(client, count)
     first, wanted = found.first_answer(), client.options.dimensions

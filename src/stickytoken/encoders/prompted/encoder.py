@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.compute import computing, config_of, prefixes, weight_mark
 from stickytoken.encoders.compute.batches import BatchEngine
-from stickytoken.encoders.prompted import (
-    AUXILIARY,
-    Ids,
-    OwnTokenizer,
-    PromptVocabulary,
-    own_tokenizer,
-)
+from stickytoken.encoders.prompted import AUXILIARY, Ids, OwnTokenizer, PromptVocabulary, own_tokenizer
 from stickytoken.encoders.prompted.model import (
     FixedBeginnings,
     PromptedModel,

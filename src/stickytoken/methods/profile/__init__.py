@@ -20,8 +20,7 @@ from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import base, entry, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage
-from stickytoken.methods.profile import anchors, estimates, other_texts, verdict
-from stickytoken.methods.profile import plan as planning
+from stickytoken.methods.profile import anchors, estimates, other_texts, plan as planning, verdict
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import Measurements
 from stickytoken.methods.profile.plan import Round, cells, round_stage

@@ -22,8 +22,7 @@ from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import base, probes, statistics
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import AnchorPanel, SymptomStage, Vector
-from stickytoken.methods.profile import anchors, estimates, verdict
-from stickytoken.methods.profile import plan as planning
+from stickytoken.methods.profile import anchors, estimates, plan as planning, verdict
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import Ids, Measurements, TokenEstimates
 from stickytoken.methods.profile.plan import Round, round_stage

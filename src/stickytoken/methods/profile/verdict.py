@@ -135,10 +135,7 @@ def severities(
 
 
 def verdicts(
-    mattering: NDArray[np.bool_],
-    on_a_kind: NDArray[np.bool_],
-    universal: Vector,
-    erases: NDArray[np.bool_],
+    mattering: NDArray[np.bool_], on_a_kind: NDArray[np.bool_], universal: Vector, erases: NDArray[np.bool_]
 ) -> list[Verdict]:
     """Call tokens sticky that erase texts or lift most kinds of text, and topical if they lift only some."""
     flagged = mattering | on_a_kind | erases
