@@ -296,10 +296,6 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
     return counted.with_columns(share.alias("share")).sort("entries", "script", descending=[True, False])
 
 
-# Written without spaces between words: their tokens are counted per character.
-_UNSPACED = ("Chinese", "Japanese")
-
-
 def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     """Count the tokens that a tokenizer needs for the same twenty plain sentences in ten languages.
 
@@ -318,7 +314,7 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     encoded = tokenizer.encode_many(sentences["sentence"].to_list())
     lengths = pl.Series([len(ids) for ids in encoded], dtype=pl.Int64)
     unknown = pl.Series([sum(k in tokenizer.special_ids for k in ids) for ids in encoded], dtype=pl.Int64)
-    unspaced = pl.col("language").is_in(_UNSPACED)
+    unspaced = pl.col("language").is_in(("Chinese", "Japanese"))  # counted per character
     words = pl.col("sentence").str.split(" ").list.len()
     letters = pl.col("sentence").str.count_matches(r"\p{L}")
     return (

@@ -176,8 +176,6 @@ def _settings(reading: Reading | None) -> dict[str, Any]:
 
 
 _CHUNK = 256
-_MOST_EXITS = 12
-_STARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +235,8 @@ def tune(
         raise InputError(f"start is {first}, but {encoder.name} has {layers} layers: pass 0 to {layers - 1}")
     # Exits to try: the layers up to two thirds of the depth, or evenly spread ones.
     last = max(first + 1, round(2 * layers / 3))
-    exits = sorted({round(each) for each in np.linspace(first + 1, last, min(_MOST_EXITS, last - first))})
-    others = [each for each in range(min(_STARTS, layers)) if each != first]
+    exits = sorted({round(each) for each in np.linspace(first + 1, last, min(12, last - first))})
+    others = [each for each in range(min(4, layers)) if each != first]
     settings: list[Setting] = [(None, None), *((TokenPrepending(first, each), None) for each in exits)]
 
     def further(best: Tried) -> list[Setting]:
@@ -312,10 +310,6 @@ def layers_scored(
     ]
 
 
-_MOST_LAYERS = 8
-_STRENGTHS = (0.25, 0.5, 1.0, 2.0)
-
-
 def tune_contrast(
     encoder: CausalPromptEncoder,
     task: SimilarityTask,
@@ -333,10 +327,12 @@ def tune_contrast(
         # Those with a projection in the first half, or evenly spread ones.
         possible = layers_with_projection(encoder.prompted.decoder)
         early = [each for each in possible if each <= encoder.layers // 2] or possible or [0]
-        places = np.linspace(0, len(early) - 1, min(_MOST_LAYERS, len(early)))
+        places = np.linspace(0, len(early) - 1, min(8, len(early)))
         layers = [early[round(place)] for place in places]
     chosen = [Contrast(each, first, rule) for each in layers]
-    others = [each for each in _STRENGTHS if each != first] if rule.scales and strength is None else []
+    others = (
+        [each for each in (0.25, 0.5, 1.0, 2.0) if each != first] if rule.scales and strength is None else []
+    )
     # Refuse an impossible setting before any pass.
     encoder.reread(replace(encoder.reading, contrast=chosen[0], layer=-1))
     settings: list[Setting] = [(kept, None) for kept in dict.fromkeys((None, span))]

@@ -428,11 +428,9 @@ _COUNTED = {FailOn.STICKY: None, FailOn.SERIOUS: {"serious", "severe"}, FailOn.S
 def _judge_tokens(
     run: Run, fail_on: FailOn, max_tokens: int, baseline: Run | None, place: tuple[str | None, int | None]
 ) -> tuple[list[Finding], int]:
-    """Return findings of the sticky tokens, those that count before the others, and how many count.
-
-    A token that counts is an error if more than the tolerated number do, and otherwise a warning. One that is
-    milder is a warning too, and one that the baseline has as well a note.
-    """
+    """Return findings of the sticky tokens, those that count before the others, and how many count."""
+    # A token that counts is an error if more than the tolerated number do, and otherwise a warning. One that
+    # is milder is a warning too, and one that the baseline has as well a note.
     grades = _COUNTED[fail_on]
     if grades is not None and "severity" not in run.method.columns:
         raise InputError(

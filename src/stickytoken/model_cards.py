@@ -9,14 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from stickytoken.comparisons import (
-    PER,
-    ComparedRun,
-    short_headline,
-    shown_deviations,
-    shown_share,
-    shown_worst,
-)
+from stickytoken import comparisons
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, ModelError, RunError, reading
 from stickytoken.measurement.store import make_folder, write_atomically
@@ -35,18 +28,18 @@ def card_block(run: Run) -> str:
 
     The same run gives the same block. Local folders and addresses of endpoints are left out.
     """
-    record, each = run.record, ComparedRun(run.record.model.short_name, run)
+    record, each = run.record, comparisons.ComparedRun(run.record.model.short_name, run)
     level = f"{100 * each.confidence:.4g}%"
-    rows = [("token that lifts most", shown_worst(each))]
+    rows = [("token that lifts most", comparisons.shown_worst(each))]
     if each.worst is not None and each.worst.deviations is not None:
         what = "its lift beyond an ordinary token's, in standard deviations of similarities"
-        rows.append((f"{what} ({level} interval)", shown_deviations(each)))
+        rows.append((f"{what} ({level} interval)", comparisons.shown_deviations(each)))
     if each.copies is not None:
         rows.append(("its copies until the lift is serious", str(each.copies)))
     count = f"{len(run.sticky):,} of {len(run.tokens):,} examined ({each.examined.value})"
     rows.append(("sticky tokens", count))
     if each.share is not None:
-        rows.append((f"sticky per 10,000 (exact {level} interval)", shown_share(each)))
+        rows.append((f"sticky per 10,000 (exact {level} interval)", comparisons.shown_share(each)))
     vocabulary = f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
     source = Path(record.corpus.source)
     texts = source.name if source.is_absolute() and source.name else record.corpus.source
@@ -57,7 +50,7 @@ def card_block(run: Run) -> str:
     by = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
     rows.append(("measured", f"{record.started[:10]} with {by}"))
     table = markdown_table(("measure", "value"), [(what, markdown(value)) for what, value in rows])
-    parts = [BEGIN, "## Sticky tokens", markdown(short_headline(run)), table]
+    parts = [BEGIN, "## Sticky tokens", markdown(comparisons.short_headline(run)), table]
     worst = [
         f"- {markdown(repr(row['token']))}{markdown(f': {reason}') if (reason := row.get('reason')) else ''}"
         for row in run.sticky.head(10).to_dicts()
@@ -143,15 +136,17 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     from huggingface_hub import EvalResultEntry
 
     require_id("the data set", dataset)
-    each = ComparedRun(run.model_name, run)
+    each = comparisons.ComparedRun(run.model_name, run)
     level = f"{100 * each.confidence:.4g}% interval"
     basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
     found: list[tuple[str, float, str]] = []
     if each.worst is not None and each.worst.deviations is not None:
         unit = "standard deviations of the model's similarities beyond an ordinary token"
-        found.append((WORST_TASK, each.worst.deviations, f"{unit}: {shown_deviations(each)}, {level}"))
+        said = f"{unit}: {comparisons.shown_deviations(each)}, {level}"
+        found.append((WORST_TASK, each.worst.deviations, said))
     if each.share is not None:
-        found.append((SHARE_TASK, PER * each.share[0], f"{shown_share(each)}, exact {level}"))
+        said = f"{comparisons.shown_share(each)}, exact {level}"
+        found.append((SHARE_TASK, comparisons.PER * each.share[0], said))
     if not found:
         raise InputError(f"the run in {run.path} has no number that stands for its model: nothing to publish")
     return [

@@ -19,7 +19,6 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
 
 _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
-_REPLACEMENT_CHARACTER = "\ufffd"
 
 
 class Category(StrEnum):  # the result of an entry's decode-encode round trip
@@ -100,10 +99,7 @@ class Vocabulary:
 
 
 def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
-    """Categorize every entry of a tokenizer by its decode-encode round trip.
-
-    If the tokenizer adds a leading space, entries are decoded and encoded behind an anchor character.
-    """
+    """Categorize entries by a decode-encode round trip, behind an anchor if the tokenizer adds a space."""
     entries = tokenizer.entries
     trips: dict[int, tuple[str, tuple[int, ...]]] = {}
     first = tokenizer.encode_many(["test"])[0][:1]
@@ -139,7 +135,7 @@ def _category(token_id: int, text: str, ids: tuple[int, ...], special: bool) -> 
     bracketed = len(text) >= 3 and text[0] in "[<" and text[-1] in "]>"
     if bracketed and any(character.isalpha() for character in text):
         return Category.UNREACHABLE_SPECIAL
-    if _REPLACEMENT_CHARACTER in text:
+    if "\ufffd" in text:
         return Category.UNDECODEABLE
     return Category.UNREACHABLE_SINGLE_TOKEN if len(ids) == 1 else Category.UNREACHABLE_MULTI_TOKEN
 
@@ -152,7 +148,6 @@ _BLOCK = 16
 _POOL = 4
 # A difference of one character in length weighs as much as this share of the vocabulary in position.
 _SHARE_PER_CHARACTER = 0.05
-_WORDPIECE_TAIL = "##"
 
 
 class BenignMatch(NamedTuple):
@@ -163,10 +158,8 @@ class BenignMatch(NamedTuple):
 def match_benign(
     vocabulary: Vocabulary, token_id: int, excluded: Collection[int], count: int, seed: int
 ) -> BenignMatch:
-    """Draw benign tokens of the same category with similar beginnings, lengths and positions.
-
-    Most tokenizers order their vocabulary by frequency. The first tokens are the same for every ``count``.
-    """
+    """Draw benign tokens of the same category with similar beginnings, lengths and positions."""
+    # Most tokenizers order their vocabulary by frequency. The first tokens are the same for every ``count``.
     place = vocabulary.place(token_id)
     drawn = _drawn(vocabulary, place, excluded, count, seed)[:count]
     if len(drawn) < LEAST_BENIGN:
@@ -225,7 +218,7 @@ def _nearest(vocabulary: Vocabulary, place: int, excluded: Collection[int], coun
     pool = alike if len(alike) >= LEAST_BENIGN else usable
 
     def beginning(other: int) -> tuple[bool, bool]:
-        return vocabulary.tokens[other].startswith(_WORDPIECE_TAIL), decoded[other].startswith(" ")
+        return vocabulary.tokens[other].startswith("##"), decoded[other].startswith(" ")
 
     own = beginning(place)
     begins = [other for other in pool if beginning(other) == own]
@@ -306,7 +299,6 @@ def _script_of_character(character: str) -> str | None:
 
 
 _COPIES = 8
-_CARRIER = "a"
 
 
 def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
@@ -333,6 +325,6 @@ def _seen(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, places: Sequence[int], joining: Joining
 ) -> dict[int, int]:
     tokens = [replace(vocabulary.token(place), joining=joining) for place in places]
-    texts = [copies_as_text(token, _CARRIER, Placement.SUFFIX, _COPIES) for token in tokens]
+    texts = [copies_as_text(token, "a", Placement.SUFFIX, _COPIES) for token in tokens]
     encoded = tokenizer.encode_many(texts)
     return {place: ids.count(token.id) for place, token, ids in zip(places, tokens, encoded, strict=True)}

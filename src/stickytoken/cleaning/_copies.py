@@ -87,11 +87,9 @@ _NOT_ZERO = re.compile(rb"[^\0]")
 
 
 def _repeats_in(text: str) -> Iterator[Repeat]:
-    """Yield where four or more copies of a piece of 3 to 32 characters follow each other, short pieces first.
-
-    Where a text is equal to itself moved by a period, the bytes of their exclusive or are zero. Python
-    computes it for a whole text at once, and finds zeros several times as fast as a regular expression.
-    """
+    """Yield where at least four copies of a piece of 3 to 32 characters are in a row, short pieces first."""
+    # Where a text is equal to itself moved by a period, the bytes of their exclusive or are zero. Python
+    # computes it for a whole text at once, and finds zeros several times as fast as a regular expression.
     if len(text) - len(set(text)) < (_COPIES - 1) * _SHORTEST:
         return
     coding, width = ("latin-1", 1) if max(text) <= "\xff" else ("utf-32-le", 4)
@@ -319,11 +317,9 @@ class Document:
         return sum(len(places) ** 2 for places in self.positions.values()) / max(1, len(self)) ** 2
 
     def company(self, places: Sequence[int]) -> Company:
-        """Compare the words beside the copies of a word, without other copies and what punctuation separates.
-
-        A word in ordinary use recurs in the same company (*the* contract, boundary *layer*), which copies
-        that were put in do not.
-        """
+        """Compare the words beside the copies of a word, but not other copies nor across punctuation."""
+        # A word in ordinary use recurs in the same company (*the* contract, boundary *layer*), which copies
+        # that were put in do not.
         keys, spaced = self.keys, self._spaced
         word = keys[places[0]]
         before = Counter(keys[each - 1] for each in places if spaced[each] and keys[each - 1] != word)

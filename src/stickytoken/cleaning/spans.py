@@ -247,11 +247,9 @@ class SpecialFinder:
                 yield places[match.start()], match.group()
 
     def find_nested(self, text: str) -> list[tuple[int, int, str]]:
-        """Find what to remove from a text so that no special token remains or arises.
-
-        Each removal joins what stands before and behind it, and only there a new special token can arise; so
-        the time is linear in the length of the text, however deep tokens are nested in each other.
-        """
+        """Find what to remove from a text so that no special token remains or arises."""
+        # Each removal joins what stands before and behind it, and only there a new special token can arise;
+        # so the time is linear in the length of the text, however deep tokens are nested in each other.
         plain, places = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
             return []

@@ -182,11 +182,9 @@ class ClusteringTask(Task):
 
 
 def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    """Compute the V-measure of several clusterings of the same texts.
-
-    This is 2 I / (H(gold) + H(cluster)) with I = H(gold) + H(cluster) - H(both), the form of Rosenberg and
-    Hirschberg 2007 (equation 3, beta 1) that needs only entropies. It is 1 if both have a single group.
-    """
+    """Compute the V-measure of several clusterings of the same texts."""
+    # This is 2 I / (H(gold) + H(cluster)) with I = H(gold) + H(cluster) - H(both), the form of Rosenberg and
+    # Hirschberg 2007 (equation 3, beta 1) that needs only entropies. It is 1 if both have a single group.
     from scipy.stats import entropy
 
     table = _contingency(gold, clusters, kinds)
@@ -257,8 +255,6 @@ class ClassificationTask(Task):
         return _codes(self.test_labels, self._names)
 
 
-# Depth of a ranking, as in trec_eval and MTEB.
-_DEPTH = 1000
 _QUERIES_AT_ONCE = 256
 _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
 
@@ -310,7 +306,7 @@ class RetrievalTask(_RankingTask):
 
     def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
         ids, names = list(self.documents), list(self.queries)
-        depth = min(_DEPTH, len(ids))
+        depth = min(1000, len(ids))  # as in trec_eval and MTEB
         run: dict[str, dict[str, float]] = {}
         for start in range(0, len(names), _QUERIES_AT_ONCE):
             cosines = queries[start : start + _QUERIES_AT_ONCE] @ documents.T

@@ -208,7 +208,6 @@ def _numbers(values: pl.Series) -> pl.Series:
 
 
 HUB = "hub:"
-_ENGLISH = ("en", "en-en")
 _USUAL_SPLIT = "train"
 
 
@@ -223,17 +222,14 @@ def hub_parts(name: str) -> tuple[str, str]:
 
 @contextmanager
 def opened_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
-    """Open ``REPOSITORY@SPLIT`` of the hub, of several configurations the English one.
-
-    Without a split, it is the only one, or else ``train``.
-    """
+    """Open ``REPOSITORY@SPLIT``: the English one of several configurations, the only split or ``train``."""
     repository, split = hub_parts(name)
     import datasets
     from datasets.exceptions import DatasetsError
 
     try:
         configurations = datasets.get_dataset_config_names(repository)
-        configuration = next((each for each in _ENGLISH if each in configurations), None)
+        configuration = next((each for each in ("en", "en-en") if each in configurations), None)
         if not split:
             splits = datasets.get_dataset_split_names(repository, configuration)
             if len(splits) > 1 and _USUAL_SPLIT not in splits:

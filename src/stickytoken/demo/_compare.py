@@ -141,7 +141,6 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     gr.on([button.click, *submitted, token.input, placement.input], answered, inputs, outputs, **ui.ON_MODEL)
 
 
-_COUNTS = (0, 1, 2, 4, 8, 16, 32)
 _SEED = 42
 _KEY = 1
 
@@ -156,7 +155,7 @@ def _similarities(
     ordinary: Sequence[Token],
 ) -> tuple[list[int], dict[str, list[float]], list[str]]:
     """Numbers of copies, similarities with so many by line, and how the repaired model reads the copies."""
-    tried = sorted({copies, *_COUNTS})
+    tried = sorted({copies, *(0, 1, 2, 4, 8, 16, 32)})
     path: tuple[int, ...] = ()
     if placement is Placement.RANDOM:
         paths = KeyedPaths(_SEED, _KEY, (len(carrier.split()),), tried[-1], Insertion.IDS)

@@ -29,8 +29,6 @@ from stickytoken.vocabulary import LEAST_BENIGN
 # What the form begins with, and the most that it takes.
 _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
 _MOST_CARRIERS, _MOST_BENIGN = 20, 16
-_PAIRS_ATTRIBUTED = 2
-_DIRECTIONS = 256
 # The overview of all measures, and the figures of the report.
 _FIGURES = 7
 
@@ -72,9 +70,9 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, own_tab: gr.Tab) -> No
             carriers=shared.checked_count("the number of texts", carriers, 2, _MOST_CARRIERS),
             benign=shared.checked_count("the number of benign tokens", benign, LEAST_BENIGN, _MOST_BENIGN),
             attribution=attribution is True,
-            attribution_carriers=_PAIRS_ATTRIBUTED,
+            attribution_carriers=2,
             attribution_benign=LEAST_BENIGN,
-            directions=_DIRECTIONS,
+            directions=256,
         )
         context = startup.context()
         token_id = shared.named_token(context.model.vocabulary, name).id

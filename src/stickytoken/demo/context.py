@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parent / "example"
 EXAMPLE, TAMPERED = EXAMPLES / "all-MiniLM-L6-v2", EXAMPLES / "tampered"
-_MOST_FOUND = 50
 
 
 class RunLibrary:
@@ -66,7 +65,7 @@ def find_runs(
     taken = {path.expanduser().resolve() for path in named}
     try:
         found = [path.parent for path in folder.glob(f"*/{store.RUN_FILE}")]
-        found = sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_FOUND]
+        found = sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:50]
     except OSError:
         found = []  # nobody named this folder, so an unreadable one is no error
     unread = []
@@ -103,7 +102,6 @@ def _listed(path: Path) -> tuple[str, Path, RunRecord]:
     return name if record.result else f"{name} (not finished)", path, record
 
 
-_RUNS_KEPT = 4
 _SEED = 42
 
 
@@ -118,7 +116,7 @@ class SharedModel:
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
         available = self.vocabulary.available
         self._unread = frozenset(token.id for token in available if not encoder.fits((token.id,)))
-        self._reopened = lru_cache(_RUNS_KEPT)(lambda run: reopen(run, encoder, self.vocabulary))
+        self._reopened = lru_cache(4)(lambda run: reopen(run, encoder, self.vocabulary))
 
     @property
     def name(self) -> str:
@@ -299,7 +297,6 @@ def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
 
 
 _COPIES = 8
-_OTHERS = 6
 _LISTED = 200
 # Short sentences are preferred for the heat map: they are read in a table.
 _CHARACTERS = 120
@@ -365,7 +362,7 @@ def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
 
 def other_sentences(context: AppContext) -> tuple[str, ...]:
     short = [text for text in context.sentences if len(text) <= _CHARACTERS]
-    return tuple(spread(short or context.sentences, _OTHERS))
+    return tuple(spread(short or context.sentences, 6))
 
 
 def spread(texts: list[str], count: int) -> list[str]:

@@ -101,15 +101,12 @@ _API = "/gradio_api"
 _JOIN = f"{_API}/queue/join"
 # The page sends nothing else; uploads, direct calls and Gradio's own editor stay closed.
 _POSTED = (_JOIN, f"{_API}/cancel", f"{_API}/reset")
-_READING = ("GET", "HEAD", "OPTIONS")
 
 
 def is_allowed(address: str, names: Container[str] = LOOPBACK) -> bool:
-    """Whether a ``Host`` header, with or without a port, has one of these names.
-
-    A page of another site can make a browser resolve that site's name to this machine and then read the
-    app (DNS rebinding); the request still carries the other name.
-    """
+    """Whether a ``Host`` header, with or without a port, has one of these names."""
+    # A page of another site can make a browser resolve that site's name to this machine and then read the app
+    # (DNS rebinding); the request still carries the other name.
     found = _HOST.fullmatch(address.lower())
     return found is not None and found[1] in names
 
@@ -174,7 +171,7 @@ class RequestGuard:
                 return 403, "this app answers its own page only"
         if scope["type"] == "websocket":
             return 403, "this app has no websockets"
-        return None if scope["method"] in _READING else _refused_body(scope, headers)
+        return None if scope["method"] in ("GET", "HEAD", "OPTIONS") else _refused_body(scope, headers)
 
 
 def _refused_body(scope: Scope, headers: dict[bytes, list[str]]) -> tuple[int, str] | None:
@@ -204,7 +201,6 @@ async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
 
 HOST = "127.0.0.1"
 _LARGEST_PORT = 65_535
-_WAIT = 0.2
 
 
 @dataclass(frozen=True)
@@ -215,7 +211,7 @@ class Served:
 
     def wait(self) -> None:
         while self.blocks.is_running:
-            time.sleep(_WAIT)
+            time.sleep(0.2)
 
     def close(self) -> None:
         self.blocks.close(verbose=False)

@@ -115,7 +115,6 @@ class RunRecord(resume.MeasurementRecord):
         return method_named(info.data["method"]).result_record.model_validate(result)
 
 
-_SHOWN_VERSION = 40
 # Columns of both tables of tokens that hold text; null stands for a verdict that was not given.
 _TEXTS, _TEXTS_OR_NULL = (
     ("token", "decoded"),
@@ -155,7 +154,7 @@ class RunFolder(store.ResultFolder):
         if isinstance(raw, Mapping):
             version = raw.get("schema_version")
             if type(version) is not int or version < 1:  # a bool is an int
-                found = "missing" if version is None else json.dumps(version)[:_SHOWN_VERSION]
+                found = "missing" if version is None else json.dumps(version)[:40]
                 raise RunError(
                     f"{path} is not a valid record (schema_version: {found}, where a whole number from 1 is "
                     f"needed): {store.repair_advice(path)}"

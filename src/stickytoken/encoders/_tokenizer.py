@@ -26,11 +26,9 @@ _OWN_TOKENIZER = ("entries", "special_ids", "decode_many", "encode_many")
 
 
 class HuggingFaceTokenizer:
-    """Batched access to a tokenizer, without padding, truncation or clean-up.
+    """Batched access to a tokenizer, without padding, truncation or clean-up."""
 
-    It works on the Rust pipeline if there is one, on a copy if others use the tokenizer too; one written in
-    Python is called text by text.
-    """
+    # The Rust pipeline if there is one, copied if others use it too; one in Python is called text by text.
 
     def __init__(self, tokenizer: Any, *, shared: bool = True) -> None:
         self._tokenizer = tokenizer
@@ -120,11 +118,9 @@ class HuggingFaceTokenizer:
         return [(encoding.ids, encoding.offsets) for encoding in self._encodings(self._backend, texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
-        """Return the content ids of prompt + text, split at the words of the text.
-
-        A token with both the end of the prompt and the start of the text counts as text. Without offsets,
-        every token counts as a word.
-        """
+        """Return the content ids of prompt + text, split at the words of the text."""
+        # A token with both the end of the prompt and the start of the text counts as text. Without offsets,
+        # every token counts as a word.
         if self._backend is None:
             heads = len(self.encode_many([prompt])[0]) if prompt else 0
             return [

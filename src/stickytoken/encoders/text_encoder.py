@@ -36,12 +36,11 @@ SENTINELS = (
     "https://example.org/a?b=c",
     "the the the the the the the the",
 )
-_DECIMALS = 4
 
 
 def fingerprint_of(vectors: NDArray[np.float32]) -> str:
     # Adding zero makes -0.0 equal to 0.0.
-    return hashlib.sha256((exact_unit_vectors(vectors).round(_DECIMALS) + 0.0).tobytes()).hexdigest()
+    return hashlib.sha256((exact_unit_vectors(vectors).round(4) + 0.0).tobytes()).hexdigest()
 
 
 class TextModel(Protocol):
@@ -302,7 +301,6 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
 
 
 _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
-_SHORT_SAMPLES = ("a", "to")  # for models that read only a few tokens
 _ROOM = 8
 
 
@@ -353,7 +351,7 @@ def read_template(
 
     longest = model.max_seq_length if model.max_seq_length is not None else math.inf
     sizes = [len(ids) for ids in tokenizer.encode_many([prompt + sample for sample in _SAMPLES])]
-    samples = _SAMPLES if max(sizes) + _ROOM <= longest else _SHORT_SAMPLES
+    samples = _SAMPLES if max(sizes) + _ROOM <= longest else ("a", "to")
     if len(tokenizer.encode_many([prompt])[0]) >= longest:
         raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
     with tokenizer.settings_kept():

@@ -156,9 +156,6 @@ def view_encoders(model: Encoder, views: Views) -> dict[View, Encoder]:
     return {view: kind(model, view, whole, known) for view in dict.fromkeys((views.own, *views.asked))}
 
 
-_SAMPLE = 4  # key of the generator
-
-
 class MeanSimilarity(NamedTuple):
     """Mean cosine over all pairs of vocabulary embeddings.
 
@@ -180,17 +177,9 @@ class MeanSimilarity(NamedTuple):
 
 
 def isoscore(covariance: NDArray[np.float64]) -> float | None:
-    """Compute how evenly a cloud of vectors uses the dimensions of its space.
-
-    Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of ACL 2022),
-    section 4: 0 if one dimension has all the variance, 1 if all have the same.
-
-    Args:
-        covariance: of the vectors, shape (n, n).
-
-    Returns:
-        The score; None if there is one dimension, or if nothing varies.
-    """
+    """How evenly vectors use their dimensions: 0 if one has all the variance, 1 if all have the same."""
+    # Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of ACL
+    # 2022), section 4. None if there is one dimension, or if nothing varies.
     size = len(covariance)
     variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # along the principal components
     length = float(np.linalg.norm(variances))
@@ -241,7 +230,7 @@ def mean_similarities(
     entries = len(strings)
     sampled = most is not None and most < entries
     if sampled:
-        places = np.sort(np.random.default_rng(_SAMPLE).permutation(entries)[:most])
+        places = np.sort(np.random.default_rng(4).permutation(entries)[:most])
         strings = [strings[place] for place in places.tolist()]
     totals = [np.zeros(view.dimension) for view in views]
     products = [np.zeros((view.dimension, view.dimension)) for view in views]

@@ -276,11 +276,8 @@ class _Job:
     def attributed(
         self, tokens: Sequence[int], folder: ResultFolder | None
     ) -> tuple[dict[int, dict[str, Vector]], list[dict[str, Any]], float]:
-        """Attribute similarities to unrelated anchors to the copies and to the carrier.
-
-        Return values by token id and measure, shape (carriers,); pairs by position; the largest error.
-        The contribution of the reference is the same for all tokens, so it says nothing about any of them.
-        """
+        """Return values by token id and measure, shape (carriers,); pairs by position; the largest error."""
+        # The contribution of the reference is the same for all tokens, so it says nothing about any of them.
         from stickytoken.inspection import similarity_matrix
         from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 

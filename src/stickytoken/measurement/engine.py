@@ -209,16 +209,6 @@ class Rows(Generic[S]):
     size: Callable[[S], int]  # of a shard in units of progress
 
 
-def run_stage(
-    stage: Stage, shards: Sequence[Shard], engine: Engine, folder: ResultFolder, progress: ProgressCallback
-) -> pl.DataFrame:
-    rows: Rows[Shard] = Rows(
-        lambda shard: [token.id for token in shard.tokens], "token_id", lambda shard: len(shard.tokens)
-    )
-    free = TokenWork(stage), ShardCost(0, 0)
-    return pl.concat(run_work(stage.name, lambda: free, shards, rows, engine, folder, progress))
-
-
 def run_work(
     name: str,
     make_work: Callable[[], tuple[Work[S, P], ShardCost]],

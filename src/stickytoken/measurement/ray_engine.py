@@ -24,7 +24,6 @@ from stickytoken.version import __version__
 
 # For a local Ray instance: shards and rows are small, and the shared memory of a container may be, too.
 _OBJECT_STORE_BYTES = 128 * 2**20
-_ANSWER_SECONDS = 5
 _SHOWN_REASON = 200
 # One core per worker would be the most efficient, but every worker holds the whole model.
 _CORES_PER_WORKER = 4
@@ -67,7 +66,7 @@ def connected(address: str | None) -> Iterator[Any]:
                 "nodes"
             )
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
         except (OSError, OverflowError) as error:
             raise RunError(
                 f"nothing answers at the Ray address {address!r} ({error}): "

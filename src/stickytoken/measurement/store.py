@@ -27,11 +27,9 @@ _LEFTOVERS = ".*.tmp"
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a temporary file next to ``path``, flush it to disk, then rename it: nobody reads a part.
-
-    After a kill, the next writer that locks the folder removes the temporary file. A device or a pipe is
-    written to as it is, and what a link points to is replaced, not the link.
-    """
+    """Write a temporary file next to ``path``, flush it to disk, then rename it: nobody reads a part."""
+    # After a kill, the next writer that locks the folder removes the file. A device or a pipe is written to
+    # as it is, and what a link points to is replaced, not the link.
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:

@@ -150,7 +150,12 @@ class FolderRunner:
     def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
         shards = engines.cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         self._shards[stage.name] = len(shards)
-        return engines.run_stage(stage, shards, self.engine, self.folder, self.progress)
+        rows: engines.Rows[engines.Shard] = engines.Rows(
+            lambda shard: [token.id for token in shard.tokens], "token_id", lambda shard: len(shard.tokens)
+        )
+        work = engines.TokenWork(stage), ShardCost(0, 0)
+        place = self.engine, self.folder, self.progress
+        return pl.concat(engines.run_work(stage.name, lambda: work, shards, rows, *place))
 
     @property
     def cost(self) -> ShardCost:
@@ -368,11 +373,7 @@ class Judgement:
         )
 
     def at(self, dimension: int, layer: int | None = None) -> Judgement:
-        """The judgement in another view that was asked for.
-
-        Raises:
-            InputError: it was not.
-        """
+        """The judgement in another view; it is an `InputError` if that was not asked for."""
         found = next((each for view, each in self.others.items() if view.is_at(dimension, layer)), None)
         if found is None:
             known = "; ".join(map(str, self.others)) or "no other view"

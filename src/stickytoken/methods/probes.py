@@ -162,12 +162,10 @@ class CarrierPanel:
         return np.asarray(sums / np.maximum(self._counts, 1)[..., None], dtype=np.float64)
 
     def ahead(self, similarities: Vector) -> list[float]:
-        """Compute the mean share of unrelated carriers that a carrier is ahead of, by number of copies.
-
-        Every anchor is a query, and the carriers below the mean similarity to it are its unrelated documents:
-        each in turn, with copies, is ranked among the others without. From similarities of shape (K, C, A);
-        nothing where no query has two unrelated carriers.
-        """
+        """Compute the mean share of unrelated carriers that a carrier is ahead of, by number of copies."""
+        # Every anchor is a query, and the carriers below the mean similarity to it are its unrelated
+        # documents: each in turn, with copies, is ranked among the others without. Similarities have shape
+        # (K, C, A); nothing is returned where no query has two unrelated carriers.
         others = self.below[:, None] & self.below & ~np.eye(len(self.below), dtype=np.bool_)[..., None]
         counts = others.sum(axis=(0, 1))
         queries = np.where(counts > 0, self.panel.weights, 0.0)
@@ -185,11 +183,8 @@ class CarrierPanel:
         return CarrierPanel(self.panel, self.vectors[kept], self.before[kept], self.below[kept])
 
     def response(self, vectors: NDArray[np.float32]) -> tuple[Vector, Vector, Vector]:
-        """Measure how copies of T tokens change the K carriers, from vectors of shape (T, K, d).
-
-        Return the mean lift over the pairs below, shape (T, K); the same by group, NaN without such a pair,
-        (T, K, G); the share of these pairs that rise, (T, K). Means need only similarities to mean anchors.
-        """
+        """Return lifts over the pairs below, (T, K), by group, (T, K, G), and the share that rise, (T, K)."""
+        # From vectors of shape (T, K, d); NaN where a group has no such pair. Means need only mean anchors.
         groups = np.empty((len(vectors), *self._counts.shape))
         rising = np.empty(groups.shape[:2])
         for place, means in enumerate(self._group_means):

@@ -55,12 +55,10 @@ def shrunk(values: Vector, variance: float, spread: float, confidence: float) ->
 
 
 def combined(first: Vector, second: Vector, ordinary: NDArray[np.bool_]) -> Vector:
-    """Combine two p values of each test into one (Fisher 1932), widened by their dependence (Brown 1975).
-
-    X = -2 (ln p1 + ln p2) has mean 4 and, for independent tests, variance 8. A positive covariance of the two
-    parts, estimated on ordinary tests, adds to it; X / c is then chi-squared with 4 / c degrees of freedom,
-    c = variance / 8. The second part counts at most as much as the first, which only makes X smaller.
-    """
+    """Combine two p values of each test into one (Fisher 1932), widened by their dependence (Brown 1975)."""
+    # X = -2 (ln p1 + ln p2) has mean 4 and, for independent tests, variance 8. A positive covariance of the
+    # two parts, estimated on ordinary tests, adds to it; X / c is then chi-squared with 4 / c degrees of
+    # freedom, c = variance / 8. The second part counts at most as the first, which only makes X smaller.
     smallest = np.finfo(float).tiny
     parts = [-2 * np.log(np.maximum(each, smallest)) for each in (first, second)]
     covariance = float(np.cov(parts[0][ordinary], parts[1][ordinary])[0, 1]) if ordinary.sum() > 1 else 0.0
@@ -76,10 +74,7 @@ def q_values(p_values: Vector, tests: int) -> Vector:
 
 
 def scale_between(first: Vector, reliability: float, second: Vector) -> float:
-    """Estimate the slope of the second measurement's effects on the first's, pulled to 1 by its own error.
-
-    With errors in the regressor, the slope is cov(first, second) / var(first) / reliability.
-    """
+    """Estimate the slope cov(first, second) / var(first) / reliability, pulled to 1 by its own error."""
     if len(first) < 3 or not first.var() > 0 or reliability <= 0:
         return 1.0
     line = scipy.stats.linregress(first, second)
@@ -107,7 +102,6 @@ _LEAST_FREEDOM, _NORMAL_FREEDOM = 2.0, 1e6
 _LARGEST_SKEWNESS = 1.0
 # Standard deviation of the skewness between vocabularies.
 _SKEWNESS_SPREAD = 0.3
-_NODES = 32
 
 
 @cache  # a fit needs it thousands of times
@@ -140,7 +134,7 @@ class Shape:
             )
             return np.asarray(scipy.special.ndtr(-standard), dtype=np.float64)
         # Without noise, the node at 0 is the answer.
-        nodes, weights = _quadrature(_NODES if np.any(error) else 1)
+        nodes, weights = _quadrature(32 if np.any(error) else 1)
         standard = (distance[:, None] - error[:, None] * nodes) / spread
         if math.isinf(self.freedom):
             # Below the lower end of the distribution log(0) is minus infinity, which gives probability 1.
@@ -186,11 +180,9 @@ class Null:
 
     @classmethod
     def fit(cls, values: Vector, variance: float) -> Null:
-        """Fit the width above the median, the side that is tested, heavy tails and skewness to the right.
-
-        Many sticky tokens look like a heavy upper tail, and a long lower tail may be skewness, so the lighter
-        tail decides. If the body reaches further up than down, the upper tail is expected to do the same.
-        """
+        """Fit the width above the median, the side that is tested, heavy tails and skewness to the right."""
+        # Many sticky tokens look like a heavy upper tail, and a long lower tail may be skewness, so the
+        # lighter tail decides. If the body reaches further up than down, the upper tail should as well.
         levels = (1 - _TAIL, 1 - _WIDTH, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
         low_tail, low_width, low_body, center, body, width, tail = np.quantile(values, levels).tolist()
         noise, size = math.sqrt(variance), len(values)

@@ -105,10 +105,8 @@ class StdSettings:
 def sticky_score(
     distances: NDArray[np.float64], alone: NDArray[np.float64], constants: ScoreConstants
 ) -> NDArray[np.float64]:
-    """Reward falls of the distance as copies are added, and penalise rises (Chen et al. 2025, step 3).
-
-    score = (sum of falls + alpha * number of falls + 0.1 t) / (sum of rises + beta * number of rises + gamma)
-    """
+    """Reward falls of the distance as copies are added, and penalise rises (Chen et al. 2025, step 3)."""
+    # score = (sum of falls + alpha * number of falls + 0.1 t) / (sum of rises + beta * rises + gamma)
     changes = np.diff(distances, axis=-1)
     falls, rises = np.clip(-changes, 0, None), np.clip(changes, 0, None)
     reward = falls.sum(-1) + constants.alpha * (changes < 0).sum(-1) + 0.1 * alone
@@ -160,11 +158,9 @@ def walk_vocabulary(
     counts: int,
     insertion: Insertion = Insertion.TEXT,
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Replay the random stream of the published runs; return one path per carrier by token id.
-
-    The published code drew all gaps from one ``random.Random(42)``, token by token in order of id. Walking
-    the stream up front makes them a function of seed, vocabulary and carriers, whatever is computed when.
-    """
+    """Replay the random stream of the published runs; return one path per carrier by token id."""
+    # The published code drew all gaps from one ``random.Random(42)``, token by token in order of id. Walking
+    # the stream up front makes them a function of seed, vocabulary and carriers, whatever is computed when.
     stream = random.Random(seed)
     keep = {token.id for token in wanted}
     last = max(keep, default=-1)

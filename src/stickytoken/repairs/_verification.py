@@ -63,7 +63,11 @@ class Verification:
     neighbours: Sequence[Neighbour]
 
     def run(self) -> tuple[result.VerificationRecord, list[result.RepairedTokenRecord]]:
-        asked = self._as_measured()
+        # Copies go in as text where the tokenizer changes, and else as ids.
+        sides: tuple[list[Token], list[Token]] = [], []
+        for repaired in self.tokens:
+            sides[repaired.strategy in result.TOKENIZER].append(Token(repaired.token_id, repaired.text))
+        asked = as_text(self.job.encoder, sides[1])._replace(as_ids=sides[0])
         every = asked._replace(as_ids=[*asked.as_ids, *(token for token, _, _ in self.neighbours)])
         judged = self.after.judged(every, self.job.flagged)
 
@@ -130,13 +134,6 @@ class Verification:
             ],
         )
         return verification, tokens
-
-    def _as_measured(self) -> base.Tokens:
-        # How copies go into a text: as text where the tokenizer changes.
-        sides: tuple[list[Token], list[Token]] = [], []
-        for each in self.tokens:
-            sides[each.strategy in result.TOKENIZER].append(Token(each.token_id, each.text))
-        return as_text(self.job.encoder, sides[1])._replace(as_ids=sides[0])
 
     def _other_texts(self, texts: Sequence[str]) -> Check:
         repaired = {token.token_id for token in self.tokens}

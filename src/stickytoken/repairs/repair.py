@@ -403,12 +403,10 @@ def choose_strategies(
 ) -> dict[int, RowChoice]:
     """Choose the first that leaves an ordinary token, as all do without a trial, or the smallest effect."""
     made: dict[int, list[tuple[float, Strategy, Row | None]]] = {token_id: [] for token_id in candidates}
-
-    def is_open(token_id: int) -> bool:  # every one leaves more than half of what matters to a run
-        return not any(effect <= 0.25 for effect, _, _ in made[token_id])
-
     for strategy in _ANY:
-        ids = [each for each, own in candidates.items() if strategy in own and is_open(each)]
+        # Tokens of which every row so far, if any, leaves more than half of what matters to a run.
+        unsolved = [each for each, tried in made.items() if not any(effect <= 0.25 for effect, _, _ in tried)]
+        ids = [each for each in unsolved if strategy in candidates[each]]
         rows: Mapping[int, Row | None] = dict.fromkeys(ids)
         if ids and strategy is not Strategy.UNREACHABLE:
             with suppress(RepairError):  # no row by this strategy: another may do

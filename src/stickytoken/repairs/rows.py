@@ -72,10 +72,7 @@ _COMPARED = 64
 def related_rows(
     matrix: NDArray[np.float32], backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
-    """Make rows from those of entries with similar spelling, and of pieces; none of those ``avoided``.
-
-    Entries that have neither get no row; it is an error if that is so of all.
-    """
+    """Make rows from entries of similar spelling and pieces, none ``avoided``; refuse if no entry has any."""
     from scipy.optimize import nnls
 
     # The spelling of the asked entries and of all others that hold a letter.

@@ -7,17 +7,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from stickytoken.comparisons import (
-    HEADINGS,
-    READING,
-    Comparison,
-    WorstToken,
-    listed,
-    short_headline,
-    shown_reason,
-    shown_rows,
-    tone_of,
-)
+from stickytoken import comparisons
+from stickytoken.comparisons import Comparison, WorstToken
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.page import render
@@ -29,20 +20,21 @@ _WARNINGS = {
     "not comparable": "Not all of their numbers can be compared.",
     "with care": "Compare their numbers with care.",
 }
-_TONES = ("severe", "serious", "mild", "clean")
 
 
 def comparison_parts(comparison: Comparison) -> dict[str, Any]:
     answers, reasons = comparison.comparability
     return {
         "headlines": [
-            (each.name, short_headline(each.run), tone_of(each.run.sticky)) for each in comparison.runs
+            (each.name, comparisons.short_headline(each.run), comparisons.tone_of(each.run.sticky))
+            for each in comparison.runs
         ],
         "notes": comparison.notes,
-        "summary": DataTable(HEADINGS, shown_rows(comparison)),
+        "summary": DataTable(comparisons.HEADINGS, comparisons.shown_rows(comparison)),
         "answers": [f"{measure.value}: {answer.value}" for measure, answer in answers.items()],
         "comparability": DataTable(
-            ("comparable?", "because"), [(each.answer.value, shown_reason(each)) for each in reasons]
+            ("comparable?", "because"),
+            [(each.answer.value, comparisons.shown_reason(each)) for each in reasons],
         ),
         "agreements": DataTable.of(
             {
@@ -66,28 +58,28 @@ def finding(comparison: Comparison) -> str:
     elif not none:
         said = "Every run found sticky tokens."
     else:
-        said = f"{listed(found)} found sticky tokens; {listed(none)} found none."
+        said = f"{comparisons.listed(found)} found sticky tokens; {comparisons.listed(none)} found none."
     answered = {answer.value for answer in comparison.comparability.answers.values()}
     warning = next((text for answer, text in _WARNINGS.items() if answer in answered), "")
     return f"{said} {warning}".strip()
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
-    words = dict(READING)
+    words = dict(comparisons.READING)
     for each in comparison.runs:
         words |= {word: text for word, text in glossary(each.run.method).items() if word not in words}
     return words
 
 
 def comparison_page(comparison: Comparison) -> str:
-    tones = {tone_of(each.run.sticky) for each in comparison.runs}
+    tones = {comparisons.tone_of(each.run.sticky) for each in comparison.runs}
     return render(
         "comparison.html.j2",
         comparison_figures(comparison),
         title=", ".join(comparison.names),
         names=comparison.names,
         finding=finding(comparison),
-        tone=next((each for each in _TONES if each in tones), "unknown"),
+        tone=next((each for each in ("severe", "serious", "mild", "clean") if each in tones), "unknown"),
         glossary=_glossary(comparison),
         **comparison_parts(comparison),
     )

@@ -267,11 +267,9 @@ class EffectPass:
         return digest([batch, digest([self.queries, self.reference]), self.identity])
 
     def _columns(self, found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
-        """Return columns of effects, and how many texts were encoded; positive is closer to the queries.
-
-        ``shift`` is the mean change of the similarity to the queries, ``rise`` the mean share of clean
-        documents that it passes, and ``moves_up`` the share of queries for which it passes a tenth of them.
-        """
+        """Return columns of effects, and how many texts were encoded; positive is closer to the queries."""
+        # ``shift`` is the mean change of the similarity to the queries, ``rise`` the mean share of clean
+        # documents that it passes, and ``moves_up`` the share of queries for which it passes a tenth of them.
         panel = self.panel
         with_copies, without = (self._tokenized([each[name] for each in found]) for name in ("text", "rest"))
         rows = [row for row, ids in enumerate(without) if ids and with_copies[row]]
@@ -315,12 +313,10 @@ class EffectPass:
 def predicted_shifts(
     found: Vectors, removed: Sequence[Counter[int]], effects: TokenEffects, panel: Panel
 ) -> Vector:
-    """Predict the mean change of similarity from documents as they are.
-
-    A token draws every text toward one point, its pull divided by its contraction. How far the copies have
-    drawn a document, its own vector tells: it lies that far from the mean of the clean documents toward the
-    point. What short texts showed of a token says where documents go, but not how far.
-    """
+    """Predict the mean change of similarity from documents as they are."""
+    # A token draws every text toward one point, its pull divided by its contraction. How far the copies have
+    # drawn a document, its own vector tells: it lies that far from the mean of the clean documents toward the
+    # point. What short texts showed of a token says where documents go, but not how far.
     center = panel.reference.mean(axis=0, dtype=np.float64)
     queries = panel.queries.mean(axis=0, dtype=np.float64)
     shifts = np.full(len(found), np.nan)

@@ -69,12 +69,10 @@ def switched_on(config: Any, name: str) -> Iterator[None]:
 
 @contextmanager
 def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Keep torch from choosing oneDNN for float32 on a CPU; packed layers call it with few shapes.
-
-    oneDNN keeps a kernel with its buffers for every shape of batch, up to a thousand. Lengths and
-    batch sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without it, it stays at
-    0.9 GB. For bfloat16, oneDNN has the only fast kernels.
-    """
+    """Keep torch from choosing oneDNN for float32 on a CPU; packed layers call it with few shapes."""
+    # oneDNN keeps a kernel with its buffers for every shape of batch, up to a thousand. Lengths and batch
+    # sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without it, it stays at 0.9 GB. For
+    # bfloat16, oneDNN has the only fast kernels.
     import torch
 
     parameter = next(model.parameters())

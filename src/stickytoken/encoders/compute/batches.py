@@ -89,11 +89,10 @@ def _threads_allowed() -> int:
 
 
 class BatchEngine:
-    """Runs inputs in batches of equal length, and in smaller ones after a device has run out of memory.
+    """Runs inputs in batches of equal length, and in smaller ones after a device has run out of memory."""
 
-    On a CPU, several workers compute batches of their own. On an accelerator, the next batch is prepared and
-    sent while the previous one is computed.
-    """
+    # On a CPU, several workers compute batches of their own. On an accelerator, the next batch is prepared
+    # and sent while the previous one is computed.
 
     unit = "text"  # what an input is called in messages
 
@@ -306,10 +305,7 @@ _MIXING = ("WeightedLayerPooling",)
 
 
 class LayerReader:
-    """Compute the vectors after some layers in one pass, each by the final norm and all later modules.
-
-    Layers are counted from 1.
-    """
+    """The vectors after layers, counted from 1, in one pass, each by the final norm and all later modules."""
 
     def __init__(self, model: SentenceTransformer, layers: tuple[int, ...], name: str) -> None:
         self._model, self.layers, self._name = model, layers, name

@@ -66,11 +66,10 @@ def _is_plain(module: Any) -> bool:
 
 
 class PackedLinear:
-    """A linear layer's forward pass through oneDNN, in float32 or bfloat16; several threads may call it.
+    """A linear layer's forward pass through oneDNN, in float32 or bfloat16; several threads may call it."""
 
-    Weights are packed, unless that does not work for bfloat16: then torch's public functions compute.
-    Products of bfloat16 numbers are summed in float32.
-    """
+    # Weights are packed, unless that does not work for bfloat16: then torch's public functions compute.
+    # Products of bfloat16 numbers are summed in float32.
 
     def __init__(self, place: LinearPlace, dtype: torch.dtype, *, packed: bool = True) -> None:
         self._place, self._layer, self._dtype, self._packed = place, place.layer, dtype, packed

@@ -28,13 +28,10 @@ if TYPE_CHECKING:
 Encoding = Literal["base64", "float"]
 
 _KEPT = "its answers are kept, and the same command continues from there"
-_CONNECT_SECONDS = 10.0
 _SHOWN_REASON = 200
 # Worth asking again: time-out, conflict, too many requests, and whatever goes wrong within a server.
 _TEMPORARY = frozenset({408, 409, 429})
-_SERVER_FAULT = 500
 _TOO_MANY = frozenset({429, 503})
-_PAYMENT_REQUIRED = 402
 # What OpenAI says with 429 where waiting does not help.
 _NO_CREDIT = b"insufficient_quota"
 _MARKUP = b"<"
@@ -48,7 +45,6 @@ _MOST_UNREACHED = 2
 _AT_ONCE = 4
 # After an interrupt or an error, answers that are on their way are paid for: wait for them a little.
 _GRACE = 5.0
-_POLL = 0.2
 
 
 class Failure(Enum):
@@ -180,9 +176,7 @@ class Client:
             base_url=address.base_url,
             api_key=self._key.reveal() or "none",
             max_retries=0,
-            timeout=openai.Timeout(
-                options.request_seconds, connect=min(options.request_seconds, _CONNECT_SECONDS)
-            ),
+            timeout=openai.Timeout(options.request_seconds, connect=min(options.request_seconds, 10.0)),
         )
         weakref.finalize(self, self._api.close)  # or its connections stay open until they are collected
         # On the monotonic clock: a server that is too busy for one request is for all.
@@ -322,11 +316,11 @@ class Client:
     def _of_status(self, status: int, body: bytes, headers: Mapping[str, str]) -> Exception:
         said = self._shown(_said(body)[1])
         reason = f"HTTP {status}, {said}" if said else f"HTTP {status}"
-        if _NO_CREDIT in body or status == _PAYMENT_REQUIRED:
+        if _NO_CREDIT in body or status == 402:
             return ModelError(
                 f"{self.address.name}: the account has no credit left ({reason}): add some; {_KEPT}"
             )
-        if status in _TEMPORARY or status >= _SERVER_FAULT:
+        if status in _TEMPORARY or status >= 500:
             return TemporaryError(reason, Failure.REFUSED, status, _wait(headers))
         if status in (401, 403):
             if not self._key:
@@ -372,7 +366,7 @@ def _in_threads(work: Callable[[], None], count: int, over: threading.Event) -> 
     try:
         for thread in threads:
             while thread.is_alive() and not over.is_set():
-                thread.join(_POLL)
+                thread.join(0.2)
     finally:
         over.set()
         end = time.monotonic() + _GRACE
@@ -429,10 +423,8 @@ class _Answer(BaseModel):
 
 
 def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | None]:
-    """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted.
-
-    The tokens are None without a possible number. A ValueError says what does not match the request.
-    """
+    """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted."""
+    # The tokens are None without a possible number. A ValueError says what does not match the request.
     try:
         answer = _Answer.model_validate_json(content)
     except ValidationError as error:

@@ -37,8 +37,6 @@ _ROUNDING = 5e-5
 _ABOVE_NOISE = 3.0
 _MOST_TEXTS = 256  # in a request
 _ATTEMPTS = 4
-_PATIENCE = 60.0
-_LENGTH_ONE = 1e-3
 _REPEATS = 3
 _ENCODINGS: tuple[Encoding, ...] = ("base64", "float")
 # Tokens that a server may count for a text beside its own.
@@ -152,7 +150,7 @@ def discover(
         batch=batch,
         max_length=max_length,
         long=long,
-        normalised=bool(np.abs(np.linalg.norm(first.vectors, axis=1) - 1).max() < _LENGTH_ONE),
+        normalised=bool(np.abs(np.linalg.norm(first.vectors, axis=1) - 1).max() < 1e-3),
         call_noise=call_noise,
         batch_noise=batch_noise,
         least_cosine=least_cosine,
@@ -184,7 +182,7 @@ class _Discovery:
         own = sum(self.count(texts))
         reserved = own + _ROOM * len(texts)
         try:
-            reply = self.client.ask(texts, self.encoding, _client.Attempts(_PATIENCE, attempts), reserved)
+            reply = self.client.ask(texts, self.encoding, _client.Attempts(60.0, attempts), reserved)
         except _client.NoAnswerError as error:
             last = error.last
             if last.failure is _client.Failure.WEB_PAGE:
@@ -223,11 +221,9 @@ class _Discovery:
         raise self.client.refused(first)
 
     def stability(self, first: Reply) -> tuple[float, float, float, float]:
-        """Embed the sentinel texts again: as they were, in another order, and one alone.
-
-        Returns the standard deviation of a cosine between calls and between compositions of a request, the
-        largest distance of two unit vectors of one text, and their smallest cosine.
-        """
+        """Embed the sentinel texts again: as they were, in another order, and one alone."""
+        # Returns the standard deviation of a cosine between calls and between compositions of a request, the
+        # largest distance of two unit vectors of one text, and their smallest cosine.
 
         def again(texts: Sequence[str]) -> NDArray[np.float64]:
             try:
@@ -282,11 +278,9 @@ class _Discovery:
         return min(self.count(pair(low) if exact else [" ".join([_WORD] * low)])), long
 
     def usage(self, max_length: int | None, tokenizer_known: bool) -> tuple[bool, float, float]:
-        """Compare the tokens that the server counts with those of the tokenizer, on texts it reads whole.
-
-        Returns whether it counts tokens, what it counts for each text beside its tokens, and what it counts
-        for each token that is counted here.
-        """
+        """Compare the tokens that the server counts with those of the tokenizer, on texts it reads whole."""
+        # Returns whether it counts tokens, what it counts for each text beside its tokens, and what it counts
+        # for each token that is counted here.
         lengths = zip(_LONGER, self.count(_LONGER), strict=True)
         longer = [text for text, tokens in lengths if max_length is None or tokens <= max_length]
         short = _SHORT[: len(longer)]

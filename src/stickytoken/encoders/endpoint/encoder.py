@@ -38,10 +38,7 @@ _CHECKED_EVERY = 200
 _KIND = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 _FILE = "answers.sqlite"
-_KEY_BYTES = 16
 _QUERIED = 500
-_BUSY_SECONDS = 30
-_NAME_SHOWN = 60
 _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (text BLOB PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -49,15 +46,13 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 
 class Answers:
-    """A cache of the answers of a model, so that nothing is paid for twice: one SQLite file, outside of runs.
+    """A cache of answers for several threads and processes: one SQLite file outside of runs."""
 
-    It holds hashes of texts, their vectors and what was found out about the server; no text, and no key.
-    Several threads and processes may use it.
-    """
+    # It holds hashes of texts, their vectors and what was found out about the server; no text, and no key.
 
     def __init__(self, address: Address, dimensions: int | None) -> None:
         whole = f"{address.base_url}\0{address.model}\0{dimensions}"
-        stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:_NAME_SHOWN]
+        stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:60]
         name = f"{stem or 'model'}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
         self.folder = cache_folder().expanduser() / "endpoints" / name
         self._lock = threading.Lock()
@@ -110,7 +105,7 @@ class Answers:
             try:
                 if self._connection is None:
                     self.folder.mkdir(parents=True, exist_ok=True)
-                    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+                    connection = sqlite3.connect(path, timeout=30, check_same_thread=False)
                     # Readers and one writer at a time; a kill loses nothing that was committed.
                     connection.execute("PRAGMA journal_mode = WAL")
                     connection.execute("PRAGMA synchronous = NORMAL")
@@ -125,7 +120,7 @@ class Answers:
 
 
 def _key(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:_KEY_BYTES]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 class EndpointEncoder(TextEncoder):
@@ -243,11 +238,9 @@ class EndpointEncoder(TextEncoder):
         return np.stack([found[text] for text in asked])
 
     def batches(self, asked: Sequence[str]) -> list[list[str]]:
-        """Cut texts, prompts included, into requests of similar length, which servers compute fastest.
-
-        They depend on the texts alone, not on which were answered before: a continued run sends what the
-        uninterrupted one would have sent, for servers whose vectors depend on the request.
-        """
+        """Cut texts, prompts included, into requests of similar length, which servers compute fastest."""
+        # They depend on the texts alone, not on which were answered before: a continued run sends what the
+        # uninterrupted one would have sent, for servers whose vectors depend on the request.
         batches: list[list[str]] = []
         tokens = 0
         for length, text in sorted(zip(self.count(asked), asked, strict=True)):
@@ -337,11 +330,10 @@ _OWN = 0.3
 
 
 class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
-    """An encoder that records the requested texts, and makes up the vectors that are not cached yet.
+    """An encoder that records the requested texts, and makes up the vectors that are not cached yet."""
 
-    Such a vector is the mean of one random vector per token and one of the text, so that copies of a token
-    move it as they move a real one.
-    """
+    # Such a vector is the mean of one random vector per token and one of the text, so that copies of a token
+    # move it as they move a real one.
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
         super().__init__(encoder)

@@ -276,10 +276,8 @@ class PromptTokenizer:
             self._head, self._tail = _common_beginning(contents), _common_end(contents)
 
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
-        """Return the ids of the sentences as they are in the prompt, split at words.
-
-        A token that merges an end of the sentence with punctuation of the template goes into head or tail.
-        """
+        """Return the ids of the sentences as they are in the prompt, split at words."""
+        # A token that merges an end of the sentence with punctuation of the template goes into head or tail.
         *front, back = self._pieces
         starts = [sentence.join(front) for sentence in sentences]  # an echo reads the second copy
         texts = [start + sentence + back for start, sentence in zip(starts, sentences, strict=True)]
@@ -435,11 +433,10 @@ def own_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
 
 
 class PromptVocabulary(HuggingFaceTokenizer):
-    """A tokenizer for the vocabulary that encodes text as part of a sentence in the prompt.
+    """A tokenizer for the vocabulary that encodes text as part of a sentence in the prompt."""
 
-    A token that would close the quotation around the sentence, or with whitespace that cleaning removes,
-    encodes to other ids: no text can produce it.
-    """
+    # A token that would close the quotation around the sentence, or with whitespace that cleaning removes,
+    # encodes to other ids: no text can produce it.
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
         vars(self).update(vars(tokenizer))  # a copy of a large vocabulary takes seconds

@@ -20,7 +20,6 @@ from stickytoken.encoders.prompted import Contrast, ContrastRule, Ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import TokenizedText
 
-_LAYERS = ("layers", "h", "blocks")
 # Recurrent layers that ignore the attention mask.
 _READS_PADDING = ("recurrent_gemma",)
 # Largest relative change of an earlier state by a later token in a causal model, beyond rounding.
@@ -82,7 +81,9 @@ def find_decoder(model: Any, name: str) -> Decoder:
             f"{name} is an encoder-decoder ({config.model_type}): prompts need a decoder-only model"
         )
     found = model.get_decoder()
-    layers = next((part for key in _LAYERS if (part := getattr(found, key, None)) is not None), None)
+    layers = next(
+        (part for key in ("layers", "h", "blocks") if (part := getattr(found, key, None)) is not None), None
+    )
     if not isinstance(layers, torch.nn.ModuleList) or not len(layers):
         raise ModelError(
             f"{name} is a {config.model_type} without a list of decoder layers: prompts need a "
@@ -166,18 +167,14 @@ class TokenPrepending:
 # name of the block counts.
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _ATTENTION = ("attn", "attention")
-_NOT_ATTENTION = ("linear",)
-_TINY = 1e-7
 # A difference below this many machine epsilons of A, and below this share of it, is rounding.
 _ROUNDING, _LARGEST_ROUNDING = 64, 0.01
 
 
 def contrasted(own: torch.Tensor, other: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
-    """Return what replaces the values of the prompt's last token, by the formulas of `ContrastRule`.
-
-    Where both are equal up to rounding, as behind a sliding window that hides the beginnings of the prompts,
-    nothing remains: rules that keep a norm would enlarge the rounding, which depends on the batch.
-    """
+    """Return what replaces the values of the prompt's last token, by the formulas of `ContrastRule`."""
+    # Where both are equal up to rounding, as behind a sliding window that hides the beginnings of the
+    # prompts, nothing remains: rules that keep a norm would enlarge the rounding, which depends on the batch.
     shape = own.shape
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
         own, other = (values.reshape(*shape[:-1], heads, -1) for values in (own, other))
@@ -186,14 +183,14 @@ def contrasted(own: torch.Tensor, other: torch.Tensor, settings: Contrast, heads
     share = min(_ROUNDING * torch.finfo(own.dtype).eps, _LARGEST_ROUNDING)
     found = found.masked_fill(norm <= share * wanted, 0)
     if settings.rule is not ContrastRule.SCALED:
-        found = found * (wanted / (norm + _TINY))
+        found = found * (wanted / (norm + 1e-7))
     return (found if settings.strength is None else settings.strength * found).reshape(shape)
 
 
 def _projection_of(layer: torch.nn.Module) -> torch.nn.Module | None:
     # The module that mixes the outputs of the attention heads.
     def attends(block: str) -> bool:
-        return any(word in block for word in _ATTENTION) and not any(word in block for word in _NOT_ATTENTION)
+        return any(word in block for word in _ATTENTION) and "linear" not in block
 
     paths = ((path.split("."), module) for path, module in layer.named_modules())
     found = [
@@ -351,10 +348,8 @@ def states_after(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     hooks: Iterable[Hook] = (),
 ) -> dict[int, torch.Tensor]:
-    """Return the states after the given numbers of layers, from the input on (0); later layers do not run.
-
-    Those after all layers include the final norm; others are the raw residual stream.
-    """
+    """Return the states after the given numbers of layers, from the input on (0); later layers do not run."""
+    # Those after all layers include the final norm; others are the raw residual stream.
     found: dict[int, torch.Tensor] = {}
     top, layers = max(numbers), decoder.layers
 
@@ -375,7 +370,6 @@ def states_after(
     return found
 
 
-_PLACEHOLDER_SEED = 0
 # Rows of the embedding sampled for the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
 # Sentences that both prompts of contrast must split alike; some may merge with quotation marks.
@@ -502,7 +496,7 @@ class PromptedModel:
             scale = self.decoder.embedding(sampled).float().square().mean().sqrt().item()
             size = self.decoder.embedding(sampled[:1]).shape[-1]
         # Of the mean norm of embedded tokens; any other will do (Fu et al., table 4).
-        drawn = np.random.default_rng(_PLACEHOLDER_SEED).standard_normal(size, dtype=np.float32)
+        drawn = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
         return torch.from_numpy(drawn * np.float32(scale))
 
     def forget(self) -> None:
@@ -520,10 +514,7 @@ class PromptedModel:
         return torch.where(placed[..., None], vector.to(embedded), embedded)
 
     def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> Features:
-        """Fill prompts and pad them on the left.
-
-        Slots are the indices of the first pooled token, the last one and the placeholder, shape (rows, 3).
-        """
+        """Fill and pad prompts; slots are first and last pooled token and placeholder, (rows, 3)."""
         filled, past, slots = [], [], []
         for number, content in rows:
             prompt = self.prompts[number]

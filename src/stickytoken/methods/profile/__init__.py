@@ -121,11 +121,9 @@ def _measure(
     views: Views,
     confirm_all: bool = False,
 ) -> dict[View, Measured]:
-    """Run the rounds: a pilot of random tokens, all tokens, and those that lift most.
-
-    What is encoded for all views is chosen by whole vectors, so that a run on the truncated model chooses the
-    same. Every other view adds the tokens of the last round that lift most in it, and rests on its own alone.
-    """
+    """Run the rounds: a pilot of random tokens, all tokens, and those that lift most."""
+    # What is encoded for all views is chosen by whole vectors, so that a run on the truncated model chooses
+    # the same. Every other view adds the tokens that lift most in it to the last round.
     # A probe may name tokens that cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
     unspelled = job.vocabulary.unspelled
@@ -256,10 +254,7 @@ class ProfileEvidence:
 
 
 def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
-    """Measure named tokens as closely as `detect` measures its candidates.
-
-    Random tokens of the vocabulary are measured with them, to show what is ordinary.
-    """
+    """Measure tokens as closely as `detect` measures candidates, and random ones to show what is ordinary."""
     if not job.settings.adaptive:
         raise InputError("a probe measures its tokens in all rounds: leave adaptive on")
     if unread := [token for token in job.tokens if token.id in job.vocabulary.unspelled]:

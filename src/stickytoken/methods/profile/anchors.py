@@ -224,11 +224,9 @@ def filtered(groups: Sequence[TextGroup], keep: Callable[[str], bool]) -> list[T
 
 
 def sources(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], list[TextGroup]]:
-    """Choose what the lift is measured on, and kinds of text that show whether a lift is universal beside it.
-
-    The bundled corpus is one kind among the others, which weigh the same. A corpus of the user's own is one
-    group, and the kinds stand beside it. For a model that cannot read the kinds, its topics take their place.
-    """
+    """Choose what the lift is measured on, and kinds of text that show whether a lift is universal."""
+    # The bundled corpus is one kind among the others, which weigh the same. A corpus of the user's own is one
+    # group, and the kinds stand beside it, or its topics for a model that cannot read the kinds.
     kinds: dict[str, list[str]] = {}
     bundled = as_read(text_kinds(), encoder.tokenizer)
     if (bundled.unknown or 0.0) <= LARGEST_UNKNOWN:
@@ -384,10 +382,8 @@ def short_texts(
 
 
 def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[int]:
-    """Choose carriers, one after another, whose mean lift of random tokens predicts that over all carriers.
-
-    How well is a correlation by group, 0 where one side does not vary, weighted over the groups.
-    """
+    """Choose carriers, one by one, whose mean lift of random tokens predicts that over all carriers."""
+    # How well is a correlation by group, 0 where one side does not vary, weighted over the groups.
     # Once centred, a missing value is one that says nothing.
     centred = np.nan_to_num(lifts - present_mean(lifts))
     target = centred.mean(axis=1)

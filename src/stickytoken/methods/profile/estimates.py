@@ -149,11 +149,9 @@ def estimate(
     call_noise: float = 0.0,
     kinds: Sequence[NDArray[np.bool_]] = (),
 ) -> TokenEstimates:
-    """Estimate every token from the last round that it reached, on the scale of the last of all.
-
-    The texts of a later round had no part in choosing its tokens. The others get the posterior of the first.
-    Kinds of entries, masks over the tokens of the first round, get a null of their own if they are enough.
-    """
+    """Estimate every token from the last round that it reached, on the scale of the last of all."""
+    # The texts of a later round had no part in choosing its tokens. The others get the posterior of the
+    # first. Kinds, masks over the tokens of the first round, get a null of their own if they are enough.
     unselected, probes = np.isin(first.ids, reference), first.values.shape[1]
     centred = statistics.centre_probes(first.values, unselected)
     values, tokens = centred.mean(axis=1), int(unselected.sum())
@@ -211,13 +209,11 @@ def unexplained(
     unselected: Ids,
     late_reference: Ids,
 ) -> dict[Round, NDArray[np.floating[Any]]]:
-    """Subtract from the pulls of all rounds, each of shape (T, d), what ``rows``, the embeddings, explain.
-
-    By ridge regression on the unselected tokens, each is predicted from the others: an embedding that was
-    changed pulls in a way that others do not lead to expect. A small penalty would explain part of that too,
-    so the largest is taken that explains nearly as much as the best. Predictions are brought to the scale of
-    the last round by a line through the pulls of the pilot's tokens.
-    """
+    """Subtract from the pulls of all rounds, each of shape (T, d), what ``rows``, the embeddings, explain."""
+    # By ridge regression on the unselected tokens, each is predicted from the others: an embedding that was
+    # changed pulls in a way that others do not lead to expect. A small penalty would explain part of that
+    # too, so the largest is taken that explains nearly as much as the best. Predictions are brought to the
+    # scale of the last round by a line through the pulls of the pilot's tokens.
     first, last = rounds[Round.SCREEN], rounds.get(Round.CONFIRM)
     pull, reference = first.effects.pull.astype(np.float64), np.isin(first.ids, unselected)
     mean = pull[reference].mean(axis=0, dtype=np.float64)
@@ -278,13 +274,11 @@ def calibrate(
     lifts: Vector,
     noise: float,
 ) -> tuple[Vector, float]:
-    """Fit the measured lifts of some tokens by a line in the predicted ones, and the residuals by features.
-
-    Return the lifts of all tokens, and how far they are off for tokens that had no part in it. A question
-    takes copies in another way than a statement does; what differs depends on the token, in directions that
-    measured tokens show. The ridge penalty is the best of several by leave-one-out cross-validation, the
-    infinite one included (Golub, Heath and Wahba 1979). Every group of features counts alike.
-    """
+    """Fit the measured lifts of some tokens by a line in the predicted ones, and residuals by features."""
+    # Return the lifts of all tokens, and how far they are off for tokens that had no part in it. A question
+    # takes copies in another way than a statement does; what differs depends on the token, in directions that
+    # measured tokens show. The ridge penalty is the best of several by leave-one-out cross-validation, the
+    # infinite one included (Golub, Heath and Wahba 1979). Every group of features counts alike.
     # A line by least squares; its slope is 0 where the predictions do not vary.
     deviations = predicted[measured] - predicted[measured].mean()
     variation = float(deviations @ deviations)
@@ -319,11 +313,9 @@ _MOST = 2.0
 def round_measurements(
     rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder, view: View | None = None
 ) -> Measurements:
-    """Turn the rows of a round into measurements of as many copies as were planned.
-
-    What m copies do among L other tokens grows about as their share, m / (m + L). Where the tokenizer saw
-    fewer than planned, it is scaled by the ratio of the shares, at most twofold.
-    """
+    """Turn the rows of a round into measurements of as many copies as were planned."""
+    # What m copies do among L other tokens grows about as their share, m / (m + L). Where the tokenizer saw
+    # fewer than planned, it is scaled by the ratio of the shares, at most twofold.
     measured = measurements(rows, len(stage.carriers), view)
     if measured.seen is None:
         return measured
@@ -366,10 +358,8 @@ def write_effects(
     view: View | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> None:
-    """Write contraction and pull by round and token, those of the last round in both.
-
-    The pulls of a large model are coordinates on as many orthonormal axes as fit into `most_bytes`.
-    """
+    """Write contraction and pull by round and token, those of the last round in both."""
+    # Pulls of a large model are coordinates on as many orthonormal axes as fit into ``most_bytes``.
     file, axes_file = effect_files(view)
     first = next(iter(rounds.values())).effects.pull
     count = sum(len(found.ids) for found in rounds.values())

@@ -156,10 +156,8 @@ def _encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, most: in
 def _calibrated(
     corpus: _Corpus, screened: TokenEffects, reference: Ids, progress: ProgressCallback
 ) -> tuple[Vector, float, Vector, Pull]:
-    """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers.
-
-    Return also their error, each carrier's common effect beside the mean, and what the random tokens do.
-    """
+    """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers."""
+    # Return also their error, each carrier's common effect beside the mean, and what the random tokens do.
     job, carriers = corpus.job, range(_CARRIERS)
     every = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers)
     predicted = statistics.predicted_lifts(screened, every.panel)
@@ -279,10 +277,8 @@ def _table(
 
 
 def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:
-    """Compute the share of pairs of random texts, a query and a document, for which the document moves up.
-
-    It does if it passes at least a tenth of all texts. cos(after) is computed from pull and contraction.
-    """
+    """Compute the share of random pairs, query and document, whose document passes a tenth of all texts."""
+    # cos(after) is computed from pull and contraction.
     order = np.random.default_rng([seed, _SPLIT]).permutation(len(texts))
     count = min(100, len(texts) // 2)  # of queries, and of documents: together they are many pairs
     queries, documents = order[:count], order[count : 2 * count]

@@ -186,10 +186,8 @@ def usable_carriers(
     needed: int,
     source: str,
 ) -> tuple[list[str], list[NDArray[np.float32]], list[float | None]]:
-    """Choose the first carriers that have enough unrelated anchors in all views, each seen with its u.
-
-    Return them with their similarities by view, and the median that replaces u as limit in a narrow corpus.
-    """
+    """Choose the first carriers that have enough unrelated anchors in all views, each seen with its u."""
+    # Return them with their similarities by view, and the median that replaces u as limit in a narrow corpus.
     vectors = encoder.encode(texts)
     usable, every, limits = np.ones(len(texts), dtype=np.bool_), [], list[float | None]()
     for view, panel, u in seen:

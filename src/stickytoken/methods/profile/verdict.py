@@ -93,13 +93,11 @@ def find_lifts(
     fdr: float,
     outliers_only: bool = False,
 ) -> Flagged:
-    """Find lifts that matter: large ones, and smaller ones that ordinary tokens do not have.
-
-    The interval must lie above half the smallest effect. With an empirical null, it must also reach the
-    smallest effect, or the lift must be an outlier of its vocabulary, with false discoveries over all
-    its tokens controlled, measured or not: whoever names the strongest tokens of a vocabulary does not make
-    them rare. So a token with the smallest effect is missed only if its interval excludes it.
-    """
+    """Find lifts that matter: large ones, and smaller ones that ordinary tokens do not have."""
+    # The interval must lie above half the smallest effect. With an empirical null, it must also reach the
+    # smallest effect, or the lift must be an outlier of its vocabulary, with false discoveries over all its
+    # tokens controlled, measured or not: whoever names the strongest tokens of a vocabulary does not make
+    # them rare. So a token with the smallest effect is missed only if its interval excludes it.
     large = tokens.lift.low > tokens.null.center + NEGLIGIBLE_SHARE * smallest
     # A null of no width would call everything beyond the noise an outlier.
     if null_tokens < LEAST_NULL_TOKENS or tokens.null.spread == 0:
@@ -159,13 +157,11 @@ def embedding_matrix(encoder: Encoder) -> NDArray[np.floating[Any]] | None:
 
 
 def erasures(measured: Measured) -> TokenEstimates:
-    """Estimate the contraction of every token times its `reach`, on which it may be found to erase texts.
-
-    The contraction alone would also find rare names and numbers, which erase a text in favour of a meaning
-    that few texts share. Where the embedding matrix is known, shape (V, d), the reach is that of the part of
-    the pull that the token's row does not explain. Single characters erase more than words, and are compared
-    with one another.
-    """
+    """Estimate the contraction of every token times its `reach`, on which it may be found to erase texts."""
+    # The contraction alone would also find rare names and numbers, which erase a text in favour of a meaning
+    # that few texts share. Where the embedding matrix is known, shape (V, d), the reach is that of the part
+    # of the pull that the token's row does not explain. Single characters erase more than words, and are
+    # compared with one another.
     rounds, plan, panel = measured.rounds, measured.plan, measured.panel
     ids = rounds[Round.SCREEN].ids
     pulls: Mapping[Round, NDArray[np.floating[Any]]] = {
@@ -192,11 +188,9 @@ class Erasing(NamedTuple):
 
 
 def find_erasing(measured: Measured, available: int, lifts: TokenEstimates) -> Erasing:
-    """Find tokens whose copies erase a text and draw it toward others, as those of ordinary tokens do not.
-
-    A token that lifts the texts of the run as well need erase less: ordinary tokens hardly do both. But a
-    word that lifts texts about its subject, however far, does not thereby erase others.
-    """
+    """Find tokens whose copies erase a text and draw it toward others, as those of ordinary tokens do not."""
+    # A token that lifts the texts of the run as well need erase less: ordinary tokens hardly do both. But a
+    # word that lifts texts about its subject, however far, does not thereby erase others.
     lost = measured.estimate(measured.contractions())
     value, error, low, high = lost.lift
     contraction = Estimates(value + lost.level, error, low + lost.level, high + lost.level)
@@ -299,10 +293,7 @@ def _reasons(
     lifting: Flagged,
     erasing: Erasing,
 ) -> list[str | None]:
-    """Say in words why each token is flagged; None of those that are not.
-
-    Of names of groups (G,), `known` and `lifted` are (T, G). The largest finite `outlying` effect is named.
-    """
+    """Say why tokens are flagged, or None; of G names of groups, ``known`` and ``lifted`` are (T, G)."""
     found: list[str | None] = []
     for row, lifts in enumerate(lifting.found):
         said, own = [], names[lifted[row]].tolist()
