@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 
 import stickytoken
 from bench import Results, commands
-from stickytoken.data.corpora import collect_sentences
+from stickytoken.data import collect_sentences
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import RecheckJob, Tokens
 from stickytoken.methods.profile.anchors import ProfileSettings

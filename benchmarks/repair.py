@@ -17,8 +17,7 @@ import stickytoken
 from bench import Results, commands, refuse, spearman, units
 from models import planted_ids
 from stickytoken.cli.console import progress_bar
-from stickytoken.data import text_kinds
-from stickytoken.data.corpora import bundled_sentences
+from stickytoken.data import bundled_sentences, text_kinds
 from stickytoken.detection import Run, open_run
 from stickytoken.detection.run import encoder_for, restored_settings
 from stickytoken.encoders import Encoder, load_encoder

@@ -20,7 +20,7 @@ import numpy as np
 
 from bench import MINILM, Results, by_turns, commands
 from models import plain_model
-from stickytoken.data.corpora import choose_corpus
+from stickytoken.data import choose_corpus
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import Shard, compute_shard, cut_into_shards, ignore_progress

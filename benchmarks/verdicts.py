@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from bench import MINILM, PLANTED, PUBLISHED, Results, commands, detected, published_table, refuse, spearman
 from models import planted_encoder, planted_ids
 from stickytoken.cli.console import progress_bar
-from stickytoken.data import Sentences, bundled_frame, load_sentences
-from stickytoken.data.corpora import collect_sentences
+from stickytoken.data import Sentences, bundled_frame, collect_sentences, load_sentences
 from stickytoken.detection import Run, judge as judged_by, open_run
 from stickytoken.detection.run import encoder_for, restored_settings
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder

@@ -25,7 +25,7 @@ from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import require_callable, shown
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.loading.load import AnyModel
+    from stickytoken.encoders.loading import AnyModel
 
 
 @dataclass(frozen=True, slots=True)

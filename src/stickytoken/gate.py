@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from stickytoken.data.corpora import LARGEST_UNKNOWN
-from stickytoken.detection import run as runs_of
-from stickytoken.detection.detect import detect
+from stickytoken.data import LARGEST_UNKNOWN
+from stickytoken.detection import detect, run as runs_of
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import FLAGGED, RunFolder, RunRecord
 from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-from stickytoken.encoders.loading.load import AnyModel, load_encoder
+from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.errors import InputError, RunError, reading
 from stickytoken.findings import Finding, Level, Rule, repository_path
 from stickytoken.machine import digest

@@ -17,23 +17,21 @@ import planted
 import tiny
 from stickytoken import detect, load_tokenizer, probe
 from stickytoken.data import (
-    bundled_frame,
-    bundled_sentences,
-    load_sentences,
-    pairs_from_file,
-    sentences_from_file,
-    text_kinds,
-    text_kinds_frame,
-)
-from stickytoken.data.corpora import (
     LONGEST_SENTENCE,
     PairCorpus,
     SentencePair,
     Sentences,
+    bundled_frame,
+    bundled_sentences,
     collect_sentences,
+    load_sentences,
+    pairs_from_file,
     readable,
     sample_pairs,
     select_pairs,
+    sentences_from_file,
+    text_kinds,
+    text_kinds_frame,
 )
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.methods.registry import entries

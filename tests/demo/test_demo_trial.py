@@ -12,7 +12,7 @@ import web_app
 from impact_files import Counting
 from stickytoken import load_encoder, load_sentences
 from stickytoken.demo.context import AppContext, SharedModel, find_runs, named_token
-from stickytoken.encoders.loading.load import loaded_like
+from stickytoken.encoders.loading import loaded_like
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement, insert_as_ids
 from stickytoken.repairs import repair

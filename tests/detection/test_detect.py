@@ -21,7 +21,7 @@ from sklearn.metrics.pairwise import (
 import planted
 import tiny
 from stickytoken import detect, load_encoder
-from stickytoken.data.corpora import SentencePair
+from stickytoken.data import SentencePair
 from stickytoken.detection import probe
 from stickytoken.insertion import Insertion
 from stickytoken.methods.std import PlacementWeights, ScoreConstants, StdSettings

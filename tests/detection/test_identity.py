@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stickytoken.data import corpora, text_kinds
-from stickytoken.data.corpora import PairCorpus, SentencePair, collect_sentences, corpus_fingerprint
+from stickytoken import data
+from stickytoken.data import PairCorpus, SentencePair, collect_sentences, corpus_fingerprint, text_kinds
 from stickytoken.detection.detect import identity_parts
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.insertion import Insertion, Token
@@ -99,7 +99,7 @@ def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkey
     assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
     assert corpus_fingerprint(replace(plain, source="elsewhere"), topics_count=True) in found
     kinds = text_kinds()
-    monkeypatch.setattr(corpora, "text_kinds", lambda: replace(kinds, texts=kinds.texts[:-1]))
+    monkeypatch.setattr(data, "text_kinds", lambda: replace(kinds, texts=kinds.texts[:-1]))
     assert corpus_fingerprint(plain, topics_count=True) not in found
     assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
 

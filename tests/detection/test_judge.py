@@ -12,7 +12,7 @@ from scipy.stats import norm, spearmanr
 import planted
 import profiled
 from stickytoken import judge, load_encoder
-from stickytoken.data.corpora import collect_sentences
+from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods.profile import verdict
 

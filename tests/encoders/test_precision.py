@@ -12,7 +12,7 @@ import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.compute.batches import BatchRunner
 from stickytoken.encoders.compute.linear import require_agreement
-from stickytoken.encoders.loading.load import set_precision
+from stickytoken.encoders.loading import set_precision
 from stickytoken.errors import InputError, ModelError
 from stickytoken.machine import Precision
 

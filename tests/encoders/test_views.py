@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 import profiled
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.loading.load import loaded_like
+from stickytoken.encoders.loading import loaded_like
 from stickytoken.encoders.views import (
     View,
     isoscore,

@@ -19,7 +19,7 @@ import tiny_architectures as architectures
 import tiny_decoders
 from prompted_loading import encoder_of, read
 from stickytoken import load_encoder, open_run
-from stickytoken.data.corpora import collect_sentences
+from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.files import read_explanation

@@ -12,7 +12,7 @@ import planted
 import stickytoken
 import tiny
 import word_bag
-from stickytoken.data.corpora import SentencePair
+from stickytoken.data import SentencePair
 from stickytoken.errors import InputError
 
 TEXTS = tiny.sentences(60)

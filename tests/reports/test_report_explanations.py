@@ -11,7 +11,7 @@ import planted
 import stickytoken
 import tiny
 from report_pages import Page
-from stickytoken.data.corpora import collect_sentences
+from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.files import explanation_folders

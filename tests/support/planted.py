@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 import stickytoken
 import tiny
 from stickytoken.cli.app import app
-from stickytoken.data.corpora import Sentences, collect_sentences
+from stickytoken.data import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.methods.std import StdSettings

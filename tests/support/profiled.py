@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import planted
 import tiny
-from stickytoken.data.corpora import Sentences, collect_sentences
+from stickytoken.data import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.methods.profile.anchors import ProfileSettings

@@ -7,7 +7,7 @@ from sentence_transformers import SentenceTransformer
 
 import profiled
 import tiny
-from stickytoken.data.corpora import Sentences, collect_sentences
+from stickytoken.data import Sentences, collect_sentences
 from stickytoken.detection import Run
 from stickytoken.encoders import load_encoder
 from stickytoken.repairs.result import RepairRecord

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stickytoken.cleaning.cleaner import CleanerSource, cleaned_text, open_cleaner
+from stickytoken.cleaning import CleanerSource, cleaned_text, open_cleaner
 from stickytoken.errors import InputError
 from stickytoken.validation import list_of, shown
 

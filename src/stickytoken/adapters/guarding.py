@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modality import infer_modality
 
-from stickytoken.cleaning import cleaner as cleaning
+from stickytoken.cleaning import Cleaned, Cleaner, CleanerSource, open_cleaner
 from stickytoken.errors import InputError, RefusedTextError
 from stickytoken.validation import require_callable, shown
 
 _TEXT_KEYS = ("text", "content")
 
 Model = TypeVar("Model", bound=SentenceTransformer)
-OnFound = Callable[[str, cleaning.Cleaned], None]
+OnFound = Callable[[str, Cleaned], None]
 
 
 def guard(
-    model: SentenceTransformer, cleaner: cleaning.CleanerSource, *, on_found: OnFound | None = None
+    model: SentenceTransformer, cleaner: CleanerSource, *, on_found: OnFound | None = None
 ) -> GuardedModel:
     """Return a model that cleans every text before it encodes it.
 
@@ -46,7 +46,7 @@ def guard(
         raise InputError(f"model is {shown(model)}: pass a loaded SentenceTransformer")
     if on_found is not None:
         require_callable("on_found", on_found)
-    opened = cleaning.open_cleaner(cleaner)
+    opened = open_cleaner(cleaner)
     guarded = _shared(model, _guarded_class(_plain_class(type(model))))
     guarded.cleaner, guarded.on_found = opened, on_found
     return guarded
@@ -58,7 +58,7 @@ class GuardedModel(SentenceTransformer):
     It shares its modules with the model that it was made from.
     """
 
-    cleaner: cleaning.Cleaner
+    cleaner: Cleaner
     on_found: OnFound | None  # told each text in which something was found, and what became of it
 
     @property

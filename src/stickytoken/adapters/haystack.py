@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stickytoken.cleaning.cleaner import NOTE, CleanerSource, cleaned_text, open_cleaner
+from stickytoken.cleaning import NOTE, CleanerSource, cleaned_text, open_cleaner
 from stickytoken.errors import InputError, require_package
 from stickytoken.validation import shown
 

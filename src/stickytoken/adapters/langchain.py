@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stickytoken.cleaning.cleaner import NOTE, CleanerSource, cleaned_text, open_cleaner
+from stickytoken.cleaning import NOTE, CleanerSource, cleaned_text, open_cleaner
 from stickytoken.errors import require_package
 
 require_package("langchain_core", "a LangChain transformer", "langchain")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from stickytoken.cleaning.cleaner import NOTE, Cleaner, cleaned_text, open_cleaner
+from stickytoken.cleaning import NOTE, Cleaner, cleaned_text, open_cleaner
 from stickytoken.errors import require_package
 
 require_package("llama_index", "a LlamaIndex transformation", "llama-index")

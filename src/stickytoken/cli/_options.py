@@ -365,7 +365,7 @@ def require_found(
 ) -> str:
     """Return the name of the model that `load_for` would load; refuse early one that does not exist."""
     from stickytoken.detection.run import recorded_loading
-    from stickytoken.encoders.loading.load import require_model
+    from stickytoken.encoders.loading import require_model
 
     name = source if run is None else model or run.model.name
     if _names_endpoint(name, loading):

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from stickytoken.data import metrics, tables
-from stickytoken.data.corpora import text_kinds
+from stickytoken.data import metrics, tables, text_kinds
 from stickytoken.data.metrics import ClassificationTask, Sample, Task, Values
 from stickytoken.errors import InputError, require_package
 

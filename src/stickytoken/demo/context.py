@@ -19,7 +19,7 @@ from stickytoken.data import Sentences
 from stickytoken.detection.detect import Reopened, available_tokens, find_named, reopen
 from stickytoken.detection.run import Run, flagged_tokens, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
-from stickytoken.encoders.loading.load import load_encoder
+from stickytoken.encoders.loading import load_encoder
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, ModelError, RunError, StickyTokenError

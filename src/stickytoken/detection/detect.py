@@ -14,11 +14,19 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from stickytoken.data import Sentences, load_sentences, tables
-from stickytoken.data.corpora import PairSource, SentenceSource, choose_corpus, corpus_fingerprint, readable
+from stickytoken.data import (
+    PairSource,
+    Sentences,
+    SentenceSource,
+    choose_corpus,
+    corpus_fingerprint,
+    load_sentences,
+    readable,
+    tables,
+)
 from stickytoken.detection import run as runs_of, run_folder
 from stickytoken.detection.run import Run, open_run
-from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
+from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.views import view_encoders, views_of, whole_vectors

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 
-from stickytoken.data.corpora import SentenceSource
+from stickytoken.data import SentenceSource
 from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import EndpointRecord, LoadingRecord, RunEvidence, RunFolder, RunRecord
 from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
-from stickytoken.encoders.loading.load import AnyModel, load_encoder
+from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.encoders.loading.resolution import Origin, resolve_model
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, Prompting
 from stickytoken.encoders.views import View
@@ -245,7 +245,7 @@ class Run:
 
     def judge(self, sentences: SentenceSource, **options: Any) -> base.Judgement:
         """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
-        from stickytoken.detection.detect import judge
+        from stickytoken.detection import judge
 
         return judge(self, sentences, **options)
 

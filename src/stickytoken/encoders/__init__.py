@@ -1,6 +1,6 @@
 """Text or token ids to vectors: one protocol, thin adapters, names resolved to models."""
 
-from stickytoken.encoders.loading.load import analyze_vocabulary, load_encoder
+from stickytoken.encoders.loading import analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder, Prompting
 from stickytoken.encoders.views import MeanSimilarity, mean_similarity

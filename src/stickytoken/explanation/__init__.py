@@ -13,11 +13,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.data import load_sentences
-from stickytoken.data.corpora import SentenceSource, readable
+from stickytoken.data import SentenceSource, load_sentences, readable
 from stickytoken.detection.detect import TokenSource, available_tokens, token_ids as named_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
-from stickytoken.encoders.loading.load import AnyModel
+from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation import files, measuring

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.data import Sentences, load_sentences
-from stickytoken.data.corpora import open_ended
+from stickytoken.data import Sentences, load_sentences, open_ended
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError

@@ -22,7 +22,7 @@ from stickytoken.data.tasks import AnyTask, MtebTask
 from stickytoken.detection.detect import TokenSource, available_tokens, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
 from stickytoken.encoders import protocol
-from stickytoken.encoders.loading.load import AnyModel
+from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import Encoder, IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts import results, statistics

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from stickytoken.encoders.loading.load import load_from_spec
+from stickytoken.encoders.loading import load_from_spec
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, MissingExtraError, RunError, StickyTokenError

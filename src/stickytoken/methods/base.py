@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 import polars as pl
 
-from stickytoken.data import Sentences
-from stickytoken.data.corpora import PairCorpus
+from stickytoken.data import PairCorpus, Sentences
 from stickytoken.encoders import views as model_views
 from stickytoken.encoders.protocol import Encoder, IdEncoder, reads_ids
 from stickytoken.encoders.views import MeanSimilarity, View, Views

@@ -13,14 +13,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.data import Sentences
-from stickytoken.data.corpora import PairCorpus, SentencePair, sample_pairs, select_pairs
+from stickytoken.data import PairCorpus, SentencePair, Sentences, sample_pairs, select_pairs
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token, insert_as_ids, insert_as_text
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import base, entry, probes
+from stickytoken.methods import base, entry as terms, probes
 from stickytoken.methods.base import Job
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import real_number, set_choices, set_whole_numbers
@@ -395,9 +394,9 @@ _SCORES, _RATES = (
     {f"{short}_{metric}": long if metric is Metric.COSINE else f"{long}_{metric}" for metric in Metric}
     for short, long in (("score", "sticky_score"), ("rate", "validation_rate"))
 )
-_SCORE = entry.Column("sticky_score", "sticky score", 2)
-_RATE = entry.Column("validation_rate", "validation rate", 3)
-_LIFT = entry.Column("lift", "lift", 4)
+_SCORE = terms.Column("sticky_score", "sticky score", 2)
+_RATE = terms.Column("validation_rate", "validation rate", 3)
+_LIFT = terms.Column("lift", "lift", 4)
 _GLOSSARY = {
     "sticky score": "The paper's score: how far, and how often, copies reduce the distance of a few sentence "
     "pairs.",
@@ -477,11 +476,11 @@ class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
             job, texts[: probes.SYMPTOM_CARRIERS], sentences, anchors, plan.mean_similarity
         )
 
-    def texts(self, plan: StdPlanRecord) -> entry.PlanTexts:
+    def texts(self, plan: StdPlanRecord) -> terms.PlanTexts:
         carriers = list(dict.fromkeys(pair.sentence2 for pair in plan.validation))
         known = set(carriers)
         anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in known]
-        return entry.PlanTexts(carriers, list(dict.fromkeys(anchors)), by_topic=False)
+        return terms.PlanTexts(carriers, list(dict.fromkeys(anchors)), by_topic=False)
 
     def headline(self, run: Run) -> str:
         if run.sticky.is_empty():
@@ -542,10 +541,10 @@ class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
             )
         return found
 
-    def key_facts(self, run: Run) -> list[entry.Fact]:
+    def key_facts(self, run: Run) -> list[terms.Fact]:
         return [
-            entry.Fact(f"{run.result.candidates:,}", "candidates validated"),
-            entry.Fact(f"{run.result.rate_threshold:.3f}", "validation rate that a sticky token exceeds"),
+            terms.Fact(f"{run.result.candidates:,}", "candidates validated"),
+            terms.Fact(f"{run.result.rate_threshold:.3f}", "validation rate that a sticky token exceeds"),
         ]
 
     def how(self, settings: base.StoredSettings) -> str:
@@ -563,9 +562,9 @@ class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
         counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
         return {name: getattr(plan, name) for name in names} | counts
 
-    def figures(self, run: Run) -> list[entry.Figure]:
+    def figures(self, run: Run) -> list[terms.Figure]:
         return [
-            entry.Distribution(
+            terms.Distribution(
                 "score-distribution",
                 "Sticky scores over the vocabulary",
                 _SCORE,
@@ -573,7 +572,7 @@ class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
                 "The score of the paper's first stage, on a few sentence pairs. Tokens to the right of the "
                 "dotted line were validated; the others have no verdict.",
             ),
-            entry.Distribution(
+            terms.Distribution(
                 "rate-distribution",
                 "Validation rates of the candidates",
                 _RATE,
@@ -581,7 +580,7 @@ class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
                 "The share of unrelated pairs that a candidate pulls together. Beyond the dotted line, an "
                 "outlier rule over the candidates, a token is called sticky.",
             ),
-            entry.Scatter(
+            terms.Scatter(
                 "rate-lift",
                 "Validation rate against lift",
                 _RATE,
@@ -591,9 +590,9 @@ class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
             ),
         ]
 
-    def probe_lines(self, probed: Sequence[StdEvidence]) -> list[entry.ProbeTable | str]:
+    def probe_lines(self, probed: Sequence[StdEvidence]) -> list[terms.ProbeTable | str]:
         return [
-            entry.ProbeTable(
+            terms.ProbeTable(
                 "Validation rate: share of unrelated pairs that the token pulls together",
                 ("id", "token", "category", "rate", "prefix", "suffix", "random", "lift"),
                 [

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from stickytoken.data import corpora, tasks, text_kinds
+from stickytoken.data import as_read, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
 from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress
-from stickytoken.methods import base, entry
+from stickytoken.methods import base
+from stickytoken.methods.entry import Verdict
 from stickytoken.repairs import result
 from stickytoken.validation import visible
 
@@ -108,7 +109,7 @@ class Verification:
         scores, kept_score = self._scores()
         self.job.progress(Progress("compare", 0, 1))
         # Texts to compare the models on: the bundled kinds of text, and the corpus.
-        kinds = corpora.as_read(text_kinds(), self.job.encoder.tokenizer)
+        kinds = as_read(text_kinds(), self.job.encoder.tokenizer)
         texts = list(dict.fromkeys((*kinds.texts, *self.job.corpus.texts)))
         checks = {
             "repaired tokens": _mended({token.token: after[token.token_id] for token in tokens}),
@@ -222,7 +223,7 @@ class Verification:
 
 
 def _mended(measured: Mapping[str, result.MeasuredRecord]) -> Check:
-    sticky = {name: after for name, after in measured.items() if after.verdict == entry.Verdict.STICKY}
+    sticky = {name: after for name, after in measured.items() if after.verdict == Verdict.STICKY}
     if sticky:
         named = [f"{name!r} ({after.deviations:.2f} SD)" for name, after in sticky.items()]
         said = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(named[:5])}"
@@ -234,7 +235,7 @@ def _mended(measured: Mapping[str, result.MeasuredRecord]) -> Check:
 
 
 def _neighbours_unharmed(neighbours: list[result.NeighbourRecord]) -> Check:
-    sticky = [each for each in neighbours if each.after.verdict == entry.Verdict.STICKY]
+    sticky = [each for each in neighbours if each.after.verdict == Verdict.STICKY]
     # One whose lift rises by less, in standard deviations, has not changed.
     harmed = [each for each in sticky if each.after.deviations > each.before.deviations + 0.1]
     counted = f"{len(neighbours)} nearest neighbours of repaired tokens"

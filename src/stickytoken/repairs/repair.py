@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import polars as pl
 
-from stickytoken.data import Sentences, load_sentences
-from stickytoken.data.corpora import SentenceSource, readable
+from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
 from stickytoken.data.tasks import AnyTask, find_task, kinds_task
 from stickytoken.detection.detect import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, restored_settings
-from stickytoken.encoders.loading.load import AnyModel, loaded_like
+from stickytoken.encoders.loading import AnyModel, loaded_like
 from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError

@@ -20,7 +20,7 @@ from itertools import chain, islice
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-from stickytoken.cleaning.cleaner import Cleaner
+from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import Action, SpanKind, find_spans
 from stickytoken.errors import RunError

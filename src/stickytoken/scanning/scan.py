@@ -14,11 +14,10 @@ import polars as pl
 from pydantic import Field
 
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
-from stickytoken.data import load_sentences
-from stickytoken.data.corpora import SentenceSource
+from stickytoken.data import SentenceSource, load_sentences
 from stickytoken.data.documents import Collection, DocumentSource, Skipped, Wanted, open_documents
 from stickytoken.detection.run import Run, encoder_for, open_run
-from stickytoken.encoders.loading.load import AnyModel
+from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import Finding, Level, Rule, repository_path

@@ -16,7 +16,7 @@ import tiny_architectures as architectures
 import tiny_decoders
 from prompted_loading import encoder_of, load_prompted, read
 from stickytoken import analyze_vocabulary, load_encoder
-from stickytoken.data.corpora import collect_sentences
+from stickytoken.data import collect_sentences
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.causal_module import CausalPrompt

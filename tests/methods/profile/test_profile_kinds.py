@@ -16,8 +16,7 @@ from tokenizers.pre_tokenizers import Whitespace
 import profiled
 import tiny
 from stickytoken import load_encoder
-from stickytoken.data import bundled_sentences, text_kinds, text_kinds_frame
-from stickytoken.data.corpora import collect_sentences
+from stickytoken.data import bundled_sentences, collect_sentences, text_kinds, text_kinds_frame
 from stickytoken.detection import detect
 from stickytoken.methods.profile.anchors import representative_carriers
 

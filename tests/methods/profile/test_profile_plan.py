@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import profiled
-from stickytoken.data import load_sentences
-from stickytoken.data.corpora import Sentences, open_ended
+from stickytoken.data import Sentences, load_sentences, open_ended
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement

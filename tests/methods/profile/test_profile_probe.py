@@ -9,7 +9,7 @@ import planted
 import profiled
 import tiny
 from stickytoken import load_encoder
-from stickytoken.data.corpora import collect_sentences
+from stickytoken.data import collect_sentences
 from stickytoken.detection import probe
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion

@@ -11,7 +11,7 @@ import planted
 import profiled
 import tiny
 from stickytoken import load_encoder
-from stickytoken.data.corpora import SentencePair
+from stickytoken.data import SentencePair
 from stickytoken.detection import judge, probe
 from stickytoken.errors import InputError
 from stickytoken.gate import check

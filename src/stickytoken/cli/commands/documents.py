@@ -201,7 +201,7 @@ def clean(
             given.
         output_format: Print the lines, or one JSON document of the removals.
     """
-    from stickytoken.cleaning import cleaner as cleaning
+    from stickytoken.cleaning import LineTotals, clean_lines, counts_in_words, open_cleaner
     from stickytoken.cleaning.spans import actions_of
 
     if diff and output_format is LineFormat.JSON:
@@ -211,7 +211,7 @@ def clean(
         chosen = actions_of(given)
     except InputError as error:
         raise typer.BadParameter(str(error), param_hint="--action") from error
-    read = cleaning.open_cleaner(rules)
+    read = open_cleaner(rules)
     actions = read.actions | {kind: each for kind, each in chosen.items() if kind in given}
     cleaner = stickytoken.Cleaner(read.rules, actions, replacement=read.replacement, source=read.source)
     if rules_out is not None:
@@ -220,7 +220,7 @@ def clean(
         console.inform(f"{rules_out}: {words:,} words, {specials:,} special tokens")
         if file == Path("-"):
             return
-    totals = cleaning.LineTotals()
+    totals = LineTotals()
     with ExitStack() as stack:
         stream = sys.stdin.buffer
         if file != Path("-"):
@@ -229,7 +229,7 @@ def clean(
                 stream.read(0)
             except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
                 raise InputError(f"{file} cannot be read: {error.strerror}") from error
-        lines = cleaning.clean_lines(stream, cleaner, totals)
+        lines = clean_lines(stream, cleaner, totals)
         if output_format is LineFormat.JSON:
             removals = [
                 {"line": line.number, **asdict(part), "text": line.before[part.start : part.end]}
@@ -247,7 +247,7 @@ def clean(
                     console.print_line(f"line {line.number}")
                     console.print_line(f"- {line.before}")
                     console.print_line(f"+ {line.cleaned.text}")
-    said = cleaning.counts_in_words(totals.removed, totals.reported)
+    said = counts_in_words(totals.removed, totals.reported)
     console.inform(f"{totals.changed:,} of {totals.lines:,} lines changed{f' ({said})' if said else ''}")
     if totals.first_undecoded is not None:
         number, byte = totals.first_undecoded

@@ -295,7 +295,7 @@ def demo(
             served = serve(make_app(startup, share), port, share)
 
     def loaded() -> app.AppContext:
-        from stickytoken.encoders.loading.load import loaded_like
+        from stickytoken.encoders.loading import loaded_like
         from stickytoken.encoders.text_encoder import as_id_reader
 
         encoder = opt.load_for(source, named, loading, of_run)

@@ -17,7 +17,7 @@ from stickytoken.encoders.views import View, Views
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import base, entry, probes
+from stickytoken.methods import base, entry as terms, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage
 from stickytoken.methods.profile import anchors, estimates, other_texts, plan as planning, verdict
@@ -56,7 +56,7 @@ def run_profile(
                 dimension=view.dimension,
                 sticky=int((tokens["verdict"] == "sticky").sum()),
                 topical=int((tokens["verdict"] == "topical").sum()),
-                **entry.severity_counts(tokens),
+                **terms.severity_counts(tokens),
                 similarity_spread=in_view.similarity_spread,
                 ordinary_lift=ordinary,
                 ordinary_sd=spread / in_view.similarity_spread,
@@ -312,12 +312,12 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
     }
 
 
-_LIFT = entry.Column("lift", "lift", 4)
-_CONTRACTION = entry.Column("contraction", "contraction", 2)
-_INTERVAL = (_LIFT, entry.Column("lift_low", "low", 4), entry.Column("lift_high", "high", 4))
-_SEVERITY = entry.Column("severity", "severity")
-_UNIVERSALITY = entry.Column("universality", "universality", 2)
-_REASON = entry.Column("reason", "reason")
+_LIFT = terms.Column("lift", "lift", 4)
+_CONTRACTION = terms.Column("contraction", "contraction", 2)
+_INTERVAL = (_LIFT, terms.Column("lift_low", "low", 4), terms.Column("lift_high", "high", 4))
+_SEVERITY = terms.Column("severity", "severity")
+_UNIVERSALITY = terms.Column("universality", "universality", 2)
+_REASON = terms.Column("reason", "reason")
 # A note on single characters needs so many of them, and of others, beyond this quantile of the others.
 _LEAST_COMPARED, _NEARLY_ALL, _MANY = 50, 0.99, 0.1
 # The least that one decimal shows.
@@ -356,16 +356,16 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
     reported = (
         _SEVERITY,
         _REASON,
-        entry.Column("sd", "SD", 2),
+        terms.Column("sd", "SD", 2),
         *_INTERVAL,
         _UNIVERSALITY,
         _CONTRACTION,
-        entry.Column("validation_rate", "validation rate", 2),
-        entry.Column("q_value", "q value", 4),
-        entry.Column("lift_words", "lift on single words", 4),
+        terms.Column("validation_rate", "validation rate", 2),
+        terms.Column("q_value", "q value", 4),
+        terms.Column("lift_words", "lift on single words", 4),
     )
     ranked_by = _LIFT
-    verdicts = tuple(entry.Verdict)
+    verdicts = tuple(terms.Verdict)
     judges_corpora = True
     uses_topics = True
     uses_whole_vectors = True
@@ -386,9 +386,9 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         texts = self.texts(plan).anchors
         return base.evidence_stage(job, plan.carriers[:SYMPTOM_CARRIERS], texts, panel, plan.unrelated_below)
 
-    def texts(self, plan: ProfilePlanRecord) -> entry.PlanTexts:
+    def texts(self, plan: ProfilePlanRecord) -> terms.PlanTexts:
         anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
-        return entry.PlanTexts(plan.carriers, anchors, by_topic=True)
+        return terms.PlanTexts(plan.carriers, anchors, by_topic=True)
 
     def token_effects(self, run: Run) -> TokenEffects:
         return estimates.read_effects(run.path)
@@ -396,7 +396,7 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
     def headline(self, run: Run) -> str:
         name, sticky = run.model_name, run.sticky
         if not sticky.is_empty():
-            counts = entry.severity_counts(sticky).items()
+            counts = terms.severity_counts(sticky).items()
             grades = ", ".join(f"{count} {grade}" for grade, count in counts if count)
             tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
             return (
@@ -505,20 +505,20 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
             found.append(f"{run.plan.left_out} sentences were left out: the model cannot read them in full")
         return found
 
-    def key_facts(self, run: Run) -> list[entry.Fact]:
+    def key_facts(self, run: Run) -> list[terms.Fact]:
         found, result, smallest = [], run.result, run.settings.number("smallest_effect")
         token, erased = self._highest(run), run.tokens["contraction"].max()
         if token is not None:
             if (ordinary := result.ordinary_contraction) is not None and isinstance(erased, float):
                 most = f"of a text erased by the token that erases most; by an ordinary token, {ordinary:.0%}"
-                found.append(entry.Fact(f"{erased:.0%}", most))
+                found.append(terms.Fact(f"{erased:.0%}", most))
             largest = "largest lift beyond an ordinary token's; a token is always flagged"
             fact = f"{largest} from {smallest:g} SD"
-            found.append(entry.Fact(f"{self._moved(run, token['lift']):.1f} SD", fact))
+            found.append(terms.Fact(f"{self._moved(run, token['lift']):.1f} SD", fact))
         topical = "topical tokens, which lift only texts about their own subject"
         if result.topical == 1:
             topical = "topical token, which lifts only texts about its own subject"
-        return [*found, entry.Fact(f"{result.topical:,}", topical)]
+        return [*found, terms.Fact(f"{result.topical:,}", topical)]
 
     def how(self, settings: base.StoredSettings) -> str:
         return (
@@ -537,19 +537,19 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         found = {name: getattr(plan, name) for name in numbers}
         return found | {name: len(getattr(plan, name)) for name in lists}
 
-    def scale(self, run: Run) -> entry.Scale:
-        return entry.Scale(
+    def scale(self, run: Run) -> terms.Scale:
+        return terms.Scale(
             run.result.ordinary_lift,
             run.plan.similarity_spread,
             run.settings.number("confidence"),
-            entry.SEVERITY_BOUNDS[entry.Severity.SERIOUS],
+            terms.SEVERITY_BOUNDS[terms.Severity.SERIOUS],
         )
 
-    def figures(self, run: Run) -> list[entry.Figure]:
+    def figures(self, run: Run) -> list[terms.Figure]:
         ordinary = run.result.ordinary_lift
         matters = ordinary + run.settings.number("smallest_effect") * run.plan.similarity_spread
         return [
-            entry.Distribution(
+            terms.Distribution(
                 "lift-distribution",
                 "Lifts over the vocabulary",
                 _LIFT,
@@ -560,7 +560,7 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
                 "topical if on only some. One that lifts at least half as much is flagged if ordinary tokens "
                 "never do, over all texts or on one kind of text.",
             ),
-            entry.Scatter(
+            terms.Scatter(
                 "lift-contraction",
                 "Lift against contraction",
                 _LIFT,
@@ -572,11 +572,11 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
             ),
         ]
 
-    def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[entry.ProbeTable | str]:
+    def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[terms.ProbeTable | str]:
         first = probed[0]
         measured = ("lift", "lift_low", "lift_high", "universality", "severity", "verdict")
         return [
-            entry.ProbeTable(
+            terms.ProbeTable(
                 "Lift: mean rise of the similarity of unrelated texts",
                 ("id", "token", "category", "lift", "low", "high", "universality", "severity", "verdict"),
                 list(map(attrgetter("token_id", "token", "category", *measured), probed)),
@@ -588,14 +588,14 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
             f"the model's mean similarity is {first.mean_similarity:.4f}.",
         ]
 
-    def _curves(self, evidence: Sequence[ProfileEvidence], side: str) -> entry.ProbeTable | str:
+    def _curves(self, evidence: Sequence[ProfileEvidence], side: str) -> terms.ProbeTable | str:
         curve = evidence[0].curve
         if not getattr(curve, side):
             return f"No pair of these texts lies {side} the model's mean similarity."
         places = [place for place, copies in enumerate(curve.copies) if copies in (0, 1, 2, 4, 8, 16, 32)]
         rows = [(each.token, getattr(each.curve, side)) for each in evidence]
         rows.append(("(ordinary tokens)", getattr(curve, f"ordinary_{side}")))
-        return entry.ProbeTable(
+        return terms.ProbeTable(
             f"Similarity of pairs {side} the mean similarity, by number of copies",
             ("token", *(str(curve.copies[place]) for place in places)),
             [(token, *(values[place] for place in places)) for token, values in rows if values],

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from stickytoken.data import Sentences
-from stickytoken.data.corpora import LARGEST_UNKNOWN, as_read, open_ended, text_kinds
+from stickytoken.data import LARGEST_UNKNOWN, Sentences, as_read, open_ended, text_kinds
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError

@@ -12,7 +12,7 @@ import polars as pl
 import scipy
 from numpy.typing import NDArray
 
-from stickytoken.data.corpora import open_ended
+from stickytoken.data import open_ended
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.encoders.views import MeanSimilarity, View, only_own
 from stickytoken.errors import InputError, RunError
