@@ -25,7 +25,7 @@ from stickytoken.encoders.protocol import Encoder, require_words
 from stickytoken.errors import InputError, ModelError
 from stickytoken.impacts.statistics import prepare
 from stickytoken.insertion import Insertion
-from stickytoken.measurement.store import write_atomically
+from stickytoken.measurement import write_atomically
 
 __all__ = [
     "Comparison",

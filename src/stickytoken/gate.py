@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
+import stickytoken.measurement as store
 from stickytoken.data import LARGEST_UNKNOWN
 from stickytoken.detection import detect, run as runs_of
 from stickytoken.detection.run import Run, open_run
@@ -20,7 +21,7 @@ from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.errors import InputError, RunError, reading
 from stickytoken.findings import Finding, Level, Rule, repository_path
 from stickytoken.machine import digest
-from stickytoken.measurement import resume, store
+from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.methods import base, registry
 from stickytoken.validation import file_path, require_callable, shown, visible, whole_number

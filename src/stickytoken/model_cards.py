@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stickytoken import comparisons
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, ModelError, RunError, reading
-from stickytoken.measurement.store import make_folder, write_atomically
+from stickytoken.measurement import make_folder, write_atomically
 from stickytoken.validation import file_path, markdown, markdown_table, shown
 
 if TYPE_CHECKING:

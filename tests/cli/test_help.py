@@ -19,9 +19,9 @@ from stickytoken.encoders import Prompting
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts import ImpactSettings
-from stickytoken.methods.entry import MethodEntry, Option
+from stickytoken.methods import MethodEntry, Option
 from stickytoken.methods.registry import entries, method_named, register
-from stickytoken.repairs.repair import RepairSettings
+from stickytoken.repairs import RepairSettings
 from stickytoken.vocabulary import Category
 
 GROUP = typer.main.get_command(app)

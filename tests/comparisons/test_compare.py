@@ -25,8 +25,8 @@ from stickytoken.comparisons import Answer, Measure, copies_needed, exact_share,
 from stickytoken.comparisons.published import beside_run, published_model, published_models, published_tokens
 from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError
-from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.entry import Scale
+from stickytoken.measurement import ResultFolder
+from stickytoken.methods import Scale
 from stickytoken.repairs.result import REPAIR_FILE
 from stickytoken.reports.comparison import finding
 from stickytoken.validation import markdown

@@ -16,7 +16,7 @@ from stickytoken import detect, explain, impact, load_encoder, open_run
 from stickytoken.detection.run import is_run, model_difference, require_same_model
 from stickytoken.detection.run_folder import RunFolder, flagged_ids
 from stickytoken.errors import InputError, ModelError, RunError
-from stickytoken.measurement.store import default_folder, folder_name
+from stickytoken.measurement import default_folder, folder_name
 from stickytoken.methods.registry import entries
 
 

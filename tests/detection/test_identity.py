@@ -8,7 +8,7 @@ import pytest
 
 from stickytoken import data
 from stickytoken.data import PairCorpus, SentencePair, collect_sentences, corpus_fingerprint, text_kinds
-from stickytoken.detection.detect import identity_parts
+from stickytoken.detection import identity_parts
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision, digest

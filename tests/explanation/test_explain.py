@@ -18,7 +18,7 @@ import tiny
 import tiny_architectures as architectures
 import tiny_decoders
 from prompted_loading import encoder_of, read
-from stickytoken import load_encoder, open_run
+from stickytoken import load_encoder, measurement, open_run
 from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, Explanation, explain
@@ -29,7 +29,6 @@ from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 from stickytoken.inspection.module_embedding import input_embeddings
-from stickytoken.measurement import store
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -331,14 +330,14 @@ def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, whol
 
 @pytest.mark.parametrize("moment", ["heads.parquet", "explanation.json"])
 def test_an_interrupt_while_a_file_is_written_is_continued(encoder, whole, tmp_path, monkeypatch, moment):
-    write = store.write_atomically
+    write = measurement.write_atomically
 
     def interrupted(path, content):
         if path.name == moment:
             raise KeyboardInterrupt
         write(path, content)
 
-    monkeypatch.setattr(store, "write_atomically", interrupted)
+    monkeypatch.setattr(measurement, "write_atomically", interrupted)
     with pytest.raises(KeyboardInterrupt):
         explain(encoder, ["river"], out=tmp_path, **OPTIONS)
     monkeypatch.undo()

@@ -18,7 +18,7 @@ from stickytoken import open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 from stickytoken.machine import digest
-from stickytoken.measurement.store import ShardCost, write_atomically
+from stickytoken.measurement import ShardCost, write_atomically
 from stickytoken.methods.profile.verdict import TOKEN_COLUMNS as PROFILE_COLUMNS
 from stickytoken.methods.std import StdPlanRecord, StdResultRecord
 

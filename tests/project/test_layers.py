@@ -273,7 +273,7 @@ def test_the_checks_find_what_they_look_for():
         return next(imports_of(f"stickytoken.{importer}", ast.parse(line)))
 
     late = "def late():\n    from stickytoken.cli.main import app"
-    lines = {"data.tables": "import stickytoken.measurement.store", "detection.detect": late}
+    lines = {"data.tables": "import stickytoken.measurement", "detection.run": late}
     front = "from stickytoken.detection import detect"
     lines |= {"encoders.protocol": "from .. import detection", "__init__": front}
     for importer, line in lines.items():

@@ -21,8 +21,7 @@ from stickytoken.errors import InputError, ModelError, RepairError, RunError, St
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import RecheckJob
 from stickytoken.methods.profile.other_texts import recheck
-from stickytoken.repairs import repair
-from stickytoken.repairs.repair import neighbours_of, used_texts
+from stickytoken.repairs import neighbours_of, repair, used_texts
 from stickytoken.repairs.result import DOCUMENT_FILE, REPAIR_FILE
 from stickytoken.vocabulary import categorize
 
@@ -229,7 +228,7 @@ def repair_and_die(run, out, module, function):
     ("module", "step"),
     [
         ("stickytoken.repairs.documents", "repair_block"),
-        ("stickytoken.measurement.store", "move_folder"),
+        ("stickytoken.measurement", "move_folder"),
     ],
 )
 def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, module, step):

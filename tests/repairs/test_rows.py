@@ -16,9 +16,8 @@ from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.statistics import Pull
-from stickytoken.repairs import _training, rows
+from stickytoken.repairs import _training, choose_strategies, plan_token, rows
 from stickytoken.repairs._verification import _kept_score
-from stickytoken.repairs.repair import choose_strategies, plan_token
 from stickytoken.repairs.result import ROWS, TOKENIZER, ScoreRecord, Strategy
 from stickytoken.repairs.rows import new_rows, pieces_of
 from stickytoken.unit_vectors import unit_vectors

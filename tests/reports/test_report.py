@@ -20,7 +20,7 @@ import repaired
 import stickytoken
 from report_pages import Page
 from stickytoken import open_run
-from stickytoken.detection.detect import reopen, token_evidence
+from stickytoken.detection import reopen, token_evidence
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
 from stickytoken.reports.content import (

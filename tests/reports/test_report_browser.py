@@ -198,7 +198,7 @@ def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch)
         save_figures(figures, tmp_path)
     assert contents() == {old.name: b"old"}
     with monkeypatch.context() as patched:
-        patched.setattr("stickytoken.measurement.store.os.fsync", full)
+        patched.setattr("stickytoken.measurement.os.fsync", full)
         with pytest.raises(RunError, match="no space left to write"):
             save_figures(figures, tmp_path)
     assert contents() == {old.name: b"old"}

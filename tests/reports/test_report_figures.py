@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from stickytoken.comparisons import ComparedToken, WorstToken
 from stickytoken.explanation.files import explanation_folders, read_explanation
-from stickytoken.methods.entry import Column, Distribution, Scatter
+from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.reports.comparison import tokens_by_run, worst_by_run
 from stickytoken.reports.figures import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
 from stickytoken.reports.figures.effects import costs, token_costs

@@ -11,8 +11,8 @@ import polars as pl
 from stickytoken.encoders.views import mean_similarity
 from stickytoken.insertion import Insertion
 from stickytoken.inspection import inspector_of
+from stickytoken.methods import SEED, Column, MethodEntry, Option, insertion_option
 from stickytoken.methods.base import Method, PlanRecord, ResultRecord
-from stickytoken.methods.entry import SEED, Column, MethodEntry, Option, insertion_option
 
 
 @dataclass(frozen=True, slots=True)

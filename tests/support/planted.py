@@ -112,7 +112,7 @@ def detect_and_die(
     detection: Callable[[Path, Path], None], model: Path, out: Path, moment: int | str, marker: bytes = b""
 ) -> None:
     """Detect, but kill the process when a file is written and not yet in place."""
-    store = importlib.import_module("stickytoken.measurement.store")
+    store = importlib.import_module("stickytoken.measurement")
     write_atomically = store.write_atomically
     written = 0
 

@@ -225,7 +225,7 @@ class Cleaner:
         Raises:
             RunError: The file cannot be written.
         """
-        from stickytoken.measurement.store import write_atomically
+        from stickytoken.measurement import write_atomically
 
         document = json.dumps(self.to_json(), indent=2) + "\n"
         write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))

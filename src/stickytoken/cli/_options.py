@@ -508,7 +508,7 @@ def run_in(source: str, model: str | None) -> stickytoken.Run | None:
 
 def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
     from stickytoken.data.tables import TABLE_SUFFIXES
-    from stickytoken.detection.detect import find_named, token_ids_from_file
+    from stickytoken.detection import find_named, token_ids_from_file
     from stickytoken.vocabulary import categorize
 
     if not names:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stickytoken.measurement.engine import Progress, ProgressCallback
-    from stickytoken.methods.entry import Column
+    from stickytoken.methods import Column
 
 
 class Verbosity(IntEnum):

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from stickytoken.detection.detect import IDENTITY_VERSION, drawn_ids
+from stickytoken.detection import IDENTITY_VERSION, drawn_ids
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord, RunEvidence
 from stickytoken.errors import InputError, RunError
-from stickytoken.methods.entry import Scale
+from stickytoken.methods import Scale
 from stickytoken.repairs.result import finished_repair, repairs_in
 from stickytoken.validation import list_of, visible
 from stickytoken.vocabulary import Category

@@ -11,7 +11,7 @@ import polars as pl
 
 from stickytoken.demo import _components as ui
 from stickytoken.demo.context import EXAMPLES, Startup, checked_token_id, worst_token
-from stickytoken.detection.detect import token_evidence
+from stickytoken.detection import token_evidence
 from stickytoken.errors import InputError
 from stickytoken.reports import content as facts
 from stickytoken.reports.templating import minus

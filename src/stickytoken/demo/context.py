@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
+import stickytoken.measurement as store
 from stickytoken.data import Sentences
-from stickytoken.detection.detect import Reopened, available_tokens, find_named, reopen
+from stickytoken.detection import Reopened, available_tokens, find_named, reopen
 from stickytoken.detection.run import Run, flagged_tokens, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.loading import load_encoder
@@ -24,7 +25,7 @@ from stickytoken.encoders.protocol import IdReader
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, ModelError, RunError, StickyTokenError
 from stickytoken.insertion import Placement, Token
-from stickytoken.measurement import resume, store
+from stickytoken.measurement import resume
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Category, Vocabulary, categorize, match_benign

@@ -27,10 +27,9 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity, Prompting
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.machine import digest
+from stickytoken.measurement import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences, package_versions
-from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.methods import base
-from stickytoken.methods.entry import Column, Moved, Severity
+from stickytoken.methods import Column, Moved, Severity, base
 from stickytoken.methods.registry import method_named
 from stickytoken.validation import file_path, visible, whole_number
 

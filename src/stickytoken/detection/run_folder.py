@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 from pydantic import ConfigDict, SerializeAsAny, ValidationInfo, field_validator
 
+import stickytoken.measurement as store
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
-from stickytoken.measurement import resume, store
+from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import base
-from stickytoken.methods.entry import Moved, Verdict
+from stickytoken.methods import Moved, Verdict, base
 from stickytoken.methods.probes import EvidenceStage
 from stickytoken.methods.registry import entries, method_named
 

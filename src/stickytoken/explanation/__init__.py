@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.data import SentenceSource, load_sentences, readable
-from stickytoken.detection.detect import TokenSource, available_tokens, token_ids as named_ids
+from stickytoken.detection import TokenSource, available_tokens, token_ids as named_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import require_ids
@@ -23,9 +23,9 @@ from stickytoken.explanation import files, measuring
 from stickytoken.explanation.measuring import PARTS, EmbeddingMatrix, ExplainSettings, Part, PlacedCarrier
 from stickytoken.explanation.result import OF_RUN, Explanation, findings, verdict
 from stickytoken.machine import digest
+from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import identity_of, package_versions
-from stickytoken.measurement.store import ResultFolder
 from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary import BenignMatch, Vocabulary, categorize, match_benign

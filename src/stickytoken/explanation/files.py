@@ -16,10 +16,11 @@ import scipy
 from numpy.typing import NDArray
 from pydantic import Field
 
+import stickytoken.measurement as store
 from stickytoken.errors import RunError
 from stickytoken.explanation.measuring import Part
 from stickytoken.machine import digest
-from stickytoken.measurement import resume, store
+from stickytoken.measurement import resume
 
 # Version 2 added the identity.
 EXPLANATION_SCHEMA_VERSION = 2

@@ -12,7 +12,7 @@ from stickytoken.errors import InputError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.measuring import ExplainSettings
-from stickytoken.methods.entry import Verdict
+from stickytoken.methods import Verdict
 
 _WORDS = {name: words for measures in files.AREAS.values() for name, words in measures.items()}
 _LIFT = "lift_sentences"

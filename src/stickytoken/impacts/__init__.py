@@ -16,10 +16,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+import stickytoken.measurement as store
 from stickytoken.data import bundled_frame, load_sentences, tasks as task_data
 from stickytoken.data.metrics import Outcomes, Task, fingerprint
 from stickytoken.data.tasks import AnyTask, MtebTask
-from stickytoken.detection.detect import TokenSource, available_tokens, token_ids
+from stickytoken.detection import TokenSource, available_tokens, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
@@ -30,9 +31,8 @@ from stickytoken.impacts.results import Impact, ImpactSettings, TaskRecord, Toke
 from stickytoken.impacts.statistics import COPIES, TOP, Carrier, Condition, Rows, needed_room, prepare, probe
 from stickytoken.insertion import Insertion, Placement, Probe, Side, Token
 from stickytoken.machine import digest
-from stickytoken.measurement import engine as engines, resume, store
+from stickytoken.measurement import ResultFolder, ShardCost, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
-from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary import categorize, match_apart

@@ -8,8 +8,7 @@ from typing import Any
 
 from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Placement, Side
-from stickytoken.measurement import resume
-from stickytoken.measurement.store import ResultFolder, require_writable
+from stickytoken.measurement import ResultFolder, require_writable, resume
 from stickytoken.validation import file_path, proportion, set_choices, set_whole_numbers
 
 IMPACT_SCHEMA_VERSION = 1

@@ -17,7 +17,7 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity, reads_ids, r
 from stickytoken.encoders.views import whole_vectors
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.store import ResultFolder, ShardCost
+from stickytoken.measurement import ResultFolder, ShardCost
 
 Measured: TypeAlias = float | str | list[float] | NDArray[np.floating[Any]]
 """What a row of a stage holds: a number, a text, or several numbers."""

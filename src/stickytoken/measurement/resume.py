@@ -17,7 +17,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from stickytoken.errors import KEPT_NOTE, RunError
-from stickytoken.measurement.store import IDENTITY_FILE, ResultFolder
+from stickytoken.measurement import IDENTITY_FILE, ResultFolder
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 import polars as pl
 
+import stickytoken.methods as terms
 from stickytoken.data import PairCorpus, Sentences
 from stickytoken.encoders import views as model_views
 from stickytoken.encoders.protocol import Encoder, IdEncoder, reads_ids
@@ -23,11 +24,9 @@ from stickytoken.encoders.views import MeanSimilarity, View, Views
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest, keep, recalled
-from stickytoken.measurement import engine as engines
+from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.measurement.engine import Engine, Progress, ProgressCallback, Stage
 from stickytoken.measurement.resume import Record
-from stickytoken.measurement.store import ResultFolder, ShardCost
-from stickytoken.methods import entry as terms
 from stickytoken.methods.probes import AnchorPanel, EvidenceStage, as_carriers, fitting_copies
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.unit_vectors import unit_vectors

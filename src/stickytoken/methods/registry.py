@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.machine import Precision
-from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
+from stickytoken.methods import SEED, MethodEntry, Option, insertion_option
 from stickytoken.validation import shown
 
 if TYPE_CHECKING:

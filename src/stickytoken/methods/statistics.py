@@ -295,3 +295,8 @@ def fixed_points(tokens: Pull | TokenEffects, center: Vector) -> Vector:
     clear = np.abs(tokens.contraction) > _LEAST_CONTRACTION
     points: Vector = np.divide(drawn, tokens.contraction, out=np.full(len(drawn), np.nan), where=clear)
     return points
+
+
+def share_erased(contraction: Vector | float, ordinary: float) -> Any:
+    """Compute the share of what an ordinary token leaves of a text that copies take from it as well."""
+    return (contraction - ordinary) / max(1 - ordinary, np.finfo(float).tiny)

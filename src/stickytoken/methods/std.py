@@ -13,13 +13,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+import stickytoken.methods as terms
 from stickytoken.data import PairCorpus, SentencePair, Sentences, sample_pairs, select_pairs
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token, insert_as_ids, insert_as_text
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import base, entry as terms, probes
+from stickytoken.methods import base, probes
 from stickytoken.methods.base import Job
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import real_number, set_choices, set_whole_numbers

@@ -20,14 +20,13 @@ from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress
-from stickytoken.methods import base
-from stickytoken.methods.entry import Verdict
+from stickytoken.methods import Verdict, base
 from stickytoken.repairs import result
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-    from stickytoken.repairs.repair import Job
+    from stickytoken.repairs import Job
 
 
 # Texts whose vectors and ids are compared.

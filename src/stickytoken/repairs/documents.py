@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from stickytoken.measurement.store import ResultFolder
+from stickytoken.measurement import ResultFolder
 from stickytoken.repairs import result
 from stickytoken.repairs.result import DOCUMENT_FILE, PICTURE_FILE, RepairRecord, Strategy
 from stickytoken.validation import markdown, markdown_table

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import RepairError, StickyTokenError
-from stickytoken.measurement.store import ResultFolder
+from stickytoken.measurement import ResultFolder
 from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer
 
 if TYPE_CHECKING:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from pydantic import Field
 
+import stickytoken.measurement as store
 from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError, reading
-from stickytoken.measurement import resume, store
+from stickytoken.measurement import resume
 from stickytoken.repairs import tokenizer_edit
 from stickytoken.repairs.model_folder import repairable
 from stickytoken.validation import file_path

@@ -17,7 +17,7 @@ require_package("jinja2", "a report", "report")
 
 from stickytoken.comparisons import Comparison
 from stickytoken.detection import Run
-from stickytoken.measurement.store import write_atomically
+from stickytoken.measurement import write_atomically
 from stickytoken.reports import content as facts
 from stickytoken.reports.comparison import comparison_figures, comparison_markdown, comparison_page
 from stickytoken.reports.content import RunContent, read_content

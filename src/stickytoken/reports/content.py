@@ -15,10 +15,10 @@ from stickytoken.detection.run_folder import RunEvidence, RunFolder, RunRecord, 
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import files
 from stickytoken.impacts.results import Impact, impacts_in
+from stickytoken.measurement import PLAN_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import differences
-from stickytoken.measurement.store import PLAN_FILE, VOCABULARY_FILE
+from stickytoken.methods import Column, Distribution, Fact, Moved, Scale, Scatter
 from stickytoken.methods.base import AnyMethod, PlanRecord, StoredSettings
-from stickytoken.methods.entry import Column, Distribution, Fact, Moved, Scale, Scatter
 from stickytoken.methods.registry import method_named
 from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.result import RepairRecord, last_verified, repairs_in, token_rows

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from stickytoken.attribution import Part, Why, sentences
 from stickytoken.errors import InputError
-from stickytoken.measurement.store import write_atomically
+from stickytoken.measurement import write_atomically
 from stickytoken.reports import content as facts, templating
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures import DataTable, ReportFigure, template

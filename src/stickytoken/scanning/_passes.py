@@ -22,8 +22,8 @@ from stickytoken.data.documents import Collection, Document, Meter, Record, Skip
 from stickytoken.encoders.protocol import IdReader, content_limit
 from stickytoken.errors import InputError
 from stickytoken.machine import digest
+from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import Progress, ProgressCallback
-from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning._workers import KEPT_TEXT, examined
 from stickytoken.unit_vectors import unit_vectors

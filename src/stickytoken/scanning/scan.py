@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
+import stickytoken.measurement as store
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.data import SentenceSource, load_sentences
 from stickytoken.data.documents import Collection, DocumentSource, Skipped, Wanted, open_documents
@@ -22,9 +23,9 @@ from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import Finding, Level, Rule, repository_path
 from stickytoken.machine import available_cores, digest
-from stickytoken.measurement import resume, store
+from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods.entry import SEVERITY_BOUNDS, Severity, severity_of
+from stickytoken.methods import SEVERITY_BOUNDS, Severity, severity_of
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
 from stickytoken.validation import file_path, require_callable, set_choices, whole_number

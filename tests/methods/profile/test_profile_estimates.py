@@ -11,8 +11,8 @@ from sklearn.linear_model import RidgeCV
 
 import profiled
 from stickytoken.errors import InputError
-from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.entry import SEVERITY_BOUNDS, Verdict
+from stickytoken.measurement import ResultFolder
+from stickytoken.methods import SEVERITY_BOUNDS, Verdict
 from stickytoken.methods.profile.estimates import (
     AXES_FILE,
     EFFECTS_COLUMNS,

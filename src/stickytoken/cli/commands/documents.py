@@ -67,7 +67,7 @@ def scan(
             findings as CSV or SARIF. Default: by the ending of --out, else table.
         limit: Maximum number of documents to list in a table.
     """
-    from stickytoken.measurement.store import require_writable, write_atomically
+    from stickytoken.measurement import require_writable, write_atomically
     from stickytoken.scanning import scan as scanning
 
     if effect and predict:

@@ -13,8 +13,7 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
-from stickytoken.methods import registry
-from stickytoken.methods.entry import Column, MethodEntry, Option
+from stickytoken.methods import Column, MethodEntry, Option, registry
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences

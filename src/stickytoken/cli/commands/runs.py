@@ -14,7 +14,7 @@ import stickytoken
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
-from stickytoken.methods.entry import Column
+from stickytoken.methods import Column
 
 if TYPE_CHECKING:
     import polars as pl

@@ -15,7 +15,7 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command, project_table
 from stickytoken.cli.commands.runs import NAMED
 from stickytoken.errors import InputError, StickyTokenError
-from stickytoken.methods.entry import Column
+from stickytoken.methods import Column
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _write_document(output_format: CheckFormat, out: Path | None, found: Check |
     if output_format is CheckFormat.TABLE:
         return
     from stickytoken import findings
-    from stickytoken.measurement.store import make_folder, write_atomically
+    from stickytoken.measurement import make_folder, write_atomically
 
     summary: dict[str, Any] = {"outcome": "inconclusive", "incomplete": [found], "findings": []}
     parts: tuple[Any, ...] = ((), (), (found,))

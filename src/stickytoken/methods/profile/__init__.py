@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 
+import stickytoken.methods as terms
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.encoders.views import View, Views
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import base, entry as terms, probes
+from stickytoken.methods import base, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage
 from stickytoken.methods.profile import anchors, estimates, other_texts, plan as planning, verdict
@@ -25,7 +26,7 @@ from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResult
 from stickytoken.methods.profile.estimates import Measurements
 from stickytoken.methods.profile.plan import Round, cells, round_stage
 from stickytoken.methods.profile.verdict import Measured
-from stickytoken.methods.statistics import TokenEffects
+from stickytoken.methods.statistics import TokenEffects, share_erased
 from stickytoken.validation import visible
 
 Run: TypeAlias = base.FinishedRun[ProfilePlanRecord, ProfileResultRecord]
@@ -413,7 +414,7 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
     def _done(self, run: Run, row: dict[str, Any], who: str = "") -> str:
         token, moved = f"{visible(repr(row['token']))}{who}", run.moved(row["token_id"])
         lift, ordinary = self._moved(run, row["lift"]), run.result.ordinary_contraction
-        if row["erases"] and verdict.share_erased(row["contraction"], ordinary or 0.0) >= lift:
+        if row["erases"] and share_erased(row["contraction"], ordinary or 0.0) >= lift:
             copies = f"{run.settings.text('copies')} copies of {token}"
             return (
                 f"{copies} erase {row['contraction']:.0%} of what a text says, those of an ordinary token "

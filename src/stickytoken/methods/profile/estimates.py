@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
-from stickytoken.measurement.store import ResultFolder
+from stickytoken.measurement import ResultFolder
 from stickytoken.methods import statistics
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.plan import ProfileStage, Round, view_columns

@@ -17,8 +17,8 @@ from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.encoders.views import MeanSimilarity, View, only_own
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Insertion, Joining, Token
+from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods import base, probes, statistics
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import AnchorPanel, SymptomStage, Vector
@@ -26,7 +26,7 @@ from stickytoken.methods.profile import anchors, estimates, plan as planning, ve
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import Ids, Measurements, TokenEstimates
 from stickytoken.methods.profile.plan import Round, round_stage
-from stickytoken.methods.statistics import Estimates, Pull, TokenEffects
+from stickytoken.methods.statistics import Estimates, Pull, TokenEffects, share_erased
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import Vocabulary
 
@@ -268,7 +268,7 @@ def _table(
         "q_value": q_values[rows],
         **{name: tokens[name] for name in ("contraction_low", "contraction_high", "erases")},
         "reason": ["; ".join(each) or None for each in said],
-        "severity": verdict.severities(deviations, verdict.share_erased(lost, ordinary), erases, given),
+        "severity": verdict.severities(deviations, share_erased(lost, ordinary), erases, given),
         "verdict": given,
     }
     texts = dict.fromkeys(("reason", "severity", "verdict"), pl.String)

@@ -14,14 +14,14 @@ from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.encoders.views import ViewEncoder
 from stickytoken.errors import ModelError
 from stickytoken.inspection import inspector_of
+from stickytoken.methods import SEVERITY_BOUNDS, Severity, Verdict, severity_of
 from stickytoken.methods.base import Job
-from stickytoken.methods.entry import SEVERITY_BOUNDS, Severity, Verdict, severity_of
 from stickytoken.methods.probes import AnchorPanel, Vector
 from stickytoken.methods.profile import estimates
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import LEAST_NULL_TOKENS, Ids, Lifts, Measurements, TokenEstimates
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.statistics import Estimates, Pull, combined, fixed_points, q_values
+from stickytoken.methods.statistics import Estimates, Pull, combined, fixed_points, q_values, share_erased
 
 # A lift that may be smaller than this share of the smallest effect is never flagged.
 NEGLIGIBLE_SHARE = 0.5
@@ -114,11 +114,6 @@ def universality(effects: Vector, spreads: Vector, smallest: float) -> Vector:
     counts = known.sum(axis=1)
     shares = np.divide(lifted.sum(axis=1), counts, out=np.full(len(counts), np.nan), where=counts > 0)
     return np.asarray(shares, dtype=np.float64)
-
-
-def share_erased(contraction: Vector | float, ordinary: float) -> Any:
-    """Compute the share of what an ordinary token leaves of a text that copies take from it as well."""
-    return (contraction - ordinary) / max(1 - ordinary, np.finfo(float).tiny)
 
 
 def severities(

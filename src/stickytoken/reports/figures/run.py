@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from stickytoken.detection.run_folder import is_flagged
-from stickytoken.methods.entry import Distribution, Scatter
+from stickytoken.methods import Distribution, Scatter
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
