@@ -46,7 +46,9 @@ def test_the_section_stands_before_the_table_with_all_figures(explained_run):
 
 
 def test_markdown_and_json_say_the_same_and_all_figures_are_saved(explained_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("plotly.io.write_images", lambda _, paths, **__: [each.touch() for each in paths])
+    monkeypatch.setattr(
+        "plotly.io.write_images", lambda _, paths, **__: [path.write_bytes(b"drawn") for path in paths]
+    )
     document = json.loads(stickytoken.report(explained_run, format="json", figures=tmp_path))
     text = stickytoken.report(explained_run, format="md")
     assert "\n## Why tokens stick\n" in text
