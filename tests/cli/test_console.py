@@ -56,8 +56,6 @@ def test_cells_that_a_spreadsheet_would_compute_or_a_terminal_obey_are_harmless(
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still until it is moved."""
-
     class Clock:
         now = 1000.0
 

@@ -19,7 +19,6 @@ MAIN = planted.COMMAND_LINE
 
 
 def started(*arguments, code=MAIN):
-    """A stickytoken process that Ctrl-C reaches, with its streams in pipes."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

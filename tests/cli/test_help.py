@@ -221,7 +221,6 @@ def test_commands_options_and_values_are_completed(words, offered):
 
 
 def values_of(command, *arguments):
-    """What a command would run with."""
     parent = typer.Context(GROUP, info_name="stickytoken")
     return COMMANDS[command].make_context(command, [*map(str, arguments)], parent=parent).params
 

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow  # whole runs
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with models and sentences."""
     folder = tmp_path_factory.mktemp("profile")
     profiled.planted_model(2).save(str(folder / "planted"))
     profiled.planted_model(0).save(str(folder / "ordinary"))

@@ -97,7 +97,6 @@ def test_probe_gives_one_document_and_stores_nothing(planted_folder, sentence_fi
 
 @pytest.fixture(scope="module")
 def partly_validated(bert_folder, sentence_file, tmp_path_factory):
-    """A run in which most tokens have no verdict, and none is sticky."""
     folder = tmp_path_factory.mktemp("runs") / "partly"
     arguments = ("--sentences", sentence_file, *planted.SMALL_OPTIONS, "--out", folder)
     result = planted.command("detect", bert_folder, *arguments)

@@ -59,8 +59,6 @@ def sample(detected):
 
 @pytest.fixture
 def changed(clean, tmp_path):
-    """Copy the clean run and change its record."""
-
     def change(name="changed", **parts):
         folder = Path(shutil.copytree(clean.path, tmp_path / name))
         record = json.loads((folder / "run.json").read_text("utf-8"))
@@ -330,7 +328,6 @@ def test_the_fewest_copies_with_a_serious_lift_are_found(curve, ordinary, expect
 
 
 def publish(monkeypatch, tokens):
-    """Let the tables say that all-MiniLM-L6-v2 has these tokens."""
     whole = published._table
 
     def table(name):

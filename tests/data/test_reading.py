@@ -27,7 +27,6 @@ def read(source, /, **wanted):
 
 
 def split(records):
-    """Documents, their texts, and what is said of the skipped ones."""
     documents = [record for record in records if isinstance(record, Document)]
     skipped = [record for record in records if isinstance(record, Skipped)]
     return documents, [record.text for record in documents], skipped

@@ -199,7 +199,6 @@ def words(text):
 
 
 def near(groups, least):
-    """Texts of different groups that share so much of their words."""
     sets = [(group, frozenset(words(text))) for group, text in groups]
     return [
         (first, second)

@@ -17,7 +17,6 @@ GOOD = ("the river is old", "a baker opens the window", "river", "suffix", 3)
 
 @pytest.fixture
 def computed(monkeypatch):
-    """Every use of a model: what the app computes."""
     used, encoder = [], SharedModel.encoder
     monkeypatch.setattr(SharedModel, "encoder", lambda model: (used.append(model), encoder(model))[1])
     return used

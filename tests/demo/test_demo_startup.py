@@ -25,7 +25,6 @@ expect = pytest.importorskip("playwright.sync_api", reason="playwright is not in
 
 @pytest.fixture
 def startup(hostile):
-    """An app whose model nobody has loaded yet."""
     _, run, runs = hostile
     return Startup("the model", find_runs([run], runs))
 

@@ -84,7 +84,6 @@ LOOKED_AT = "#explore-evidence .card .token"  # the token whose evidence is show
 
 
 def choose(page, field, text):
-    """Choose the one entry of a list that holds a text, by keyboard."""
     field.focus()
     field.press("Control+a")
     page.keyboard.type(text)
@@ -167,7 +166,6 @@ def test_two_runs_are_compared(page):
 
 
 def settled(page, tab):
-    """Open a tab, and wait until all of it is there."""
     panel = open_tab(page, tab)
     last = {
         "Why sticky": "#explain-answer .headline",

@@ -26,7 +26,6 @@ BENIGN = 4
 
 @pytest.fixture(scope="module")
 def counting(bert_folder):
-    """The tiny BERT, which remembers what it was given."""
     return Counting(load_encoder(bert_folder))
 
 
@@ -37,7 +36,6 @@ def model(counting):
 
 @pytest.fixture(scope="module")
 def ask(model):
-    """A function that tries a token: what the page shows."""
     context = AppContext(model, find_runs([], Path("no-such"), []), None, load_sentences(None))
     return web_app.event_of(web_app.started(context), "click", *web_app.TRY)
 
@@ -157,7 +155,6 @@ def mended(tmp_path_factory):
 
 
 def asking(mended, found=None, model=None):
-    """A function that compares both models: what the page shows."""
     run, made = mended
     context = web_app.context_of(model or run.path.parent / "model", [run.path])
     with context.model.encoder() as encoder:

@@ -70,7 +70,6 @@ class PlainMethod:
         return found
 
     def probes(self, token, carrier, draw):
-        """By placement, the inputs with 1, 2, ... copies."""
         token_id, text = token
         counts = range(1, self.copies + 1)
         found = {placement: [] for placement in PLACEMENTS}
@@ -96,7 +95,6 @@ class PlainMethod:
         return token[1] if self.insertion == "text" else (token[0],)
 
     def encoded(self, inputs):
-        """The vectors of texts or id lists, as the float32 that a run works on."""
         first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         missing = [each for each in dict.fromkeys(inputs) if each not in self.vectors]
         for start in range(0, len(missing), 256):
@@ -174,7 +172,6 @@ def exact_model(bert_folder):
 
 @pytest.fixture(scope="module")
 def pairs(exact_model):
-    """All pairs of 14 sentences with their similarity."""
     texts = tiny.sentences(14, seed=3)
     similarities = cosine_similarity(exact_model.encode(texts)).tolist()
     places = itertools.combinations(range(len(texts)), 2)

@@ -28,7 +28,6 @@ def run(planted_profile):
 
 
 def shown_anchors(plan):
-    """Texts of the groups that the lift is measured on."""
     return [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
 
 

@@ -28,7 +28,6 @@ def parts(encoder=ENCODER, method="std", chosen=None, corpus="dd", tokens=None):
 
 
 def other(value):
-    """Another value that the same setting or part of an encoder may have."""
     if dataclasses.is_dataclass(value):
         return type(value)(*reversed(dataclasses.astuple(value)))
     if isinstance(value, Insertion):

@@ -15,7 +15,6 @@ KNOWN = [word for word in tiny.WORDS if len(word) > 1]
 
 
 def words(count):
-    """A text of as many tokens, of which no two neighbours are equal."""
     return " ".join(KNOWN[place % len(KNOWN)] for place in range(count))
 
 

@@ -246,7 +246,6 @@ COMMIT = "0123456789abcdef" * 2 + "01234567"
 
 
 def cached(hub: Path, repository: str, source: Path, revision: str = "main", commit: str = COMMIT) -> Path:
-    """Lay a folder out as the hub client keeps it."""
     root = hub / f"models--{repository.replace('/', '--')}"
     (root / "refs").mkdir(parents=True, exist_ok=True)
     (root / "refs" / revision).write_text(commit, "utf-8")

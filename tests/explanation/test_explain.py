@@ -287,7 +287,6 @@ OPTIONS = {"sentences": CORPUS, "settings": SETTINGS}
 
 @pytest.fixture(scope="module")
 def whole(encoder, tmp_path_factory):
-    """An explanation that was not interrupted, and its files."""
     out = tmp_path_factory.mktemp("whole")
     return explain(encoder, ["river"], out=out, **OPTIONS), out
 

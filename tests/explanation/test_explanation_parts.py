@@ -99,7 +99,6 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
 
 @pytest.fixture
 def matrix(monkeypatch):
-    """A few rows; three are taken at a time."""
     monkeypatch.setattr(_embeddings, "_ROWS", 3)
     names = {0: "[PAD]", 1: "[unused0]", 2: "river", 3: "stone", 4: "bird", 5: "unused"}
     rows = generator(0).normal(size=(8, 5)).astype(np.float32)

@@ -210,7 +210,6 @@ def repository(planted_profile, tmp_path, monkeypatch):
 
 
 def shell(root, *command):
-    """Run a command as a build server runs it, with stickytoken installed."""
     paths = [str(root.parent / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = os.environ | {
         "PATH": os.pathsep.join(paths),

@@ -198,7 +198,6 @@ ONCE = replace(files.FEW, seeds=1)
 
 
 def searched(source):
-    """The texts of a BEIR folder; of a file, a third are queries instead."""
     if source.is_dir():
         rows = ((source / f"{name}.jsonl").read_text("utf-8").splitlines() for name in ("corpus", "queries"))
         return ([json.loads(row)["text"] for row in each] for each in rows)

@@ -118,7 +118,6 @@ def test_what_is_mostly_not_defined_has_no_interval_and_spoils_only_what_it_is_p
 
 
 def plain_p_value(costs):
-    """Every choice of one member per set, in plain loops."""
     differences = [[row[k] - np.mean(np.delete(row, k)) for k in range(len(row))] for row in costs]
     means = [np.mean(chosen) for chosen in itertools.product(*differences)]
     return np.mean([mean >= means[0] - 1e-9 for mean in means])

@@ -51,7 +51,6 @@ def assert_attention(inside, weights, labels):
 
 
 def state_of(model, backbone):
-    """What a look might leave changed."""
     names = ("_attn_implementation", "output_hidden_states", "output_attentions")
     hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()]
     return [getattr(backbone.config, name) for name in names], hooks, model.training

@@ -44,7 +44,6 @@ class Environment:
         return self.run("-m", "stickytoken", *arguments).stdout
 
     def refused(self, *arguments):
-        """The line with which a command ends that lacks an extra."""
         complaint = self.run("-m", "stickytoken", *arguments, status=1).stderr
         assert "Traceback" not in complaint
         return complaint.strip().splitlines()[-1]
@@ -84,7 +83,6 @@ def with_extra(core, tmp_path):
 
 @pytest.fixture(scope="session")
 def run(core, bert_folder, sentence_file, tmp_path_factory):
-    """A run that the core computed, without its report."""
     folder = tmp_path_factory.mktemp("run") / "run"
     core.done("detect", bert_folder, "--sentences", sentence_file, *QUICK, "--out", folder)
     return folder

@@ -200,7 +200,6 @@ def normal_vocabulary(seed, center=2.0, spread=3.0, noise=2.0, tokens=TOKENS):
 
 
 def family_of(shape):
-    """The distribution of effects as scipy's, and its unit."""
     g = shape.skewness
     skewed = stats.lognorm(g, loc=-1 / g, scale=1 / g) if g else stats.norm()
     plain = skewed if np.isinf(shape.freedom) else stats.t(shape.freedom)

@@ -72,7 +72,6 @@ def test_every_public_name_and_extra_is_documented():
 
 @cache
 def options():
-    """All spellings of the options of each command, as typer reads them."""
     found = {}
     for command in get_command(app).commands.values():
         spellings = [name for each in command.params for name in (*each.opts, *each.secondary_opts)]

@@ -44,7 +44,6 @@ def task(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mended(run, task, tmp_path_factory):
-    """The whole repair, verified."""
     out = tmp_path_factory.mktemp("mended") / "model"
     before = planted.files_of(run.path.parent / "model")
     found = repair(run, out=out, sentences=repaired.unused_corpus(), task=task)
@@ -219,7 +218,6 @@ def test_the_model_folder_is_never_written_into(run, tmp_path):
 
 
 def repair_and_die(run, out, module, function):
-    """Repair, but kill the process before a step."""
     setattr(sys.modules[module], function, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     quick(run, out)
 

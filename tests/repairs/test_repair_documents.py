@@ -133,8 +133,6 @@ def vocabulary(pristine):
 
 @pytest.fixture
 def repair_of(pristine, tmp_path):
-    """A function that edits entries of a model and opens the repair."""
-
     def edited(rows=(), unreachable=(), plain_specials=(), model=pristine, prompt=""):
         new = {token_id: np.ones(32, dtype=np.float32) for token_id in rows}
         write_model(model, tmp_path / "out", ModelEdit(new, unreachable, plain_specials))

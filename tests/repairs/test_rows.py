@@ -35,7 +35,6 @@ def backbones(tmp_path_factory):
 
 
 def model_of(backbones, kind):
-    """A model whose rows have the size of trained ones."""
     return architectures.stacked(backbones[kind], pooling="mean", normalize=kind != "t5")
 
 

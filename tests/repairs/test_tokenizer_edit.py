@@ -29,7 +29,6 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A function that saves each kind once."""
     folders = {}
 
     def save(kind):
@@ -84,7 +83,6 @@ def contents(folder, ids):
 
 
 def used_entries(folder, count):
-    """Entries that the texts are made of and that can be made unreachable."""
     used = Counter(token_id for ids in auto(folder)(tiny.sentences(200)) for token_id in ids)
     ids = [token_id for token_id, _ in used.most_common() if token_id not in added_ids(folder)]
     return [token_id for token_id, reason in splittable(folder, ids[:60]).items() if reason is None][:count]

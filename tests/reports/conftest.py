@@ -35,14 +35,12 @@ def html(run):
 
 @pytest.fixture(scope="session")
 def clean_run(tmp_path_factory):
-    """A profile run over a few tokens, none of them sticky."""
     encoder = load_encoder(profiled.planted_model(0))
     return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "clean", sample=10)
 
 
 @pytest.fixture(scope="session")
 def explained_run(small_run, encoder, tmp_path_factory):
-    """A run of a tiny BERT with two explained tokens."""
     folder = Path(shutil.copytree(small_run.path, tmp_path_factory.mktemp("explained") / "run"))
     explain(encoder, ["river", "garden"], run=small_run, settings=EXPLAINED, out=folder / "explain")
     return folder
@@ -69,8 +67,6 @@ def run_copy(request, tmp_path):
 
 @pytest.fixture
 def retabled(run_copy):
-    """A function that changes columns of the tokens of that copy."""
-
     def change(**columns):
         path = run_copy / "tokens.parquet"
         pl.read_parquet(path).with_columns(**columns).write_parquet(path)

@@ -55,7 +55,6 @@ def content(told):
 
 @pytest.fixture(scope="module")
 def documents(told):
-    """The report in every format: what a reader reads."""
     html, markdown = (stickytoken.report(told.path, format=name) for name in ("html", "md"))
     return {
         "html": " ".join(Page(html).text.split()),

@@ -229,7 +229,6 @@ def stored(explained_run):
 
 
 def figures(stored, **tables):
-    """The figures of a token by name, some of its tables changed."""
     found = replace(stored, tables=stored.tables | tables)
     return {figure.name.rpartition("-")[2]: figure for figure in explanation_figures(found)}
 

@@ -306,7 +306,6 @@ def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
 
 @pytest.fixture(scope="module")
 def place(scanned_run, tmp_path_factory):
-    """A folder with documents as a table and as lines."""
     folder = tmp_path_factory.mktemp("documents")
     texts = scanned.documents(60, range(5, 9))
     ids, sources = [f"d{number}" for number in range(60)], ["wiki", "web"] * 30

@@ -132,7 +132,6 @@ class EmbeddingServer:
             yield f"{address}/v1"
 
     def answer(self, body: dict[str, Any], authorization: str) -> tuple[dict[str, Any], str | None]:
-        """The answer to a request, and the fault that befalls it on its way."""
         told = self.behaviour
         with self._lock:
             self.seen += 1

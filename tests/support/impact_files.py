@@ -15,7 +15,6 @@ TOPICS = (("river", "stone", "bird"), ("market", "song", "letter"), ("engine", "
 
 
 def planted_encoder(strength: float = 3) -> Encoder:
-    """A static model in which one token pulls every text to one point."""
     return load_encoder(planted.planted_model(strength))
 
 
@@ -30,7 +29,6 @@ def lines(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def topical_texts(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Distinct texts with the topic that they have words of."""
     generator = np.random.default_rng(seed)
     found: dict[str, str] = {}
     while len(found) < count:
@@ -101,7 +99,6 @@ def mixed_tasks(folder: Path) -> list[Path]:
 
 
 def measure_small(model: Path, out: Path) -> None:
-    """Measure the tasks beside the model; runs in a process of its own."""
     encoder = load_encoder(model, device="cpu")
     tokens = [token_id(encoder, each) for each in ("river", "song")]
     tasks = [out.parent / "tasks" / name for name in ("sts.jsonl", "groups.jsonl", "beir")]

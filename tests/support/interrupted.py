@@ -72,7 +72,6 @@ def killed_again_and_again(
 def died(
     detection: Callable[[Path, Path], None], model: Path, folder: Path, moment: int | str, marker: bytes = b""
 ) -> str:
-    """Kill a detection at a moment; say which file it was writing."""
     status = finished(planted.detect_and_die, detection, model, folder, moment, marker)
     assert status == -signal.SIGKILL, moment
     (leftover,) = folder.rglob("*.tmp")

@@ -73,7 +73,6 @@ _LIBRARIES = (
 
 
 def processes() -> multiprocessing.context.BaseContext:
-    """Start real processes that need not import torch again each."""
     folder = Path(stickytoken.__file__).parent
     paths = (path.relative_to(folder).with_suffix("") for path in sorted(folder.rglob("*.py")))
     modules = [path.parts for path in paths if not path.stem.startswith("__")]
@@ -221,7 +220,6 @@ def document(result: Result) -> Any:
 
 
 def refused(*arguments: object, status: int = 1, saying: str = "") -> None:
-    """Run a command that must fail, with one line that says why."""
     result = command(*arguments)
     assert isinstance(result.exception, SystemExit), repr(result.exception)
     assert result.exit_code == status

@@ -44,7 +44,6 @@ def corpus(count: int = 200, topics: int = 0, words: Sequence[str] = WORDS) -> S
 
 
 def save_bert(folder: Path) -> Path:
-    """The folder of a tiny BERT that reads the words; it is normalised."""
     backbone = tiny.bert_backbone(folder / "backbone", words=WORDS)
     model = folder / "model"
     tiny.sentence_transformer(backbone, normalize=True).save(str(model))
@@ -86,7 +85,6 @@ def hashed_vectors(probes: Sequence[object], dimension: int, shift: float = 0.5)
 
 
 def shard_rows(run: Run, step: str) -> dict[int, dict]:
-    """What a round measured, by token id, as stored in the shards."""
     paths = sorted((run.path / "shards").glob(f"{step}-*.parquet"))
     return {row["token_id"]: row for row in pl.concat([pl.read_parquet(path) for path in paths]).to_dicts()}
 

@@ -70,7 +70,6 @@ def started_browser():
 
 @contextmanager
 def opened(browser, path, **options):
-    """The page of a file, with whatever it complains about or asks for."""
     context = browser.new_context(**options)
     page, heard, address = context.new_page(), [], Path(path).resolve().as_uri()
     page.on("console", lambda message: heard.append(f"console: {message.text}"))

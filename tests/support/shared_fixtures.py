@@ -32,7 +32,6 @@ def own_cache(tmp_path_factory) -> None:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Published tables and real tokenizers; absent on a user's machine."""
     if not SHARED.is_dir():
         pytest.skip("the folder with published tables and real tokenizers is not beside the project")
     return SHARED
@@ -40,7 +39,6 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory) -> Path:
-    """A saved SentenceTransformer: tiny BERT, mean pooling, normalised."""
     backbone = tiny.bert_backbone(tmp_path_factory.mktemp("backbone"))
     folder = tmp_path_factory.mktemp("bert") / "tiny-bert"
     tiny.sentence_transformer(backbone, normalize=True).save(str(folder))
@@ -54,7 +52,6 @@ def encoder(bert_folder) -> Encoder:
 
 @pytest.fixture(scope="session")
 def sentence_file(tmp_path_factory) -> Path:
-    """A text file with 60 sentences of words that the tiny tokenizer knows."""
     path = tmp_path_factory.mktemp("sentences") / "sentences.txt"
     path.write_text("\n".join(tiny.sentences(60)) + "\n", encoding="utf-8")
     return path
@@ -127,7 +124,6 @@ def demo_bert(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def planted_profile(tmp_path_factory) -> tuple[Path, Path]:
-    """A saved model with a sticky token, and the folder of its run."""
     folder = tmp_path_factory.mktemp("planted")
     profiled.planted_model(2).save(str(folder / "model"))
     profiled.detect_profile(load_encoder(folder / "model"), folder / "runs" / "run")
@@ -136,7 +132,6 @@ def planted_profile(tmp_path_factory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def scanned_run(tmp_path_factory) -> Path:
-    """The folder of a run whose model has one sticky word."""
     return scanned.save_run(tmp_path_factory.mktemp("scanned"))
 
 
@@ -164,7 +159,6 @@ def browser():
 
 @pytest.fixture(scope="module")
 def app(hostile):
-    """The address of an app with hostile tokens and several runs."""
     model, run, runs = hostile
     with web_app.serving(web_app.context_of(model, [run], runs)) as url:
         yield url

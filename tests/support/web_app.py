@@ -62,7 +62,6 @@ def event_of(startup, trigger, *labels):
 
 
 def started(context, repair=None):
-    """What the page of an app begins with, once its model is loaded."""
     from stickytoken.demo.context import Startup
 
     startup = Startup(context.model.name, context.library, repair)
@@ -185,7 +184,6 @@ class Events:
         return found
 
     def send(self, event, *values, **more):
-        """Whether the event succeeded, and what it said."""
         session = uuid.uuid4().hex
         body = {"data": values, "fn_index": event, "session_hash": session} | more
         status, said = request(self._url, "POST", "/gradio_api/queue/join", body)

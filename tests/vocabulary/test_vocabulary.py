@@ -65,7 +65,6 @@ def byte_level(*, add_prefix_space):
 
 
 def byte_fallback():
-    """As Llama: metaspace put in front, unknown characters as bytes."""
     pieces = Pieces("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abdiprt", "«")
     for word in ("tip", "bird"):
         pieces.spell(word)
@@ -84,7 +83,6 @@ def byte_fallback():
 
 
 def unigram():
-    """As T5: metaspace, pieces by likelihood."""
     scores = {
         **dict.fromkeys(("<s>", "</s>", "<unk>"), 0.0),
         "▁": -2.0,

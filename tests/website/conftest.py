@@ -58,7 +58,6 @@ def place(made, request, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The folder of the site, built strictly in a folder of its own."""
     pytest.importorskip("zensical", reason="zensical is not installed")
     import build
 

@@ -100,7 +100,6 @@ REPLACED = {"localhost:8080": "localhost:{port}", "stickytoken demo": "stickytok
 
 
 def of(table, text):
-    """The entry of a table whose key a step begins with; None without one."""
     return next((entry for key, entry in table.items() if text.startswith(key)), None)
 
 
@@ -145,7 +144,6 @@ def given():
 
 
 def type_in(line, place, port):
-    """Run a command line; return what is wrong with how it ends."""
     for typed, instead in REPLACED.items():
         line = line.replace(typed, instead.format(port=port))
     if line.startswith("stickytoken demo"):

@@ -21,11 +21,9 @@ class Served:
         self._tokenizer = tokenizer
 
     def paid(self, texts: list[str]) -> list[str]:
-        """Those of the texts that the server answered, as often as it did."""
         return sorted(text for text in self.server.texts if text in set(texts))
 
     def encoder(self, **options) -> EndpointEncoder:
-        """An encoder; options of loading, and those of `EndpointOptions`."""
         own = {key: options.pop(key) for key in EndpointOptions.__dataclass_fields__ if key in options}
         if "candidates" not in options:
             options.setdefault("tokenizer", self._tokenizer)

@@ -55,7 +55,6 @@ def by_rule(own, other, settings, heads):
 
 
 def through_transformers(model, tokenizer, reading):
-    """The vectors of `SENTENCES`. The model has a row for the placeholder."""
     own = copy.deepcopy(tokenizer)
     own.add_tokens(["<PST>"])
     placeholder, span, contrast = own.convert_tokens_to_ids("<PST>"), reading.prepending, reading.contrast
@@ -204,7 +203,6 @@ def random_model(kind, settings, rows):
 
 
 def parts_of(name, **changes):
-    """A model with a row for the placeholder, and the tokenizer without it."""
     if name in FAMILIES:
         tokenizer = architectures.qwen_tokenizer(closing=False)
         tokenizer.model_max_length = 512

@@ -8,7 +8,6 @@ from stickytoken import load_encoder
 
 @pytest.fixture(scope="session")
 def model():
-    """Has one sticky token, and reads English letter by letter."""
     return profiled.planted_model(2)
 
 
@@ -19,5 +18,4 @@ def encoder(model):
 
 @pytest.fixture(scope="session")
 def foreign():
-    """Does not read the bundled kinds of text."""
     return load_encoder(profiled.foreign_model())

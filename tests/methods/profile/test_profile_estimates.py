@@ -70,7 +70,6 @@ def draw_round(generator, ids, effects, probes, growth):
 
 
 def simulate(seed, size=1500, sticky=0, sent_on=40):
-    """Two rounds, the second planned from the first, as a run plans them."""
     generator = np.random.default_rng(seed)
     effects = ORDINARY * generator.normal(size=size)
     effects[:sticky] = 0.06
@@ -209,7 +208,6 @@ MANY = LEAST_NULL_TOKENS
 
 
 def tokens_of(values, errors=0.1, center=0.0, spread=1.0, half=0.3, tested=None):
-    """Estimates around a normal null; ``tested`` are other values to test."""
     values = np.asarray(values, dtype=float)
     errors = np.broadcast_to(np.asarray(errors, float), values.shape)
     lift = Estimates(values, errors, values - half, values + half)
