@@ -231,7 +231,7 @@ def judge(
         return
     flagged = found.flagged
     sticky, topical = len(found.sticky), len(flagged) - len(found.sticky)
-    more = f"; {topical} more lift these texts but few other kinds" if topical else ""
+    more = f", and {topical} topical: these texts rise, most other kinds do not" if topical else ""
     if flagged.is_empty():
         console.print_line(f"no token of {opened.model_name} is sticky on these texts")
     else:
