@@ -39,7 +39,7 @@ test: $(STAMP) ## run the tests (about 11 minutes of processor time)
 test-all: $(STAMP) ## run all tests, those that a workflow runs at night too
 	$(BIN)/python -m pytest $(PARALLEL)
 
-test-fast: $(STAMP) ## run the tests that are quick and need no browser (about 5 minutes of processor time)
+test-fast: $(STAMP) ## run the tests that are quick and need no browser (about 3 minutes of processor time)
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not browser and not nightly'
 
 test-lowest: $(VENV)-lowest/.installed ## run the fast tests with the lowest supported versions
