@@ -114,10 +114,23 @@ def test_the_report_of_the_run_knows_the_repair(run):
     assert "## What a repair changed" in stickytoken.report(run, format="md")
 
 
-def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task, tmp_path, monkeypatch):
-    def present_rows(matrix, _backend, ids, *_):  # a strategy that changes nothing
-        return {token_id: matrix[token_id] for token_id in ids}
+def present_rows(matrix, _backend, ids, *_):
+    return {token_id: matrix[token_id] for token_id in ids}
 
+
+def test_pieces_are_measured_as_text_and_what_copies_erase_counts(run, task, tmp_path, monkeypatch):
+    monkeypatch.setattr("stickytoken.repairs.rows.related_rows", present_rows)
+    (token,) = stickytoken.repair(run, [repaired.WORD], out=tmp_path / "out", task=task).record.tokens
+    row, pieces = (each.deviations for each in token.tried)
+    assert token.strategy == token.tried[1].strategy == "unreachable"
+    assert row == pytest.approx(token.before.deviations, abs=0.1)
+    assert pieces <= 0.25
+    monkeypatch.setattr("stickytoken.repairs.share_erased", lambda *_: 3.0)
+    (token,) = stickytoken.repair(run, [repaired.WORD], out=tmp_path / "other", task=task).record.tokens
+    assert {each.deviations for each in token.tried} == {3.0}
+
+
+def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task, tmp_path, monkeypatch):
     monkeypatch.setattr("stickytoken.repairs.rows.related_rows", present_rows)
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(repaired.unused_corpus().texts), encoding="utf-8")

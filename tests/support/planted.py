@@ -110,7 +110,6 @@ def detect_small(model: Path, out: Path) -> None:
 def detect_and_die(
     detection: Callable[[Path, Path], None], model: Path, out: Path, moment: int | str, marker: bytes = b""
 ) -> None:
-    """Detect, but kill the process when a file is written and not yet in place."""
     store = importlib.import_module("stickytoken.measurement")
     write_atomically = store.write_atomically
     written = 0
@@ -184,7 +183,6 @@ def _execute(
 
 
 def files_of(folder: Path, pattern: str = "*") -> dict[str, tuple[int, bytes]]:
-    """Time of change and content of every file below a folder, the lock aside."""
     return {
         path.relative_to(folder).as_posix(): (path.stat().st_mtime_ns, path.read_bytes())
         for path in sorted(folder.rglob(pattern))
@@ -208,8 +206,6 @@ def lines_of(text: str) -> list[str]:
 
 
 def document(result: Result) -> Any:
-    """The one JSON document that stdout holds, of finite numbers and in ASCII."""
-
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 

@@ -13,7 +13,6 @@ COPIES = 8
 
 
 def save_run(folder: Path) -> Path:
-    """Save a model and a run of it; the model is in the folder beside the run."""
     profiled.planted_model(2, token=STICKY).save(str(folder / "model"))
     encoder = load_encoder(folder / "model", device="cpu")
     found = profiled.detect_profile(encoder, folder / "run", smallest_effect=1)

@@ -26,7 +26,6 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory) -> None:
-    """Leave the user's cache alone; commands that tests start inherit this one."""
     os.environ["STICKYTOKEN_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
@@ -102,7 +101,6 @@ def planted_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def planted_options(sentence_file) -> list[object]:
-    """The least that detect needs beside the model; every token is validated."""
     whole = ("--set", "candidate-share=1", "--set", "validation-pairs=20")
     return ["--sentences", sentence_file, *planted.SMALL_OPTIONS, *whole]
 

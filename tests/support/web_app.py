@@ -79,7 +79,6 @@ def serving(context):
 
 @contextmanager
 def serving_startup(startup):
-    """The app on a free port, whether or not its model is loaded: its address."""
     pytest.importorskip("gradio", reason="gradio is not installed")
     from stickytoken.demo.server import make_app, serve
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Repair", "open_repair", "repair"]
 
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,8 @@ class Job:
             index = self.vocabulary.place(token_id)
             token, text = self.vocabulary.tokens[index], self.vocabulary.decoded[index]
             (pieces,) = tokenizer.encode_many([text.strip() if strategy in result.TOKENIZER else ""])
-            (preferred, *_), reason = plans[token_id]
-            if strategy is not preferred:
+            candidates, reason = plans[token_id]
+            if strategy is not candidates[0] and Strategy.UNREACHABLE in candidates:
                 reason = _SECOND_CHOICE[strategy]
             others = [each for each in tried if each.strategy != strategy]
             if rejected := ", ".join(f"{each.strategy} {each.deviations:.2f} SD" for each in others):
@@ -267,13 +267,13 @@ class Job:
         def trial(rows: Mapping[int, Row | None]) -> dict[int, float]:
             written = {token_id: row for token_id, row in rows.items() if row is not None}
             tokens = [Token(token_id, names[token_id]) for token_id in rows]
-            asked = base.Tokens(tokens, [], []) if written else as_text(self.encoder, tokens)
+            copies = base.Tokens(tokens, [], []) if written else as_text(self.encoder, tokens)
             self._write(ModelEdit(written, () if written else tuple(sorted(rows))))
             again = self.original.of_model(*self._load(), "try")
             lift, contraction = self._ordinary
             return {
                 each: max((own - lift) / again.similarity_spread, share_erased(erased, contraction))
-                for each, (own, erased) in again.measured(asked).items()
+                for each, (own, erased) in again.measured(copies).items()
             }
 
         if asked in ROWS:
@@ -356,7 +356,6 @@ _REASONS = {
 _SECOND_CHOICE = {
     Strategy.UNREACHABLE: "text falls into its pieces, because no row from similar spelling is ordinary",
     Strategy.KEEP_MEANING: "a new row that keeps the effect of a single copy",
-    Strategy.RELATIVES: _REASONS[Strategy.RELATIVES],
 }
 _ANY = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING)
 
