@@ -189,6 +189,23 @@ def test_neighbours_are_the_nearest_rows_by_a_plain_sort(run):
     assert [(token.id, verdict) for token, _, verdict in found] == list(zip(nearest, verdicts, strict=True))
 
 
+def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_one(run, tmp_path):
+    before, after = (
+        load_encoder(each).model[0].embedding.weight.detach().numpy()
+        for each in (run.path.parent / "model", quick(run, tmp_path / "out", tokens=[repaired.LETTER]).path)
+    )
+    ((changed,),) = (np.flatnonzero((before != after).any(axis=1)),)
+    median = run.tokens.select(pl.col("lift", "contraction").median()).row(0)
+    units = before - before.mean(axis=0)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    ordinary = {
+        row["token_id"]: units[row["token_id"]] @ units[changed]
+        for row in run.tokens.filter(verdict="benign", category="OK").to_dicts()
+        if row["lift"] <= median[0] and row["contraction"] <= median[1] and row["token_id"] != changed
+    }
+    assert np.array_equal(after[changed], before[max(ordinary, key=ordinary.get)])
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "reason"),
     [
@@ -198,7 +215,6 @@ def test_neighbours_are_the_nearest_rows_by_a_plain_sort(run):
         ({"strategy": "magic"}, InputError, "strategy is 'magic': it must be auto or"),
         ({"strategy": "plain-specials"}, RepairError, "not a special token"),
         ({"strategy": "unreachable", "tokens": [repaired.LETTER]}, RepairError, "'!'"),
-        ({"tokens": [repaired.LETTER]}, RepairError, "'!'|static embedding"),
         ({"task": "no/such.csv"}, InputError, "no task file"),
         ({"encoder": "no/such/model"}, ModelError, "no folder"),
     ],

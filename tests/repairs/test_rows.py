@@ -283,7 +283,7 @@ def planned(asked, *, rows_writable=True, special=False, templated=False, unspli
         (Strategy.PLAIN_SPECIALS, {"special": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
         (Strategy.KEEP_MEANING, LETTER, (Strategy.KEEP_MEANING,), "asked for"),
         (Strategy.AUTO, {"special": True, "templated": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
-        (Strategy.AUTO, {}, (ROWS[0], Strategy.UNREACHABLE, ROWS[1]), "similar spelling"),
+        (Strategy.AUTO, {}, (ROWS[0], Strategy.UNREACHABLE, *ROWS[1:]), "similar spelling"),
         (Strategy.AUTO, {"rows_writable": False}, (Strategy.UNREACHABLE,), "these weights"),
         (Strategy.AUTO, {"templated": True}, (Strategy.UNREACHABLE,), "every vector"),
         (Strategy.AUTO, LETTER, ROWS, "it is a letter"),
@@ -333,24 +333,25 @@ def chosen(lifts, plans, refused=()):
     return choose_strategies(plans, compute, trial), asked
 
 
-FIRST, LAST = ROWS
+FIRST, LAST, NEAREST = ROWS
 SPLIT = Strategy.UNREACHABLE
-ANY = (FIRST, SPLIT, LAST)
+PAIR, ANY = (FIRST, LAST), (FIRST, SPLIT, LAST)
 
 
 @pytest.mark.parametrize(
     ("lifts", "order", "refused", "expected", "computed"),
     [
         # The first whose row is ordinary; else the one that lifts least; no number is not least.
-        ({(1, FIRST): 0.1, (2, FIRST): 0.9, (2, LAST): 0.2}, ROWS, (), [FIRST, LAST], [[1, 2], [2]]),
-        ({(1, FIRST): 0.6, (1, LAST): 0.8}, ROWS, (), [FIRST], [[1], [1]]),
-        ({(1, FIRST): float("nan"), (1, LAST): 0.2}, ROWS, (), [LAST], [[1], [1]]),
+        ({(1, FIRST): 0.1, (2, FIRST): 0.9, (2, LAST): 0.2}, PAIR, (), [FIRST, LAST], [[1, 2], [2]]),
+        ({(1, FIRST): 0.6, (1, LAST): 0.8}, PAIR, (), [FIRST], [[1], [1]]),
+        ({(1, FIRST): float("nan"), (1, LAST): 0.2}, PAIR, (), [LAST], [[1], [1]]),
         # Without an ordinary row, an entry becomes unreachable if it can, and its pieces are ordinary.
         ({(1, FIRST): 0.1, (2, FIRST): 0.6, (2, SPLIT): 0.2}, ANY, (), [FIRST, SPLIT], [[1, 2]]),
         ({(1, FIRST): 0.6, (1, SPLIT): 0.5, (1, LAST): 0.1}, ANY, (), [LAST], [[1], [1]]),
         ({(1, FIRST): 0.6, (1, SPLIT): 0.4, (1, LAST): 0.5}, ANY, (), [SPLIT], [[1], [1]]),
+        ({(1, FIRST): 0.6, (1, LAST): 0.5, (1, NEAREST): 0.1}, ROWS, (), [NEAREST], [[1], [1], [1]]),
         # A strategy that makes no row for a token is passed over.
-        ({(1, LAST): 0.1, (2, FIRST): 0.1}, ROWS, {(FIRST, 1)}, [LAST, FIRST], None),
+        ({(1, LAST): 0.1, (2, FIRST): 0.1}, PAIR, {(FIRST, 1)}, [LAST, FIRST], None),
         ({(1, FIRST): 0.1, (2, SPLIT): 0.1}, ANY, {(FIRST, 2)}, [FIRST, SPLIT], None),
     ],
 )
@@ -366,7 +367,7 @@ def test_the_row_of_a_token_is_chosen_by_its_lift(lifts, order, refused, expecte
 
 
 def test_a_token_without_any_row_is_an_error_that_says_why():
-    with pytest.raises(RepairError, match=f"no row by {LAST}"):
+    with pytest.raises(RepairError, match=f"no row by {NEAREST}"):
         chosen({}, {1: ROWS}, {(strategy, 1) for strategy in ROWS})
 
 

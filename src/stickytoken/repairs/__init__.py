@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,8 +36,9 @@ from stickytoken.repairs.documents import write_documents
 from stickytoken.repairs.result import ROWS, Repair, Strategy, open_repair
 from stickytoken.repairs.rows import Row, new_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit, splittable
+from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import file_path, require_callable, require_switch, set_choices, set_whole_numbers
-from stickytoken.vocabulary import Vocabulary, categorize
+from stickytoken.vocabulary import Category, Vocabulary, categorize
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Repair", "open_repair", "repair"]
 
 
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def repair(
         out: folder of the repaired model, a SentenceTransformer that loads without this package.
         strategy: what to do about the tokens, a `Strategy`: ``auto`` makes special tokens plain text, and
             gives other tokens a new row, or makes them unreachable if no row is ordinary; or
-            ``unreachable``, ``plain-specials``, ``relatives`` or ``keep-meaning``.
+            ``unreachable``, ``plain-specials``, ``relatives``, ``keep-meaning`` or ``nearest``.
         encoder: the run's model, loaded by name or from a folder; None loads the one that the run names.
         sentences: corpus to verify on; None takes that of the run, without the texts that it used.
         task: task to score before and after: a task file, a BEIR folder or the name of an MTEB task; None
@@ -262,6 +263,8 @@ class Job:
         names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
 
         def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
+            if strategy is Strategy.NEAREST:
+                return nearest_rows(self.encoder, self.run, ids, avoided)
             return new_rows(strategy, ids, self.encoder.model, texts, seed, self.progress, avoided)
 
         def trial(rows: Mapping[int, Row | None]) -> dict[int, float]:
@@ -341,6 +344,31 @@ def neighbours_of(
     return list(found.values())
 
 
+def nearest_rows(
+    encoder: SentenceTransformerEncoder, run: Run, ids: Sequence[int], avoided: Collection[int]
+) -> dict[int, Row]:
+    """Take the rows of the nearest entries that lift and erase no more than the typical token."""
+    from stickytoken.inspection import inspector_of
+
+    matrix = inspector_of(encoder).embedding_matrix()
+    if matrix is None or not run.method.measures_lift:
+        raise RepairError(
+            f"a run of the method {run.record.method} does not know ordinary tokens: use relatives"
+        )
+    effects = [pl.col("lift"), pl.col("contraction")]
+    ordinary = run.tokens.filter(
+        pl.all_horizontal(each <= each.median() for each in effects),
+        pl.col("verdict") == "benign",
+        pl.col("category") == Category.OK,
+        ~pl.col("token_id").is_in(list(avoided)),
+    )["token_id"].to_numpy()
+    ordinary = ordinary[ordinary < len(matrix)]
+    if not len(ordinary):
+        raise RepairError("the run has no ordinary token that another could be given the row of")
+    centred = unit_vectors(matrix - matrix.mean(axis=0))
+    return {each: matrix[ordinary[np.argmax(centred[ordinary] @ centred[each])]].copy() for each in ids}
+
+
 def used_texts(run: Run) -> list[str]:
     texts = run.method.texts(run.plan)
     return list(dict.fromkeys((*texts.carriers, *texts.anchors)))
@@ -356,8 +384,9 @@ _REASONS = {
 _SECOND_CHOICE = {
     Strategy.UNREACHABLE: "text falls into its pieces, because no row from similar spelling is ordinary",
     Strategy.KEEP_MEANING: "a new row that keeps the effect of a single copy",
+    Strategy.NEAREST: "the row of the nearest ordinary entry, because no other repair is ordinary",
 }
-_ANY = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING)
+_ANY = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING, Strategy.NEAREST)
 
 
 def plan_token(

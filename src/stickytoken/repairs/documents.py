@@ -18,6 +18,7 @@ _SAID = {
     Strategy.PLAIN_SPECIALS: "plain text when a user writes them; the model's own are kept",
     Strategy.RELATIVES: "given a row made from entries with similar spelling",
     Strategy.KEEP_MEANING: "given a row that keeps the meaning of one copy; many act like ordinary ones",
+    Strategy.NEAREST: "given the row of the nearest entry that neither lifts nor erases texts",
 }
 
 

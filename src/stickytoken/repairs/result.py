@@ -96,10 +96,11 @@ class Strategy(StrEnum):
     PLAIN_SPECIALS = "plain-specials"  # as a user writes it, it is plain text; the model's own stay
     RELATIVES = "relatives"  # a row made from those of its pieces and of entries with similar spelling
     KEEP_MEANING = "keep-meaning"  # one copy does what it did; many act as those of an ordinary token
+    NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the typical one
 
 
 # Strategies that write new rows, the best first; benchmarks/results/README.md compares them.
-ROWS = (Strategy.RELATIVES, Strategy.KEEP_MEANING)
+ROWS = (Strategy.RELATIVES, Strategy.KEEP_MEANING, Strategy.NEAREST)
 # Strategies that change how text is tokenized.
 TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 

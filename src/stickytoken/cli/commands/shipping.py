@@ -38,6 +38,7 @@ class RepairStrategy(StrEnum):
     PLAIN_SPECIALS = "plain-specials"
     RELATIVES = "relatives"
     KEEP_MEANING = "keep-meaning"
+    NEAREST = "nearest"
 
 
 @command("revision", "prompt", "token_prepending", "contrast")

@@ -414,7 +414,7 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
     def _done(self, run: Run, row: dict[str, Any], who: str = "") -> str:
         token, moved = f"{visible(repr(row['token']))}{who}", run.moved(row["token_id"])
         lift, ordinary = self._moved(run, row["lift"]), run.result.ordinary_contraction
-        if row["erases"] and share_erased(row["contraction"], ordinary or 0.0) >= lift:
+        if row["erases"] and ordinary is not None and share_erased(row["contraction"], ordinary) >= lift:
             copies = f"{run.settings.text('copies')} copies of {token}"
             return (
                 f"{copies} erase {row['contraction']:.0%} of what a text says, those of an ordinary token "
