@@ -65,9 +65,9 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     found = open_run(run)
     moved = found.moved(found.sticky["token_id"].item())
     assert first == (
-        f"{place / 'planted'} has 1 sticky token (1 severe): 8 copies of '!' move an average unrelated "
-        f"document from ahead of 50% to ahead of {moved.ahead:.0%} of the others (copies of an ordinary "
-        f"token, to {moved.ordinary:.0%})."
+        f"{place / 'planted'} has 1 sticky token (1 severe): 8 copies of '!' let an average unrelated "
+        f"document outrank {moved.ahead:.0%} of the others in a search; without copies it outranks 50%, and "
+        f"with those of an ordinary token {moved.ordinary:.0%}."
     )
     lift = (found.sticky["lift"].item() - found.result.ordinary_lift) / found.plan.similarity_spread
     assert f", '!' by {lift:.1f} SD more; " in shown.stdout

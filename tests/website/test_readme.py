@@ -34,7 +34,7 @@ def test_the_figures_of_the_picture_are_those_of_the_result():
     figure = json.loads((RESULTS / "readme_figure.json").read_text("utf-8"))
     as_written, tampered, repaired = (f"{value:.2f}".replace("-", "−") for value in figure["pair"].values())
     assert f"from {as_written} to {tampered}" in README
-    assert f"that pair has {repaired}" in flat(README)
+    assert f"back to {repaired}" in flat(README)
     assert f'Eight copies of "{figure["token"]}"' in flat(README)
     eight = figure["curve"]["copies"].index(figure["copies"])
     first, after = (figure["curve"]["before"][place] for place in (0, eight))

@@ -497,12 +497,12 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
         scanned = NextStep("find documents that repeat a word or contain special tokens", scan)
         judged = NextStep("see what tokens do among your own documents", judge)
         return (judged, scanned) if run.method.judges_corpora else (scanned,)
-    clean = NextStep("take the copies out of those documents", f"stickytoken clean {folder} YOUR_DOCUMENTS")
+    clean = NextStep("then take the copies out of them", f"stickytoken clean {folder} YOUR_DOCUMENTS")
     find = NextStep("find the documents that contain copies", f"{scan} --effect")
     loading = run.record.model.loading
     if loading is not None and (loading.endpoint is not None or loading.layer is not None):
         return find, clean  # behind an endpoint or a prompt, only documents can be mended
-    check = NextStep("check the model that you ship, in CI", "stickytoken check YOUR_FOLDER")
+    check = NextStep("check the repaired copy, or any model that you ship, in CI", "stickytoken check YOUR_FOLDER")
     repair = NextStep(
         "write a repaired, verified copy of the model, then encode your documents with it",
         f"stickytoken repair {folder} --out YOUR_FOLDER",
@@ -516,4 +516,4 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     elif "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:
         look = "see whether your documents repeat these mild tokens, and repair the model only if they do"
         return find._replace(purpose=look), repair, clean, check
-    return repair, find._replace(purpose=f"{find.purpose}, if you keep this model"), clean, check
+    return repair, find._replace(purpose=f"or keep this model, and {find.purpose}"), clean, check

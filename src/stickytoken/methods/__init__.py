@@ -96,12 +96,12 @@ class Moved(NamedTuple):
 
     def sentence(self, token: str = "") -> str:
         """Say it without a full stop; with the name of the token, also compare with ordinary ones."""
-        copies, move = ("copy", "moves") if self.copies == 1 else ("copies", "move")
-        usual = f" (copies of an ordinary token, to {self.ordinary:.0%})" if token and self.ordinary else ""
+        copies, let = ("copy", "lets") if self.copies == 1 else ("copies", "let")
+        usual = f", and with those of an ordinary token {self.ordinary:.0%}" if token and self.ordinary else ""
         of = f" of {token}" if token else ""
         return (
-            f"{self.copies} {copies}{of} {move} an average unrelated document from ahead of 50% to ahead of "
-            f"{self.ahead:.0%} of the others{usual}"
+            f"{self.copies} {copies}{of} {let} an average unrelated document outrank {self.ahead:.0%} of the "
+            f"others in a search; without copies it outranks 50%{usual}"
         )
 
 

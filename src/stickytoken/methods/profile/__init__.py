@@ -328,8 +328,8 @@ _GLOSSARY = {
     "in the settings. The text, not the pair, is the unit of sampling.",
     "SD": "The lift beyond an ordinary token's, in standard deviations of the similarities between the "
     "model's own vectors of texts, so that models can be compared.",
-    "severity": "Grade of a flagged token by SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from "
-    "0.8 severe (Cohen's small, medium and large effects). At 0.8, a typical unrelated text overtakes about "
+    "severity": "Grade of a flagged token by SD, or by the share of a text that it erases beyond an ordinary "
+    "token, if that is larger: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from 0.8 severe (Cohen's small, medium and large effects). At 0.8, a typical unrelated text overtakes about "
     "four in five of the others. A topical token is graded on the kind of text that it lifts most.",
     "verdict": "Sticky: copies erase far more of a text than those of an ordinary token, or lift most kinds "
     "of text. Topical: they lift only some kinds of text, which comes from the token's meaning and is not a "
@@ -415,9 +415,9 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         token, moved = f"{visible(repr(row['token']))}{who}", run.moved(row["token_id"])
         lift, ordinary = self._moved(run, row["lift"]), run.result.ordinary_contraction
         if row["erases"] and ordinary is not None and share_erased(row["contraction"], ordinary) >= lift:
-            copies = f"{run.settings.text('copies')} copies of {token}"
+            counts = sorted(run.settings.text("copies").split(" or "), key=int)
             return (
-                f"{copies} erase {row['contraction']:.0%} of what a text says, those of an ordinary token "
+                f"{' to '.join(counts)} copies of {token} erase {row['contraction']:.0%} of what a text says, those of an ordinary token "
                 f"{ordinary:.0%}"
             )
         if moved is None:
@@ -444,7 +444,7 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         found = [
             self.headline(run),
             f"method profile, {scope} {result.looked_at:,} of {run.available:,} available tokens; "
-            f"{spent}, {result.candidates} measured most closely",
+            f"{spent}, more for the {result.candidates} that stood out",
             f"an ordinary token lifts by {result.ordinary_lift:.4f} ± {result.ordinary_spread:.4f}{highest}; "
             f"1 SD is the spread of the model's similarities, {plan.similarity_spread:.4f}; "
             f"mean similarity u = {plan.mean_similarity_text}",
@@ -458,7 +458,7 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
             )
         if screened := run.settings.values.get("screen_precision"):
             found.append(
-                f"screened in {screened}; numbers of the {result.candidates} tokens measured most closely "
+                f"screened in {screened}; numbers of the {result.candidates} tokens that stood out "
                 "are in the model's own precision (column precision of tokens.parquet)"
             )
         if result.topical:
