@@ -502,7 +502,7 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     loading = run.record.model.loading
     if loading is not None and (loading.endpoint is not None or loading.layer is not None):
         return find, clean  # behind an endpoint or a prompt, only documents can be mended
-    check = NextStep("check the repaired copy, or any model that you ship, in CI", "stickytoken check YOUR_FOLDER")
+    check = NextStep("check the repaired copy, or another model, in CI", "stickytoken check YOUR_FOLDER")
     repair = NextStep(
         "write a repaired, verified copy of the model, then encode your documents with it",
         f"stickytoken repair {folder} --out YOUR_FOLDER",

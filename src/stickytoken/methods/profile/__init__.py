@@ -329,8 +329,9 @@ _GLOSSARY = {
     "SD": "The lift beyond an ordinary token's, in standard deviations of the similarities between the "
     "model's own vectors of texts, so that models can be compared.",
     "severity": "Grade of a flagged token by SD, or by the share of a text that it erases beyond an ordinary "
-    "token, if that is larger: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from 0.8 severe (Cohen's small, medium and large effects). At 0.8, a typical unrelated text overtakes about "
-    "four in five of the others. A topical token is graded on the kind of text that it lifts most.",
+    "token, if that is larger: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from 0.8 severe "
+    "(Cohen's small, medium and large effects). At 0.8, a typical unrelated text overtakes about four in "
+    "five of the others. A topical token is graded on the kind of text that it lifts most.",
     "verdict": "Sticky: copies erase far more of a text than those of an ordinary token, or lift most kinds "
     "of text. Topical: they lift only some kinds of text, which comes from the token's meaning and is not a "
     "defect. Benign: everything else.",
@@ -415,10 +416,10 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         token, moved = f"{visible(repr(row['token']))}{who}", run.moved(row["token_id"])
         lift, ordinary = self._moved(run, row["lift"]), run.result.ordinary_contraction
         if row["erases"] and ordinary is not None and share_erased(row["contraction"], ordinary) >= lift:
-            counts = sorted(run.settings.text("copies").split(" or "), key=int)
+            copies = " to ".join(sorted(run.settings.text("copies").split(" or "), key=int))
             return (
-                f"{' to '.join(counts)} copies of {token} erase {row['contraction']:.0%} of what a text says, those of an ordinary token "
-                f"{ordinary:.0%}"
+                f"{copies} copies of {token} erase {row['contraction']:.0%} of what a text says, those of an "
+                f"ordinary token {ordinary:.0%}"
             )
         if moved is None:
             more = f"{lift:.1f} SD more than those of an ordinary token do"
