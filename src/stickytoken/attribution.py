@@ -398,7 +398,6 @@ def sentences(found: Why, top: int = 10) -> list[str]:
 
 
 def _recurring(found: Why, pairs: list[TokenPair]) -> str | None:
-    """Name a part that most of the strongest pairs join to different parts of the other text."""
     joined = [(pair.first_text, pair.second_text) for pair in pairs]
     for each in (joined, [(second, first) for first, second in joined]):
         name, count = Counter(own for own, _ in each).most_common(1)[0]

@@ -199,7 +199,6 @@ class _Matrix:
         return numbers.reshape(-1, width).astype(np.float64)
 
     def moments(self, *, products: bool = True) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """The squared length of every row, and the covariance of the columns times the rows if asked."""
         squares = np.empty(len(self))
         total, squared = np.zeros(self.shape[1]), np.zeros((self.shape[1], self.shape[1]))
         for place, part in self.parts():

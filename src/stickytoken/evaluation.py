@@ -101,7 +101,6 @@ _SETTINGS = ("start", "exit", "contrast_layer", "contrast_strength", "contrast_r
 
 
 def encodings(encoder: Encoder) -> list[tuple[str, Encoder]]:
-    """An encoder with a prompt is also read with its plain prompt, and with each of its methods alone."""
     if not isinstance(encoder, CausalPromptEncoder):
         return [("as it is", encoder)]
     reading, span, contrast = encoder.reading, encoder.reading.prepending, encoder.reading.contrast

@@ -152,7 +152,6 @@ def _root(here: Path) -> Path:
 
 
 def repository_path(path: Path) -> str | None:
-    """Return a path relative to the repository, or without one to the current folder; None outside of it."""
     try:
         inside = path.resolve().relative_to(_root(Path.cwd()))
     except (ValueError, OSError):

@@ -244,7 +244,6 @@ def check(
 def _run_of_model(
     model: AnyModel, runs: Path, revision: str | None, progress: ProgressCallback
 ) -> tuple[Run, list[str]]:
-    """Return the newest finished run that is proven to be of a model, and notes; without one, detect."""
     candidates, notes = _candidates(runs)
     if isinstance(model, str) and names_endpoint(model):
         # The same model must still answer there.
@@ -428,7 +427,6 @@ _COUNTED = {FailOn.STICKY: None, FailOn.SERIOUS: {"serious", "severe"}, FailOn.S
 def _judge_tokens(
     run: Run, fail_on: FailOn, max_tokens: int, baseline: Run | None, place: tuple[str | None, int | None]
 ) -> tuple[list[Finding], int]:
-    """Return findings of the sticky tokens, those that count before the others, and how many count."""
     # A token that counts is an error if more than the tolerated number do, and otherwise a warning. One that
     # is milder is a warning too, and one that the baseline has as well a note.
     grades = _COUNTED[fail_on]

@@ -71,7 +71,6 @@ class TokenizedText:  # content ids, cut where whitespace separates words
 def insert_as_text(
     token: Token, text: str, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[str]:
-    """Return the texts with 1, 2, ..., ``counts`` copies, written as the token says."""
     # By default, prefix and suffix copies are glued, as in the published runs; a random one is a word.
     copies = [_spelled(token)] * counts
     if placement is Placement.RANDOM:

@@ -75,7 +75,6 @@ _LOOSE = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
 
 def with_block(card: bytes, block: str, name: str) -> bytes:
-    """Return a model card with the block in place of its earlier one, or at its end; other bytes stay."""
     try:
         card.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -91,7 +91,6 @@ class Vocabulary:
         return {category.value: found[category] for category in Category}
 
     def frame(self) -> pl.DataFrame:
-        """Return one row per entry: token_id, token, decoded, category."""
         categories = [category.value for category in self.categories]
         columns = {"token": self.tokens, "decoded": self.decoded, "category": categories}
         schema = {"token_id": pl.Int64} | dict.fromkeys(columns, pl.String)
@@ -210,7 +209,6 @@ def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count:
 
 
 def _nearest(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int) -> list[int]:
-    """Return places of the nearest similar tokens, to draw ``count`` from; of any if few are similar."""
     ids, categories, decoded = vocabulary.ids, vocabulary.categories, vocabulary.decoded
     available = (other for other, category in enumerate(categories) if category.available)
     usable = [other for other in available if other != place and ids[other] not in excluded]

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
 from markupsafe import escape
-from scipy.stats import binomtest, kstest, rankdata
+from scipy.stats import kstest, rankdata
 
 import planted
 import profiled
@@ -21,7 +20,7 @@ import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page
 from stickytoken import compare, load_encoder, open_run
-from stickytoken.comparisons import Answer, Measure, copies_needed, exact_share, published
+from stickytoken.comparisons import Answer, Measure, copies_needed, published
 from stickytoken.comparisons.published import beside_run, published_model, published_models, published_tokens
 from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError
@@ -288,15 +287,6 @@ def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sam
 
 
 SCALE = Scale(ordinary=0.0, spread=0.1, confidence=0.9, serious=0.5)
-
-
-@given(st.integers(1, 300_000), st.floats(0, 1), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
-def test_the_interval_is_the_exact_one(total, part, confidence):
-    count = round(part * total)
-    expected = binomtest(count, total).proportion_ci(confidence, method="exact")
-    assert exact_share(count, total, confidence) == pytest.approx(
-        (count / total, expected.low, expected.high), abs=1e-9
-    )
 
 
 FLAT, RISING = ((0.0,) * 4,), ((0.0, 0.04, 0.04, 0.04), (0.2, 0.26, 0.26, 0.26))

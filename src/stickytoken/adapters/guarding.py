@@ -63,7 +63,6 @@ class GuardedModel(SentenceTransformer):
 
     @property
     def unguarded(self) -> SentenceTransformer:
-        """The same model without the guard."""
         return _shared(self, _plain_class(type(self)))
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
@@ -87,7 +86,6 @@ class GuardedModel(SentenceTransformer):
         return _empty, (_plain_class(type(self)),), vars(self).copy()
 
     def _cleaned(self, value: Any) -> Any:
-        """Clean the texts in an input: itself, both of a pair, or what stands under keys for text."""
         if isinstance(value, dict):
             return {key: self._cleaned(part) if key in _TEXT_KEYS else part for key, part in value.items()}
         if isinstance(value, (list, tuple)):
@@ -105,7 +103,6 @@ class GuardedModel(SentenceTransformer):
 
 
 def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
-    """Return a model of a class with the modules of another; what is added to one is not added to both."""
     made = kind.__new__(kind)
     made.__dict__.update(
         (name, copy(value) if isinstance(value, dict) else value) for name, value in vars(model).items()

@@ -52,7 +52,6 @@ _INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u2060\ufeff"
 
 
 def tidied(text: str, edit: Edit) -> Edit:
-    """Widen a removal so that the rest reads as if nothing had been there."""
     start, end, replacement = edit
     joints = set("".join(_JOINING.findall(text[start:end])))
     if len(joints) > 1:
@@ -235,7 +234,6 @@ class Cleaner:
         return {name: value for name, value in self.__dict__.items() if name != "_finder"}
 
     def __call__(self, text: str) -> str:
-        """Return the cleaned text; see `clean`."""
         return self.clean(text).text
 
     def clean(self, text: str) -> Cleaned:
@@ -292,7 +290,6 @@ class Cleaner:
     def _plan(
         self, text: str, origins: Sequence[int], spans: Iterable[Span], removals: list[Removal], margin: int
     ) -> list[Edit]:
-        """Plan the edits of special tokens, since other findings may hide them, or else of spans."""
         specials = self._finder.specials
         writes = {Action.REMOVE: "", Action.REPLACE: self.replacement}
         action = self.actions[SpanKind.SPECIAL]
@@ -338,7 +335,6 @@ def open_cleaner(source: CleanerSource) -> Cleaner:
 
 
 def counts_in_words(removed: Mapping[SpanKind, int], left: Mapping[SpanKind, int]) -> str:
-    """Return counts of findings by kind, such as ``2 flagged, 1 run left``; empty if nothing was found."""
     parts = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
     parts += [f"{count:,} {kind.value} left" for kind, count in sorted(left.items())]
     return ", ".join(parts)
@@ -348,7 +344,6 @@ NOTE = "stickytoken"  # the key under which a document says what was found in it
 
 
 def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
-    """Return the cleaned text and a note: counts of findings by kind, without their text; empty for none."""
     if not isinstance(text, str):
         raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
     try:

@@ -27,7 +27,6 @@ class Stretch(NamedTuple):
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
-    """Find where so many copies of a phrase of at most 16 words follow each other, or three words mix."""
     gaps = copies - 1
     regular: list[Stretch] = []
     mixed: list[Stretch] = []
@@ -87,7 +86,6 @@ _NOT_ZERO = re.compile(rb"[^\0]")
 
 
 def _repeats_in(text: str) -> Iterator[Repeat]:
-    """Yield where at least four copies of a piece of 3 to 32 characters are in a row, short pieces first."""
     # Where a text is equal to itself moved by a period, the bytes of their exclusive or are zero. Python
     # computes it for a whole text at once, and finds zeros several times as fast as a regular expression.
     if len(text) - len(set(text)) < (_COPIES - 1) * _SHORTEST:
@@ -132,7 +130,6 @@ def _key_of(word: str) -> str:
 
 
 def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
-    """Find repeated pieces of letters in a part of a key, in order; but not in genetic sequences."""
     found = []
     for first, last, period in _repeats_in(key[start:end]):
         root = key[start + first : start + first + period]
@@ -142,7 +139,6 @@ def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
 
 
 def _pieces(word: str) -> list[tuple[str, list[int]]]:
-    """Split a word at invisible characters if equal pieces result; the last offset of a piece is its end."""
     pieces = []
     start = 0
     for end, stop in [*(match.span() for match in _BREAKS.finditer(word)), (len(word), len(word))]:
@@ -243,7 +239,6 @@ class UnitReader:
         return tuple(parts)
 
     def _split_copies(self, key: str, places: Sequence[int]) -> Iterator[Part]:
-        """Split glued copies; ``places`` are the offsets of the characters of the key, with its end."""
         done = 0
         for start, end, period in self._copies_in(key) if len(key) >= _COPIES else ():
             if start > done:
@@ -255,7 +250,6 @@ class UnitReader:
             yield key[done:] if done else key, places[done], places[len(key)]
 
     def _copies_in(self, key: str) -> Iterator[Repeat]:
-        """Find glued copies in a key, of flagged words first."""
         done = 0
         for match in self._copies.finditer(key) if self._copies else ():
             period = len(match[1])
@@ -268,7 +262,6 @@ class UnitReader:
 
 
 def _either(literals: list[str], word: str) -> str:
-    """Return the source of a pattern for some texts, as whole words where they begin or end like one."""
     guarded = [text for text in literals if text[0].isalnum() or text[-1].isalnum()]
     source = "|".join(
         (r"(?<!\w)" if text[0].isalnum() else "")
@@ -308,7 +301,6 @@ class Document:
 
     @cached_property
     def joints(self) -> list[str]:
-        """The text in front of each unit, and that behind the last one."""
         bounds = zip([0, *self.units.ends], [*self.units.starts, len(self.text)], strict=True)
         return [self.text[end:start] for end, start in bounds]
 
@@ -349,12 +341,10 @@ class Document:
 
     @cached_property
     def _spaced(self) -> list[bool]:
-        """Whether only white space separates a unit from the one before it."""
         return [False, *map(str.isspace, self.joints[1:-1]), False]
 
     @cached_property
     def _bare(self) -> list[bool]:
-        """Whether a unit stands between single spaces or at an end of the text."""
         first, *inner, last = self.joints
         distinct = set(self.joints)
         closing = {joint for joint in distinct if joint[-1:] == " " and not joint[-2:-1].isspace()}
@@ -408,7 +398,6 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
 
 
 def _is_common(key: str) -> bool:
-    """Whether copies of a word or sign that are far apart prove nothing."""
     return (len(key) == 1 and key.isascii()) or key in COMMON
 
 
@@ -451,7 +440,6 @@ _DENSE_SHARE = 5
 
 
 def planted_copies(document: Document, words: frozenset[str], runs: Iterable[Stretch]) -> set[int]:
-    """Find unflagged words with many copies in ever new company, or at regular distances."""
     found: set[int] = set()
     taken = {place for run in runs for place in range(run.first, run.last)}
     for key, everywhere in document.positions.items():

@@ -125,7 +125,6 @@ COMMON = frozenset(" ".join(_BY_LANGUAGE).split())
 
 
 def alternation(texts: Iterable[str]) -> str:
-    """Return a regular expression for any of the texts, longest first, as a tree of common beginnings."""
     groups: dict[str, list[str]] = {}
     for text in sorted(set(texts) - {""}):
         groups.setdefault(text[0], []).append(text[1:])

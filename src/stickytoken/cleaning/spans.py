@@ -183,7 +183,6 @@ class SpanFinder:
 
 
 def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool:
-    """Whether it is a list of one phrase per line, a compound word, or joined by signs of code."""
     joints = document.joints[stretch.first + 1 : stretch.last]
     around = document.joints[stretch.first : stretch.last + 1]
     if sum(not _CODE.isdisjoint(joint) for joint in around) >= 0.25 * len(around):
@@ -198,7 +197,6 @@ def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool
 
 
 def _groups(document: _copies.Document, places: list[int]) -> Iterator[range]:
-    """Group places that follow each other, but not across a sign of the text itself, such as a full stop."""
     joints = document.joints
     start = 0
     for number in range(1, len(places) + 1):
@@ -247,7 +245,6 @@ class SpecialFinder:
                 yield places[match.start()], match.group()
 
     def find_nested(self, text: str) -> list[tuple[int, int, str]]:
-        """Find what to remove from a text so that no special token remains or arises."""
         # Each removal joins what stands before and behind it, and only there a new special token can arise;
         # so the time is linear in the length of the text, however deep tokens are nested in each other.
         plain, places = _plain(text)
@@ -296,7 +293,6 @@ class SpecialFinder:
 
 
 def _plain(text: str) -> tuple[str, Sequence[int]]:
-    """Return a text without invisible and full-width characters, and the offset of each of its characters."""
     if text.isascii() or not _DISGUISED.search(text):
         return text, range(len(text))
     ends = chain.from_iterable(match.span() for match in _INVISIBLE_CHARACTERS.finditer(text))
@@ -339,7 +335,6 @@ DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
 
 
 def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
-    """Return an action for each kind; the default for kinds that are left out."""
     if not isinstance(values, Mapping):
         raise InputError(f"actions is {shown(values)}: pass a mapping such as {{'special': 'escape'}}")
     actions = dict(DEFAULT_ACTIONS)

@@ -90,7 +90,6 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
 
 
 def _entries(*documented: Any) -> dict[str, str]:
-    """Read the texts of the ``Args:`` or ``Attributes:`` of docstrings by name; the first one counts."""
     found: dict[str, str] = {}
     for each in reversed(documented):
         section = re.split(r"^(?:Args|Attributes):\n", inspect.getdoc(each) or "", flags=re.MULTILINE)[1:]
@@ -132,7 +131,6 @@ class PanelledCommand(TyperCommand):
         return sorted(super().get_params(ctx), key=rank)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line, then what it leaves open from --set, --config and pyproject.toml."""
         given: ChainMap[str, Any] = ChainMap({}, {}, {})  # the first that has a value counts
         ctx.default_map = given
         try:
@@ -214,7 +212,6 @@ _PROJECT_COMMAND = "check"
 
 
 def project_table(start: Path) -> ProjectTable | None:
-    """Find the nearest pyproject.toml with the table, at or above a folder and within its repository."""
     for folder in (start.absolute(), *start.absolute().parents):
         file = folder / "pyproject.toml"
         if file.is_file():
@@ -272,7 +269,6 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
 
 
 def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
-    """Check entries of a table against the options of a command; return values by parameter."""
     own = [each for each in ctx.command.params if each.name not in ("set_", "config")]
     options: dict[str, Any] = {_key(each): each for each in own if isinstance(each, TyperOption)}
     if ctx.info_name == _PROJECT_COMMAND:
@@ -296,7 +292,6 @@ def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> di
 
 
 def _as_typed(param: Any, value: Any, folder: Path) -> Any:
-    """Return a value of TOML as it would be typed; relative paths are those of the file."""
     expected = _value_of(param)
     kind: type = {"true, false": bool, "number": float}.get(expected, str)
     if value == "" or (float if type(value) is int else type(value)) is not kind:

@@ -363,7 +363,6 @@ def load_for(
 def require_found(
     source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
 ) -> str:
-    """Return the name of the model that `load_for` would load; refuse early one that does not exist."""
     from stickytoken.detection.run import recorded_loading
     from stickytoken.encoders.loading import require_model
 

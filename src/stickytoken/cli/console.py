@@ -60,7 +60,6 @@ def current_verbosity() -> Verbosity:
 
 @contextmanager
 def verbosity(level: Verbosity) -> Iterator[None]:
-    """Set the verbosity for a block, and print log records on stderr as far as it allows."""
     verbose = level is Verbosity.VERBOSE
     package, root = logging.getLogger(_PACKAGE), logging.getLogger()
     before = package.level, package.propagate, root.level
@@ -103,7 +102,6 @@ _SHORT = 8  # columns of text up to this width are not broken over lines
 
 
 def as_json(document: Any) -> str:
-    """Return one JSON document, in ASCII so that no token text reaches the terminal raw."""
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
@@ -156,12 +154,10 @@ def print_line(message: str) -> None:
 
 
 def print_error(message: str) -> None:
-    """Print one line on stderr, also with `--quiet`."""
     _Console(stderr=True).print(Text(visible(" ".join(message.split()))), soft_wrap=True)
 
 
 def inform(message: str) -> None:
-    """Print one line on stderr, unless the user asked for quiet."""
     if current_verbosity() is not Verbosity.QUIET:
         _Console(stderr=True).print(Text(visible(message)), soft_wrap=True)
 
@@ -188,7 +184,6 @@ class _Console(Console):
 
 
 def stdout() -> Console:
-    """A console on the present stdout; wide enough for tables when it is not a terminal."""
     console = _Console()
     return console if console.is_terminal else _Console(width=160)
 
@@ -206,7 +201,6 @@ def _cell(value: Any, digits: int | None) -> str:
 
 
 def harmless(text: str) -> str:
-    """Make text visible, and keep a spreadsheet from reading it as a formula."""
     shown = visible(text)
     return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 
@@ -257,7 +251,6 @@ def is_full(error: BaseException) -> bool:
 
 
 def silence_stdout() -> None:
-    """Send the rest of stdout nowhere, so that flushing it at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -266,7 +259,6 @@ _BARS: list[Bars] = []
 
 @contextmanager
 def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
-    """A terminal gets a bar per stage; a log file a line every `interval` seconds and when a stage ends."""
     console, quiet = Console(stderr=True), current_verbosity() is Verbosity.QUIET
     on_terminal = console.is_terminal
     counts = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -320,7 +312,6 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
 
 @contextmanager
 def late_progress(seconds: float) -> Iterator[ProgressCallback]:
-    """Yield a callback that shows only stages that are going to take longer than this."""
     started: dict[str, float] = {}
     unseen: dict[str, int] = {}
     last = time.perf_counter()

@@ -39,7 +39,6 @@ class CopiesNeeded(NamedTuple):
 
 
 def copies_needed(evidence: RunEvidence, token_id: int, scale: Scale) -> CopiesNeeded | None:
-    """Read from symptom curves how many copies lift seriously more than those of ordinary tokens."""
     known = evidence.tokens.filter(pl.col("below").list.len() > 0)
     ordinary = known.filter("ordinary")["below"].to_list()
     own = known.filter(~pl.col("ordinary"), token_id=token_id)
@@ -53,16 +52,6 @@ def copies_needed(evidence: RunEvidence, token_id: int, scale: Scale) -> CopiesN
         return CopiesNeeded(None, copies[-1])
     first = int(serious.argmax())
     return CopiesNeeded(copies[first], copies[first - 1] if first else None)
-
-
-def exact_share(count: int, total: int, confidence: float) -> tuple[float, float, float]:
-    """Compute a share and its exact interval (Clopper and Pearson 1934, Biometrika 26:404)."""
-    from scipy.stats import beta
-
-    outside = (1 - confidence) / 2
-    low = 0.0 if count == 0 else float(beta.ppf(outside, count, total - count + 1))
-    high = 1.0 if count == total else float(beta.ppf(1 - outside, count + 1, total - count))
-    return count / total, low, high
 
 
 class Examined(StrEnum):
@@ -106,7 +95,6 @@ class ComparedRun:
 
     @cached_property
     def worst(self) -> WorstToken | None:
-        """The sticky token that lifts most; without sticky tokens, the token that ranks highest."""
         ranked, sticky = self.run.method.ranked_by.key, self.run.sticky
         rows = self.run.tokens if sticky.is_empty() else sticky
         rows = rows.drop_nulls(ranked).sort(ranked, "token_id", descending=[True, False]).head(1)
@@ -121,10 +109,14 @@ class ComparedRun:
 
     @cached_property
     def share(self) -> tuple[float, float, float] | None:
-        """The share of sticky tokens with its interval; None if chosen tokens stand for no others."""
+        """Share of sticky tokens with its exact interval (Clopper and Pearson 1934, Biometrika 26:404)."""
+        from scipy.stats import binomtest
+
         if self.examined is Examined.CHOSEN:
             return None
-        return exact_share(len(self.run.sticky), len(self.run.tokens), self.confidence)
+        share = binomtest(len(self.run.sticky), len(self.run.tokens))
+        low, high = share.proportion_ci(self.confidence)
+        return float(share.statistic), float(low), float(high)
 
     @cached_property
     def copies(self) -> CopiesNeeded | None:
@@ -155,7 +147,6 @@ class ComparedRun:
 
 
 def deviations(scale: Scale | None, column: str = "lift") -> pl.Expr:
-    """Return a lift beyond an ordinary token's, in standard deviations of the model's similarities."""
     none = pl.lit(None, dtype=pl.Float64)
     return none if scale is None else (pl.col(column) - scale.ordinary) / scale.spread
 

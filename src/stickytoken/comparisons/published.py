@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -77,13 +76,6 @@ def published_model(name: str) -> dict[str, object]:
         hint = f"the closest are {', '.join(close)}" if close else "`stickytoken published` lists all forty"
         raise InputError(f"there are no published results of {shown(name)}: {hint}")
     return rows.row(0, named=True)
-
-
-def model_of(run: Run) -> str:
-    try:
-        return str(published_model(Path(run.model_name).name)["model"])
-    except InputError as error:
-        raise InputError(f"{error}; if the run is of a published model, name it before --run") from error
 
 
 def published_tokens(name: str) -> pl.DataFrame:

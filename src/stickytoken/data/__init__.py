@@ -381,7 +381,6 @@ def _checked(sentence1: object, sentence2: object, similarity: object, where: st
 
 
 def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count: int) -> list[SentencePair]:
-    """Give each of ``count`` evenly spaced similarities the nearest pair that no earlier one took."""
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
     units = unit_vectors(vectors)

@@ -132,7 +132,6 @@ def _given(values: Iterable[Any], wanted: Wanted) -> Collection:
 
 
 def _folder(folder: Path, wanted: Wanted) -> Collection:
-    """Read tables for the documents in them, and every other file as one document."""
     paths = [folder / "corpus.jsonl"]
     if not (paths[0].is_file() and (folder / "queries.jsonl").is_file()):  # not the layout of BEIR
         paths = [
@@ -413,7 +412,6 @@ class Line(NamedTuple):
 
 
 def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:
-    """Yield the lines of a stream, whatever ends them, without a byte-order mark."""
     offset, number = 0, 0
     with reading(name):
         for content in stream:
@@ -432,7 +430,6 @@ def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:
 
 
 def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
-    """Return the text and, if a byte is not text, which."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -445,7 +442,6 @@ def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
 
 
 def unicode_text(text: str) -> str:
-    """Replace lone surrogates, which are not valid in UTF-8 or Parquet files."""
     try:
         text.encode()
     except UnicodeEncodeError:

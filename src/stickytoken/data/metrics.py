@@ -182,7 +182,6 @@ class ClusteringTask(Task):
 
 
 def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    """Compute the V-measure of several clusterings of the same texts."""
     # This is 2 I / (H(gold) + H(cluster)) with I = H(gold) + H(cluster) - H(both), the form of Rosenberg and
     # Hirschberg 2007 (equation 3, beta 1) that needs only entropies. It is 1 if both have a single group.
     from scipy.stats import entropy
@@ -204,7 +203,6 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], kinds: int) ->
 
 
 def _contingency(gold: NDArray[np.intp], other: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    """Count texts by pair of codes, shape (conditions, kinds of other, kinds of gold)."""
     rows = np.arange(len(other))[:, None]
     both = np.bincount(((rows * kinds + other) * kinds + gold).ravel(), minlength=len(other) * kinds**2)
     return both.reshape(len(other), kinds, kinds).astype(np.float64)
@@ -289,7 +287,6 @@ class _RankingTask(Task):
         return np.array([[found[query][name] for name in names] for query in self.queries])
 
     def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
-        """Return the cosine of each ranked document, by query."""
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:

@@ -98,14 +98,12 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def read_lines(path: Path, column: str | None) -> io.StringIO:
-    """Read a text file. Only line ends separate texts: a form feed is part of one."""
     if column is not None:
         raise InputError(f"{path} is a text file without columns: leave the column out")
     return io.StringIO(decode(read_bytes(path), path), newline=None)
 
 
 def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], pl.DataFrame | None]:
-    """Read every text of a file in order, including repeated and blank ones, and its other columns."""
     if path.suffix.lower() not in TABLE_SUFFIXES:
         return [line.removesuffix("\n") for line in read_lines(path, column)], None
     frame = read_table(path)
@@ -196,7 +194,6 @@ def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
 
 
 def numbers_or_none(values: pl.Series, path: Path, also: pl.DataType) -> list[Any]:
-    """Read numbers from a column of numbers, text or another type; None for what is none."""
     if values.dtype != pl.String and not values.dtype.is_numeric() and values.dtype != also:
         raise InputError(f"column {values.name!r} of {path} contains {values.dtype}, not numbers")
     return _numbers(values).to_list()
@@ -212,7 +209,6 @@ _USUAL_SPLIT = "train"
 
 
 def hub_parts(name: str) -> tuple[str, str]:
-    """Return the repository and the split of ``REPOSITORY@SPLIT``; the split is empty where none is named."""
     repository, _, split = name.partition("@")
     if not repository.strip():
         raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")

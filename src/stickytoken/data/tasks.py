@@ -61,7 +61,6 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
 
 
 def _name(path: Path) -> str:
-    """Return the name of the file or folder; a file such as test.csv is prefixed with its folder."""
     if path.stem in _SPLITS:
         return f"{path.resolve().parent.name}-{path.stem}"
     return path.resolve().stem
@@ -175,7 +174,6 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
 
 
 def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
-    """Read the texts of corpus.jsonl or queries.jsonl by id, each with its title in front if asked."""
     frame = tables.read_table(path)
     tables.require_columns(frame, ("_id", "text"), path)
     texts = [text or "" for text in tables.text_column(frame, "text", path)]
@@ -297,7 +295,6 @@ def find_mteb_task(source: Any) -> MtebTask:
 
 
 def require_module(encoder: Any) -> Any:
-    """Return the SentenceTransformer of an encoder, which MTEB encodes with."""
     model = getattr(encoder, "model", None)
     if model is None:
         raise InputError(
@@ -307,7 +304,6 @@ def require_module(encoder: Any) -> Any:
 
 
 def evaluate(model: Any, task: MtebTask) -> float:
-    """Return the main score from `mteb.evaluate`, without MTEB's result cache."""
     import mteb
 
     options: Any = {"batch_size": 32, "show_progress_bar": False}

@@ -154,7 +154,6 @@ def _similarities(
     copies: int,
     ordinary: Sequence[Token],
 ) -> tuple[list[int], dict[str, list[float]], list[str]]:
-    """Numbers of copies, similarities with so many by line, and how the repaired model reads the copies."""
     tried = sorted({copies, *(0, 1, 2, 4, 8, 16, 32)})
     path: tuple[int, ...] = ()
     if placement is Placement.RANDOM:

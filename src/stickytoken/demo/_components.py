@@ -152,7 +152,6 @@ ON_STARTUP = _events("startup", 16, "once", "minimal")
 def on_first_opening(
     tab: gr.Tab, handler: Callable[..., Any], inputs: list[Any], outputs: list[Any], **how: Any
 ) -> None:
-    """Run an event when a visitor opens a tab for the first time, and never again."""
     seen = gr.State(False)
 
     @functools.wraps(handler)

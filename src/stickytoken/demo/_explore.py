@@ -104,7 +104,6 @@ def _first(content: facts.RunContent) -> int | None:
 
 
 def _about(content: facts.RunContent) -> dict[str, str]:
-    """Return the headline, which a phone shows first, and what follows it."""
     steps = list(facts.steps(content))
     if content.path.is_relative_to(EXAMPLES):  # where the package is installed, which helps nobody
         installed = quote(str(content.path))

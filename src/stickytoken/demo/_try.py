@@ -101,8 +101,6 @@ def _blank(error: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class Trial:
-    """What copies of a token did to two sentences, and to more of them."""
-
     token: Token
     placement: Placement
     copies: int  # that were asked for, at least 1

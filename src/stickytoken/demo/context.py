@@ -125,7 +125,6 @@ class SharedModel:
 
     @contextmanager
     def encoder(self) -> Iterator[IdReader]:
-        """Hold the model exclusively: neither it nor its tokenizer is thread-safe."""
         with self._lock:
             yield self._encoder
 
@@ -146,7 +145,6 @@ class SharedModel:
         return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
 
     def name_of(self, token_id: int) -> str:
-        """Return what a visitor can type to name a token: its string if that is enough, else #id."""
         name = self._string(token_id)
         try:
             found = named_token(self.vocabulary, name)
@@ -262,11 +260,9 @@ class Startup:
 
     @property
     def opened(self) -> str | None:
-        """Label of the run that the app opens with; None if there is no run."""
         return next(iter(self.library.labels), None)
 
     def finish(self, load: Callable[[], AppContext]) -> None:
-        """Load the model, then wake all waiting requests; if loading fails, they raise its error."""
         try:
             context = load()
         except StickyTokenError as error:
@@ -282,7 +278,6 @@ class Startup:
 
 
 def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
-    """Return the model of the tampered example and its repair: the original with a few other rows."""
     import torch
 
     rows = np.load(TAMPERED / "rows.npz")
@@ -304,8 +299,6 @@ _CHARACTERS = 120
 
 
 class Example(NamedTuple):
-    """Inputs of the example shown first: sentences, token and copies, and where they come from."""
-
     anchor: str
     carrier: str
     token_id: int
@@ -314,7 +307,6 @@ class Example(NamedTuple):
 
 
 def worked_example(context: AppContext) -> Example:
-    """Choose the worst token of the run and the pair that it raises most; else any token and sentences."""
     content, vocabulary = context.content, context.model.vocabulary
     if content is None or content.run is None:
         sentences = spread(list(context.corpus.texts), 2)

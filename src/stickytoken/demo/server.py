@@ -104,7 +104,6 @@ _POSTED = (_JOIN, f"{_API}/cancel", f"{_API}/reset")
 
 
 def is_allowed(address: str, names: Container[str] = LOOPBACK) -> bool:
-    """Whether a ``Host`` header, with or without a port, has one of these names."""
     # A page of another site can make a browser resolve that site's name to this machine and then read the app
     # (DNS rebinding); the request still carries the other name.
     found = _HOST.fullmatch(address.lower())

@@ -324,7 +324,6 @@ class ModelFiles:
         return all(moment < self.looked_at - _SETTLED for moment in latest)
 
     def fingerprint(self) -> str | None:
-        """Return the sha256 of names and contents; None if a file has changed since it was looked at."""
         found = []
         for name in sorted(self.states):
             with suppress(OSError), (self.folder / name).open("rb") as stream:
@@ -334,7 +333,6 @@ class ModelFiles:
 
 
 def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
-    """Look at a model's files; None if they are not on this machine, or not all in its folder."""
     if names_endpoint(name):
         return None
     source = resolve_model(name, revision)
@@ -347,7 +345,6 @@ def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
 
 
 def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> None:
-    """Record which files the model of a run was loaded from, if that is certain; it only saves time."""
     if files is None or not files.settled or (fingerprint := files.fingerprint()) is None:
         return
     own = _model_files(record, fingerprint)

@@ -41,8 +41,6 @@ class EndpointRecord(resume.Record):
 
 
 class LoadingRecord(resume.Record):
-    """Arguments of `load_encoder` that can change vectors."""
-
     dtype: str = "float32"
     revision: str | None = None
     prompt: str | None = None  # null for a saved model that has its own
@@ -71,7 +69,6 @@ class ModelRecord(resume.Record):
 
     @property
     def short_name(self) -> str:
-        """The name without a local folder or the address of an endpoint."""
         if self.loading is not None and self.loading.endpoint is not None:
             return self.name.rpartition("#")[2] or self.name
         path = Path(self.name)

@@ -26,8 +26,6 @@ _OWN_TOKENIZER = ("entries", "special_ids", "decode_many", "encode_many")
 
 
 class HuggingFaceTokenizer:
-    """Batched access to a tokenizer, without padding, truncation or clean-up."""
-
     # The Rust pipeline if there is one, copied if others use it too; one in Python is called text by text.
 
     def __init__(self, tokenizer: Any, *, shared: bool = True) -> None:
@@ -112,13 +110,11 @@ class HuggingFaceTokenizer:
         return [self._tokenizer.encode(text, add_special_tokens=False, truncation=False) for text in texts]
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Return the ids of each text and the characters of each id; None without offsets."""
         if self._backend is None:
             return [(ids, None) for ids in self.encode_many(texts)]
         return [(encoding.ids, encoding.offsets) for encoding in self._encodings(self._backend, texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
-        """Return the content ids of prompt + text, split at the words of the text."""
         # A token with both the end of the prompt and the start of the text counts as text. Without offsets,
         # every token counts as a word.
         if self._backend is None:
@@ -159,7 +155,6 @@ def vocabulary_size(tokenizer: Any) -> int | None:
 
 
 def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
-    """Split the ids where a token begins a word, words being separated by whitespace."""
     starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
     head: list[int] = []
     words: list[list[int]] = []

@@ -198,7 +198,6 @@ _LLAMA_3_VOCABULARY = 128_000
 
 
 def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
-    """Resolve a reading: for options that are not given, the published setting, or Llama 2 7B's scaled."""
     start, end, rule = options.start, options.exit, prompts.require_contrast_options(options)
     if not options.token_prepending and (start is not None or end is not None):
         raise InputError(

@@ -197,7 +197,6 @@ def _has(model: object, part: str) -> bool:
 
 
 def content_limit(encoder: Encoder) -> int | None:
-    """Count the content ids that the model reads, without special tokens; None is no limit."""
     limit = encoder.max_length
     if limit is None:
         return None
@@ -245,7 +244,6 @@ TOKEN_MULTIPLE = 64
 
 
 def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
-    """Group inputs of one length, the longest first, so that a lack of memory shows at once."""
     sizes = np.asarray(lengths, dtype=np.intp)
     batches: list[NDArray[np.intp]] = []
     for length in sorted(set(sizes.tolist()), reverse=True):

@@ -234,7 +234,6 @@ class ModelEncoder(ABC):
 
     @cached_property
     def _samples(self) -> list[Content]:
-        """Rows of entries from the whole vocabulary, alone and with copies of one or of a special one."""
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
         spread = entries[:: max(1, len(entries) // _SAMPLED)]
@@ -250,7 +249,6 @@ class ModelEncoder(ABC):
     # Changes of the user's model.
 
     def _follow(self) -> None:
-        """Drop what was computed from an earlier state of the model, where cheap marks show a change."""
         marks = self._marks_of_weights()
         if marks != self._weights_marks:
             with compute.exclusive(self._network):
@@ -462,7 +460,6 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @cached_property
     def _first_token(self) -> torch.nn.Module | None:
-        """The last layer's attention, if only the first token is needed after it."""
         if not batches.pools_by(self.model, "cls"):
             return None
         layers = getattr(getattr(self.model[0].model, "encoder", None), "layer", None)

@@ -227,7 +227,6 @@ def learned_positions(model: torch.nn.Module) -> list[int]:
 
 
 def readable_positions(model: torch.nn.Module, max_length: int | None, name: str) -> int | None:
-    """Return the number of positions, and refuse a ``max_length`` beyond it; None is no limit."""
     from transformers import PreTrainedModel
 
     found = learned_positions(model)
@@ -289,7 +288,6 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]
 
     def _text(self, ids: Sequence[int]) -> str:
-        """Decode ids without those of the prompt, which `encode` adds; drop what no longer fits."""
         alike = (own == of_prompt for own, of_prompt in zip(ids, self._prompt, strict=False))
         shared = sum(takewhile(bool, alike))
         for end in range(len(ids), shared, -1):
@@ -321,8 +319,6 @@ class InputTemplate:
 def read_template(
     model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
-    """Find the special tokens by comparing the model's own input with the content alone."""
-
     def template_of(sample: str) -> InputTemplate:
         features = model.preprocess([sample], prompt=prompt or None)
         if "input_ids" not in features:

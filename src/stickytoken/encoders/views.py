@@ -93,7 +93,6 @@ def views_of(encoder: Encoder, dimensions: Sequence[int] = (), layers: Sequence[
 
 
 def whole_vectors(encoder: Encoder, layers: tuple[int, ...] = ()) -> Encoder:
-    """Return an encoder of whole vectors, and behind each those of some layers."""
     if hasattr(encoder, "whole"):
         found: Encoder = encoder.whole(layers)
         return found

@@ -114,7 +114,6 @@ def explain(
 
 
 def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) -> None:
-    """Refuse tokens that another process is explaining; without a run, only ids are checked, not texts."""
     tokens = _worst(run) if tokens is None else tokens
     named: Sequence[object] = tokens if isinstance(tokens, (list, tuple)) else [tokens]
     ids = {} if run is None else dict(run.tokens.select("token", "token_id").iter_rows())
@@ -275,7 +274,6 @@ class _Job:
     def attributed(
         self, tokens: Sequence[int], folder: ResultFolder | None
     ) -> tuple[dict[int, dict[str, Vector]], list[dict[str, Any]], float]:
-        """Return values by token id and measure, shape (carriers,); pairs by position; the largest error."""
         # The contribution of the reference is the same for all tokens, so it says nothing about any of them.
         from stickytoken.inspection import similarity_matrix
         from stickytoken.inspection.integrated_jacobians import JacobianIntegrator

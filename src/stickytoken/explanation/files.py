@@ -123,7 +123,6 @@ def kept(
     token_id: int,
     compute: Callable[[], dict[str, Any]],
 ) -> tuple[dict[str, Any], bool]:
-    """Return a committed or computed part of an explanation, as JSON values, and whether it was computed."""
     shard = None if folder is None else folder.read_shard(stage, index, [token_id])
     if shard is not None:
         return json.loads(shard["content"][0]), False
@@ -364,7 +363,6 @@ def pair_tables(
 
 
 def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the row with the largest deviation of each measure of one token; ties go to the first layer."""
     ranked = measures.sort(
         pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
     )

@@ -129,7 +129,6 @@ def gather(
     texts: Sequence[Any] | None,
     sentences: Sentences | None,
 ) -> tuple[list[PlacedCarrier], list[str], str]:
-    """Choose carriers, the anchors that they are compared with, and name their source."""
     if run is not None and sentences is None:
         material = run.method.texts(run.plan)
         carriers, anchors, source = material.carriers, material.anchors, f"run {run.path.name}"
@@ -184,7 +183,6 @@ class Surroundings:
     mean_similarity: float  # less similar pairs are unrelated
 
     def unrelated(self, vector: Vector) -> NDArray[np.bool_]:
-        """Select the anchors less similar to a vector than the mean, or else the least similar one."""
         similarities = self.anchors @ unit_vectors(vector)
         below: NDArray[np.bool_] = similarities < self.mean_similarity
         return below if below.any() else np.asarray(similarities == similarities.min())
@@ -318,7 +316,6 @@ class EmbeddingMatrix:
 
     @cached_property
     def measures(self) -> dict[str, Vector]:
-        """Measures of every row, shape (entries,); the cosine of a row of zeros is NaN."""
         whole = np.arange(len(self.rows))
         means = {"mean": self._mean(whole)}
         if self.unused:

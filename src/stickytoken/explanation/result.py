@@ -27,7 +27,6 @@ OF_RUN = ("verdict", "severity", "lift", "sd", "universality", "kind", "texts")
 
 
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
-    """List the measures with a value outside the benign interval, by area, the furthest first."""
     found = []
     for area, measures in files.AREAS.items():
         of_area = []

@@ -321,7 +321,6 @@ class Runner:
     shards: dict[str, int] = field(default_factory=dict)  # numbers of shards of what was run
 
     def clean(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
-        """Encode inputs without copies, or read the vectors of an earlier session: equal batches."""
         distinct, file = tuple(dict.fromkeys(probes)), self.folder.path / f"{VECTORS}{name}.npz"
         found: tuple[NDArray[np.float32], float] | None = None
         try:
@@ -351,7 +350,6 @@ class Runner:
         conditions: Sequence[Condition],
         title: str,
     ) -> NDArray[np.float64]:
-        """Return columns of all units under all conditions, shape (conditions, units, columns)."""
         groups = [Shard(index, each) for index, each in enumerate(statistics.by_tokens(conditions))]
         rows: engines.Rows[Shard[Condition]] = engines.Rows(
             lambda group: [*range(units)] * len(group.items), UNIT, lambda _: 1

@@ -72,13 +72,11 @@ def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
 
 
 def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
-    """Draw a gap for each copy, where copy k goes between ``words + k`` words: alike for all conditions."""
     generator = _generator(seed, text, "gaps")
     return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
 
 
 def turns(seed: int, text: str, kinds: int, copies: int) -> tuple[int, ...]:
-    """Draw the token of each copy of a mixture; counts differ by at most one. Seeded like `gaps`."""
     generator = _generator(seed, text, "turns")
     kind = generator.permutation(kinds)
     return tuple(int(kind[step]) for step in generator.permutation(copies) % kinds)
@@ -102,7 +100,6 @@ class Carrier:
 def prepare(
     encoder: WordEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
 ) -> list[Carrier]:
-    """Truncate texts (ids as the model does, words whole) so that it reads them with ``room`` more tokens."""
     limit = content_limit(encoder)
     whole = [Carrier(*each, False) for each in zip(texts, encoder.tokenize(texts), strict=True)]
     if limit is None:
@@ -156,7 +153,6 @@ def probe(settings: ImpactSettings, carrier: Carrier, condition: Condition, copi
 def needed_room(
     encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
 ) -> int:
-    """Count the ids that the copies may take."""
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for each in conditions for token in each.tokens)
@@ -212,7 +208,6 @@ def present(value: float) -> float | None:
 
 
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute weighted sums; an undefined score makes only the sums that use it undefined."""
     spoiled = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
     return np.where(spoiled, np.nan, contrasts @ np.nan_to_num(scores))
 
@@ -406,7 +401,6 @@ def headed(
 
 
 def cost_sentence(effect: Mapping[str, Any], kind: str) -> str:
-    """Put an effect into words; only the test over tokens, on the main metric, decides."""
     name, metric = effect["task"], effect["metric"]
     if any(effect[each] is None for each in ("difference", "drop_sticky", "drop_benign", "clean")):
         return f"{name}: {metric} is not defined."

@@ -88,7 +88,6 @@ class _Path:
         return reference + along[:, None, None] * (text - reference)
 
     def travelled(self, points: int) -> Vector:
-        """Return the path length of the divided vectors at equally spaced places, shape (points + 1,)."""
         places = np.linspace(0, 1, points + 1)
         parts = [places[begin : begin + self.batch] for begin in range(0, len(places), self.batch)]
         vectors = torch.cat([self.text.vectors(self.at(part)).double() for part in parts])
@@ -99,7 +98,6 @@ class _Path:
     def integrals(
         self, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
-        """Integrate the derivatives of the divided vectors in several directions, shape (directions, d)."""
         places, weights = rule
         points = [(node, part) for node in range(len(places)) for part in range(len(directions))]
         device = self.reference.device

@@ -85,7 +85,6 @@ class Inspector(ABC):
     _length: Callable[[int], int]  # of an input, from that of its content
 
     def embedding_matrix(self) -> NDArray[np.float32] | None:
-        """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
         return None if self._embeddings is None else as_numbers(self._embeddings.weight, torch.float32)
 
     @abstractmethod
@@ -409,7 +408,6 @@ Sources = dict[torch.nn.Module, int]
 
 
 def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], object]) -> Sources:
-    """Run the model once, and find the modules whose outputs are the weights that it reports."""
     config = getattr(backbone, "config", None)
     if config is None:
         return {}
@@ -474,7 +472,6 @@ def _are_weights(value: Any) -> bool:
 
 @contextmanager
 def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Collect mean weights by layer and (text, head, attending part, attended part); parts are one-hot."""
     layers: list[torch.Tensor] = []
 
     def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:

@@ -96,7 +96,6 @@ def move_folder(folder: Path, target: Path) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse a folder that could not be written to, without creating it."""
     with _writing(folder):
         nearest = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
         if not nearest.is_dir():
@@ -180,7 +179,6 @@ class ResultFolder:
             return (self.path / RUN_FILE).is_file()
 
     def holds_other_files(self, own: str = RUN_FILE) -> bool:
-        """Whether the folder has content that belongs to no measurement."""
         with self._accessed():
             if not self.path.is_dir():
                 return self.path.exists()
@@ -289,7 +287,6 @@ class ResultFolder:
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
     def committed(self) -> dict[str, int]:
-        """Count the tokens in committed shards by stage; one that overlapping shards share counts once."""
         found: dict[str, set[int]] = {}
         paths = (self.path / _SHARDS).glob("*-*.parquet")
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):

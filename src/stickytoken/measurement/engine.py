@@ -53,7 +53,6 @@ class Shard:
 
 
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
-    """Cut tokens into shards of at most ``shard_probes`` texts; two or four workers get equal shares."""
     probes_per_token = max(1, probes_per_token)
     count = -(-len(tokens) // max(1, shard_probes // probes_per_token))
     even = -(-count // _TURNS) * _TURNS

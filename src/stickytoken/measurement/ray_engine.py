@@ -43,7 +43,6 @@ class Share(NamedTuple):
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Yield the module ``ray``, connected; a Ray instance that is started here stops at the end."""
     try:
         import ray
     except ImportError as error:
@@ -91,7 +90,6 @@ def connected(address: str | None) -> Iterator[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Start Ray without usage reports and log lines, and fail fast if it cannot start."""
     wanted = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_gcs_server_port_wait_time_s": "1",
@@ -253,7 +251,6 @@ class RayEngine:
                 worker.given.clear()
 
     def wait_until_ready(self) -> None:
-        """Wait until all workers have loaded the model; `compute` starts with the first one."""
         while not all(worker.ready for worker in self._workers):
             worker, done = self._wait()
             self._admit(worker, self._ray.get(done))
@@ -303,7 +300,6 @@ class RayEngine:
         self._failed_starts = 0
 
     def _replace(self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception) -> list[Any]:
-        """Replace a lost worker; return its unfinished shards in order."""
         lost, reason = [*worker.given.values()], type(error).__name__
         self._ray.kill(worker.actor)  # it may be unreachable but still computing
         if lost:

@@ -47,7 +47,6 @@ def identity_of(
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Name the parts in which two identities differ, such as ``settings.seed``."""
     found: list[str] = []
     for key in sorted({*ours, *theirs}):
         mine, other = ours.get(key), theirs.get(key)
@@ -96,7 +95,6 @@ class Resumed(Generic[R]):
     kind: MeasurementKind[R]
 
     def begin(self, record: R | None = None) -> None:
-        """Claim the folder before the first shard, and after the plan: what cannot be planned claims none."""
         identity, parts = self.record.identity, self.record.identity_parts
         if not (self.folder.path / IDENTITY_FILE).is_file():
             own = IdentityRecord(kind=self.kind.name, identity=identity, identity_parts=parts)

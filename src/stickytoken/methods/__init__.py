@@ -161,5 +161,4 @@ def severity_of(effect: float) -> Severity:
 
 
 def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
-    """Count the flagged tokens of every severity, the worst severity first."""
     return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

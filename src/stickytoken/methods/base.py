@@ -127,7 +127,6 @@ class Job(Generic[Settings_co]):
 
     @property
     def sentences(self) -> Sentences:
-        """The corpus of a method that takes no pairs."""
         return cast(Sentences, self.corpus)
 
 
@@ -137,8 +136,6 @@ SHARD_PROBES = 8192
 
 @dataclass
 class FolderRunner:
-    """Runs stages shard by shard into a run folder; returns one row per token, in the order of the tokens."""
-
     engine: Engine
     folder: ResultFolder
     progress: ProgressCallback
@@ -283,7 +280,6 @@ class StoredSettings:
     place: str  # the file, for errors
 
     def number(self, name: str) -> float:
-        """A setting that is a number; its default where the run was written before it existed."""
         return real_number(f"{name} in {self.place}", self.values.get(name, getattr(self.defaults, name)))
 
     def restored(self) -> MethodSettings:
@@ -356,22 +352,18 @@ class Judgement:
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """The sticky tokens, worst first."""
         return self.having(terms.Verdict.STICKY)
 
     @property
     def flagged(self) -> pl.DataFrame:
-        """The sticky and the topical tokens, worst first."""
         return self.having(terms.Verdict.STICKY, terms.Verdict.TOPICAL)
 
     def having(self, *verdicts: terms.Verdict) -> pl.DataFrame:
-        """The tokens with one of these verdicts, worst first."""
         return self.tokens.filter(pl.col("verdict").is_in(list(verdicts))).sort(
             "lift", "token_id", descending=[True, False]
         )
 
     def at(self, dimension: int, layer: int | None = None) -> Judgement:
-        """The judgement in another view; it is an `InputError` if that was not asked for."""
         found = next((each for view, each in self.others.items() if view.is_at(dimension, layer)), None)
         if found is None:
             known = "; ".join(map(str, self.others)) or "no other view"
@@ -379,7 +371,6 @@ class Judgement:
         return found
 
     def by_dimension(self) -> pl.DataFrame:
-        """One row per view that was asked for: counts, largest lift, spread of the similarities."""
         rows = [
             {
                 "layer": view.layer,
@@ -398,11 +389,9 @@ class Judgement:
         return pl.DataFrame(rows, schema_overrides={"layer": pl.Int64})
 
     def severities(self) -> dict[str, int]:
-        """Count the flagged tokens of every severity."""
         return terms.severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
-        """The judgement in JSON values, with the flagged tokens."""
         numbers = {name: value for name, value in vars(self).items() if name not in ("tokens", "others")}
         found = numbers | {"flagged": self.flagged.to_dicts()}
         if not self.others:
@@ -576,7 +565,6 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         raise InputError(f"the method {self.entry.name} does not measure tokens again on other texts")
 
     def token_effects(self, run: FinishedRun[Plan, Result]) -> TokenEffects | None:
-        """Return contraction and pull of the tokens; None where the method does not measure them."""
         return None
 
 

@@ -217,7 +217,6 @@ class SymptomStage:
         ]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
-        """Average by number of copies, 0 first, over the pairs below and above; empty without a pair."""
         return self._averages(self._similarities(vectors))
 
     def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
@@ -243,7 +242,6 @@ class EvidenceStage(SymptomStage):
     sentences: Sequence[str] = ()  # of the anchors
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
-        """Measure the curve, the ranks, the pair that rises most, and the one that rises as the lift does."""
         panel, curves = self.panel, self._similarities(vectors)
         row = self._averages(curves) | {"ahead": panel.ahead(curves)}
         # A text of a word or two says little to a reader.

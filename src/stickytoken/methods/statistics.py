@@ -84,7 +84,6 @@ def scale_between(first: Vector, reliability: float, second: Vector) -> float:
 
 
 def present_mean(values: Vector) -> Vector:
-    """Average over the first axis without NaNs; NaN if nothing is left."""
     present = np.isfinite(values)
     counts = present.sum(axis=0)
     sums = np.where(present, values, 0.0).sum(axis=0)

@@ -296,7 +296,6 @@ class Job:
 
     @cached_property
     def _ordinary(self) -> tuple[float, float]:
-        """Lift and contraction of the typical token."""
         ordinary = self.original.ordinary((*self.flagged, *self.ids), 64)
         measured = self.original.measured(base.Tokens(ordinary, [], []))
         lift, contraction = np.median(list(measured.values()), axis=0).tolist()

@@ -138,7 +138,6 @@ class Vocabulary:
         return f"{len(lost)} other entries are built from it, such as {', '.join(map(repr, lost[:3]))}"
 
     def without(self, ids: Sequence[int]) -> tuple[dict[str, Any], dict[int, str]]:
-        """Return the document in which entries are unreachable, and the new names of entries by id."""
         renamed = _new_names(ids)
         if self._kind != "BPE":
             return self._document | {"model": renamed_model(self._model, renamed)}, renamed
@@ -163,7 +162,6 @@ class Vocabulary:
         return document, renamed
 
     def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
-        """Return the ranks of the merges left or added, and the entries that no merges make any longer."""
         if removed in self._merges_left:
             return self._merges_left[removed]
         order = dict(self._order)

@@ -135,7 +135,6 @@ class Context:
 def contexts_among(
     encoder: SentenceTransformerEncoder, texts: Sequence[str], avoided: Sequence[int], seed: int
 ) -> list[Context]:
-    """Draw contexts: in each text one copy at a random place, and many behind it."""
     generator = np.random.default_rng([seed])
     distinct = list(dict.fromkeys(texts))
     drawn = [distinct[k] for k in generator.permutation(len(distinct))[:4000]]
@@ -190,7 +189,6 @@ class Network:
     def vectors(
         self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
-        """Compute unit vectors; ``positions`` has the row to put at each position, and -1 elsewhere."""
         template = self.encoder.template
         around = (len(template.before), len(template.after))
         whole = torch.nn.functional.pad(positions.to(self.table.device), around, value=-1)

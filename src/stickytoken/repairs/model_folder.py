@@ -31,7 +31,6 @@ _OTHER_WEIGHTS = (
 
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
-    """Write an edited copy; where vectors change, without old weights in other formats."""
     import torch
 
     tokenizer = edited_tokenizer(source, edit)
@@ -97,7 +96,6 @@ class _Tensor(NamedTuple):
 
 
 def _embedding_matrices(folder: Path) -> list[_Tensor]:
-    """Find every stored copy of the input embeddings; tied weights may be stored under several names."""
     for adapter in (folder / "adapter_config.json", *folder.glob("*/adapter_config.json")):
         if adapter.is_file():
             raise RepairError(

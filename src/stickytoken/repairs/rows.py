@@ -124,7 +124,6 @@ def _guesses(
     pieces: Mapping[int, Sequence[int]],
     mean: Row,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Estimate deviations from the mean row by similar spelling and by pieces, shape (ids, D) each."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     reader = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
@@ -152,7 +151,6 @@ _REMOVED = "\U0010fffd\U0010fffd"
 
 
 def pieces_of(backend: Tokenizer, ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Tokenize the text of entries without any of them; there are no pieces of added tokens."""
     from tokenizers import Tokenizer
 
     names = {token_id: name for token_id in ids if (name := backend.id_to_token(token_id)) is not None}

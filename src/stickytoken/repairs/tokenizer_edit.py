@@ -43,7 +43,6 @@ class Pipeline:
         return self.loaded if self.stored is None else self.stored
 
     def can_change_steps(self) -> bool:
-        """Ask transformers whether it honours the steps of tokenizer.json, and not only its vocabulary."""
         if self.tokenizer is None:
             return True
         step = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
@@ -113,7 +112,6 @@ def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
 
 
 def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
-    """Compute the files that an edit changes, relative to the model folder."""
     plain, unreachable = edit.plain_specials, edit.unreachable
     if not (plain or unreachable):
         return {}
@@ -290,7 +288,6 @@ def _vocabulary_files(
 
 
 def _renamed_pieces(content: bytes, names: Mapping[str, str]) -> bytes | None:
-    """Rename pieces of a SentencePiece model, and mark them as unused; None if it holds none of them."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from sentencepiece import sentencepiece_model_pb2
 

@@ -59,7 +59,6 @@ class RunContent:
 
     @property
     def flagged(self) -> pl.DataFrame:
-        """Sticky tokens, then topical ones, each worst first."""
         if self.run is None:
             return self.tokens
         others = self.tokens.filter(is_flagged() & (pl.col("verdict") != "sticky"))
@@ -479,7 +478,6 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def explained_tokens(content: RunContent) -> list[dict[str, Any]]:
-    """Explained tokens as values of a page: flagged ones first, worst first; only the first have figures."""
     order = (
         {token_id: place for place, token_id in enumerate(content.flagged["token_id"])} if content.run else {}
     )

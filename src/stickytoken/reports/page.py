@@ -119,7 +119,6 @@ def _figure(figure: ReportFigure) -> dict[str, Any]:
 
 
 def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
-    """Fill a template and add style, scripts, the data of the figures and the content policy."""
     script = templating.packaged("pieces.js") + templating.packaged("report.js")
     bundle, digest = _plotly_bundle() if figures else (None, None)
     drawn = {}
@@ -180,7 +179,6 @@ def similarity_page(found: Why, top: int = 10) -> str:
 
 
 def shaded_rows(found: Why) -> list[tuple[Part, list[tuple[float, str]]]]:
-    """Return each part of the first text with its contributions; red ones raise the similarity."""
     highest = float(np.abs(found.matrix).max()) or 1.0
 
     def shade(value: float) -> str:

@@ -60,7 +60,6 @@ def flowing(text: str) -> str:
 
 
 def commands(text: str) -> Markup:
-    """Return a sentence with what stands between backticks as code; everything is escaped."""
     parts = visible(text).split("`")
     if len(parts) % 2 == 0:
         return escape(visible(text))
@@ -122,7 +121,6 @@ def _markdown_environment() -> Environment:
 
 
 def render_markdown(name: str, **values: Any) -> str:
-    """Fill a template of Markdown, in which every value is escaped."""
     text = _markdown_environment().get_template(name).render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 

@@ -35,8 +35,6 @@ _CHARACTERS = 4_000_000
 
 
 class Keeper:
-    """Keeps JSON values of batches; ``begin`` is called once, before anything is written to the folder."""
-
     def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
         self._folder = folder
         self._begin = begin or (lambda: None)
@@ -267,7 +265,6 @@ class EffectPass:
         return digest([batch, digest([self.queries, self.reference]), self.identity])
 
     def _columns(self, found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
-        """Return columns of effects, and how many texts were encoded; positive is closer to the queries."""
         # ``shift`` is the mean change of the similarity to the queries, ``rise`` the mean share of clean
         # documents that it passes, and ``moves_up`` the share of queries for which it passes a tenth of them.
         panel = self.panel
@@ -313,7 +310,6 @@ class EffectPass:
 def predicted_shifts(
     found: Vectors, removed: Sequence[Counter[int]], effects: TokenEffects, panel: Panel
 ) -> Vector:
-    """Predict the mean change of similarity from documents as they are."""
     # A token draws every text toward one point, its pull divided by its contraction. How far the copies have
     # drawn a document, its own vector tells: it lies that far from the mean of the clean documents toward the
     # point. What short texts showed of a token says where documents go, but not how far.

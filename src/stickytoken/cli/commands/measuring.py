@@ -50,7 +50,6 @@ class MethodOptions:
     """What the user sets of the method; subclasses have a field for every option."""
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
-        """Make the settings of the chosen method, or of the first that accepts the given options."""
         from stickytoken.methods.base import adjusted_defaults
 
         said = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -72,7 +71,6 @@ class MethodOptions:
 
 
 def method_options(*, probe: bool) -> type[MethodOptions]:
-    """Make a class with a field for ``--method`` and for every option of a method."""
     methods = registry.entries()
     names = StrEnum("MethodName", [(entry.name, entry.name) for entry in methods])  # type: ignore[misc]
     said = ". ".join(f"{entry.name}: {entry.summary}" for entry in methods)
@@ -94,7 +92,6 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
 
 
 def _owners(probe: bool = False) -> dict[str, list[tuple[MethodEntry, Option]]]:
-    """Return all options, or those that probe takes, by name, each with the methods that have it."""
     found: dict[str, list[tuple[MethodEntry, Option]]] = {}
     for entry in registry.entries():
         for option in entry.options:

@@ -308,7 +308,10 @@ def published(
 
     opened = None if run is None else stickytoken.open_run(run)
     if model is None and opened is not None:
-        model = paper.model_of(opened)
+        try:
+            model = str(paper.published_model(Path(opened.model_name).name)["model"])
+        except InputError as error:
+            raise InputError(f"{error}; if the run is of a published model, name it before --run") from error
     facts, in_words = None, []
     if model is None:
         listed = paper.published_models()

@@ -241,7 +241,6 @@ def why(
 
 
 def _print_matrix(found: stickytoken.Why) -> None:
-    """Print what raises the cosine in red and what lowers it in blue, the strongest rows and columns only."""
     label, cell, most_rows = 14, 7, 30
 
     def strongest(axis: int, most: int) -> list[int]:

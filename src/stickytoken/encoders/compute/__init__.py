@@ -116,7 +116,6 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the plain tensors in a state entry; a quantised layer packs weight, scales and types."""
     import torch
 
     if isinstance(value, (tuple, list)):

@@ -305,8 +305,6 @@ _MIXING = ("WeightedLayerPooling",)
 
 
 class LayerReader:
-    """The vectors after layers, counted from 1, in one pass, each by the final norm and all later modules."""
-
     def __init__(self, model: SentenceTransformer, layers: tuple[int, ...], name: str) -> None:
         self._model, self.layers, self._name = model, layers, name
         backbone = getattr(model[0], "model", None)
@@ -331,7 +329,6 @@ class LayerReader:
         self._norm = next((norm for norm in norms if isinstance(norm, torch.nn.Module)), torch.nn.Identity())
 
     def vectors(self, features: dict[str, Any]) -> torch.Tensor:
-        """Compute the vectors of the model and of the layers side by side, (n, (1 + layers) x d)."""
         first, *later = self._model
         found = first(features)
         states, last = found.pop(_STATES, ()), found["token_embeddings"]

@@ -66,8 +66,6 @@ def _is_plain(module: Any) -> bool:
 
 
 class PackedLinear:
-    """A linear layer's forward pass through oneDNN, in float32 or bfloat16; several threads may call it."""
-
     # Weights are packed, unless that does not work for bfloat16: then torch's public functions compute.
     # Products of bfloat16 numbers are summed in float32.
 
@@ -171,7 +169,6 @@ class PackedLinears:
                 vars(module).pop("forward", None)
 
     def _renew(self) -> None:
-        """Build the forward passes again if modules or activations were added, replaced or removed."""
         places = linear_places(self._model)
         layout = [*places, *(getattr(module, "act_fn", None) for module in self._model.modules())]
         if layout != self._layout:
@@ -234,7 +231,6 @@ class PackedLinears:
 def _failure(
     module: torch.nn.Module, features: int, forward: PackedLinear | _GatedBlock, tolerance: float
 ) -> str | None:
-    """Say why a forward pass does not give what the module gives, on some rows of ``features`` values."""
     values = torch.linspace(-1, 1, _TRIAL_ROWS * features).sin().reshape(_TRIAL_ROWS, -1)
     try:
         with torch.inference_mode(), evaluating(module):
@@ -260,7 +256,6 @@ _VERSION = 1
 
 
 def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Take as many contents as the model computes in about a tenth of a second, at least one."""
     weights = sum(place.layer.weight.numel() for place in linear_places(network))
     texts: list[tuple[int, ...]] = []
     operations = 0
@@ -275,7 +270,6 @@ def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) 
 def measured(
     network: torch.nn.Module, trials: Mapping[str, Callable[[], object]], threads: int
 ) -> dict[str, float]:
-    """Return the seconds of each trial, measured once per machine, build of torch and sizes of layers."""
     machine = [platform.node(), torch.backends.cpu.get_cpu_capability()]
     facts = {"version": _VERSION, "model": repr(network), "machine": machine}
     key = f"packing-{digest({**facts, 'torch': torch.__version__, 'threads': threads})}"

@@ -32,7 +32,6 @@ class Branch:
 
 
 def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
-    """Arrange distinct inputs as trees, so that every common beginning is there once."""
     roots: list[Branch] = []
     # By (branch, length, token): the branch that continues there with this token.
     onward: dict[tuple[int, int, int], Branch] = {}
@@ -93,7 +92,6 @@ REUSE = ReuseLimits()
 
 
 def known_kind(backbone: Any) -> bool:
-    """Whether the masks of a model are known, and it attends only to earlier tokens."""
     config = backbone.config
     return (
         config.model_type in _MASKS
@@ -130,7 +128,6 @@ class PrefixReuse:
     memory_left: bool = True
 
     def shared(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> NDArray[np.float32] | None:
-        """Return vectors, shape (n, d); None if contents have too little in common, or trees do not work."""
         roots = self.trees(contents, known) if self.memory_left else None
         if not roots or not self._agrees:
             return None
@@ -177,7 +174,6 @@ class PrefixReuse:
     def _run(
         self, ends: tuple[int, ...], branches: Sequence[Branch], kept: dict[int, KeysAndValues]
     ) -> tuple[list[int], NDArray[np.float32]]:
-        """Run branches of one shape, and return the inputs that end on them with their vectors."""
         from transformers import DynamicCache
 
         after, shared, size = self.after, branches[0].shared, len(branches[0].tokens)
@@ -235,7 +231,6 @@ class PrefixReuse:
 
 
 def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
-    """Group trees so that their branches with children fit the budget; a group has at least one tree."""
     group: list[Branch] = []
     size = 0
     for root in roots:
@@ -252,7 +247,6 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
 def _batches(
     level: Sequence[Branch], after: int, token_budget: int
 ) -> Iterator[tuple[tuple[int, ...], list[Branch]]]:
-    """Yield branches of one shape: equal numbers of tokens before and in them, and the same ends."""
     shapes: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
         ends = tuple(sorted(length for length, _ in branch.ends))
@@ -264,7 +258,6 @@ def _batches(
 
 
 def _places(shared: int, size: int, ends: tuple[int, ...], after: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the positions of all tokens, shared ones first, and which of them each new token attends to."""
     whole = shared + size
     closings = [(fan, end + k) for fan, end in enumerate(ends) for k in range(after)]
     place = torch.tensor([*range(whole), *(position for _, position in closings)])

@@ -244,7 +244,6 @@ class Client:
         without_vector: Callable[[str, str], None] | None = None,
         waits: Callable[[str, float], None] = lambda reason, seconds: None,
     ) -> None:
-        """Send several requests at a time; the first failure ends all. Calls come from any thread."""
         waiting = iter(batches)
         over = threading.Event()
 
@@ -377,7 +376,6 @@ def _in_threads(work: Callable[[], None], count: int, over: threading.Event) -> 
 
 
 def _said(body: bytes) -> tuple[bool, str]:
-    """Return whether a body is that of an error, in any of the forms that servers use, and what it says."""
     if body.lstrip()[:1] == _MARKUP:
         return False, "a web page"
     try:
@@ -423,7 +421,6 @@ class _Answer(BaseModel):
 
 
 def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | None]:
-    """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted."""
     # The tokens are None without a possible number. A ValueError says what does not match the request.
     try:
         answer = _Answer.model_validate_json(content)

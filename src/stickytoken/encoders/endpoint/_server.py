@@ -98,7 +98,6 @@ class Capabilities(BaseModel):
         return fingerprint_of(self.sentinel_vectors)
 
     def drift(self, rows: Sequence[NDArray[np.float32]]) -> float | None:
-        """Return the smallest cosine of later vectors to the first ones; None if noise may explain it."""
         if any(len(row) != self.dimension for row in rows):
             return 0.0
         cosines = (exact_unit_vectors(np.stack(rows)) * exact_unit_vectors(self.sentinel_vectors)).sum(axis=1)
@@ -210,7 +209,6 @@ class _Discovery:
             return None
 
     def first_answer(self) -> Reply:
-        """Ask for base64, which is shorter; servers that do not know it refuse it or send numbers."""
         first: RefusedError | None = None
         for self.one_by_one in (False, True):
             for self.encoding in _ENCODINGS:
@@ -221,7 +219,6 @@ class _Discovery:
         raise self.client.refused(first)
 
     def stability(self, first: Reply) -> tuple[float, float, float, float]:
-        """Embed the sentinel texts again: as they were, in another order, and one alone."""
         # Returns the standard deviation of a cosine between calls and between compositions of a request, the
         # largest distance of two unit vectors of one text, and their smallest cosine.
 
@@ -278,7 +275,6 @@ class _Discovery:
         return min(self.count(pair(low) if exact else [" ".join([_WORD] * low)])), long
 
     def usage(self, max_length: int | None, tokenizer_known: bool) -> tuple[bool, float, float]:
-        """Compare the tokens that the server counts with those of the tokenizer, on texts it reads whole."""
         # Returns whether it counts tokens, what it counts for each text beside its tokens, and what it counts
         # for each token that is counted here.
         lengths = zip(_LONGER, self.count(_LONGER), strict=True)
@@ -310,7 +306,6 @@ class _Discovery:
 
 
 def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
-    """Compute the standard deviation over calls of a cosine of two texts, root mean square over pairs."""
     upper = np.triu_indices(len(SENTINELS), 1)
     cosines = np.stack([(call @ call.T)[upper] for call in calls])
     return float(np.sqrt(cosines.var(axis=0, ddof=1).mean()))

@@ -238,7 +238,6 @@ class EndpointEncoder(TextEncoder):
         return np.stack([found[text] for text in asked])
 
     def batches(self, asked: Sequence[str]) -> list[list[str]]:
-        """Cut texts, prompts included, into requests of similar length, which servers compute fastest."""
         # They depend on the texts alone, not on which were answered before: a continued run sends what the
         # uninterrupted one would have sent, for servers whose vectors depend on the request.
         batches: list[list[str]] = []
@@ -371,7 +370,6 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return self._texts > 0  # then a choice by results would mean nothing
 
     def reached(self, stage: str) -> None:
-        """Note the stage that was reached: what is recorded before the uncertain one is certain."""
         if stage == self._uncertain and self._certain is None:
             self._certain = self._noted()
 

@@ -145,7 +145,6 @@ class _Tiktoken:
 
 
 def _of_file(name: str, path: Path) -> Any:
-    """Build an encoding from its file: the pattern and the special tokens are those of the name."""
     import tiktoken
     from tiktoken_ext import openai_public
 

@@ -32,7 +32,6 @@ _MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
-    """Convert weights outside of backbones, to which sentence-transformers passes no precision."""
     import torch
     from transformers import PreTrainedModel
 
@@ -310,7 +309,6 @@ def _refuse_prompt_options(options: Prompting, name: str) -> None:
 
 
 def _load_causal(source: ModelSource, spec: EncoderSpec, saved: list[str]) -> IdEncoder:
-    """Load a language model with a prompt; ``saved`` are the kinds of modules if it was saved with one."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -437,7 +435,6 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
 
 
 def require_model(name: str, revision: str | None = None) -> str:
-    """Refuse a model that does not exist, without loading it."""
     from transformers.utils.hub import cached_file
 
     source = resolution.resolve_model(name, revision)

@@ -276,7 +276,6 @@ class PromptTokenizer:
             self._head, self._tail = _common_beginning(contents), _common_end(contents)
 
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
-        """Return the ids of the sentences as they are in the prompt, split at words."""
         # A token that merges an end of the sentence with punctuation of the template goes into head or tail.
         *front, back = self._pieces
         starts = [sentence.join(front) for sentence in sentences]  # an echo reads the second copy
@@ -371,7 +370,6 @@ def _without_blanks(text: str, stop: int) -> int:  # they belong to the next wor
 
 
 def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
-    """Return the ids of the tokens that end after ``start`` and begin before ``stop``."""
     return tuple(
         each
         for each, (first, end) in zip(ids, spans, strict=True)

@@ -68,7 +68,6 @@ class PromptRunner(BatchEngine):
             self._auxiliary = PromptRunner(model.auxiliary, token_budget, reuse=reuse, rounding=rounding)
 
     def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
-        """Return vectors of sentences after the given numbers of layers, shape (n, numbers, d)."""
         rows, prompts = self._prompted.rows(contents), self._prompted.prompts
         known = False
         if self.reuse is not None and len(rows) >= self.reuse.rows * len(prompts):
@@ -146,7 +145,6 @@ class PromptRunner(BatchEngine):
         return prefixes.agree(found, plain, self._rounding)
 
     def _by_trees(self, contents: Sequence[Ids], number: int, *, known: bool) -> NDArray[np.float32] | None:
-        """Return vectors of sentences with common beginnings, shape (n, 1, d); None if that saves little."""
         model, reading, decoder = self._prompted, self._prompted.reading, self._prompted.decoder
         # A state must depend on the tokens before it alone, and the last token be read.
         steered = reading.prepending is not None or reading.contrast is not None

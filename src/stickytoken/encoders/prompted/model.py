@@ -59,7 +59,6 @@ class Decoder:
         return {"per_layer_inputs": by_layer(ids, **more)}
 
     def layer_number(self, layer: int) -> int:
-        """Return how many layers to run for ``layer``, an index into the embedding and all layer outputs."""
         count = len(self.layers)
         number = layer + count + 1 if layer < 0 else layer
         if number == 0:
@@ -172,7 +171,6 @@ _ROUNDING, _LARGEST_ROUNDING = 64, 0.01
 
 
 def contrasted(own: torch.Tensor, other: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
-    """Return what replaces the values of the prompt's last token, by the formulas of `ContrastRule`."""
     # Where both are equal up to rounding, as behind a sliding window that hides the beginnings of the
     # prompts, nothing remains: rules that keep a norm would enlarge the rounding, which depends on the batch.
     shape = own.shape
@@ -324,7 +322,6 @@ def prompt_states(
 
 
 def attended_values(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
-    """Return what the last tokens have attended to in a layer; nothing after it runs."""
     found: list[torch.Tensor] = []
 
     def keep(values: torch.Tensor, ends: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -348,7 +345,6 @@ def states_after(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     hooks: Iterable[Hook] = (),
 ) -> dict[int, torch.Tensor]:
-    """Return the states after the given numbers of layers, from the input on (0); later layers do not run."""
     # Those after all layers include the final norm; others are the raw residual stream.
     found: dict[int, torch.Tensor] = {}
     top, layers = max(numbers), decoder.layers
@@ -406,7 +402,6 @@ class Reading:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of a prompt that lead to this reading, without presets."""
         prompt, span, contrast = self.prompt, self.prepending, self.contrast
         found: dict[str, Any] = {
             "prompt": prompt.name if prompt.name in prompts.PROMPTS else prompt.templates[0],
@@ -514,7 +509,6 @@ class PromptedModel:
         return torch.where(placed[..., None], vector.to(embedded), embedded)
 
     def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> Features:
-        """Fill and pad prompts; slots are first and last pooled token and placeholder, (rows, 3)."""
         filled, past, slots = [], [], []
         for number, content in rows:
             prompt = self.prompts[number]
@@ -552,7 +546,6 @@ class PromptedModel:
 
 
 def _padded(filled: Sequence[Ids], past: Sequence[int], slots: Sequence[Sequence[int]]) -> Features:
-    """Pad on the left, given the tokens before each row and its slots counted from the end."""
     width = max(map(len, filled))
     ids = torch.tensor([(0,) * (width - len(row)) + tuple(row) for row in filled], dtype=torch.long)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in filled], dtype=torch.long)

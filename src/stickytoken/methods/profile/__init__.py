@@ -122,7 +122,6 @@ def _measure(
     views: Views,
     confirm_all: bool = False,
 ) -> dict[View, Measured]:
-    """Run the rounds: a pilot of random tokens, all tokens, and those that lift most."""
     # What is encoded for all views is chosen by whole vectors, so that a run on the truncated model chooses
     # the same. Every other view adds the tokens that lift most in it to the last round.
     # A probe may name tokens that cannot occur in text.
@@ -202,7 +201,6 @@ def _few_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Mea
 
 
 def _candidates(measured: Measured, of_a_view: bool = False) -> estimates.Ids:
-    """Choose the tokens that lift most, over all anchors or on one kind of text, or erase most."""
     job, plan, screened = measured.job, measured.plan, measured.rounds[Round.SCREEN]
     found, count = measured.lifts(), planning.tokens_to_confirm(job.settings, len(job.tokens))
     means = screened.group_means()[:, np.array([group.weight > 0 for group in plan.groups])]
@@ -255,7 +253,6 @@ class ProfileEvidence:
 
 
 def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
-    """Measure tokens as closely as `detect` measures candidates, and random ones to show what is ordinary."""
     if not job.settings.adaptive:
         raise InputError("a probe measures its tokens in all rounds: leave adaptive on")
     if unread := [token for token in job.tokens if token.id in job.vocabulary.unspelled]:

@@ -177,7 +177,6 @@ class ProfilePlanRecord(PlanRecord):
         return self.mean_similarity if self.narrow_limit is None else self.narrow_limit
 
     def seen_in(self, view: View | None) -> ProfilePlanRecord:
-        """Return the plan with the numbers of one of its views; itself for the model as it is, or None."""
         found = next((each for each in self.views if view and view.is_at(each.dimension, each.layer)), None)
         if found is None:
             return self
@@ -223,7 +222,6 @@ def filtered(groups: Sequence[TextGroup], keep: Callable[[str], bool]) -> list[T
 
 
 def sources(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], list[TextGroup]]:
-    """Choose what the lift is measured on, and kinds of text that show whether a lift is universal."""
     # The bundled corpus is one kind among the others, which weigh the same. A corpus of the user's own is one
     # group, and the kinds stand beside it, or its topics for a model that cannot read the kinds.
     kinds: dict[str, list[str]] = {}
@@ -246,7 +244,6 @@ def sources(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], list[
 def choose_anchors(
     encoder: Encoder, settings: ProfileSettings, found: Iterable[Sequence[TextGroup]], taken: set[str]
 ) -> tuple[list[TextGroup], int]:
-    """Draw anchors from all groups, none of them a carrier, and count those that the model would cut off."""
     chosen: list[TextGroup] = []
     left_out, key = 0, [settings.seed, _ANCHORS]
     for groups in found:
@@ -276,7 +273,6 @@ def clustered(
 
 
 def cluster(vectors: NDArray[np.float32], groups: int, seed: int) -> NDArray[np.intp]:
-    """Cluster unit vectors with k-means; clusters are numbered in order of appearance."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
@@ -401,7 +397,6 @@ def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[
 
 
 def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
-    """Guess the choice of `representative_carriers` from the lengths of texts, before there are any lifts."""
     # 0.3 is where choices of real models lie on average, from the shortest texts (0) to the longest (1). They
     # vary: in seven runs, texts of chosen carriers had 0.74 to 1.10 times the tokens of an average one.
     first = min(max(0, int(0.3 * len(lengths)) - count // 2), len(lengths) - count)

@@ -55,12 +55,10 @@ class Measurements:
         return {name: values for name in names if (values := getattr(self, name)) is not None}
 
     def on_group(self, group: int) -> Vector:
-        """Lifts on one group, without the carriers that have no pair with it, shape (T, K')."""
         lifts = self.groups[:, :, group].astype(np.float64)
         return lifts[:, np.isfinite(lifts).all(axis=0)]
 
     def group_means(self) -> Vector:
-        """Lifts by group, averaged over the carriers that have one, shape (T, G)."""
         return statistics.present_mean(self.groups.astype(np.float64).transpose(1, 0, 2))
 
 
@@ -126,7 +124,6 @@ class TokenEstimates(NamedTuple):
         return found
 
     def standard(self) -> Vector:
-        """Compute distances from the ordinary token of the same kind, in standard deviations with noise."""
         center, spread = np.full(len(self.ids), self.null.center), np.full(len(self.ids), self.null.spread)
         for own, null in self.nulls:
             center[own], spread[own] = null.center, null.spread
@@ -313,7 +310,6 @@ _MOST = 2.0
 def round_measurements(
     rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder, view: View | None = None
 ) -> Measurements:
-    """Turn the rows of a round into measurements of as many copies as were planned."""
     # What m copies do among L other tokens grows about as their share, m / (m + L). Where the tokenizer saw
     # fewer than planned, it is scaled by the ratio of the shares, at most twofold.
     measured = measurements(rows, len(stage.carriers), view)
@@ -358,7 +354,6 @@ def write_effects(
     view: View | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> None:
-    """Write contraction and pull by round and token, those of the last round in both."""
     # Pulls of a large model are coordinates on as many orthonormal axes as fit into ``most_bytes``.
     file, axes_file = effect_files(view)
     first = next(iter(rounds.values())).effects.pull

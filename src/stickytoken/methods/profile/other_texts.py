@@ -156,7 +156,6 @@ def _encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, most: in
 def _calibrated(
     corpus: _Corpus, screened: TokenEffects, reference: Ids, progress: ProgressCallback
 ) -> tuple[Vector, float, Vector, Pull]:
-    """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers."""
     # Return also their error, each carrier's common effect beside the mean, and what the random tokens do.
     job, carriers = corpus.job, range(_CARRIERS)
     every = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers)
@@ -205,7 +204,6 @@ def _universality(
     probed: Ids,
     calibrating: Pull,
 ) -> Vector:
-    """Return the run's universality; of tokens that it did not measure closely, that of their pulls here."""
     found = np.full(len(effects.ids), np.nan)
     known = tokens.select("token_id", "texts", pl.col("universality").cast(pl.Float64))
     found[np.searchsorted(effects.ids, known["token_id"].to_numpy())] = known["universality"].to_numpy()

@@ -70,7 +70,6 @@ def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
 
 
 def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Choose by several columns in turn; ties go to the smaller id."""
     orders = [np.lexsort((ids, -values[:, place])) for place in range(values.shape[1])]
     chosen: dict[int, None] = {}
     for row in np.stack(orders, axis=1).ravel():
@@ -186,7 +185,6 @@ def usable_carriers(
     needed: int,
     source: str,
 ) -> tuple[list[str], list[NDArray[np.float32]], list[float | None]]:
-    """Choose the first carriers that have enough unrelated anchors in all views, each seen with its u."""
     # Return them with their similarities by view, and the median that replaces u as limit in a narrow corpus.
     vectors = encoder.encode(texts)
     usable, every, limits = np.ones(len(texts), dtype=np.bool_), [], list[float | None]()
@@ -220,7 +218,6 @@ def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> floa
 
 
 def view_columns(view: View) -> tuple[str, str]:
-    """Name columns of a shard: lifts, rising, groups, contraction and contractions together; the pull."""
     return f"{view.key}:numbers", f"{view.key}:pull"
 
 

@@ -130,7 +130,6 @@ def severities(
 def verdicts(
     mattering: NDArray[np.bool_], on_a_kind: NDArray[np.bool_], universal: Vector, erases: NDArray[np.bool_]
 ) -> list[Verdict]:
-    """Call tokens sticky that erase texts or lift most kinds of text, and topical if they lift only some."""
     flagged = mattering | on_a_kind | erases
     sticky = erases | flagged & ~(universal <= UNIVERSAL_SHARE)
     return [
@@ -288,7 +287,6 @@ def _reasons(
     lifting: Flagged,
     erasing: Erasing,
 ) -> list[str | None]:
-    """Say why tokens are flagged, or None; of G names of groups, ``known`` and ``lifted`` are (T, G)."""
     found: list[str | None] = []
     for row, lifts in enumerate(lifting.found):
         said, own = [], names[lifted[row]].tolist()
@@ -328,7 +326,6 @@ def _latest(measured: Measured) -> tuple[Vector, Vector, Vector, Pull]:
 
 
 def _on_kinds(measured: Measured, available: int) -> NDArray[np.bool_]:
-    """Find outliers on one of several groups, with false discoveries controlled over all groups."""
     rounds, plan, settings = measured.rounds, measured.plan, measured.job.settings
     ids, unselected = rounds[Round.SCREEN].ids, len(measured.unselected)
     found = np.zeros((len(ids), len(plan.groups)), dtype=np.bool_)

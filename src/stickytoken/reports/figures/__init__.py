@@ -18,8 +18,6 @@ from stickytoken.validation import markdown, markdown_table, visible
 
 @dataclass(frozen=True)
 class DataTable:
-    """A table of a report or of the web app; pages show it with the macro `data_table`."""
-
     columns: Sequence[str] = ()  # headings
     rows: Sequence[Sequence[Any]] = ()  # one value per column; None is missing
 

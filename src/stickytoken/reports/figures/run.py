@@ -77,7 +77,6 @@ def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return counts and edges: bins of the width of Freedman and Diaconis, in limited number."""
     low, high = float(values.min()), float(values.max())
     if high - low < _NO_SPAN:
         return np.array([len(values)]), np.array([low - 0.5e-3, high + 0.5e-3])
