@@ -123,15 +123,20 @@ def screening(device: str = "cpu", rows: Path = PLANTED, quick: bool = False) ->
     results.finish()
 
 
-def reliability(device: str | None = None, out: Path = Path("runs/reliability"), quick: bool = False) -> None:
+def reliability(
+    device: str | None = None,
+    out: Path = Path("runs/reliability"),
+    quick: bool = False,
+    model: str = MINILM,
+) -> None:
     """Does another run say the same, with default settings and by the method std? 15 minutes.
 
     Two runs share no carrier, and no anchor that the lift is measured on: each gets one half of the bundled
     sentences as a corpus of its own (a sentence and its paraphrase stay together). Runs that lie in --out
     already are opened.
     """
-    encoder = load_encoder(MINILM, device=device)
-    results = Results("reliability", encoder.device, model=MINILM)
+    encoder, name = load_encoder(model, device=device), Path(model).name
+    results = Results("reliability" if model == MINILM else f"reliability_{name}", encoder.device, model=name)
     order = np.random.default_rng(0).permutation([t.id for t in analyze_vocabulary(encoder).available])
     frame = bundled_frame().with_columns(half=pl.col("pair_id").rank("dense").over("topic") % 2)
 
@@ -162,6 +167,11 @@ def reliability(device: str | None = None, out: Path = Path("runs/reliability"),
     )
     results.check(f"{prefix}: {name}", bar, f"{share:.2f} ({counts})", share >= 0.8, sticky=sticky)
     results.check(f"{prefix}: Spearman of lifts", "at least 0.93", f"{found:.3f}", found >= 0.93)
+    erased = f"{agreement(runs, 'contraction'):.3f}"
+    results.check(f"{prefix}: Spearman of what copies erase", "beside it", erased)
+    if model != MINILM:
+        results.finish()
+        return
     few = 30 if quick else 80
     runs = two_runs("std", StdSettings(sentences=500, candidate_share=0.1, validation_pairs=60), few)
     share, counts = jaccard(*(set(run.sticky["token_id"]) for run in runs))

@@ -47,8 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
-        starts_ray = "test_ray_engine" in item.nodeid or "[ray-" in item.nodeid
-        dear = starts_ray or item.get_closest_marker("browser") is not None
+        dear = "test_ray_engine" in item.nodeid or item.get_closest_marker("browser") is not None
         at_night = any(name in item.nodeid for name in AT_NIGHT)
         if at_night or (dear and item.originalname not in ON_EVERY_RUN):
             item.add_marker("nightly")

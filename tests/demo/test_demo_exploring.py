@@ -89,7 +89,8 @@ def test_without_a_run_there_is_an_example_too(bert_folder):
     assert context.run is None
     example = demo.worked_example(context)
     assert "are not known" in example.why
-    assert example.token_id in {token.id for token in context.model.vocabulary.available}
+    names = {token.id: token.text for token in context.model.vocabulary.available}
+    assert context.model.name_of(example.token_id) == names[example.token_id].strip()
     assert demo.listed_tokens(None) == []
     assert len(demo.other_sentences(context)) == 6
 

@@ -190,11 +190,12 @@ def test_neighbours_are_the_nearest_rows_by_a_plain_sort(run):
 
 
 def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_one(run, tmp_path):
+    found = quick(run, tmp_path / "out", tokens=[repaired.LETTER])
     before, after = (
         load_encoder(each).model[0].embedding.weight.detach().numpy()
-        for each in (run.path.parent / "model", quick(run, tmp_path / "out", tokens=[repaired.LETTER]).path)
+        for each in (run.path.parent / "model", found.path)
     )
-    ((changed,),) = (np.flatnonzero((before != after).any(axis=1)),)
+    (changed,) = np.flatnonzero((before != after).any(axis=1)).tolist()
     median = run.tokens.select(pl.col("lift", "contraction").median()).row(0)
     units = before - before.mean(axis=0)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
@@ -203,7 +204,10 @@ def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_
         for row in run.tokens.filter(verdict="benign", category="OK").to_dicts()
         if row["lift"] <= median[0] and row["contraction"] <= median[1] and row["token_id"] != changed
     }
-    assert np.array_equal(after[changed], before[max(ordinary, key=ordinary.get)])
+    nearest = max(ordinary, key=ordinary.get)
+    assert np.array_equal(after[changed], before[nearest])
+    (name,) = run.tokens.filter(token_id=nearest)["token"]
+    assert found.record.tokens[0].reason.endswith(f"(that of {name!r})")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 import stickytoken.measurement as store
 from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
@@ -37,7 +38,14 @@ from stickytoken.repairs.result import ROWS, Repair, Strategy, open_repair
 from stickytoken.repairs.rows import Row, new_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit, splittable
 from stickytoken.unit_vectors import unit_vectors
-from stickytoken.validation import file_path, require_callable, require_switch, set_choices, set_whole_numbers
+from stickytoken.validation import (
+    file_path,
+    require_callable,
+    require_switch,
+    set_choices,
+    set_whole_numbers,
+    visible,
+)
 from stickytoken.vocabulary import Category, Vocabulary, categorize
 
 if TYPE_CHECKING:
@@ -187,7 +195,10 @@ class Job:
         )
         self._write(ModelEdit(rows, unreachable, plain_specials))
         tokenizer = load_tokenizer(self.place)
-        tokens = []
+        tokens, names = [], dict(zip(self.vocabulary.ids, self.vocabulary.tokens, strict=True))
+        replaced = [each for each, choice in choices.items() if choice.strategy is Strategy.NEAREST]
+        avoided = self.flagged.union(self.ids)
+        _, nearest = nearest_entries(self.encoder, self.run, replaced, avoided) if replaced else (None, {})
         for token_id, (strategy, _, tried) in choices.items():
             index = self.vocabulary.place(token_id)
             token, text = self.vocabulary.tokens[index], self.vocabulary.decoded[index]
@@ -195,6 +206,8 @@ class Job:
             candidates, reason = plans[token_id]
             if strategy is not candidates[0] and Strategy.UNREACHABLE in candidates:
                 reason = _SECOND_CHOICE[strategy]
+            if token_id in nearest:
+                reason += f" (that of {visible(repr(names[nearest[token_id]]))})"
             others = [each for each in tried if each.strategy != strategy]
             if rejected := ", ".join(f"{each.strategy} {each.deviations:.2f} SD" for each in others):
                 reason += f"; rejected, with the effect that they leave: {rejected}"
@@ -264,7 +277,8 @@ class Job:
 
         def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
             if strategy is Strategy.NEAREST:
-                return nearest_rows(self.encoder, self.run, ids, avoided)
+                matrix, nearest = nearest_entries(self.encoder, self.run, ids, avoided)
+                return {token_id: matrix[each].copy() for token_id, each in nearest.items()}
             return new_rows(strategy, ids, self.encoder.model, texts, seed, self.progress, avoided)
 
         def trial(rows: Mapping[int, Row | None]) -> dict[int, float]:
@@ -343,10 +357,10 @@ def neighbours_of(
     return list(found.values())
 
 
-def nearest_rows(
+def nearest_entries(
     encoder: SentenceTransformerEncoder, run: Run, ids: Sequence[int], avoided: Collection[int]
-) -> dict[int, Row]:
-    """Take the rows of the nearest entries that lift and erase no more than the typical token."""
+) -> tuple[NDArray[np.float32], dict[int, int]]:
+    """Return all rows, and of each id the nearest entry that lifts and erases no more than the typical one."""
     from stickytoken.inspection import inspector_of
 
     matrix = inspector_of(encoder).embedding_matrix()
@@ -365,7 +379,7 @@ def nearest_rows(
     if not len(ordinary):
         raise RepairError("the run has no ordinary token that another could be given the row of")
     centred = unit_vectors(matrix - matrix.mean(axis=0))
-    return {each: matrix[ordinary[np.argmax(centred[ordinary] @ centred[each])]].copy() for each in ids}
+    return matrix, {each: int(ordinary[np.argmax(centred[ordinary] @ centred[each])]) for each in ids}
 
 
 def used_texts(run: Run) -> list[str]:
@@ -376,6 +390,7 @@ def used_texts(run: Run) -> list[str]:
 _ALL_TEXTS = "the model itself puts it into every text, so a new row would change every vector"
 _REASONS = {
     Strategy.RELATIVES: "a new row from entries with similar spelling",
+    Strategy.NEAREST: "the row of the nearest ordinary entry",
     Strategy.UNREACHABLE: "text falls into its pieces, and nothing else changes",
     Strategy.PLAIN_SPECIALS: "a special token: as text it becomes plain text, and the model's own stays",
 }
