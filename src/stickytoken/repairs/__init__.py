@@ -360,7 +360,7 @@ def neighbours_of(
 def nearest_entries(
     encoder: SentenceTransformerEncoder, run: Run, ids: Sequence[int], avoided: Collection[int]
 ) -> tuple[NDArray[np.float32], dict[int, int]]:
-    """Return all rows, and of each id the nearest entry that lifts and erases no more than the typical one."""
+    """Return all rows, and of each id the nearest entry that lifts and erases no more than the typical."""
     from stickytoken.inspection import inspector_of
 
     matrix = inspector_of(encoder).embedding_matrix()
