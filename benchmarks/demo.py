@@ -132,7 +132,7 @@ def screenshots(run: list[Path] | None = None, folder: Path = IMAGES) -> None:
                 if TABS[tab]:
                     page.wait_for_selector(TABS[tab], timeout=LONGEST)
                 page.wait_for_timeout(SETTLED)
-                path = folder / f"demo-{tab.lower()}{suffix}.png"
+                path = folder / f"demo-{tab.lower().replace(' ', '-')}{suffix}.png"
                 save_picture(page.screenshot(), path)
                 if (size := path.stat().st_size) > 200_000:
                     refuse(f"{path} has {size} bytes, 200,000 are the most: make the picture smaller")
