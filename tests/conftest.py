@@ -31,9 +31,6 @@ ON_EVERY_RUN = (
     "test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte",
 )
 
-# Tests of which one case stays in every run, as the other cases take seconds each.
-AT_NIGHT = ("test_entries_and_all_specials_of_every_tokenizer_there_is[roberta-base]",)
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Import the fixtures, and torch with them, unless this process only hands tests out to others."""
@@ -48,6 +45,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
         dear = "test_ray_engine" in item.nodeid or item.get_closest_marker("browser") is not None
-        at_night = any(name in item.nodeid for name in AT_NIGHT)
+        at_night = item.name == "test_entries_and_all_specials_of_every_tokenizer_there_is[roberta-base]"
         if at_night or (dear and item.originalname not in ON_EVERY_RUN):
             item.add_marker("nightly")

@@ -283,7 +283,7 @@ def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sam
     assert finding(compare([clean, sample])).startswith("No run found a sticky token.")
 
 
-# Shares with exact intervals, and copies until serious.
+# Copies until serious.
 
 
 SCALE = Scale(ordinary=0.0, spread=0.1, confidence=0.9, serious=0.5)

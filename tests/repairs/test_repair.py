@@ -23,6 +23,7 @@ from stickytoken.methods.base import RecheckJob
 from stickytoken.methods.profile.other_texts import recheck
 from stickytoken.repairs import neighbours_of, repair, used_texts
 from stickytoken.repairs.result import DOCUMENT_FILE, REPAIR_FILE
+from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.vocabulary import categorize
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -196,18 +197,12 @@ def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_
         for each in (run.path.parent / "model", found.path)
     )
     (changed,) = np.flatnonzero((before != after).any(axis=1)).tolist()
-    median = run.tokens.select(pl.col("lift", "contraction").median()).row(0)
-    units = before - before.mean(axis=0)
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
-    ordinary = {
-        row["token_id"]: units[row["token_id"]] @ units[changed]
-        for row in run.tokens.filter(verdict="benign", category="OK").to_dicts()
-        if row["lift"] <= median[0] and row["contraction"] <= median[1] and row["token_id"] != changed
-    }
-    nearest = max(ordinary, key=ordinary.get)
+    low = [pl.col(each) <= pl.col(each).median() for each in ("lift", "contraction")]
+    units = exact_unit_vectors(before - before.mean(axis=0))
+    ordinary = run.tokens.filter(*low, verdict="benign", category="OK")["token_id"]
+    nearest = max({*ordinary} - {changed}, key=lambda each: units[each] @ units[changed])
     assert np.array_equal(after[changed], before[nearest])
-    (name,) = run.tokens.filter(token_id=nearest)["token"]
-    assert found.record.tokens[0].reason.endswith(f"(that of {name!r})")
+    assert f"(that of {run.token(nearest)['token'].item()!r})" in found.record.tokens[0].reason
 
 
 @pytest.mark.parametrize(
