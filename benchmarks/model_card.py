@@ -38,9 +38,10 @@ def published_section(run: Run, name: str) -> str:
         f"{markdown(repr(row['token']))} {row['percentile']:.0%}"
         for row in found.tokens.drop_nulls("percentile").sort("percentile", descending=True).to_dicts()
     )
+    said = "; ".join(found.in_words())
     return (
         f"The paper lists {len(found.tokens)} tokens of this model. By their lift on texts they stand at "
-        f"these percentiles of the vocabulary: {named}. {'; '.join(found.in_words())}."
+        f"these percentiles of the vocabulary: {named}. {said[0].upper()}{said[1:]}."
     )
 
 
