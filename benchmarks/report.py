@@ -147,15 +147,15 @@ TEXT, OTHER, COPIES = "An octopus has three hearts", "Leaves on the line make th
 STICKY, ORDINARY, MENDED = "#b3391f", "#3d6b99", "#2f7d4f"
 
 
-def figure(tampered: Path, repaired: Path) -> None:
+def figure(tampered: Path, repaired: Path, real: Path, mended: Path) -> None:
     """Draw the picture of the README: what copies of a sticky token do, before and after a repair.
 
-    TAMPERED is a model with planted rows, since the real ones have no sticky tokens, and REPAIRED its copy:
-    stickytoken detect TAMPERED --out RUN && stickytoken repair RUN --out REPAIRED
+    TAMPERED is a model with planted rows and REPAIRED its copy: stickytoken detect TAMPERED --out RUN &&
+    stickytoken repair RUN --out REPAIRED. REAL and MENDED are the same of a model that nobody tampered with.
     """
-    worst = stickytoken.open_repair(repaired).record.tokens[0]
-    if worst.curve is None:
-        refuse(f"the repair in {repaired} was not verified: there is nothing to draw")
+    worst, other = (stickytoken.open_repair(folder).record.tokens[0] for folder in (repaired, mended))
+    if worst.curve is None or other.curve is None:
+        refuse("a repair was not verified: there is nothing to draw")
 
     def similarity(model: Path, text: str) -> float:
         first, second = stickytoken.load_encoder(str(model), device="cpu").encode([text, OTHER])
@@ -167,14 +167,16 @@ def figure(tampered: Path, repaired: Path) -> None:
         "tampered": similarity(tampered, copies),
         "repaired": similarity(repaired, copies),
     }
-    curve = worst.curve.model_dump()
-    write_json("readme_figure", token=worst.token, texts=[TEXT, OTHER], copies=COPIES, pair=pair, curve=curve)
+    curves = {each.token.strip("▁ "): each.curve.model_dump() for each in (worst, other) if each.curve}
+    runs = [stickytoken.detect(str(model), tokens=[other.token]) for model in (real, mended)]
+    ahead = [moved._asdict() for run in runs if (moved := run.moved(other.token_id))]
+    write_json("readme_figure", token=worst.token, copies=COPIES, pair=pair, curves=curves, ahead=ahead)
     for name, shape in SHAPES.items():
-        draw(name, shape, worst.token, pair, curve)
+        draw(name, shape, pair, curves)
 
 
 # Panels side by side, and one above the other on a phone.
-SHAPES = {"lift": (1, 2, (9.6, 3.5)), "lift-narrow": (2, 1, (4.4, 6.4))}
+SHAPES = {"lift": (1, 3, (11.5, 3.5)), "lift-narrow": (3, 1, (4.4, 9.4))}
 # Browsers draw the colours of the page's scheme; the marks have enough contrast on both grounds.
 DARK = (
     "<style>@media (prefers-color-scheme: dark) { svg { fill: #e6e9ee } "
@@ -188,42 +190,44 @@ DARK = (
 
 
 def draw(
-    name: str, shape: tuple[int, int, tuple[float, float]], token: str, pair: dict[str, float], curve: Any
+    name: str, shape: tuple[int, int, tuple[float, float]], pair: dict[str, float], curves: dict[str, Any]
 ) -> None:
     """Cosines of two texts, then mean cosines of unrelated texts by number of copies, in docs/NAME.svg."""
     import matplotlib as mpl
     from matplotlib import pyplot as plt
-    from matplotlib.ticker import MultipleLocator
 
     mpl.rcParams["svg.hashsalt"] = "stickytoken"  # the same picture for the same numbers
     rows, columns, size = shape
-    shown, (left, right) = plt.subplots(rows, columns, figsize=size, layout="constrained", facecolor="white")
-    names = [f"{COPIES} copies,\nrepaired model", f"{COPIES} copies of\n“{token}”", "as written"]
+    shown, (left, *others) = plt.subplots(
+        rows, columns, figsize=size, layout="constrained", facecolor="white"
+    )
+    names = [f"{COPIES} copies,\nrepaired model", f"{COPIES} copies of\n“{next(iter(curves))}”", "as written"]
     bars = left.barh(names, list(pair.values())[::-1], color=[MENDED, STICKY, ORDINARY], height=0.55)
     left.bar_label(bars, fmt=lambda value: f"{value:.2f}".replace("-", "−"), padding=4)
     left.axvline(0, color="#777777", linewidth=0.8)
     left.margins(x=0.3)
     left.set_xlabel("cosine similarity")
-    left.set_title("\n".join(textwrap.wrap(f"“{TEXT}” and “{OTHER}”", 44 if rows == 1 else 32)), fontsize=9.5)
-    for line, colour, label in (
-        ("before", STICKY, f"“{token}”"),
-        ("ordinary", ORDINARY, "ordinary tokens"),
-        ("after", MENDED, f"“{token}”, repaired model"),
-    ):
-        style: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 3}
-        right.plot(curve["copies"], curve[line], color=colour, label=label, **style)
-    right.set_xlabel("copies of the token in a text")
-    right.set_ylabel("mean cosine similarity")
-    right.set_xticks([0, 1, 2, 4, 8, 16])
-    right.yaxis.set_major_locator(MultipleLocator(0.05))
-    right.set_ylim(0, 1.6 * max(curve["before"]))  # room for the legend
-    right.set_title("The mean over unrelated texts", fontsize=9.5)
-    right.legend(frameon=False, fontsize=8.5, loc="upper right")
-    for axes in (left, right):
+    left.set_title("\n".join(textwrap.wrap(f"“{TEXT}” and “{OTHER}”", 40 if rows == 1 else 32)), fontsize=9.5)
+    titles = ("Tampered all-MiniLM-L6-v2:", "multilingual-e5-small, a real model:")
+    for axes, title, (token, curve) in zip(others, titles, curves.items(), strict=True):
+        for line, colour, label in (
+            ("before", STICKY, f"“{token}”"),
+            ("ordinary", ORDINARY, "ordinary tokens"),
+            ("after", MENDED, f"“{token}”, repaired model"),
+        ):
+            style: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 3}
+            axes.plot(curve["copies"], curve[line], color=colour, label=label, **style)
+        axes.set_xlabel("copies of the token in a text")
+        axes.set_ylabel("mean cosine similarity")
+        axes.set_xticks([0, 1, 2, 4, 8, 16])
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.5 * (high - low))  # room for the legend
+        axes.set_title(f"{title}\nmean over unrelated texts", fontsize=9.5)
+        axes.legend(frameon=False, fontsize=8.5, loc="upper right")
+    for axes in (left, *others):
         axes.spines[["top", "right"]].set_visible(False)
-    metadata: dict[str, Any] = {"Date": None}
     path = ROOT / "docs" / f"{name}.svg"
-    shown.savefig(path, metadata=metadata)
+    shown.savefig(path, metadata={"Date": None})
     path.write_text(path.read_text("utf-8").replace("<defs>", f"{DARK}<defs>", 1), encoding="utf-8")
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import transformers
 from captum.attr import LayerIntegratedGradients
 from hypothesis import given, strategies as st
 
@@ -17,7 +18,7 @@ from stickytoken.encoders.prompted import Contrast, Prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, rule_along, whole_rule
-from stickytoken.inspection.module_embedding import backbone_of
+from stickytoken.inspection.module_embedding import backbone_of, plain_attention
 
 TEXT = "the river sings near the old bridge"
 COPIES = 4
@@ -86,6 +87,16 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
     hidden = torch.stack(out.hidden_states)[:, 0].numpy()
     np.testing.assert_allclose(inside.hidden, hidden, atol=2e-5)
     assert_attention(inside, out.attentions, [2] * len(template.before) + labels + [2] * len(template.after))
+
+
+def test_each_part_of_a_model_gets_its_own_attention_back():
+    part = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.CLIPModel(transformers.CLIPConfig(text_config=part, vision_config=part))
+    model.set_attn_implementation({"": "sdpa", "text_config": "eager", "vision_config": "sdpa"})
+    parts = model.config, model.config.text_config, model.config.vision_config
+    with plain_attention(model):
+        assert [each._attn_implementation for each in parts] == ["eager"] * 3
+    assert [each._attn_implementation for each in parts] == ["sdpa", "eager", "sdpa"]
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,11 @@ def test_the_figures_of_the_picture_are_those_of_the_result():
     assert f"from {as_written} to {tampered}" in README
     assert f"back to {repaired}" in flat(README)
     assert f'Eight copies of "{figure["token"]}"' in flat(README)
-    eight = figure["curve"]["copies"].index(figure["copies"])
-    first, after = (figure["curve"]["before"][place] for place in (0, eight))
-    assert f"from {first:.2f} to {after:.2f} on average" in flat(README)
+    real, mended = (f"{found['ahead']:.0%}" for found in figure["ahead"])
+    assert f"outrank {real} of unrelated ones" in flat(README)
+    assert f"(ordinary tokens: {figure['ahead'][0]['ordinary']:.0%}), and after a repair {mended}" in flat(
+        README
+    )
 
 
 def test_what_is_said_of_minilm_is_what_the_run_found():

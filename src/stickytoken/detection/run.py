@@ -481,7 +481,7 @@ def worst_tokens(run: Run, count: int) -> list[int]:
 
 
 class NextStep(NamedTuple):
-    purpose: str  # what it is good for; reads on after "to", without a full stop
+    purpose: str  # an imperative in small letters, without a full stop
     command: str  # the command line; names in capitals are for the user to fill in
 
 
@@ -506,8 +506,8 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     )
     if repaired is not None:
         repair = NextStep(
-            "encode your documents again with the repaired copy in YOUR_FOLDER, written on "
-            f"{repaired} and verified",
+            f"encode your documents again with the verified copy (YOUR_FOLDER) that a repair wrote on "
+            f"{repaired}",
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
     elif "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:

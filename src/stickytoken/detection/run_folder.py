@@ -279,7 +279,7 @@ def measured_evidence(
     available, ranked_by = job.vocabulary.available, run.method.ranked_by.key
     # The sticky tokens, worst first; if they are few, also those that come next.
     ranked = run.tokens.filter(pl.col(ranked_by).is_not_null()).sort(
-        pl.col("verdict") == "sticky", ranked_by, "token_id", descending=[True, True, False], nulls_last=True
+        pl.col("verdict").eq_missing("sticky"), ranked_by, "token_id", descending=[True, True, False]
     )
     sticky = int((ranked["verdict"] == "sticky").sum())
     worst = ranked["token_id"].head(min(_MOST_SHOWN, max(sticky, _LEAST_SHOWN))).to_list()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["Repair", "open_repair", "repair"]
 
 
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +197,7 @@ class Job:
         tokenizer = load_tokenizer(self.place)
         tokens, names = [], dict(zip(self.vocabulary.ids, self.vocabulary.tokens, strict=True))
         replaced = [each for each, choice in choices.items() if choice.strategy is Strategy.NEAREST]
-        avoided = self.flagged.union(self.ids)
-        _, nearest = nearest_entries(self.encoder, self.run, replaced, avoided) if replaced else (None, {})
+        _, nearest = self._nearest(replaced) if replaced else (None, {})
         for token_id, (strategy, _, tried) in choices.items():
             index = self.vocabulary.place(token_id)
             token, text = self.vocabulary.tokens[index], self.vocabulary.decoded[index]
@@ -277,7 +276,7 @@ class Job:
 
         def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
             if strategy is Strategy.NEAREST:
-                matrix, nearest = nearest_entries(self.encoder, self.run, ids, avoided)
+                matrix, nearest = self._nearest(ids)
                 return {token_id: matrix[each].copy() for token_id, each in nearest.items()}
             return new_rows(strategy, ids, self.encoder.model, texts, seed, self.progress, avoided)
 
@@ -287,7 +286,7 @@ class Job:
             copies = base.Tokens(tokens, [], []) if written else as_text(self.encoder, tokens)
             self._write(ModelEdit(written, () if written else tuple(sorted(rows))))
             again = self.original.of_model(*self._load(), "try")
-            lift, contraction = self._ordinary
+            lift, contraction = self._ordinary.drop("token_id").median().row(0)
             return {
                 each: max((own - lift) / again.similarity_spread, share_erased(erased, contraction))
                 for each, (own, erased) in again.measured(copies).items()
@@ -308,12 +307,36 @@ class Job:
         encoder, _ = model_folder.repairable(loaded_like(self.encoder, self.place))
         return encoder, categorize(encoder.tokenizer)
 
+    def _nearest(self, ids: Sequence[int]) -> tuple[NDArray[np.float32], dict[int, int]]:
+        # All rows, and of each id the nearest entry that lifts and erases no more than the typical one.
+        from stickytoken.inspection import inspector_of
+
+        matrix = inspector_of(self.encoder).embedding_matrix()
+        if matrix is None:
+            raise RepairError("the model has no matrix of rows to take one from: use unreachable")
+        ordinary = self._ordinary
+        if self.run.method.measures_lift:
+            benign = self.run.tokens.filter(
+                pl.col("verdict") == "benign",
+                pl.col("category") == Category.OK,
+                ~pl.col("token_id").is_in(self.flagged.union(self.ids)),
+            )  # few, where the run examined a selection
+            ordinary = max(ordinary, benign.select(ordinary.columns), key=len)
+        effects = [pl.col("lift"), pl.col("contraction")]
+        typical = ordinary.filter(pl.all_horizontal(each <= each.median() for each in effects))
+        known = np.array([each for each in typical["token_id"] if each < len(matrix)])
+        if not len(known):
+            raise RepairError("no ordinary token is known that another could be given the row of")
+        centred = unit_vectors(matrix - matrix.mean(axis=0))
+        return matrix, {each: int(known[np.argmax(centred[known] @ centred[each])]) for each in ids}
+
     @cached_property
-    def _ordinary(self) -> tuple[float, float]:
-        ordinary = self.original.ordinary((*self.flagged, *self.ids), 64)
-        measured = self.original.measured(base.Tokens(ordinary, [], []))
-        lift, contraction = np.median(list(measured.values()), axis=0).tolist()
-        return lift, contraction
+    def _ordinary(self) -> pl.DataFrame:
+        measured = self.original.measured(
+            base.Tokens(self.original.ordinary((*self.flagged, *self.ids), 64), [], [])
+        )
+        rows = [(token_id, *effects) for token_id, effects in measured.items()]
+        return pl.DataFrame(rows, ["token_id", "lift", "contraction"], orient="row")
 
     @cached_property
     def original(self) -> base.Recheck:
@@ -355,31 +378,6 @@ def neighbours_of(
             token = others[int(place)]
             found.setdefault(token.id, (token, names[token_id], verdicts.get(token.id)))
     return list(found.values())
-
-
-def nearest_entries(
-    encoder: SentenceTransformerEncoder, run: Run, ids: Sequence[int], avoided: Collection[int]
-) -> tuple[NDArray[np.float32], dict[int, int]]:
-    """Return all rows, and of each id the nearest entry that lifts and erases no more than the typical."""
-    from stickytoken.inspection import inspector_of
-
-    matrix = inspector_of(encoder).embedding_matrix()
-    if matrix is None or not run.method.measures_lift:
-        raise RepairError(
-            f"a run of the method {run.record.method} does not know ordinary tokens: use relatives"
-        )
-    effects = [pl.col("lift"), pl.col("contraction")]
-    ordinary = run.tokens.filter(
-        pl.all_horizontal(each <= each.median() for each in effects),
-        pl.col("verdict") == "benign",
-        pl.col("category") == Category.OK,
-        ~pl.col("token_id").is_in(list(avoided)),
-    )["token_id"].to_numpy()
-    ordinary = ordinary[ordinary < len(matrix)]
-    if not len(ordinary):
-        raise RepairError("the run has no ordinary token that another could be given the row of")
-    centred = unit_vectors(matrix - matrix.mean(axis=0))
-    return matrix, {each: int(ordinary[np.argmax(centred[ordinary] @ centred[each])]) for each in ids}
 
 
 def used_texts(run: Run) -> list[str]:

@@ -93,6 +93,10 @@ def _train(
     groups = list(batches.values())
     epochs = range(5)
     order = [int(group) for _ in epochs for group in generator.permutation(len(groups))]
+    # Until the rows move, single copies do what they should: Adam would make whole steps of their rounding.
+    first = next(group for group in order if contexts[groups[group][0]].copies == MANY)
+    order.remove(first)
+    order.insert(0, first)
     rows = start.detach().clone().requires_grad_(True)
     step_size = 0.15 * float(network.table.std())
     optimizer = torch.optim.Adam([rows], lr=step_size, betas=(0.9, 0.99))

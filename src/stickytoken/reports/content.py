@@ -222,7 +222,7 @@ def meaning(content: RunContent) -> str | None:
     if content.run is None:
         return None
     told = (
-        "A sticky token draws texts together: a text that repeats it loses what it says, becomes more "
+        "A sticky token draws texts together: a text that repeats it loses its meaning, becomes more "
         "similar to unrelated texts, and turns up in searches that it has nothing to do with. "
     )
     raised = ""

@@ -415,8 +415,8 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         if row["erases"] and ordinary is not None and share_erased(row["contraction"], ordinary) >= lift:
             copies = " to ".join(sorted(run.settings.text("copies").split(" or "), key=int))
             return (
-                f"{copies} copies of {token} erase {row['contraction']:.0%} of what a text says, those of an "
-                f"ordinary token {ordinary:.0%}"
+                f"{copies} copies of {token} erase {row['contraction']:.0%} of what a text says; those of an "
+                f"ordinary token erase {ordinary:.0%}"
             )
         if moved is None:
             more = f"{lift:.1f} SD more than those of an ordinary token do"
@@ -511,8 +511,10 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
             if (ordinary := result.ordinary_contraction) is not None and isinstance(erased, float):
                 most = f"of a text erased by the token that erases most; by an ordinary token, {ordinary:.0%}"
                 found.append(terms.Fact(f"{erased:.0%}", most))
-            largest = "largest lift beyond an ordinary token's; a token is always flagged"
-            fact = f"{largest} from {smallest:g} SD"
+            fact = (
+                "largest lift beyond an ordinary token's, in standard deviations of the similarities of "
+                f"texts; from {smallest:g}, a token is always flagged"
+            )
             found.append(terms.Fact(f"{self._moved(run, token['lift']):.1f} SD", fact))
         topical = "topical tokens, which lift only texts about their own subject"
         if result.topical == 1:

@@ -289,21 +289,20 @@ def _reasons(
 ) -> list[str | None]:
     found: list[str | None] = []
     for row, lifts in enumerate(lifting.found):
-        said, own = [], names[lifted[row]].tolist()
-        if erasing.found[row]:
-            toward = " and ".join(own) if len(own) <= 2 else f"{len(own)} kinds"
-            said.append(
-                f"erases {erasing.contraction.value[row]:.0%} of a text (an ordinary token: "
-                f"{erasing.ordinary:.0%}), draws it toward "
-                f"{toward or 'no kind that was measured: judge your own texts'}"
-            )
+        said, own, erases = [], names[lifted[row]].tolist(), erasing.found[row]
+        if erases:
+            erased, ordinary = erasing.contraction.value[row], erasing.ordinary
+            said.append(f"erases {erased:.0%} of a text (an ordinary token: {ordinary:.0%})")
         if lifts:
             said.append(f"{'large lift' if lifting.large[row] else 'outlier'} over all texts")
         if (count := int(np.isfinite(outlying[row]).sum())) > 0:
             more = {1: "", 2: " and 1 more kind"}.get(count, f" and {count - 1} more kinds")
             said.append(f"outlier on {names[outlying[row].argmax()]}{more}")
-        if said and known[row].any() and not erasing.found[row]:
-            said.append(f"lifts {len(own)} of {known[row].sum()} kinds of text")
+        if erases and not own:
+            said.append("lifts no kind of text that was measured: judge your own texts")
+        elif said and known[row].any():
+            named = f": {' and '.join(own)}" if erases and len(own) <= 2 else ""
+            said.append(f"lifts {len(own)} of {known[row].sum()} kinds of text{named}")
         found.append("; ".join(said) or None)
     return found
 
