@@ -59,16 +59,8 @@ def judged_section(run: Run, corpora: list[str]) -> str:
         named = ", ".join(markdown(repr(token)) for token in turned["token"].head(5)) or "-"
         counts = (f"{found.texts:,}", str(len(found.sticky)), str(topical), first, str(len(turned)), named)
         rows.append([Path(source).stem, *counts])
-    columns = (
-        "corpus",
-        "texts",
-        "sticky",
-        "topical",
-        "the strongest flagged",
-        "sticky in only one",
-        "such as",
-    )
-    return markdown_table(columns, rows)
+    counted = ("corpus", "texts", "sticky", "topical", "the strongest flagged")
+    return markdown_table((*counted, "sticky in only one", "such as"), rows)
 
 
 def how_read(run: Run, plan: ProfilePlanRecord) -> list[str]:
@@ -114,6 +106,8 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
         for row in opened.sticky.head(LISTED).to_dicts()
     ]
+    precision = opened.settings.values.get("screen_precision")
+    screened = f", screened in {precision}" if precision else ""
     parts = [
         f"# {title}",
         opened.method.headline(opened).replace(opened.model_name, title),
@@ -135,7 +129,7 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         published_section(opened, title),
         "## On other corpora",
         judged_section(opened, corpus or []),
-        "Written by `benchmarks/model_card.py` from a run of the default settings.",
+        f"Written by `benchmarks/model_card.py` from a run of the default settings{screened}.",
     ]
     PAGES.mkdir(exist_ok=True)
     path = PAGES / f"{title}.md"

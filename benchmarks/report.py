@@ -153,9 +153,13 @@ def figure(tampered: Path, repaired: Path, real: Path, mended: Path) -> None:
     TAMPERED is a model with planted rows and REPAIRED its copy: stickytoken detect TAMPERED --out RUN &&
     stickytoken repair RUN --out REPAIRED. REAL and MENDED are the same of a model that nobody tampered with.
     """
-    worst, other = (stickytoken.open_repair(folder).record.tokens[0] for folder in (repaired, mended))
-    if worst.curve is None or other.curve is None:
-        refuse("a repair was not verified: there is nothing to draw")
+    shown = []  # of each repair, the token that raised unrelated texts most
+    for folder in (repaired, mended):
+        verified = [each for each in stickytoken.open_repair(folder).record.tokens if each.curve is not None]
+        if not verified:
+            refuse(f"the repair in {folder} was not verified: there is nothing to draw")
+        shown.append(max(verified, key=lambda each: max(each.curve.before) if each.curve else 0.0))
+    worst, other = shown
 
     def similarity(model: Path, text: str) -> float:
         first, second = stickytoken.load_encoder(str(model), device="cpu").encode([text, OTHER])
@@ -167,7 +171,7 @@ def figure(tampered: Path, repaired: Path, real: Path, mended: Path) -> None:
         "tampered": similarity(tampered, copies),
         "repaired": similarity(repaired, copies),
     }
-    curves = {each.token.strip("▁ "): each.curve.model_dump() for each in (worst, other) if each.curve}
+    curves = {each.token.strip("▁ "): each.curve.model_dump() for each in shown if each.curve}
     runs = [stickytoken.detect(str(model), tokens=[other.token]) for model in (real, mended)]
     ahead = [moved._asdict() for run in runs if (moved := run.moved(other.token_id))]
     write_json("readme_figure", token=worst.token, copies=COPIES, pair=pair, curves=curves, ahead=ahead)

@@ -82,8 +82,7 @@ def test_help_shows_what_people_use_fits_a_narrow_terminal_and_lists_the_rest_as
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name == "demo" else []) for name in COMMANDS],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "demo" else []) for name in COMMANDS]
 )
 def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, tmp_path):
     # With the files that examples name.

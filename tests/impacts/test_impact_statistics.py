@@ -211,10 +211,7 @@ TOO_FEW = "too few tokens to conclude"
             "sticky tokens cost more (p < 0.001, corrected over tasks q < 0.001)",
         ),
         ({"p_value": 0.31, "q_value": 0.31}, "no difference shown (p = 0.31)"),
-        (
-            {"p_value": 0.04, "q_value": 0.12},
-            "no difference shown (p = 0.04, corrected over tasks q = 0.12)",
-        ),
+        ({"p_value": 0.04, "q_value": 0.12}, "no difference shown (p = 0.04, corrected over tasks q = 0.12)"),
         ({"p_value": None, "q_value": None}, f"{TOO_FEW} (the metric is not defined for all of them)"),
         (
             {"difference": -0.2, "p_value": 1, "q_value": 1},

@@ -173,7 +173,7 @@ def test_combined_p_values_are_fishers_and_hold_their_level_when_the_two_depend(
     first, noise = generator.normal(size=(2, 200_000))
     second = correlation * first + np.sqrt(1 - correlation**2) * noise
     chances = [stats.norm.sf(values) for values in (first, second)]
-    found = combined(*chances, np.ones(len(first), bool))
+    found = combined(chances, np.ones(len(first), bool))
     for level in (0.05, 0.001):
         assert (found <= level).mean() < 1.35 * level
     if correlation == 0:

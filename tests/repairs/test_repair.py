@@ -252,10 +252,7 @@ def repair_and_die(run, out, module, function):
 
 @pytest.mark.parametrize(
     ("module", "step"),
-    [
-        ("stickytoken.repairs.documents", "repair_block"),
-        ("stickytoken.measurement", "move_folder"),
-    ],
+    [("stickytoken.repairs.documents", "repair_block"), ("stickytoken.measurement", "move_folder")],
 )
 def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, module, step):
     status = finished(repair_and_die, str(run.path), tmp_path / "out", module, step)

@@ -72,17 +72,17 @@ def test_the_table_of_models_is_that_of_their_pages():
 @pytest.mark.parametrize(
     ("said", "page", "source"),
     [
-        ("17 sticky and 22 topical", "models/all-MiniLM-L6-v2.md", "| trec | 5,871 | 17 | 22 |"),
+        ("13 sticky and 21 topical", "models/all-MiniLM-L6-v2.md", "| trec | 5,871 | 13 | 21 |"),
         ("by 1.6 standard deviations", "method.md", "lifts entries by 1.6 standard deviations"),
-        ("texts by only 0.2", "method.md", "texts by only 0.2"),
+        ("texts by only 0.26", "method.md", "texts by only 0.26"),
         ("0.24 and 0.39", "method.md", "is 0.24 and 0.39"),
-        ("p = 0.31", "models/all-MiniLM-L6-v2.md", "p = 0.31"),
+        ("p = 0.24", "models/all-MiniLM-L6-v2.md", "p = 0.24"),
         ('"whereupon" stands at 99%', "models/all-MiniLM-L6-v2.md", "'whereupon' 99%"),
         ('"functioning" at 21%', "models/all-MiniLM-L6-v2.md", "'functioning' 21%"),
         ("p = 0.12)", "models/all-mpnet-base-v2.md", "p = 0.12"),
         ("none of twenty such documents", "documents.md", "The scan finds none of the twenty"),
         ("changed by −0.02 and +0.02 points", "repair.md", "STS-B, in points | −0.02 | −0.09 | +0.02"),
-        ("94,761 texts", "models/all-MiniLM-L6-v2.md", "94,761 texts"),
+        ("94,713 texts", "models/all-MiniLM-L6-v2.md", "94,713 texts"),
         ("about 120,000 short texts", "endpoints.md", "about 120,000 short texts"),
         ('called "wandered" sticky', "benchmarks.md", 'calls "wandered" sticky'),
     ],
@@ -117,9 +117,6 @@ def test_every_page_that_shows_outputs_is_recorded_and_nothing_else():
     pages = [page for page in how_to_pages() if shown(text_of(page))]
     assert pages == [path.name for path in DOCUMENTS if path != ROOT / "README.md"]
     assert set(COMMANDS) == {command for command, _ in SHOWN}
-
-
-# The tutorial, executed: every block in order, and the outputs that it shows.
 
 
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -197,28 +194,12 @@ def test_the_tutorial_works_as_written(tmp_path, monkeypatch):
     assert names["after"] > names["before"] + 0.1
 
 
-def test_every_block_of_the_tutorial_is_executed_but_the_installation():
-    assert len(blocks_of(TUTORIAL)) == 10
-    assert TUTORIAL.count("\n```\n") == 12
-
-
 def test_lines_are_compared_up_to_rounding_and_time_and_in_their_order():
-    for said, printed, same in (
-        ("stew  0.167  sticky", "stew 0.160 sticky", True),
-        ("stew  0.167  sticky", "stew 0.260 sticky", False),
-        ("stew  0.167  sticky", "stew 0.167 benign", False),
-        ("run-e67b8e3167c5 in 248 s", "run-000000000000 in 9 s", True),
-        ("1,398 documents", "12 documents", False),
-        ("lift −0.2", "lift −0.21", True),
-    ):
-        assert alike(said, printed) is same
-    for said, printed, lacking in (
-        (["a", "...", "d"], ["a", "b", "c", "d"], None),
-        (["a", "c"], ["a", "b", "c"], "c"),
-        (["a"], ["a", "b"], "1 more lines: b"),
-        (["...", "x"], ["a"], "x"),
-    ):
-        assert missing(said, printed) == lacking
+    assert alike("stew 0.167 sticky, run-e67b8e3167c5 in 248 s", "stew 0.160 sticky, run-000000000000 in 9 s")
+    for printed in ("stew 0.260 sticky", "stew 0.167 benign"):
+        assert not alike("stew  0.167  sticky", printed)
+    assert missing(["a", "...", "d"], ["a", "b", "c", "d"]) is None
+    assert missing(["a", "c"], ["a", "b", "c"]) == missing(["...", "c"], ["a"]) == "c"
+    assert missing(["a"], ["a", "b"]) == "1 more lines: b"
     assert appear_in_order(["a", "...", "c"], ["a", "b", "c"])
     assert not appear_in_order(["c", "a"], ["a", "b", "c"])
-    assert not appear_in_order(["d"], ["a", "b", "c"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -54,17 +55,17 @@ def shrunk(values: Vector, variance: float, spread: float, confidence: float) ->
     return Estimates(value, error, value - half, value + half)
 
 
-def combined(first: Vector, second: Vector, ordinary: NDArray[np.bool_]) -> Vector:
-    """Combine two p values of each test into one (Fisher 1932), widened by their dependence (Brown 1975)."""
-    # X = -2 (ln p1 + ln p2) has mean 4 and, for independent tests, variance 8. A positive covariance of the
-    # two parts, estimated on ordinary tests, adds to it; X / c is then chi-squared with 4 / c degrees of
-    # freedom, c = variance / 8. The second part counts at most as the first, which only makes X smaller.
-    smallest = np.finfo(float).tiny
-    parts = [-2 * np.log(np.maximum(each, smallest)) for each in (first, second)]
-    covariance = float(np.cov(parts[0][ordinary], parts[1][ordinary])[0, 1]) if ordinary.sum() > 1 else 0.0
-    scale = 1 + max(0.0, covariance) / 4
-    together = parts[0] + np.minimum(*parts)
-    return np.asarray(scipy.stats.chi2.sf(together / scale, 4 / scale), dtype=np.float64)
+def combined(chances: Sequence[Vector], ordinary: NDArray[np.bool_]) -> Vector:
+    """Combine p values of each test into one (Fisher 1932), widened by their dependence (Brown 1975)."""
+    # X = -2 (ln p1 + ... + ln pk) has mean 2k and, for independent tests, variance 4k. Positive covariances
+    # of the parts, estimated on ordinary tests, add to it; X / c is then chi-squared with 2k / c degrees of
+    # freedom, c = variance / 4k. No part counts more than the first, which only makes X smaller.
+    parts = -2 * np.log(np.maximum(np.stack(chances), np.finfo(float).tiny))
+    shared = np.cov(parts[:, ordinary]) if ordinary.sum() > 1 else np.zeros((len(parts), len(parts)))
+    freedom = 2 * len(parts)
+    scale = 1 + max(0.0, float(shared.sum() - np.trace(shared))) / (2 * freedom)
+    together = np.minimum(parts, parts[0]).sum(axis=0)
+    return np.asarray(scipy.stats.chi2.sf(together / scale, freedom / scale), dtype=np.float64)
 
 
 def q_values(p_values: Vector, tests: int) -> Vector:

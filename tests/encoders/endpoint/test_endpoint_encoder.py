@@ -232,7 +232,7 @@ def test_a_detection_costs_what_is_estimated_after_the_pilot_and_about_that_befo
         first = before + estimated()
         profiled.detect_profile(encoder, tmp_path / "run", progress=step_taken, insertion="words")
     assert server.tokens - before == pytest.approx(first - before, rel=0.15)
-    assert server.tokens - before == pytest.approx(later[0] - before, rel=0.05)
+    assert server.tokens - before == pytest.approx(later[0] - before, rel=0.06)
 
 
 # Whatever goes wrong on the way: the same vectors and bill in the end, or a line that says why not.

@@ -199,19 +199,15 @@ def lifts_of(seed, noise, groups=GROUPS):
 
 def slow_choice(lifts, weights, count):
     """Greedy, by numpy's correlation of the mean over the chosen with the mean over all, group by group."""
-    chosen = []
+    chosen, whole = [], lifts.mean(axis=1)
+
+    def score(places):
+        few = lifts[:, places].mean(axis=1)
+        return sum(weights[k] * np.corrcoef(few[:, k], whole[:, k])[0, 1] for k in range(len(weights)))
+
     for _ in range(count):
-        best, place = -np.inf, None
-        for k in range(lifts.shape[1]):
-            if k in chosen:
-                continue
-            score = 0.0
-            for group in range(lifts.shape[2]):
-                few = lifts[:, [*chosen, k], group].mean(axis=1)
-                score += weights[group] * np.corrcoef(few, lifts[:, :, group].mean(axis=1))[0, 1]
-            if score > best + 1e-12:
-                best, place = score, k
-        chosen.append(place)
+        rest = [k for k in range(lifts.shape[1]) if k not in chosen]
+        chosen.append(max(rest, key=lambda k: score([*chosen, k])))
     return sorted(chosen)
 
 

@@ -3,13 +3,18 @@
 import itertools
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
+from scipy.spatial.distance import cdist
 from sklearn.linear_model import RidgeCV
 
 import profiled
+import tiny
+from stickytoken import load_encoder
 from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import SEVERITY_BOUNDS, Verdict
@@ -32,12 +37,14 @@ from stickytoken.methods.profile.verdict import (
     LEAST_NULL_TOKENS,
     UNIVERSAL_SHARE,
     find_lifts,
+    row_chances,
     severities,
     universality,
     verdicts,
 )
 from stickytoken.methods.statistics import Estimates, Null, Pull, Shape, shrunk
 from stickytoken.unit_vectors import unit_vectors
+from stickytoken.vocabulary import categorize
 
 # Sizes of the order of those on all-MiniLM-L6-v2: of effects, of a probe around its token's effect, of the
 # probes' common effects; growth of effects in the first round.
@@ -316,6 +323,22 @@ VERDICTS = [  # whether the lift matters, whether that on a kind does, universal
 def test_the_table_of_verdicts():
     expected, *columns = zip(*VERDICTS, strict=True)
     assert verdicts(*map(np.array, columns)) == list(expected)
+
+
+def test_a_row_is_unusual_by_its_mahalanobis_distance_for_its_length():
+    tokenizer = tiny.wordpiece_tokenizer(words=[f"word{k}" for k in range(400)])
+    rows = torch.randn(len(tokenizer), 8, generator=torch.Generator().manual_seed(1)) * torch.arange(1, 9)
+    encoder = load_encoder(tiny.static_model(tokenizer.backend_tokenizer, rows))
+    available = categorize(encoder.tokenizer).available
+    many, few = (SimpleNamespace(available=available[:count]) for count in (None, 79))
+    ids = np.array([token.id for token in available])
+    own = rows.double().numpy()[ids]
+    center, inverse = own.mean(axis=0), np.linalg.inv(np.cov(own.T))
+    distances = cdist(own, center[None], "mahalanobis", VI=inverse)[:, 0]
+    leaning = distances / np.linalg.norm(own - center, axis=1)
+    found = row_chances(SimpleNamespace(encoder=encoder, vocabulary=many), ids)
+    assert found == pytest.approx((leaning >= leaning[:, None]).mean(axis=1))
+    assert row_chances(SimpleNamespace(encoder=encoder, vocabulary=few), ids) is None
 
 
 @pytest.mark.parametrize("seed", range(3))

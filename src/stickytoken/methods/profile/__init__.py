@@ -209,7 +209,10 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> estimates.Ids:
     spreads = np.median(np.abs(ordinary - np.median(ordinary, axis=0)), axis=0)
     standard = np.divide(deviations, spreads, out=np.zeros_like(deviations), where=spreads > 0)
     # Not by posterior means: with one error for all tokens they rank alike.
-    erased = verdict.erasures(measured).standard()
+    lost, unusual, chances = verdict.erasing_chances(measured, found)
+    erased = lost.standard()
+    if unusual is not None:  # what erases a little, with a row unlike others, is worth a closer look
+        erased = -np.log(np.maximum(lost.exceedance(), np.finfo(float).tiny)) - np.log(unusual)
     values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])
     if of_a_view:
@@ -217,7 +220,9 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> estimates.Ids:
         reaching = asked & (found.lift.high >= found.null.center + smallest)
         # A further view adds at least a share of the number of tokens that whole vectors choose.
         count = min(count, max(math.ceil(0.15 * count), int(reaching.sum())))
-    return planning.highest(found.ids[asked], values[asked], count)
+    chosen = planning.highest(found.ids[asked], values[asked], count)
+    # What seems to erase texts already is measured closely, however many tokens do.
+    return chosen if chances is None else np.union1d(chosen, found.ids[asked & (chances <= 1 / verdict.RARE)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +375,7 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
     uses_whole_vectors = True
     effort = frozenset(
         {"adaptive", "anchors", "budget", "confirming_texts", "dimensions", "layers", "reference"}
-    )
+    ) | {"screen_precision"}
     glossary = _GLOSSARY
 
     make_plan = staticmethod(planning.make_profile_plan)

@@ -196,68 +196,8 @@ def estimate(
     return TokenEstimates(first.ids, texts, lift, tested, null.scaled(scale), level, nulls)
 
 
-# Ridge penalties to choose from, relative to the mean squared length of a centred row.
-_ROW_PENALTIES = np.geomspace(1.0, 1e4, 13)
-
-
-def unexplained(
-    rounds: Mapping[Round, Measurements],
-    rows: NDArray[np.floating[Any]],
-    unselected: Ids,
-    late_reference: Ids,
-) -> dict[Round, NDArray[np.floating[Any]]]:
-    """Subtract from the pulls of all rounds, each of shape (T, d), what ``rows``, the embeddings, explain."""
-    # By ridge regression on the unselected tokens, each is predicted from the others: an embedding that was
-    # changed pulls in a way that others do not lead to expect. A small penalty would explain part of that
-    # too, so the largest is taken that explains nearly as much as the best. Predictions are brought to the
-    # scale of the last round by a line through the pulls of the pilot's tokens.
-    first, last = rounds[Round.SCREEN], rounds.get(Round.CONFIRM)
-    pull, reference = first.effects.pull.astype(np.float64), np.isin(first.ids, unselected)
-    mean = pull[reference].mean(axis=0, dtype=np.float64)
-    deviations = pull - mean
-    centred = rows - rows[reference].mean(axis=0, dtype=np.float64)
-    centred /= float(np.sqrt(np.square(centred[reference]).sum(axis=1).mean())) or 1.0
-    lengths, directions = np.linalg.eigh(centred[reference].T @ centred[reference])
-    turned = centred @ directions
-    products = turned[reference].T @ deviations[reference]
-
-    def errors(penalty: float, chosen: NDArray[np.intp]) -> Vector:
-        fitted = turned[chosen] @ (products / (lengths + penalty)[:, None])
-        leverage = (turned[chosen] ** 2) @ (1 / (lengths + penalty)) * reference[chosen]
-        return np.asarray((deviations[chosen] - fitted) / (1 - leverage)[:, None], dtype=np.float64)
-
-    places = np.flatnonzero(reference)
-    some = places[:: -(-len(places) // 2**15)]  # the penalty is chosen by at most so many tokens
-    total = float((deviations[some] ** 2).sum())
-    shares = np.array([total - float((errors(each, some) ** 2).sum()) for each in _ROW_PENALTIES])
-    explained = np.broadcast_to(mean, pull.shape)
-    if (best := float(shares.max())) > 0:
-        penalty = float(_ROW_PENALTIES[np.flatnonzero(shares >= 0.9 * best)[-1]])
-        explained = pull - errors(penalty, np.arange(len(pull)))
-    found: dict[Round, NDArray[np.floating[Any]]] = {Round.SCREEN: first.effects.pull - explained}
-    if last is not None:
-        late = last.rows(last.ids[np.isin(last.ids, late_reference)])
-        known, measured = explained[first.rows(last.ids)], last.effects.pull.astype(np.float64)
-        center, origin = known[late].mean(axis=0), measured[late].mean(axis=0)
-        predicted = known[late] - center
-        variation = float((predicted**2).sum())
-        slope = float((predicted * (measured[late] - origin)).sum()) / variation if variation > 0 else 0.0
-        found[Round.CONFIRM] = measured - origin - slope * (known - center)
-    return found
-
-
 def _blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
     return (values[start : start + _ROWS] for start in range(0, max(1, len(values)), _ROWS))
-
-
-def reach(pull: NDArray[np.floating[Any]], texts: NDArray[np.float32]) -> Vector:
-    """Compute how far T pulls draw a text toward others: the root mean square of p . text, shape (T,)."""
-    products = (texts.T @ texts / len(texts)).astype(np.float64)
-    found = []
-    for rows in _blocks(pull):
-        exact = rows.astype(np.float64)
-        found.append(np.sqrt(np.maximum(((exact @ products) * exact).sum(axis=1), 0.0)))
-    return np.concatenate(found)
 
 
 # Ridge penalties to choose from, relative to the mean squared length of the features.

@@ -29,6 +29,10 @@ NEGLIGIBLE_SHARE = 0.5
 UNIVERSAL_SHARE = 0.5
 # What copies erase and lift is rare if fewer than one in so many ordinary tokens does as much.
 RARE = 2000
+# So many rows for each dimension of the embedding show how rows vary.
+_ROWS_PER_DIMENSION = 10
+# A reason names a row that is unusual among so many.
+_UNUSUAL = 0.01
 # Where too few tokens show what is rare, copies must take, with confidence, this share of what an ordinary
 # token leaves of a text.
 _ERASED_WITHOUT_NULL = SEVERITY_BOUNDS[Severity.SERIOUS]
@@ -74,8 +78,13 @@ class Measured:  # what the rounds measured in one view, and what it is judged b
     def lifts(self) -> TokenEstimates:
         return self.estimate({step: each.lifts for step, each in self.rounds.items()})
 
-    def contractions(self) -> dict[Round, Vector]:
-        return {step: each.contractions for step, each in self.rounds.items()}
+    def contractions(self) -> TokenEstimates:
+        # Single characters erase more than words, and are compared with one another.
+        ids = self.rounds[Round.SCREEN].ids
+        entries = self.job.vocabulary.frame().filter(pl.col("token_id").is_in(ids)).sort("token_id")
+        characters = is_character(entries)
+        kinds = (characters, ~characters)
+        return self.estimate({step: each.contractions for step, each in self.rounds.items()}, kinds)
 
 
 class Flagged(NamedTuple):
@@ -150,62 +159,72 @@ def embedding_matrix(encoder: Encoder) -> NDArray[np.floating[Any]] | None:
         return None
 
 
-def erasures(measured: Measured) -> TokenEstimates:
-    """Estimate the contraction of every token times its `reach`, on which it may be found to erase texts."""
-    # The contraction alone would also find rare names and numbers, which erase a text in favour of a meaning
-    # that few texts share. Where the embedding matrix is known, shape (V, d), the reach is that of the part
-    # of the pull that the token's row does not explain. Single characters erase more than words, and are
-    # compared with one another.
-    rounds, plan, panel = measured.rounds, measured.plan, measured.panel
-    ids = rounds[Round.SCREEN].ids
-    pulls: Mapping[Round, NDArray[np.floating[Any]]] = {
-        step: each.effects.pull for step, each in rounds.items()
-    }
-    if (embedding := embedding_matrix(measured.job.encoder)) is not None:
-        late = np.array(plan.late_reference)
-        pulls = estimates.unexplained(rounds, embedding[ids], measured.unselected, late)
-    # Vocabulary entries, the last group of anchors, are no texts.
-    texts = panel.vectors[panel.groups < len(plan.groups) - bool(plan.vocabulary_anchors)]
-    reaching = {
-        step: values * estimates.reach(pulls[step], texts)[:, None]
-        for step, values in measured.contractions().items()
-    }
-    entries = measured.job.vocabulary.frame().filter(pl.col("token_id").is_in(ids)).sort("token_id")
-    characters = is_character(entries)
-    return measured.estimate(reaching, kinds=(characters, ~characters))
+def row_chances(job: Job[ProfileSettings], ids: Ids) -> Vector | None:
+    """Say how often the row of an available entry is as unusual as each token's; None if that is unknown."""
+    # A row that training has not made leans on directions in which the vocabulary hardly varies: it is judged
+    # by its Mahalanobis distance from the mean row, for its length. Whole vocabularies have such rows in
+    # words and signs without a meaning of their own, which erase less than others.
+    matrix = embedding_matrix(job.encoder)
+    available = np.array([token.id for token in job.vocabulary.available])
+    if matrix is None or len(available) < _ROWS_PER_DIMENSION * matrix.shape[1]:
+        return None
+    centred = matrix - matrix[available].mean(axis=0)
+    own = centred[available]
+    lengths, directions = np.linalg.eigh((own.T @ own).astype(np.float64))
+    usable = lengths > lengths[-1] * np.finfo(np.float32).eps
+    whitened = centred @ (directions[:, usable] / np.sqrt(lengths[usable])).astype(centred.dtype)
+    squares = np.maximum(np.square(centred).sum(axis=1), np.finfo(np.float32).tiny)
+    leaning = np.square(whitened).sum(axis=1) / squares
+    lower = np.searchsorted(np.sort(leaning[available]), leaning[ids])
+    return np.asarray(np.maximum(len(available) - lower, 1) / len(available), dtype=np.float64)
+
+
+def erasing_chances(
+    measured: Measured, lifts: TokenEstimates
+) -> tuple[TokenEstimates, Vector | None, Vector | None]:
+    """Estimate contractions; say how unusual rows are, and how often ordinary tokens do as much."""
+    # A token that lifts texts as well, or whose row is unlike others, need erase less: ordinary tokens hardly
+    # do both. But a word that lifts texts about its subject, however far, does not thereby erase others.
+    lost = measured.contractions()
+    unusual = row_chances(measured.job, lost.ids)
+    if len(measured.unselected) < LEAST_NULL_TOKENS or lost.null.spread == 0:
+        return lost, unusual, None
+    parts = [lost.exceedance()]
+    if lifts.null.spread > 0:
+        parts.append(lifts.null.exceedance(lifts.tested))
+    if unusual is not None:
+        parts.append(unusual)
+    together = combined(parts, np.isin(lost.ids, measured.unselected)) if len(parts) > 1 else parts[0]
+    return lost, unusual, together
 
 
 class Erasing(NamedTuple):
     contraction: Estimates  # of every token, on the scale of the last round
     ordinary: float  # contraction of the typical token
     found: NDArray[np.bool_]  # whether a token erases far more than ordinary ones
+    unusual: Vector | None = None  # `row_chances`
 
 
-def find_erasing(measured: Measured, available: int, lifts: TokenEstimates) -> Erasing:
-    """Find tokens whose copies erase a text and draw it toward others, as those of ordinary tokens do not."""
-    # A token that lifts the texts of the run as well need erase less: ordinary tokens hardly do both. But a
-    # word that lifts texts about its subject, however far, does not thereby erase others.
-    lost = measured.estimate(measured.contractions())
+def find_erasing(measured: Measured, available: int, lifts: TokenEstimates, universal: Vector) -> Erasing:
+    """Find tokens whose copies erase a text as those of ordinary tokens do not."""
+    lost, unusual, chances = erasing_chances(measured, lifts)
     value, error, low, high = lost.lift
     contraction = Estimates(value + lost.level, error, low + lost.level, high + lost.level)
     ordinary = lost.null.center + lost.level
     least = share_erased(contraction.low, ordinary)
-    if len(measured.unselected) < LEAST_NULL_TOKENS or lost.null.spread == 0:
+    if chances is None:
         return Erasing(contraction, ordinary, least > _ERASED_WITHOUT_NULL)
-    tested = erasures(measured)
-    chances = tested.exceedance()
-    if lifts.null.spread > 0:
-        unselected = np.isin(tested.ids, measured.unselected)
-        chances = combined(chances, lifts.null.exceedance(lifts.tested), unselected)
-    q = q_values(chances, max(available, len(tested.ids)))
+    q = q_values(chances, max(available, len(lost.ids)))
     mild = SEVERITY_BOUNDS[Severity.MILD]
     lifted = (lifts.lift.value - lifts.null.center) / measured.plan.similarity_spread
+    # A lift of texts about the token's subject does not make a little erasing matter.
+    lifted = np.where(universal > UNIVERSAL_SHARE, lifted, 0.0)
     matters = np.maximum(share_erased(contraction.value, ordinary), lifted) >= mild
     matters &= least > NEGLIGIBLE_SHARE * mild
     found = ((chances <= 1 / RARE) | (q <= measured.job.settings.fdr)) & matters
     if Round.CONFIRM in measured.rounds:  # the few texts of the first round are not enough
-        found &= np.isin(tested.ids, measured.rounds[Round.CONFIRM].ids)
-    return Erasing(contraction, ordinary, found)
+        found &= np.isin(lost.ids, measured.rounds[Round.CONFIRM].ids)
+    return Erasing(contraction, ordinary, found, unusual)
 
 
 class Findings(NamedTuple):
@@ -224,15 +243,15 @@ def decide(measured: Measured, spelled: Sequence[int] = ()) -> Findings:
     tokens = measured.lifts()
     lifting = find_lifts(tokens, len(measured.unselected), available, smallest * spread, settings.fdr)
     groups, levels, rising, effects = _latest(measured)
-    erasing = find_erasing(measured, available, tokens)
+    kinds = np.array([group.kind for group in plan.groups])
+    spreads = np.array([group.spread for group in plan.groups])
+    universal = universality(groups[:, kinds], spreads[kinds], smallest)
+    erasing = find_erasing(measured, available, tokens, universal)
     erasing = erasing._replace(found=erasing.found & ~np.isin(tokens.ids, spelled))
     lost, erases = erasing.contraction, erasing.found
 
     # A topical token is graded, and named, by the kind of text that it lifts most.
     on_kinds = _on_kinds(measured, available)
-    kinds = np.array([group.kind for group in plan.groups])
-    spreads = np.array([group.spread for group in plan.groups])
-    universal = universality(groups[:, kinds], spreads[kinds], smallest)
     on_a_kind = np.asarray(on_kinds.any(axis=1))
     found = verdicts(lifting.found, on_a_kind, universal, erases)
     topical = on_a_kind & np.array([verdict is Verdict.TOPICAL for verdict in found])
@@ -303,6 +322,9 @@ def _reasons(
         elif said and known[row].any():
             named = f": {' and '.join(own)}" if erases and len(own) <= 2 else ""
             said.append(f"lifts {len(own)} of {known[row].sum()} kinds of text{named}")
+        if said and erasing.unusual is not None and erasing.unusual[row] <= _UNUSUAL:
+            others = min(1 - erasing.unusual[row], 0.999)
+            said.append(f"its token vector is unlike {others:.1%} of the others")
         found.append("; ".join(said) or None)
     return found
 
