@@ -221,8 +221,12 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> estimates.Ids:
         # A further view adds at least a share of the number of tokens that whole vectors choose.
         count = min(count, max(math.ceil(0.15 * count), int(reaching.sum())))
     chosen = planning.highest(found.ids[asked], values[asked], count)
-    # What seems to erase texts already is measured closely, however many tokens do.
-    return chosen if chances is None else np.union1d(chosen, found.ids[asked & (chances <= 1 / verdict.RARE)])
+    if chances is None:
+        return chosen
+    # What seems to erase texts already is measured closely, however many tokens do; the places of a selection
+    # are few, and the screen knows the chances of its tokens to within an order of magnitude.
+    likely = chances <= (10 if job.restricted else 1) / verdict.RARE
+    return np.union1d(chosen, found.ids[asked & likely])
 
 
 @dataclass(frozen=True, slots=True)
