@@ -239,9 +239,6 @@ def test_a_cleaner_from_a_file_loads_nothing_heavy(tmp_path):
     assert done.stdout.strip() == "[]"
 
 
-# The command: lines in, lines out, and not a byte lost of what is not touched.
-
-
 @pytest.fixture(scope="module")
 def cleaner_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("rules") / "cleaner.json"

@@ -283,9 +283,6 @@ def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sam
     assert finding(compare([clean, sample])).startswith("No run found a sticky token.")
 
 
-# Copies until serious.
-
-
 SCALE = Scale(ordinary=0.0, spread=0.1, confidence=0.9, serious=0.5)
 
 
@@ -312,9 +309,6 @@ def test_the_fewest_copies_with_a_serious_lift_are_found(curve, ordinary, expect
     tokens = pl.DataFrame(rows, columns, orient="row").with_columns(copies=pl.lit([0, 1, 2, 4]))
     assert copies_needed(RunEvidence(None, tokens), 0, SCALE) == expected
     assert copies_needed(RunEvidence(None, tokens), 5, SCALE) is None
-
-
-# The published results: whole, found by name, and beside a run.
 
 
 def publish(monkeypatch, tokens):

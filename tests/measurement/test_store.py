@@ -220,9 +220,6 @@ def test_the_hash_of_a_stored_identity_has_not_changed():
     assert digest(record["identity_parts"]) == record["identity"]
 
 
-# Shards: read back in full or not at all.
-
-
 def shard_rows():
     generator = random.Random(0)
     return [{"token_id": token, "score": generator.random(), "by": [1.0, token / 7]} for token in range(50)]
@@ -291,9 +288,6 @@ def test_a_folder_that_may_not_be_entered_is_an_error(forbidden, name):
         folder.holds_other_files()
     with pytest.raises(RunError, match="Permission denied"):
         open_run(forbidden / name)
-
-
-# Atomic writes: a file is complete or absent.
 
 
 def writes(content):

@@ -150,9 +150,6 @@ def test_no_tracked_file_names_a_path_of_one_machine():
     assert [path for path, text in texts if MACHINE_PATH.search(text)] == []
 
 
-# What GitHub and pre-commit read.
-
-
 def jobs():
     return {
         f"{path.stem}: {name}": job
@@ -241,9 +238,6 @@ def test_pre_commit_accepts_the_hook():
     for name in ("README.md", "src/model.py", "data.csv", "vocab.txt.bak"):
         assert not files.search(name)
     assert f"entry: {hook['entry']}\n" in (ROOT / "docs" / "ci.md").read_text("utf-8")
-
-
-# The tables of the benchmarks in the documentation, and models assembled from parts in packages.
 
 
 NAME = "all-mpnet-base-v2"

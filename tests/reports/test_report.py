@@ -275,9 +275,6 @@ def test_the_command_writes_prints_and_opens(run_copy, tmp_path, monkeypatch):
     planted.refused("report", run_copy, "--figures", tmp_path / "other.html", saying="cannot be created")
 
 
-# What is said first.
-
-
 def test_the_steps_depend_on_what_was_found_and_whether_it_can_be_repaired(run, run_copy, clean_run):
     def commands(run):
         return [shlex.split(step.command)[1] for step in next_steps(run)]
@@ -351,9 +348,6 @@ def test_every_form_of_a_report_says_the_same(run, html):
     text = stickytoken.report(run, format="md")
     assert all(step.purpose[1:] in text for step in next_steps(run))
     assert all(f"{step.purpose[1:]}:" in html for step in next_steps(run))
-
-
-# The columns of the method profile, and how values are written.
 
 
 def test_everything_but_judging_works_without_the_effects(run, html, run_copy, planted_encoder):

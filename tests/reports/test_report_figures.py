@@ -220,9 +220,6 @@ def test_colours_stand_out_from_the_ground_of_both_themes(ground):
     assert contrast(template(theme)["layout"]["font"]["color"], ground) >= 4.5
 
 
-# Of explanations.
-
-
 @pytest.fixture(scope="module")
 def stored(explained_run):
     return read_explanation(explanation_folders(explained_run / "explain")[0])

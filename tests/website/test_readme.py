@@ -194,12 +194,28 @@ def test_the_tutorial_works_as_written(tmp_path, monkeypatch):
     assert names["after"] > names["before"] + 0.1
 
 
+def test_every_block_of_the_tutorial_is_executed_but_the_installation():
+    assert len(blocks_of(TUTORIAL)) == 10
+    assert TUTORIAL.count("\n```\n") == 12
+
+
 def test_lines_are_compared_up_to_rounding_and_time_and_in_their_order():
-    assert alike("stew 0.167 sticky, run-e67b8e3167c5 in 248 s", "stew 0.160 sticky, run-000000000000 in 9 s")
-    for printed in ("stew 0.260 sticky", "stew 0.167 benign"):
-        assert not alike("stew  0.167  sticky", printed)
-    assert missing(["a", "...", "d"], ["a", "b", "c", "d"]) is None
-    assert missing(["a", "c"], ["a", "b", "c"]) == missing(["...", "c"], ["a"]) == "c"
-    assert missing(["a"], ["a", "b"]) == "1 more lines: b"
+    for said, printed, same in (
+        ("stew  0.167  sticky", "stew 0.160 sticky", True),
+        ("stew  0.167  sticky", "stew 0.260 sticky", False),
+        ("stew  0.167  sticky", "stew 0.167 benign", False),
+        ("run-e67b8e3167c5 in 248 s", "run-000000000000 in 9 s", True),
+        ("1,398 documents", "12 documents", False),
+        ("lift −0.2", "lift −0.21", True),
+    ):
+        assert alike(said, printed) is same
+    for said, printed, lacking in (
+        (["a", "...", "d"], ["a", "b", "c", "d"], None),
+        (["a", "c"], ["a", "b", "c"], "c"),
+        (["a"], ["a", "b"], "1 more lines: b"),
+        (["...", "x"], ["a"], "x"),
+    ):
+        assert missing(said, printed) == lacking
     assert appear_in_order(["a", "...", "c"], ["a", "b", "c"])
     assert not appear_in_order(["c", "a"], ["a", "b", "c"])
+    assert not appear_in_order(["d"], ["a", "b", "c"])

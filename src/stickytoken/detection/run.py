@@ -506,7 +506,7 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     )
     if repaired is not None:
         repair = NextStep(
-            f"encode your documents again with the verified copy (YOUR_FOLDER) that a repair wrote on "
+            "encode your documents again with the verified copy (YOUR_FOLDER) that a repair wrote on "
             f"{repaired}",
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )

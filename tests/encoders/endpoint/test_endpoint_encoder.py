@@ -212,7 +212,7 @@ def test_choices_by_results_are_believed_once_all_vectors_are_real(serve):
 
 @pytest.mark.slow
 def test_a_detection_costs_what_is_estimated_after_the_pilot_and_about_that_before(tmp_path, own_cache):
-    profiled.planted_model(2).save(str(tmp_path / "model"))
+    profiled.planted_model(3).save(str(tmp_path / "model"))
     server = EmbeddingServer(load_encoder(tmp_path / "model", device="cpu"), Behaviour())
     with server.running() as url:
         encoder = load_encoder(f"{url}#mini", tokenizer=str(tmp_path / "model"), max_length=60)
@@ -232,7 +232,7 @@ def test_a_detection_costs_what_is_estimated_after_the_pilot_and_about_that_befo
         first = before + estimated()
         profiled.detect_profile(encoder, tmp_path / "run", progress=step_taken, insertion="words")
     assert server.tokens - before == pytest.approx(first - before, rel=0.15)
-    assert server.tokens - before == pytest.approx(later[0] - before, rel=0.06)
+    assert server.tokens - before == pytest.approx(later[0] - before, rel=0.05)
 
 
 # Whatever goes wrong on the way: the same vectors and bill in the end, or a line that says why not.

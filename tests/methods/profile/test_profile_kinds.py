@@ -18,6 +18,7 @@ import tiny
 from stickytoken import load_encoder
 from stickytoken.data import bundled_sentences, collect_sentences, text_kinds, text_kinds_frame
 from stickytoken.detection import detect
+from stickytoken.methods.profile import verdict
 from stickytoken.methods.profile.anchors import representative_carriers
 
 STICKY, TOPICAL, KIND = "zzsticky", "zzlegal", "law"
@@ -87,6 +88,21 @@ def test_what_lifts_every_kind_is_sticky_and_what_lifts_one_is_topical_for_it(ru
     assert benign["kind"].is_null().all()
     assert benign["reason"].is_null().all()
     assert run.result.topical == run.tokens.filter(verdict="topical").height
+
+
+def test_an_unusual_vector_makes_what_copies_erase_rarer(encoder, tmp_path, monkeypatch):
+    judged, find = [], verdict.find_erasing
+    monkeypatch.setattr(verdict, "find_erasing", lambda *given: judged.append(given) or find(*given))
+    texts = text_kinds_frame().filter(pl.col("kind").is_in([KIND, "news"]))["text"]
+    corpus = collect_sentences(texts.to_list(), "law and news")
+    detect(encoder, sentences=corpus, tokens=[STICKY, TOPICAL, *ORDINARY], out=tmp_path / "run")
+    measured, _, lifts, _ = judged[0]
+    lost, unusual, chances = verdict.erasing_chances(measured, lifts)
+    monkeypatch.setattr(verdict, "row_chances", lambda *_: None)
+    alone = verdict.erasing_chances(measured, lifts)[2]
+    rare = (unusual < 0.01) & (lost.exceedance() < 1e-4)
+    assert rare.any()
+    assert (chances[rare] < alone[rare]).all()
 
 
 def test_universality_and_lift_words_equal_a_plain_version(run):

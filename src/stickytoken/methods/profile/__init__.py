@@ -379,7 +379,8 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
     uses_whole_vectors = True
     effort = frozenset(
         {"adaptive", "anchors", "budget", "confirming_texts", "dimensions", "layers", "reference"}
-    ) | {"screen_precision"}
+        | {"screen_precision"}
+    )
     glossary = _GLOSSARY
 
     make_plan = staticmethod(planning.make_profile_plan)
