@@ -38,7 +38,7 @@ __all__ = ["Run", "detect", "judge", "open_run", "probe"]
 TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
 
 # Increase it when the same inputs give other numbers than before.
-IDENTITY_VERSION = 6
+IDENTITY_VERSION = 7
 
 
 def identity_parts(

@@ -512,5 +512,6 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
         )
     elif "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:
         look = "see whether your documents repeat these mild tokens, and repair the model only if they do"
-        return find._replace(purpose=look), repair, clean, check
+        mend = repair._replace(purpose=f"if they do, {repair.purpose}")
+        return find._replace(purpose=look), mend, clean._replace(purpose="or take the copies out"), check
     return repair, find._replace(purpose=f"or keep this model, and {find.purpose}"), clean, check

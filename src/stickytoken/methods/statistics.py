@@ -61,11 +61,22 @@ def combined(chances: Sequence[Vector], ordinary: NDArray[np.bool_]) -> Vector:
     # of the parts, estimated on ordinary tests, add to it; X / c is then chi-squared with 2k / c degrees of
     # freedom, c = variance / 4k. No part counts more than the first, which only makes X smaller.
     parts = -2 * np.log(np.maximum(np.stack(chances), np.finfo(float).tiny))
-    shared = np.cov(parts[:, ordinary]) if ordinary.sum() > 1 else np.zeros((len(parts), len(parts)))
+    shared = np.atleast_2d(np.cov(parts[:, ordinary])) if ordinary.sum() > 1 else np.zeros((1, 1))
     freedom = 2 * len(parts)
     scale = 1 + max(0.0, float(shared.sum() - np.trace(shared))) / (2 * freedom)
     together = np.minimum(parts, parts[0]).sum(axis=0)
     return np.asarray(scipy.stats.chi2.sf(together / scale, freedom / scale), dtype=np.float64)
+
+
+def tail_chances(values: Vector) -> Vector:
+    """Say how often values are as high; beyond the last fiftieth, how often ordinary ones would be."""
+    # The exponential tail between two quantiles goes on, however many values lie beyond them.
+    chances = np.asarray(scipy.stats.rankdata(-values, method="max") / len(values), dtype=np.float64)
+    body, tail = np.quantile(values, (_BODY, _TAIL))
+    if tail > body:
+        scale = (tail - body) / math.log((1 - _BODY) / (1 - _TAIL))
+        chances[values > tail] = (1 - _TAIL) * np.exp((tail - values[values > tail]) / scale)
+    return chances
 
 
 def q_values(p_values: Vector, tests: int) -> Vector:

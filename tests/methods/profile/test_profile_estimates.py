@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from scipy.spatial.distance import cdist
 from sklearn.linear_model import RidgeCV
 
 import profiled
@@ -42,9 +41,9 @@ from stickytoken.methods.profile.verdict import (
     universality,
     verdicts,
 )
-from stickytoken.methods.statistics import Estimates, Null, Pull, Shape, shrunk
+from stickytoken.methods.statistics import Estimates, Null, Pull, Shape, shrunk, tail_chances
 from stickytoken.unit_vectors import unit_vectors
-from stickytoken.vocabulary import categorize
+from stickytoken.vocabulary import Category, categorize
 
 # Sizes of the order of those on all-MiniLM-L6-v2: of effects, of a probe around its token's effect, of the
 # probes' common effects; growth of effects in the first round.
@@ -298,9 +297,10 @@ def test_a_severity_begins_at_its_bound_and_benign_tokens_have_none(verdict):
     none, nothing = np.zeros(8, dtype=bool), np.zeros(8)
     assert severities(effects, nothing, none, [verdict] * 8) == expected
     assert severities(effects[:2], nothing[:2], none[:2], [Verdict.BENIGN, verdict]) == [None, "mild"]
-    # A token that erases has the higher of its two grades.
-    assert severities(nothing, effects, ~none, [verdict] * 8) == expected
-    assert severities(effects, nothing + 0.3, ~none, [verdict] * 8)[0] == "mild"
+    # A token that erases has the higher of its two grades, and at least a mild one.
+    least = [grade.replace("negligible", "mild") for grade in expected]
+    assert severities(nothing, effects, ~none, [verdict] * 8) == least
+    assert severities(effects, nothing + 0.6, ~none, [verdict] * 8)[0] == "serious"
 
 
 VERDICTS = [  # whether the lift matters, whether that on a kind does, universality, whether it erases
@@ -325,20 +325,34 @@ def test_the_table_of_verdicts():
     assert verdicts(*map(np.array, columns)) == list(expected)
 
 
-def test_a_row_is_unusual_by_its_mahalanobis_distance_for_its_length():
+def test_a_row_is_unusual_if_it_leans_where_its_neighbours_hardly_vary():
     tokenizer = tiny.wordpiece_tokenizer(words=[f"word{k}" for k in range(400)])
-    rows = torch.randn(len(tokenizer), 8, generator=torch.Generator().manual_seed(1)) * torch.arange(1, 9)
-    encoder = load_encoder(tiny.static_model(tokenizer.backend_tokenizer, rows))
-    available = categorize(encoder.tokenizer).available
-    many, few = (SimpleNamespace(available=available[:count]) for count in (None, 79))
-    ids = np.array([token.id for token in available])
-    own = rows.double().numpy()[ids]
-    center, inverse = own.mean(axis=0), np.linalg.inv(np.cov(own.T))
-    distances = cdist(own, center[None], "mahalanobis", VI=inverse)[:, 0]
-    leaning = distances / np.linalg.norm(own - center, axis=1)
-    found = row_chances(SimpleNamespace(encoder=encoder, vocabulary=many), ids)
-    assert found == pytest.approx((leaning >= leaning[:, None]).mean(axis=1))
-    assert row_chances(SimpleNamespace(encoder=encoder, vocabulary=few), ids) is None
+    generator, edited = np.random.default_rng(1), tokenizer.convert_tokens_to_ids("word70")
+    rows = generator.normal(size=(len(tokenizer), 8)) * np.geomspace(1, 0.1, 8)
+    rows *= np.linspace(1, 3, len(rows))[:, None] ** np.linspace(0, 1, 8)  # rare ones lean further
+    rows[edited] = rows[edited, ::-1]
+    encoder = load_encoder(tiny.static_model(tokenizer.backend_tokenizer, torch.tensor(rows).float()))
+    vocabulary = categorize(encoder.tokenizer)
+    ids = np.array([token.id for token in vocabulary.available])
+    own, expected = rows[ids] - rows[ids].mean(axis=0), np.zeros(len(ids))
+    variances, axes = np.linalg.eigh(own.T @ own / len(own))
+    leaning = np.log((own @ axes) ** 2 @ variances**-1.5 / (own**2).sum(axis=1))
+
+    def around(values):  # medians over an entry and its neighbours
+        padded = np.pad(values, half := min(50, len(values) // 2), mode="reflect")
+        return np.array([np.median(padded[k : k + 2 * half + 1]) for k in range(len(values))])
+
+    characters = np.array([len(token.text.strip()) == 1 for token in vocabulary.available])
+    for kind in (characters, ~characters):
+        away = leaning[kind] - around(leaning[kind])
+        expected[kind] = away / around(np.abs(away))
+    found = row_chances(SimpleNamespace(encoder=encoder, vocabulary=vocabulary), ids)
+    assert found == pytest.approx(tail_chances(expected), rel=1e-3)
+    assert ids[found.argmin()] == edited
+    assert found[-100:].mean() == pytest.approx(0.5, abs=0.1)
+    categories = (*vocabulary.categories[:79], *[Category.MEANINGLESS] * (len(vocabulary) - 79))
+    few = replace(vocabulary, categories=categories)
+    assert row_chances(SimpleNamespace(encoder=encoder, vocabulary=few), ids[:9]) is None
 
 
 @pytest.mark.parametrize("seed", range(3))

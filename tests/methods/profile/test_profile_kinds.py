@@ -97,12 +97,14 @@ def test_an_unusual_vector_makes_what_copies_erase_rarer(encoder, tmp_path, monk
     corpus = collect_sentences(texts.to_list(), "law and news")
     detect(encoder, sentences=corpus, tokens=[STICKY, TOPICAL, *ORDINARY], out=tmp_path / "run")
     measured, _, lifts, _ = judged[0]
-    lost, unusual, chances = verdict.erasing_chances(measured, lifts)
+    lost, chances = verdict.erasing_chances(measured, lifts)
     monkeypatch.setattr(verdict, "row_chances", lambda *_: None)
-    alone = verdict.erasing_chances(measured, lifts)[2]
-    rare = (unusual < 0.01) & (lost.exceedance() < 1e-4)
+    _, alone = verdict.erasing_chances(measured, lifts)
+    rare = (chances.unusual < 0.01) & (lost.exceedance() < 1e-4)
     assert rare.any()
-    assert (chances[rare] < alone[rare]).all()
+    assert (chances.together[rare] < alone.together[rare]).all()
+    assert (chances.made[rare] < verdict.MADE).all()
+    assert (alone.made == 1).all()
 
 
 def test_universality_and_lift_words_equal_a_plain_version(run):

@@ -209,10 +209,11 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> estimates.Ids:
     spreads = np.median(np.abs(ordinary - np.median(ordinary, axis=0)), axis=0)
     standard = np.divide(deviations, spreads, out=np.zeros_like(deviations), where=spreads > 0)
     # Not by posterior means: with one error for all tokens they rank alike.
-    lost, unusual, chances = verdict.erasing_chances(measured, found)
+    lost, chances = verdict.erasing_chances(measured, found)
     erased = lost.standard()
-    if unusual is not None:  # what erases a little, with a row unlike others, is worth a closer look
-        erased = -np.log(np.maximum(lost.exceedance(), np.finfo(float).tiny)) - np.log(unusual)
+    if chances is not None and chances.unusual is not None:
+        # What erases a little, with a row unlike others, is worth a closer look.
+        erased = -np.log(np.maximum(lost.exceedance(), np.finfo(float).tiny)) - np.log(chances.unusual)
     values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])
     if of_a_view:
@@ -225,7 +226,8 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> estimates.Ids:
         return chosen
     # What seems to erase texts already is measured closely, however many tokens do; the places of a selection
     # are few, and the screen knows the chances of its tokens to within an order of magnitude.
-    likely = chances <= (10 if job.restricted else 1) / verdict.RARE
+    likely = chances.together <= (10 if job.restricted else 1) / verdict.RARE
+    likely |= chances.made <= 10 * verdict.MADE  # the screen knows what they erase roughly
     return np.union1d(chosen, found.ids[asked & likely])
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import scipy
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, reads_ids
@@ -21,7 +22,15 @@ from stickytoken.methods.profile import estimates
 from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.estimates import LEAST_NULL_TOKENS, Ids, Lifts, Measurements, TokenEstimates
 from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.statistics import Estimates, Pull, combined, fixed_points, q_values, share_erased
+from stickytoken.methods.statistics import (
+    Estimates,
+    Pull,
+    combined,
+    fixed_points,
+    q_values,
+    share_erased,
+    tail_chances,
+)
 
 # A lift that may be smaller than this share of the smallest effect is never flagged.
 NEGLIGIBLE_SHARE = 0.5
@@ -29,8 +38,12 @@ NEGLIGIBLE_SHARE = 0.5
 UNIVERSAL_SHARE = 0.5
 # What copies erase and lift is rare if fewer than one in so many ordinary tokens does as much.
 RARE = 2000
+# So rarely do copies of a token whose row is as unusual erase as much: half of that, as it comes on top.
+MADE = 1 / RARE / 2
 # So many rows for each dimension of the embedding show how rows vary.
 _ROWS_PER_DIMENSION = 10
+# Rows this near in the vocabulary show what is usual for a row; fewer or more, 51 to 401, tell the same ones.
+_NEIGHBOURS = 101
 # A reason names a row that is unusual among so many.
 _UNUSUAL = 0.01
 # Where too few tokens show what is rare, copies must take, with confidence, this share of what an ordinary
@@ -129,7 +142,9 @@ def severities(
     effects: Vector, erased: Vector, erases: NDArray[np.bool_], verdicts: Sequence[Verdict]
 ) -> list[Severity | None]:
     """Grade flagged tokens by the effect above the ordinary token's, or by `share_erased` if it is larger."""
-    grades = np.where(erases, np.maximum(effects, erased), effects)
+    # What was made to act on other texts than those measured is no less than mild.
+    least = SEVERITY_BOUNDS[Severity.MILD]
+    grades = np.where(erases, np.maximum(np.maximum(effects, erased), least), effects)
     return [
         None if verdict is Verdict.BENIGN else severity_of(grade)
         for grade, verdict in zip(grades, verdicts, strict=True)
@@ -161,70 +176,93 @@ def embedding_matrix(encoder: Encoder) -> NDArray[np.floating[Any]] | None:
 
 def row_chances(job: Job[ProfileSettings], ids: Ids) -> Vector | None:
     """Say how often the row of an available entry is as unusual as each token's; None if that is unknown."""
-    # A row that training has not made leans on directions in which the vocabulary hardly varies: it is judged
-    # by its Mahalanobis distance from the mean row, for its length. Whole vocabularies have such rows in
-    # words and signs without a meaning of their own, which erase less than others.
+    # A row that training has not made has more of its length in directions in which rows hardly vary. The
+    # best test of that weighs them by 1 / variance where much was added, by its square where little was: by
+    # the power between. Rare entries, which training has hardly moved, do so too, and so do function words:
+    # as vocabularies list frequent entries first, an entry is compared with its neighbours.
     matrix = embedding_matrix(job.encoder)
-    available = np.array([token.id for token in job.vocabulary.available])
+    usable = pl.Series([category.available for category in job.vocabulary.categories], dtype=pl.Boolean)
+    available = job.vocabulary.frame().filter(usable)
     if matrix is None or len(available) < _ROWS_PER_DIMENSION * matrix.shape[1]:
         return None
-    centred = matrix - matrix[available].mean(axis=0)
-    own = centred[available]
-    lengths, directions = np.linalg.eigh((own.T @ own).astype(np.float64))
-    usable = lengths > lengths[-1] * np.finfo(np.float32).eps
-    whitened = centred @ (directions[:, usable] / np.sqrt(lengths[usable])).astype(centred.dtype)
-    squares = np.maximum(np.square(centred).sum(axis=1), np.finfo(np.float32).tiny)
-    leaning = np.square(whitened).sum(axis=1) / squares
-    lower = np.searchsorted(np.sort(leaning[available]), leaning[ids])
-    return np.asarray(np.maximum(len(available) - lower, 1) / len(available), dtype=np.float64)
+    own = matrix[available["token_id"].to_numpy()]
+    own = own - own.mean(axis=0)
+    variances, directions = np.linalg.eigh((own.T @ own).astype(np.float64) / len(own))
+    varying = variances > variances[-1] * np.finfo(np.float32).eps
+    squares = np.square(own @ directions[:, varying].astype(own.dtype))
+    tiny = np.finfo(np.float32).tiny
+    leaning = np.log(
+        np.maximum(squares @ variances[varying] ** -1.5, tiny) / np.maximum(squares.sum(axis=1), tiny)
+    )
+    standard, characters = np.zeros(len(own)), is_character(available)
+    for kind in (characters, ~characters):
+        deviation = leaning[kind] - _among_neighbours(leaning[kind])
+        spread = _among_neighbours(np.abs(deviation))
+        standard[kind] = np.divide(deviation, spread, out=np.zeros_like(spread), where=spread > 0)
+    places = np.searchsorted(available["token_id"].to_numpy(), ids)
+    return tail_chances(standard)[places]
 
 
-def erasing_chances(
-    measured: Measured, lifts: TokenEstimates
-) -> tuple[TokenEstimates, Vector | None, Vector | None]:
-    """Estimate contractions; say how unusual rows are, and how often ordinary tokens do as much."""
+def _among_neighbours(values: Vector) -> Vector:
+    found = scipy.ndimage.median_filter(values, min(_NEIGHBOURS, len(values) | 1), mode="mirror")
+    return np.asarray(found, dtype=np.float64)
+
+
+class Chances(NamedTuple):  # how often an ordinary token does as much as each does
+    together: Vector  # of what it erases, lifts, and how unusual its row is
+    made: Vector  # of how unusual its row is, and what it erases; 1 if that of rows is unknown
+    unusual: Vector | None  # `row_chances`
+
+
+def erasing_chances(measured: Measured, lifts: TokenEstimates) -> tuple[TokenEstimates, Chances | None]:
+    """Estimate contractions, and how often ordinary tokens do as much; None if too few are known."""
     # A token that lifts texts as well, or whose row is unlike others, need erase less: ordinary tokens hardly
     # do both. But a word that lifts texts about its subject, however far, does not thereby erase others.
     lost = measured.contractions()
-    unusual = row_chances(measured.job, lost.ids)
     if len(measured.unselected) < LEAST_NULL_TOKENS or lost.null.spread == 0:
-        return lost, unusual, None
-    parts = [lost.exceedance()]
+        return lost, None
+    unusual, ordinary = row_chances(measured.job, lost.ids), np.isin(lost.ids, measured.unselected)
+    parts = [erased := lost.exceedance()]
     if lifts.null.spread > 0:
         parts.append(lifts.null.exceedance(lifts.tested))
-    if unusual is not None:
-        parts.append(unusual)
-    together = combined(parts, np.isin(lost.ids, measured.unselected)) if len(parts) > 1 else parts[0]
-    return lost, unusual, together
+    if unusual is None:
+        return lost, Chances(combined(parts, ordinary), np.ones(len(erased)), None)
+    return lost, Chances(
+        combined([*parts, unusual], ordinary), combined([unusual, erased], ordinary), unusual
+    )
 
 
 class Erasing(NamedTuple):
     contraction: Estimates  # of every token, on the scale of the last round
     ordinary: float  # contraction of the typical token
     found: NDArray[np.bool_]  # whether a token erases far more than ordinary ones
-    unusual: Vector | None = None  # `row_chances`
+    little: NDArray[np.bool_]  # whether it erases hardly more than an ordinary one
+    unusual: Vector | None  # `row_chances`
 
 
 def find_erasing(measured: Measured, available: int, lifts: TokenEstimates, universal: Vector) -> Erasing:
     """Find tokens whose copies erase a text as those of ordinary tokens do not."""
-    lost, unusual, chances = erasing_chances(measured, lifts)
+    lost, chances = erasing_chances(measured, lifts)
     value, error, low, high = lost.lift
     contraction = Estimates(value + lost.level, error, low + lost.level, high + lost.level)
     ordinary = lost.null.center + lost.level
     least = share_erased(contraction.low, ordinary)
     if chances is None:
-        return Erasing(contraction, ordinary, least > _ERASED_WITHOUT_NULL)
-    q = q_values(chances, max(available, len(lost.ids)))
+        found = least > _ERASED_WITHOUT_NULL
+        return Erasing(contraction, ordinary, found, np.zeros_like(found), None)
+    q = q_values(chances.together, max(available, len(lost.ids)))
     mild = SEVERITY_BOUNDS[Severity.MILD]
     lifted = (lifts.lift.value - lifts.null.center) / measured.plan.similarity_spread
     # A lift of texts about the token's subject does not make a little erasing matter.
     lifted = np.where(universal > UNIVERSAL_SHARE, lifted, 0.0)
-    matters = np.maximum(share_erased(contraction.value, ordinary), lifted) >= mild
-    matters &= least > NEGLIGIBLE_SHARE * mild
-    found = ((chances <= 1 / RARE) | (q <= measured.job.settings.fdr)) & matters
+    share = share_erased(contraction.value, ordinary)
+    matters = (np.maximum(share, lifted) >= mild) & (least > NEGLIGIBLE_SHARE * mild)
+    found = ((chances.together <= 1 / RARE) | (q <= measured.job.settings.fdr)) & matters
+    # What a row was made to do may be seen among other texts only.
+    found |= (chances.made <= MADE) & (least > 0)
     if Round.CONFIRM in measured.rounds:  # the few texts of the first round are not enough
         found &= np.isin(lost.ids, measured.rounds[Round.CONFIRM].ids)
-    return Erasing(contraction, ordinary, found, unusual)
+    return Erasing(contraction, ordinary, found, share < mild, chances.unusual)
 
 
 class Findings(NamedTuple):
@@ -324,7 +362,9 @@ def _reasons(
             said.append(f"lifts {len(own)} of {known[row].sum()} kinds of text{named}")
         if said and erasing.unusual is not None and erasing.unusual[row] <= _UNUSUAL:
             others = min(1 - erasing.unusual[row], 0.999)
-            said.append(f"its token vector is unlike {others:.1%} of the others")
+            said.insert(
+                0 if erasing.little[row] else 99, f"its token vector is unlike {others:.1%} of the others"
+            )
         found.append("; ".join(said) or None)
     return found
 

@@ -59,6 +59,13 @@
     packed.remove();
   }
 
+  // On a phone, the first thing to do and the first reasons share the first screen.
+  function fold() {
+    for (const details of document.querySelectorAll("details.others")) details.open = !narrow.matches;
+  }
+  fold();
+  narrow.addEventListener("change", fold);
+
   async function start() {
     if (!plots.length) return;
     if (typeof DecompressionStream === "undefined") {
@@ -79,7 +86,8 @@
     let opened = [];
     addEventListener("beforeprint", () => {
       printing = true;
-      opened = [...document.querySelectorAll("details.part:not([open]), details.numbers:not([open])")];
+      const closed = ["part", "numbers", "others"].map((name) => `details.${name}:not([open])`);
+      opened = [...document.querySelectorAll(closed)];
       for (const details of opened) details.open = true;
       draw(true);
     });
