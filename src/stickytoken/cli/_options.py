@@ -401,10 +401,7 @@ def announced(
     measurement: Callable[[Any, Path], object],
     uncertain: str | None = None,
 ) -> Iterator[ProgressCallback]:
-    """Yield a callback for progress; of an endpoint, show what will be sent before the first request.
-
-    The estimate is made again whenever a stage begins that was planned from results.
-    """
+    """Yield a callback for progress; of an endpoint, show what each stage will send before it begins."""
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder, estimate_cost
 
     with console.progress_bar() as progress:

@@ -274,11 +274,7 @@ def text_kinds() -> Sentences:
 
 
 def open_ended(text: str) -> str:
-    """Remove the punctuation at the end of a text.
-
-    Copies after a full stop act differently from copies after a word, and corpora differ in their
-    punctuation: if carriers kept theirs, lifts would depend on it.
-    """
+    """Remove the punctuation at the end of a text, behind which copies act as behind no word."""
     words = text.rstrip()
     while words and unicodedata.category(words[-1]).startswith("P"):
         words = words[:-1].rstrip()

@@ -433,10 +433,7 @@ def find_named(vocabulary: Vocabulary, name: str) -> int:
 
 
 def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
-    """Read tokens from a file: txt with one token per line, as in `find_named`, or a table.
-
-    A table has a column ``token_id`` or ``token``. If it has both, they must agree.
-    """
+    """Read tokens from the lines of a txt file, or the columns ``token_id`` and ``token`` of a table."""
     if path.suffix.lower() not in tables.TABLE_SUFFIXES:
         names = [line for line in tables.decode(tables.read_bytes(path), path).split("\n") if line.strip()]
     else:

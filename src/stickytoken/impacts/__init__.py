@@ -529,11 +529,9 @@ def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, Tok
 
 
 class EditingEncoder:
-    """MTEB's own wrapper of a SentenceTransformer, which gets edited texts.
+    """MTEB's own wrapper of a SentenceTransformer, which gets edited texts."""
 
-    No condition can get vectors or scores of another: any cache of the inner model is keyed by the edited
-    texts, and the name under which MTEB stores results differs between conditions.
-    """
+    # No condition gets another's vectors or scores: caches know texts as edited, and results their condition.
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
         from mteb.models import SentenceTransformerEncoderWrapper

@@ -145,10 +145,8 @@ _LOADING = threading.RLock()
 
 @contextmanager
 def loading_weights(source: ModelSource) -> Iterator[None]:
-    """Load a model, and refuse a checkpoint with missing tensors, except those of an unused pooler.
-
-    transformers reports them only in its log. What is initialised at random is so the same way every time.
-    """
+    """Load a model, and refuse a checkpoint with missing tensors, except those of an unused pooler."""
+    # transformers reports them only in its log. What is random is so the same way every time.
     import torch
 
     missing: list[str] = []

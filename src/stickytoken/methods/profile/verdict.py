@@ -191,9 +191,7 @@ def row_chances(job: Job[ProfileSettings], ids: Ids) -> Vector | None:
     varying = variances > variances[-1] * np.finfo(np.float32).eps
     squares = np.square(own @ directions[:, varying].astype(own.dtype))
     tiny = np.finfo(np.float32).tiny
-    leaning = np.log(
-        np.maximum(squares @ variances[varying] ** -1.5, tiny) / np.maximum(squares.sum(axis=1), tiny)
-    )
+    leaning = np.log((squares @ variances[varying] ** -1.5 + tiny) / (squares.sum(axis=1) + tiny))
     standard, characters = np.zeros(len(own)), is_character(available)
     for kind in (characters, ~characters):
         deviation = leaning[kind] - _among_neighbours(leaning[kind])
@@ -361,10 +359,8 @@ def _reasons(
             named = f": {' and '.join(own)}" if erases and len(own) <= 2 else ""
             said.append(f"lifts {len(own)} of {known[row].sum()} kinds of text{named}")
         if said and erasing.unusual is not None and erasing.unusual[row] <= _UNUSUAL:
-            others = min(1 - erasing.unusual[row], 0.999)
-            said.insert(
-                0 if erasing.little[row] else 99, f"its token vector is unlike {others:.1%} of the others"
-            )
+            others = f"its token vector is unlike {min(1 - erasing.unusual[row], 0.999):.1%} of the others"
+            said = [others, *said] if erasing.little[row] else [*said, others]
         found.append("; ".join(said) or None)
     return found
 
