@@ -159,7 +159,6 @@ def test_an_error_is_one_line_an_interrupt_too_and_a_defect_keeps_its_traceback(
         ("show r --colour", "No such option: --colour"),
         ("show r --category odd", "'--category': 'odd' is not a category: use one of OK, OK_SPECIAL"),
         ("tokens m -q -v", "use one of --quiet and --verbose"),
-        ("detect m n", "unexpected extra argument"),
         ("detect m --set workers=2", "it needs --set engine=ray"),
         ("scan r d --effect --predict", "use one of --effect and --predict"),
         ("scan r d --queries q.txt", "it needs --effect or --predict"),
@@ -181,6 +180,9 @@ def test_wrong_usage_is_one_line_that_names_the_help(tmp_path, monkeypatch, argu
         ("detect MODEL --sentences absent.txt", "no file 'absent.txt' .in Python, pass sentences"),
         ("detect MODEL --set pairs=p.csv --column a", "--column 'a' is given without --sentences"),
         ("detect absent/model", "no model 'absent/model'.*not in the hub cache"),
+        ("detect MODEL --max-cost 1", "--max-cost apply only to models behind an endpoint"),
+        ("detect http://localhost:1/v1#m --set tokenizer=MODEL --max-cost 1", "without a price"),
+        ("tokens http://localhost:1/v1#m", "hides its vocabulary: name its tokenizer"),
     ],
 )
 def test_input_that_cannot_be_used_is_one_line(bert_folder, tmp_path, monkeypatch, arguments, saying):

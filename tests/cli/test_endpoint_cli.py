@@ -88,19 +88,6 @@ def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("detect MODEL --max-cost 1", "--max-cost apply only to models behind an endpoint"),
-        ("detect http://localhost:1/v1#m --set tokenizer=MODEL --max-cost 1", "without a price"),
-        ("tokens http://localhost:1/v1#m", "hides its vocabulary: name its tokenizer"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_one_line(bert_folder, tmp_path, monkeypatch, arguments, said):
-    monkeypatch.chdir(tmp_path)
-    planted.refused(*arguments.replace("MODEL", str(bert_folder)).split(), saying=said)
-
-
 @pytest.mark.slow
 def test_a_judgement_is_estimated_by_what_is_certain_and_what_it_may_be_at_most(place):
     command = ("judge", place.run, "--sentences", place.folder / "own.txt", "--format", "json")

@@ -103,7 +103,7 @@ def environment(package: str = _OWN) -> Environment:
         finalize=finalized,
         **_OPTIONS,
     )
-    for each in (commands, cosine, flowing, number, plain, spaced):
+    for each in (commands, cosine, flowing, number, ord, plain, spaced):
         environment.filters[each.__name__] = each
     return environment
 

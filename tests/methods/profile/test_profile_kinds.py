@@ -103,8 +103,15 @@ def test_an_unusual_vector_makes_what_copies_erase_rarer(encoder, tmp_path, monk
     rare = (chances.unusual < 0.01) & (lost.exceedance() < 1e-4)
     assert rare.any()
     assert (chances.together[rare] < alone.together[rare]).all()
-    assert (chances.made[rare] < verdict.MADE).all()
     assert (alone.made == 1).all()
+    # A row that hardly any other is like makes sticky what erases a little more than an ordinary token.
+    plain = verdict.decide(measured)
+    more = ~pl.col("erases") & (pl.col("contraction_low") > plain.ordinary_contraction)
+    little = plain.tokens.filter(more).sort("texts")["token_id"][-1]
+    monkeypatch.setattr(verdict, "row_chances", lambda _, ids: np.where(ids == little, 1e-9, 0.5))
+    row = verdict.decide(measured).tokens.row(by_predicate=pl.col("token_id") == little, named=True)
+    assert (row["verdict"], row["severity"]) == ("sticky", "mild")
+    assert row["reason"].startswith("its token vector is unlike 99.9% of the others; erases ")
 
 
 def test_universality_and_lift_words_equal_a_plain_version(run):
