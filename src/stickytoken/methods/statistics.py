@@ -68,14 +68,17 @@ def combined(chances: Sequence[Vector], ordinary: NDArray[np.bool_]) -> Vector:
     return np.asarray(scipy.stats.chi2.sf(together / scale, freedom / scale), dtype=np.float64)
 
 
-def tail_chances(values: Vector) -> Vector:
-    """Say how often values are as high; beyond the last fiftieth, how often ordinary ones would be."""
-    # The exponential tail between two quantiles goes on, however many values lie beyond them.
-    chances = np.asarray(scipy.stats.rankdata(-values, method="max") / len(values), dtype=np.float64)
-    body, tail = np.quantile(values, (_BODY, _TAIL))
+def tail_chances(values: Vector, ordinary: Vector) -> Vector:
+    """Say how often ordinary values are as high; beyond the last fiftieth, by an exponential tail."""
+    # It goes on from two quantiles, however many values of whatever kind lie beyond them.
+    lower = np.searchsorted(np.sort(ordinary), values)
+    chances = np.asarray(np.maximum(len(ordinary) - lower, 1) / len(ordinary), dtype=np.float64)
+    body, tail = np.quantile(ordinary, (_BODY, _TAIL))
     if tail > body:
         scale = (tail - body) / math.log((1 - _BODY) / (1 - _TAIL))
-        chances[values > tail] = (1 - _TAIL) * np.exp((tail - values[values > tail]) / scale)
+        chances[values > tail] = (1 - _TAIL) * np.exp(
+            np.maximum((tail - values[values > tail]) / scale, -600)
+        )
     return chances
 
 

@@ -108,7 +108,7 @@ def test_an_unusual_vector_makes_what_copies_erase_rarer(encoder, tmp_path, monk
     plain = verdict.decide(measured)
     more = ~pl.col("erases") & (pl.col("contraction_low") > plain.ordinary_contraction)
     little = plain.tokens.filter(more).sort("texts")["token_id"][-1]
-    monkeypatch.setattr(verdict, "row_chances", lambda _, ids: np.where(ids == little, 1e-9, 0.5))
+    monkeypatch.setattr(verdict, "row_chances", lambda _, ids: np.where(ids == little, 1e-9, chances.unusual))
     row = verdict.decide(measured).tokens.row(by_predicate=pl.col("token_id") == little, named=True)
     assert (row["verdict"], row["severity"]) == ("sticky", "mild")
     assert row["reason"].startswith("its token vector is unlike 99.9% of the others; erases ")

@@ -38,8 +38,8 @@ NEGLIGIBLE_SHARE = 0.5
 UNIVERSAL_SHARE = 0.5
 # What copies erase and lift is rare if fewer than one in so many ordinary tokens does as much.
 RARE = 2000
-# So rarely do copies of a token whose row is as unusual erase as much: half of that, as it comes on top.
-MADE = 1 / RARE / 2
+# How rarely copies of a token with as unusual a row erase as much: a tenth of that, as it comes on top.
+MADE = 1 / RARE / 10
 # So many rows for each dimension of the embedding show how rows vary.
 _ROWS_PER_DIMENSION = 10
 # Rows this near in the vocabulary show what is usual for a row; fewer or more, 51 to 401, tell the same ones.
@@ -198,7 +198,7 @@ def row_chances(job: Job[ProfileSettings], ids: Ids) -> Vector | None:
         spread = _among_neighbours(np.abs(deviation))
         standard[kind] = np.divide(deviation, spread, out=np.zeros_like(spread), where=spread > 0)
     places = np.searchsorted(available["token_id"].to_numpy(), ids)
-    return tail_chances(standard)[places]
+    return tail_chances(standard[places], standard)
 
 
 def _among_neighbours(values: Vector) -> Vector:
@@ -208,7 +208,7 @@ def _among_neighbours(values: Vector) -> Vector:
 
 class Chances(NamedTuple):  # how often an ordinary token does as much as each does
     together: Vector  # of what it erases, lifts, and how unusual its row is
-    made: Vector  # of how unusual its row is, and what it erases; 1 if that of rows is unknown
+    made: Vector  # of how unusual its row is, and, counting no more, what it erases; 1 without rows
     unusual: Vector | None  # `row_chances`
 
 
@@ -225,9 +225,10 @@ def erasing_chances(measured: Measured, lifts: TokenEstimates) -> tuple[TokenEst
         parts.append(lifts.null.exceedance(lifts.tested))
     if unusual is None:
         return lost, Chances(combined(parts, ordinary), np.ones(len(erased)), None)
-    return lost, Chances(
-        combined([*parts, unusual], ordinary), combined([unusual, erased], ordinary), unusual
-    )
+    # As for Fisher's method; rows and what they erase depend on each other, so what is ordinary is measured.
+    both = -np.log(unusual) - np.log(np.maximum(erased, unusual))
+    made = tail_chances(both, both[ordinary])
+    return lost, Chances(combined([*parts, unusual], ordinary), made, unusual)
 
 
 class Erasing(NamedTuple):
