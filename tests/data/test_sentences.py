@@ -138,16 +138,15 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(write, name, con
     assert len(str(error.value)) < 500
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    for path, said in ((tmp_path / "there.csv", "no file '{}'"), (tmp_path, "{} is a folder: pass a file")):
-        with pytest.raises(InputError, match=said.format(path)):
-            load_sentences(path)
-
-
-def test_a_text_file_and_the_bundled_corpus_have_no_columns(write):
-    for source, message in ((write("s.txt", "a\n"), "text file without"), (None, "no columns to choose")):
-        with pytest.raises(InputError, match=message):
-            load_sentences(source, "sentence")
+def test_a_missing_file_a_folder_and_what_has_no_columns_are_named(tmp_path, write):
+    for source, said in (
+        ((tmp_path / "there.csv",), f"no file '{tmp_path}/there.csv'"),
+        ((tmp_path,), f"{tmp_path} is a folder: pass a file"),
+        ((write("s.txt", "a\n"), "sentence"), "text file without"),
+        ((None, "sentence"), "no columns to choose"),
+    ):
+        with pytest.raises(InputError, match=said):
+            load_sentences(*source)
 
 
 def test_a_sample_is_drawn_without_replacement_and_by_seed():

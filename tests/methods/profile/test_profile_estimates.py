@@ -349,12 +349,12 @@ def test_a_row_is_unusual_if_it_leans_where_its_neighbours_hardly_vary():
     found = row_chances(SimpleNamespace(encoder=encoder, vocabulary=vocabulary), ids)
     body, tail = np.quantile(expected, [0.9, 0.98])  # beyond, an exponential tail goes on
     beyond = 0.02 * np.exp((tail - expected) / (tail - body) * math.log(5))
-    share = [(expected >= each).mean() for each in expected]
-    assert found == pytest.approx(np.where(expected > tail, beyond, share), rel=1e-3)
+    wanted = np.where(expected > tail, beyond, [(expected >= each).mean() for each in expected])
+    assert found == pytest.approx(wanted, rel=1e-3)
     assert ids[found.argmin()] == edited
     assert found[-100:].mean() == pytest.approx(0.5, abs=0.1)
     few = replace(
-        vocabulary, categories=(*vocabulary.categories[:79], *[Category.MEANINGLESS] * (len(rows) - 79))
+        vocabulary, categories=(*vocabulary.categories[:79], *[Category.MEANINGLESS] * 999)[: len(rows)]
     )
     assert row_chances(SimpleNamespace(encoder=encoder, vocabulary=few), ids[:9]) is None
 

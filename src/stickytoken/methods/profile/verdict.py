@@ -190,8 +190,7 @@ def row_chances(job: Job[ProfileSettings], ids: Ids) -> Vector | None:
     variances, directions = np.linalg.eigh((own.T @ own).astype(np.float64) / len(own))
     varying = variances > variances[-1] * np.finfo(np.float32).eps
     squares = np.square(own @ directions[:, varying].astype(own.dtype))
-    tiny = np.finfo(np.float32).tiny
-    leaning = np.log((squares @ variances[varying] ** -1.5 + tiny) / (squares.sum(axis=1) + tiny))
+    leaning = np.log((squares @ variances[varying] ** -1.5 + 1e-30) / (squares.sum(axis=1) + 1e-30))
     standard, characters = np.zeros(len(own)), is_character(available)
     for kind in (characters, ~characters):
         deviation = leaning[kind] - _among_neighbours(leaning[kind])
@@ -202,8 +201,7 @@ def row_chances(job: Job[ProfileSettings], ids: Ids) -> Vector | None:
 
 
 def _among_neighbours(values: Vector) -> Vector:
-    found = scipy.ndimage.median_filter(values, min(_NEIGHBOURS, len(values) | 1), mode="mirror")
-    return np.asarray(found, dtype=np.float64)
+    return np.asarray(scipy.ndimage.median_filter(values, min(_NEIGHBOURS, len(values) | 1), mode="mirror"))
 
 
 class Chances(NamedTuple):  # how often an ordinary token does as much as each does
@@ -247,8 +245,7 @@ def find_erasing(measured: Measured, available: int, lifts: TokenEstimates, univ
     ordinary = lost.null.center + lost.level
     least = share_erased(contraction.low, ordinary)
     if chances is None:
-        found = least > _ERASED_WITHOUT_NULL
-        return Erasing(contraction, ordinary, found, np.zeros_like(found), None)
+        return Erasing(contraction, ordinary, least > _ERASED_WITHOUT_NULL, least > np.inf, None)
     q = q_values(chances.together, max(available, len(lost.ids)))
     mild = SEVERITY_BOUNDS[Severity.MILD]
     lifted = (lifts.lift.value - lifts.null.center) / measured.plan.similarity_spread
