@@ -67,7 +67,7 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     assert first == (
         f"{place / 'planted'} has 1 sticky token (1 severe): 8 copies of '!' let an average unrelated "
         f"document outrank {moved.ahead:.0%} of the others in a search; without copies it outranks 50%, "
-        f"with those of an ordinary token {moved.ordinary:.0%}."
+        f"with copies of an ordinary token {moved.ordinary:.0%}."
     )
     lift = (found.sticky["lift"].item() - found.result.ordinary_lift) / found.plan.similarity_spread
     assert f", '!' by {lift:.1f} SD more; " in shown.stdout

@@ -313,7 +313,7 @@ def test_a_verified_repair_is_used_and_not_written_again(run_copy, passed, first
     (folder / "repair.json").write_text(record.model_dump_json(), encoding="utf-8")
     found = steps(read_content(run_copy))
     assert [step.command.split()[1] for step in found] == [first, "scan", "clean", "check"]
-    assert ("that a repair wrote on 2026-01-01" in stickytoken.report(run_copy)) is bool(passed)
+    assert ("verified on 2026-01-01:" in stickytoken.report(run_copy)) is bool(passed)
     assert f"stickytoken {first} " in planted.command("show", run_copy).stderr
 
 

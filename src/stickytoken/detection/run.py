@@ -506,8 +506,8 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     )
     if repaired is not None:
         repair = NextStep(
-            "encode your documents again with the verified copy (YOUR_FOLDER) that a repair wrote on "
-            f"{repaired}",
+            "encode your documents again with the repaired model, which stickytoken repair wrote to "
+            f"YOUR_FOLDER and verified on {repaired}",
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
     elif "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:

@@ -97,7 +97,7 @@ class Moved(NamedTuple):
     def sentence(self, token: str = "") -> str:
         """Say it without a full stop; with the name of the token, also compare with ordinary ones."""
         copies, let = ("copy", "lets") if self.copies == 1 else ("copies", "let")
-        usual = f", with those of an ordinary token {self.ordinary:.0%}" if token and self.ordinary else ""
+        usual = f", with copies of an ordinary token {self.ordinary:.0%}" if token and self.ordinary else ""
         of = f" of {token}" if token else ""
         return (
             f"{self.copies} {copies}{of} {let} an average unrelated document outrank {self.ahead:.0%} of the "

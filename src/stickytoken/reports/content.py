@@ -246,8 +246,7 @@ def meaning(content: RunContent) -> str | None:
 
 
 def reasons(content: RunContent) -> list[dict[str, Any]]:
-    known = content.sticky if "reason" in content.sticky.columns else content.tokens.clear()
-    return known.head(3).to_dicts()
+    return content.sticky.head(3).to_dicts() if "reason" in content.sticky.columns else []
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:

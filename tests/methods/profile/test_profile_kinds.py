@@ -78,7 +78,8 @@ def test_what_lifts_every_kind_is_sticky_and_what_lifts_one_is_topical_for_it(ru
     assert (sticky["verdict"], sticky["universality"], sticky["kind"]) == ("sticky", 1.0, None)
     assert (topical["verdict"], topical["kind"]) == ("topical", KIND)
     assert topical["universality"] == pytest.approx(1 / 11)
-    assert sticky["reason"] == "large lift over all texts; lifts 11 of 11 kinds of text"
+    sd = (sticky["lift"] - run.result.ordinary_lift) / run.plan.similarity_spread
+    assert sticky["reason"] == f"large lift over all texts ({sd:.1f} SD); lifts 11 of 11 kinds of text"
     assert f"outlier on {KIND}; lifts 1 of 11 kinds of text" in topical["reason"]
     assert {sticky["severity"], topical["severity"]} == {"severe"}
     assert run.sticky["token"].to_list() == [STICKY]
@@ -111,7 +112,7 @@ def test_an_unusual_vector_makes_what_copies_erase_rarer(encoder, tmp_path, monk
     monkeypatch.setattr(verdict, "row_chances", lambda _, ids: np.where(ids == little, 1e-9, chances.unusual))
     row = verdict.decide(measured).tokens.row(by_predicate=pl.col("token_id") == little, named=True)
     assert (row["verdict"], row["severity"]) == ("sticky", "mild")
-    assert row["reason"].startswith("its token vector is unlike 99.9% of the others; erases ")
+    assert row["reason"].startswith("its token vector is odder than 99.9% of others; erases ")
 
 
 def test_universality_and_lift_words_equal_a_plain_version(run):

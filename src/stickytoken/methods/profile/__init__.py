@@ -212,7 +212,6 @@ def _candidates(measured: Measured, of_a_view: bool = False) -> estimates.Ids:
     lost, chances = verdict.erasing_chances(measured, found)
     erased = lost.standard()
     if chances is not None and chances.unusual is not None:
-        # What erases a little, with a row unlike others, is worth a closer look.
         erased = -np.log(np.maximum(lost.exceedance(), np.finfo(float).tiny)) - np.log(chances.unusual)
     values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1), erased])
     asked = np.isin(found.ids, [token.id for token in job.tokens])

@@ -143,8 +143,7 @@ def severities(
 ) -> list[Severity | None]:
     """Grade flagged tokens by the effect above the ordinary token's, or by `share_erased` if it is larger."""
     # What was made to act on other texts than those measured is no less than mild.
-    least = SEVERITY_BOUNDS[Severity.MILD]
-    grades = np.where(erases, np.maximum(np.maximum(effects, erased), least), effects)
+    grades = np.where(erases, np.maximum(effects, erased).clip(SEVERITY_BOUNDS[Severity.MILD]), effects)
     return [
         None if verdict is Verdict.BENIGN else severity_of(grade)
         for grade, verdict in zip(grades, verdicts, strict=True)
@@ -292,8 +291,8 @@ def decide(measured: Measured, spelled: Sequence[int] = ()) -> Findings:
     by_kind = np.where(on_kinds, groups / spreads, -np.inf)
     names = np.array([group.name for group in plan.groups])
     most = [name if own else None for name, own in zip(names[by_kind.argmax(axis=1)], topical, strict=True)]
-    deviations = (tokens.lift.value - tokens.null.center) / spread
-    deviations = np.where(topical, np.maximum(deviations, by_kind.max(axis=1)), deviations)
+    over_all = (tokens.lift.value - tokens.null.center) / spread
+    deviations = np.where(topical, np.maximum(over_all, by_kind.max(axis=1)), over_all)
 
     unknown, erased = np.full(len(tokens.ids), np.nan), share_erased(lost.value, erasing.ordinary)
     measured_kinds = kinds & np.isfinite(groups)
@@ -317,7 +316,7 @@ def decide(measured: Measured, spelled: Sequence[int] = ()) -> Findings:
         "kind": most,
         "severity": severities(deviations, erased, erases, found),
         "verdict": found,
-        "reason": _reasons(names, measured_kinds, lifted, named, lifting, erasing),
+        "reason": _reasons(names, measured_kinds, lifted, named, over_all, lifting, erasing),
     }
     texts = dict.fromkeys(("kind", "severity", "verdict", "reason"), pl.String)
     table = pl.DataFrame(columns, schema_overrides=texts).with_columns(pl.col(pl.Float64).fill_nan(None))
@@ -337,6 +336,7 @@ def _reasons(
     known: NDArray[np.bool_],
     lifted: NDArray[np.bool_],
     outlying: Vector,
+    deviations: Vector,
     lifting: Flagged,
     erasing: Erasing,
 ) -> list[str | None]:
@@ -347,7 +347,8 @@ def _reasons(
             erased, ordinary = erasing.contraction.value[row], erasing.ordinary
             said.append(f"erases {erased:.0%} of a text (an ordinary token: {ordinary:.0%})")
         if lifts:
-            said.append(f"{'large lift' if lifting.large[row] else 'outlier'} over all texts")
+            what = ("outlier", "large lift")[int(lifting.large[row])]
+            said.append(f"{what} over all texts ({deviations[row]:.1f} SD)")
         if (count := int(np.isfinite(outlying[row]).sum())) > 0:
             more = {1: "", 2: " and 1 more kind"}.get(count, f" and {count - 1} more kinds")
             said.append(f"outlier on {names[outlying[row].argmax()]}{more}")
@@ -357,8 +358,8 @@ def _reasons(
             named = f": {' and '.join(own)}" if erases and len(own) <= 2 else ""
             said.append(f"lifts {len(own)} of {known[row].sum()} kinds of text{named}")
         if said and erasing.unusual is not None and erasing.unusual[row] <= _UNUSUAL:
-            others = f"its token vector is unlike {min(1 - erasing.unusual[row], 0.999):.1%} of the others"
-            said = [others, *said] if erasing.little[row] else [*said, others]
+            odd = f"its token vector is odder than {min(1 - erasing.unusual[row], 0.999):.1%} of others"
+            said = [odd, *said] if erases and erasing.little[row] and not lifts else [*said, odd]
         found.append("; ".join(said) or None)
     return found
 
