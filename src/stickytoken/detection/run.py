@@ -506,8 +506,7 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     )
     if repaired is not None:
         repair = NextStep(
-            "encode your documents again with the repaired model, which stickytoken repair wrote to "
-            f"YOUR_FOLDER and verified on {repaired}",
+            f"encode your documents again with the repaired model (YOUR_FOLDER), verified on {repaired}",
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
     elif "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:
