@@ -280,7 +280,9 @@ def decide(measured: Measured, spelled: Sequence[int] = ()) -> Findings:
     spreads = np.array([group.spread for group in plan.groups])
     universal = universality(groups[:, kinds], spreads[kinds], smallest)
     erasing = find_erasing(measured, available, tokens, universal)
-    erasing = erasing._replace(found=erasing.found & ~np.isin(tokens.ids, spelled))
+    # A token that lifts most kinds of text is sticky for that; a little erasing says no more.
+    known = erasing.little & lifting.found & (universal > UNIVERSAL_SHARE)
+    erasing = erasing._replace(found=erasing.found & ~known & ~np.isin(tokens.ids, spelled))
     lost, erases = erasing.contraction, erasing.found
 
     # A topical token is graded, and named, by the kind of text that it lifts most.
