@@ -91,8 +91,8 @@ def test_a_stopped_scan_continues_where_it_was(scanned_run, tmp_path):
 
 
 def test_a_finding_in_a_whole_file_has_the_line_of_the_file(scanned_run, tmp_path):
-    (tmp_path / "page.md").write_text(f"a title\n\nsome text\nand {scanned.copies()}\n")
-    assert scan(scanned_run, tmp_path)["line"].to_list() == [4]
+    (tmp_path / "page.md").write_text(f"\na title\n\nsome text\nand {scanned.copies()}\n")
+    assert scan(scanned_run, tmp_path)["line"].to_list() == [5]
 
 
 def test_scans_of_a_run_folder_are_listed_and_damaged_or_different_ones_named(scanned_run, tmp_path):
