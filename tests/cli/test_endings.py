@@ -153,7 +153,6 @@ def test_an_error_is_one_line_an_interrupt_too_and_a_defect_keeps_its_traceback(
 @pytest.mark.parametrize(
     ("arguments", "saying"),
     [
-        ("nonsense", r"No such command 'nonsense' \(see stickytoken --help\)"),
         ("show", r"Missing argument 'run' \(see stickytoken show --help\)"),
         ("show r --category odd", "'--category': 'odd' is not a category: use one of OK, OK_SPECIAL"),
         ("tokens m -q -v", "use one of --quiet and --verbose"),
