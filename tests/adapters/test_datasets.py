@@ -26,8 +26,7 @@ def test_a_column_is_cleaned_and_nothing_else_changes(cleaner, options):
 
 
 def test_a_note_says_what_was_found_in_each_row(cleaner):
-    step = ColumnCleaner(cleaner, ["text", "title"], note="found")
-    found = DATASET.map(step, batched=True)
+    found = DATASET.map(ColumnCleaner(cleaner, ["text", "title"], note="found"), batched=True)
     assert found["title"] == ["one", "two", "", None]
     assert found["found"] == ["", "text: 1 flagged; title: 1 special", "", "text: 1 special"]
     assert DATASET.map(ColumnCleaner(cleaner, note="found"))["found"][1] == "1 flagged"

@@ -62,8 +62,7 @@ def test_short_texts_have_exact_shapley_values(encoder):
 
 
 def test_pieces_of_characters_and_blanks_have_their_vocabulary_strings(tmp_path):
-    folder = architectures.roberta(tmp_path)
-    encoder = load_encoder(architectures.stacked(folder))
+    encoder = load_encoder(architectures.stacked(architectures.roberta(tmp_path)))
     entries = encoder.tokenizer.entries
     found = why(encoder, "\N{SNOWMAN}  river", SECOND).first.parts
     decoded = [text.strip() for text in encoder.tokenizer.decode_many([part.token_ids for part in found])]

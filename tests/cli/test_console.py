@@ -41,8 +41,7 @@ def test_a_narrow_terminal_breaks_text_between_words_and_never_a_number(width, m
     for row in rows:
         assert words >= {*row[0].split(), *(f"{value:.4f}" for value in row[2:7])}
     assert words >= {"829.50", "deviations", "outside", "benign"}
-    on_one_line = [line for line in lines if "benign low  benign high" in line]
-    assert len(on_one_line) == (width > 80)
+    assert len([line for line in lines if "benign low  benign high" in line]) == (width > 80)
 
 
 def test_cells_that_a_spreadsheet_would_compute_or_a_terminal_obey_are_harmless(capsys):

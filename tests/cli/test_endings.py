@@ -153,12 +153,17 @@ def test_an_error_is_one_line_an_interrupt_too_and_a_defect_keeps_its_traceback(
 @pytest.mark.parametrize(
     ("arguments", "saying"),
     [
+        ("nonsense", r"No such command 'nonsense' \(see stickytoken --help\)"),
         ("show", r"Missing argument 'run' \(see stickytoken show --help\)"),
+        ("show r --limit many", r"--limit.*\(see stickytoken show --help\)"),
+        ("show r --colour", "No such option: --colour"),
         ("show r --category odd", "'--category': 'odd' is not a category: use one of OK, OK_SPECIAL"),
         ("tokens m -q -v", "use one of --quiet and --verbose"),
+        ("detect m n", "unexpected extra argument"),
         ("detect m --set workers=2", "it needs --set engine=ray"),
         ("scan r d --effect --predict", "use one of --effect and --predict"),
         ("scan r d --queries q.txt", "it needs --effect or --predict"),
+        ("scan r d --set workers=0", "--set workers"),
         ("check m --out x.json", "it needs --format json, junit or sarif"),
         ("check m --fail-on odd", "'odd' is not a severity: use one of sticky, serious, severe"),
     ],

@@ -238,11 +238,13 @@ def test_settings_have_the_types_of_the_options():
     [
         ("token-budget", "not of the form name=value"),
         ("token-budget=0", "'--set token-budget': .*greater than or equal to 1"),
+        ("engine=dask", "'--set engine': 'dask' is not one of 'local', 'ray'"),
         ("seed=3", "seed is an option: use --seed"),
         ("sed=3", "there is no setting 'sed': --set help lists them"),
         # What was an option before names its setting.
         ("--token-budget=3", "is a setting: pass --set token-budget=VALUE"),
         ("--no-report", "is a setting: pass --set report=false"),
+        ("--adaptive", "is a setting: pass --set adaptive=true"),
     ],
 )
 def test_a_wrong_setting_is_one_line(given, said):

@@ -95,8 +95,7 @@ def test_the_numbers_are_those_of_the_runs(run, clean):
 
 
 def test_runs_agree_with_themselves(run, tmp_path):
-    again = shutil.copytree(run.path, tmp_path / "again")
-    found = compare([run, again])
+    found = compare([run, shutil.copytree(run.path, tmp_path / "again")])
     (agreement,) = found.agreements
     assert (agreement.jaccard, agreement.spearman) == (1.0, pytest.approx(1.0))
     assert agreement.shared == profiled.AVAILABLE
@@ -133,8 +132,7 @@ def test_a_sample_widens_one_number_and_weakens_the_others(clean, sample):
 
 
 def test_chosen_tokens_stand_for_nothing_else(clean, detected):
-    chosen = detected("chosen", tokens=list(profiled.WORDS[:30]))
-    found = compare([clean, chosen])
+    found = compare([clean, detected("chosen", tokens=list(profiled.WORDS[:30]))])
     assert set(found.comparability.answers.values()) == {NO}
     assert found.table["sticky_per_10000"].to_list()[1] is None
     assert found.table["selection"][1] == "chosen tokens"

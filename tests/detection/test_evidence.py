@@ -106,8 +106,7 @@ def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, tmp_pa
     (run_copy / name).unlink()
     assert open_run(run_copy).evidence is None
     before = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
-    again = profiled.detect_profile(model, run_copy)
-    assert again.evidence.tokens.equals(run.evidence.tokens)
+    assert profiled.detect_profile(model, run_copy).evidence.tokens.equals(run.evidence.tokens)
     after = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
     assert after == before
 

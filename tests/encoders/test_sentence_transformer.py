@@ -228,8 +228,7 @@ def test_a_forward_that_the_user_replaced_is_left_alone(backbone):
     model = architectures.stacked(backbone("bert"), pooling="cls")
     attention = model[0].model.encoder.layer[-1].attention
     own = attention.forward = attention.forward
-    encoder = load_encoder(model)
-    assert 1 not in seen_by_the_last_layer(model, encoder)
+    assert 1 not in seen_by_the_last_layer(model, load_encoder(model))
     assert vars(attention)["forward"] is own
 
 

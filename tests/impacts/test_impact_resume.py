@@ -70,8 +70,7 @@ def test_a_later_session_encodes_nothing_again(encoder, options, tmp_path):
     found = impact(sessions[-1], out=tmp_path / "out", **given)
     alone = files.Counting(encoder)
     expected = impact(alone, out=tmp_path / "alone", **given)
-    together = [each for session in sessions for each in session.seen]
-    assert sorted(together) == sorted(alone.seen)
+    assert sorted([each for session in sessions for each in session.seen]) == sorted(alone.seen)
     assert found.result.sequences == len(alone.seen)
     assert_same(found.path, expected.path)
 

@@ -115,3 +115,8 @@ def test_an_engine_of_another_model_is_refused(engine, bert_folder, tmp_path):
     other = load_encoder(bert_folder, device="cpu")
     with pytest.raises(InputError, match="made for another model"):
         detect_std(other, tmp_path / "run", engine=engine)
+
+
+def test_an_unknown_engine_is_refused(encoder, tmp_path):
+    with pytest.raises(InputError, match="'dask' is unknown: use local, ray"):
+        detect_std(encoder, tmp_path, engine="dask")

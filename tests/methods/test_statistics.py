@@ -169,8 +169,7 @@ def test_where_the_model_holds_the_predicted_lift_is_the_mean_change_over_the_pa
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6, -0.6])
 def test_combined_p_values_are_fishers_and_hold_their_level_when_the_two_depend(correlation):
-    generator = np.random.default_rng(4)
-    first, noise = generator.normal(size=(2, 200_000))
+    first, noise = np.random.default_rng(4).normal(size=(2, 200_000))
     second = correlation * first + np.sqrt(1 - correlation**2) * noise
     chances = [stats.norm.sf(values) for values in (first, second)]
     found = combined(chances, np.ones(len(first), bool))

@@ -160,8 +160,7 @@ def test_a_block_replaces_the_earlier_one_and_no_other_byte(above, below, newlin
     after = cards.with_block(card, BLOCK, "card")
     assert after.startswith(head)
     assert after.endswith(tail)
-    middle = after[len(head) : len(after) - len(tail)]
-    assert middle.replace(b"\r\n", b"\n") == BLOCK.encode()
+    assert after[len(head) : len(after) - len(tail)].replace(b"\r\n", b"\n") == BLOCK.encode()
     assert cards.with_block(after, OTHER, "card").replace(b"\r\n", b"\n") == card.replace(b"\r\n", b"\n")
 
 

@@ -138,8 +138,7 @@ def public_names_without_docstring(tree, name, public):
 
 def test_imports_point_one_way():
     everything = [(importer, *each) for importer, found in imports().items() for each in found]
-    wrong = [each for each in everything if points_up(each[0], each[1], each[3])]
-    assert wrong == []
+    assert [each for each in everything if points_up(each[0], each[1], each[3])] == []
 
 
 def test_a_module_has_an_underscore_if_and_only_if_its_own_folder_alone_imports_it():

@@ -258,8 +258,7 @@ def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, m
     status = finished(repair_and_die, str(run.path), tmp_path / "out", module, step)
     assert status == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
-    found = quick(run, tmp_path / "out")
-    assert (found.path / REPAIR_FILE).is_file()
+    assert (quick(run, tmp_path / "out").path / REPAIR_FILE).is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

@@ -54,8 +54,7 @@ def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
 
 
 def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
-    record = repaired.repair_record("river", "stone")
-    curves = mean_curves(record)
+    curves = mean_curves(repaired.repair_record("river", "stone"))
     assert curves[1]["before"] == [0.0, 0.1, 0.4]
     picture = ET.fromstring(drawn(curves))
     lines = [element for element in picture.iter() if element.tag.endswith("polyline")]

@@ -92,8 +92,7 @@ def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatc
     after = unit_vectors(load_encoder(model).encode_ids(filled))
     many = [each.copies == _training.MANY for each in contexts]
     moved = ((now - before) ** 2).sum(axis=1)[many].mean()
-    left = ((after - before) ** 2).sum(axis=1)[many].mean()
-    assert left < 0.8 * moved
+    assert ((after - before) ** 2).sum(axis=1)[many].mean() < 0.8 * moved
     assert ((after - now) ** 2).sum(axis=1)[np.logical_not(many)].mean() < 0.5 * moved
 
 

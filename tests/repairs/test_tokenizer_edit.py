@@ -211,8 +211,7 @@ def test_an_entry_of_a_unigram_is_splittable_if_some_cut_of_it_is(tmp_path_facto
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     folder = tmp_path_factory.mktemp("unigram")
     tokenizer.save(str(folder / "tokenizer.json"))
-    reason = splittable(folder, [1])[1]
-    assert (reason is None) is cut(entry)
+    assert (splittable(folder, [1])[1] is None) is cut(entry)
 
 
 @pytest.fixture(scope="module")
@@ -231,8 +230,7 @@ def english(shared):
 @pytest.mark.parametrize("name", sorted(each.name for each in (SHARED / "tokenizers").glob("*")))
 def test_entries_and_all_specials_of_every_tokenizer_there_is(name, shared, english, tmp_path):
     folder = shared / "tokenizers" / name
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    added = tokenizer.get_added_tokens_decoder()
+    added = Tokenizer.from_file(str(folder / "tokenizer.json")).get_added_tokens_decoder()
     unknown = {token_id for token_id, each in added.items() if each.content in ("<unk>", "[UNK]")}
     used = Counter(token_id for ids in raw(folder)(english) for token_id in ids)
     frequent = [token_id for token_id, _ in used.most_common() if token_id not in added]

@@ -72,8 +72,7 @@ def test_in_the_page_it_is_text(hostile_run):
 def test_in_markdown_it_is_text(hostile_run):
     text = stickytoken.report(hostile_run, format="md")
     assert_harmless(text)
-    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
-    page = Page(parser.render(text))
+    page = Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
     usual = {"h1", "h2", "h3", "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"}
     assert set(page.tags) <= usual
     for shown in ATTACKS.values():

@@ -71,6 +71,10 @@ def test_markdown_has_the_tables_and_json_the_numbers(measured):
     assert document["computed"][f"impact {measured.path.name}"]["copies"] == 4
 
 
+def test_a_run_without_a_measurement_says_nothing_of_it(html):
+    assert "impact" not in html.lower().replace("--impact", "")
+
+
 def test_a_measurement_that_is_not_finished_or_damaged_is_named_and_the_rest_is_shown(run_copy):
     first = impact_of(run_copy)
     second = Path(shutil.copytree(first, run_copy / "impact-second"))

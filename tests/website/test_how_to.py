@@ -197,3 +197,8 @@ def test_nothing_is_left_out_that_no_page_has():
     texts = [text for page in PAGES for _, text in how_to.steps_of(how_to.text_of(page))]
     assert [key for key in NOT_EXECUTED if not any(key in text for text in texts)] == []
     assert [key for key in STATUSES if not any(text.startswith(key) for text in texts)] == []
+
+
+def test_a_block_that_is_no_command_needs_a_language():
+    with pytest.raises(ValueError, match="'repaired/' is no command: give its block a language"):
+        how_to.command_lines("repaired/")

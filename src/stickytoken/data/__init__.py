@@ -274,7 +274,7 @@ def text_kinds() -> Sentences:
 
 
 def open_ended(text: str) -> str:
-    """Remove the punctuation at the end of a text, behind which copies act as behind no word."""
+    """Remove the punctuation at the end of a text: copies act differently behind it, and corpora differ."""
     words = text.rstrip()
     while words and unicodedata.category(words[-1]).startswith("P"):
         words = words[:-1].rstrip()

@@ -433,7 +433,7 @@ def find_named(vocabulary: Vocabulary, name: str) -> int:
 
 
 def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
-    """Read tokens from the lines of a txt file, or the columns ``token_id`` and ``token`` of a table."""
+    """Read tokens from the lines of a txt file, or columns ``token_id`` and ``token``, which must agree."""
     if path.suffix.lower() not in tables.TABLE_SUFFIXES:
         names = [line for line in tables.decode(tables.read_bytes(path), path).split("\n") if line.strip()]
     else:

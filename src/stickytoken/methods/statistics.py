@@ -71,8 +71,7 @@ def combined(chances: Sequence[Vector], ordinary: NDArray[np.bool_]) -> Vector:
 def tail_chances(values: Vector, ordinary: Vector) -> Vector:
     """Say how often ordinary values are as high; beyond the last fiftieth, by an exponential tail."""
     # It goes on from two quantiles, however many values of whatever kind lie beyond them.
-    lower = np.searchsorted(np.sort(ordinary), values)
-    chances = np.asarray(np.maximum(len(ordinary) - lower, 1) / len(ordinary), dtype=np.float64)
+    chances = np.maximum(len(ordinary) - np.searchsorted(np.sort(ordinary), values), 1) / len(ordinary)
     body, tail = np.quantile(ordinary, (_BODY, _TAIL))
     if tail > body:
         scale = (tail - body) / math.log((1 - _BODY) / (1 - _TAIL))

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from stickytoken.methods import SEVERITY_BOUNDS
 from stickytoken.methods.base import AnyMethod
 from stickytoken.validation import markdown, visible
 
@@ -103,6 +104,7 @@ def environment(package: str = _OWN) -> Environment:
         finalize=finalized,
         **_OPTIONS,
     )
+    environment.globals["bounds"] = SEVERITY_BOUNDS
     for each in (commands, cosine, flowing, number, ord, plain, spaced):
         environment.filters[each.__name__] = each
     return environment

@@ -68,14 +68,12 @@ def test_candidates_are_a_vocabulary_with_ordinary_words_beside_them():
     assert len(found.entries) == 2003
     assert len(set(found.entries.values())) == 2003
     assert found.encode_many(["river", "a longer text", ""]) == [[2], [2003] * 4, []]
-    vocabulary = categorize(found)
-    assert len(vocabulary.available) == 2003
+    assert len(categorize(found).available) == 2003
     assert CandidateVocabulary(["a"]).fingerprint != found.fingerprint
 
 
 def test_candidates_come_from_a_file_or_a_list(write):
-    path = write("words.txt", "one\n two \r\n\nthree\n")
-    found = vocabulary_of(None, path)
+    found = vocabulary_of(None, write("words.txt", "one\n two \r\n\nthree\n"))
     assert [found.entries[k] for k in found.candidate_ids] == ["one", " two ", "three"]
     assert isinstance(vocabulary_of(None, ["a", "b"]), CandidateVocabulary)
     assert vocabulary_of(None, None) is None

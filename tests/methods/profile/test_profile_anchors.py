@@ -214,8 +214,7 @@ def slow_choice(lifts, weights, count):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_choice_equals_a_plain_greedy_search(seed, count):
-    generator = np.random.default_rng(seed)
-    lifts = lifts_of(seed, generator.uniform(0.5, 4, 9))
+    lifts = lifts_of(seed, np.random.default_rng(seed).uniform(0.5, 4, 9))
     assert representative_carriers(lifts, GROUP_WEIGHTS, count) == slow_choice(lifts, GROUP_WEIGHTS, count)
 
 

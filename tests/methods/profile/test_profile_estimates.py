@@ -353,9 +353,8 @@ def test_a_row_is_unusual_if_it_leans_where_its_neighbours_hardly_vary():
     assert found == pytest.approx(wanted, rel=1e-3)
     assert ids[found.argmin()] == edited
     assert found[-100:].mean() == pytest.approx(0.5, abs=0.1)
-    few = replace(
-        vocabulary, categories=(*vocabulary.categories[:79], *[Category.MEANINGLESS] * 999)[: len(rows)]
-    )
+    rest = [Category.MEANINGLESS] * (len(rows) - 79)
+    few = replace(vocabulary, categories=(*vocabulary.categories[:79], *rest))
     assert row_chances(SimpleNamespace(encoder=encoder, vocabulary=few), ids[:9]) is None
 
 

@@ -113,6 +113,10 @@ def test_an_unusual_vector_makes_what_copies_erase_rarer(encoder, tmp_path, monk
     row = verdict.decide(measured).tokens.row(by_predicate=pl.col("token_id") == little, named=True)
     assert (row["verdict"], row["severity"]) == ("sticky", "mild")
     assert row["reason"].startswith("its token vector is odder than 99.9% of others; erases ")
+    # What lifts most kinds of text is sticky for that: that it erases a little is not said beside it.
+    assert plain.tokens.filter(token=STICKY)["erases"].item()
+    monkeypatch.setattr(verdict, "share_erased", lambda value, _: np.full_like(value, 0.1))
+    assert not verdict.decide(measured).tokens.filter(token=STICKY)["erases"].item()
 
 
 def test_universality_and_lift_words_equal_a_plain_version(run):

@@ -195,8 +195,7 @@ def row_chances(job: Job[ProfileSettings], ids: Ids) -> Vector | None:
         deviation = leaning[kind] - _among_neighbours(leaning[kind])
         spread = _among_neighbours(np.abs(deviation))
         standard[kind] = np.divide(deviation, spread, out=np.zeros_like(spread), where=spread > 0)
-    places = np.searchsorted(available["token_id"].to_numpy(), ids)
-    return tail_chances(standard[places], standard)
+    return tail_chances(standard[np.searchsorted(available["token_id"].to_numpy(), ids)], standard)
 
 
 def _among_neighbours(values: Vector) -> Vector:
@@ -244,7 +243,7 @@ def find_erasing(measured: Measured, available: int, lifts: TokenEstimates, univ
     ordinary = lost.null.center + lost.level
     least = share_erased(contraction.low, ordinary)
     if chances is None:
-        return Erasing(contraction, ordinary, least > _ERASED_WITHOUT_NULL, least > np.inf, None)
+        return Erasing(contraction, ordinary, least > _ERASED_WITHOUT_NULL, np.zeros(len(least), bool), None)
     q = q_values(chances.together, max(available, len(lost.ids)))
     mild = SEVERITY_BOUNDS[Severity.MILD]
     lifted = (lifts.lift.value - lifts.null.center) / measured.plan.similarity_spread
