@@ -195,12 +195,11 @@ class PackedLinears:
             for module, layer in samples.values()
         )
         if self._packed and (reason := next(filter(None, reasons), None)):
-            warnings.warn(
-                f"packed layers are off, and {'encoding' if exact else 'bfloat16'} on this CPU is slower: "
-                f"{reason}. Another version of torch may help; {SWITCH}=0 turns this warning off",
-                StickyTokenWarning,
-                stacklevel=2,
-            )
+            slow = f"packed layers are off, and {'encoding' if exact else 'bfloat16'} on this CPU is slower"
+            said = f"{slow}: {reason}. Another version of torch may help; {SWITCH}=0 turns this warning off"
+            if not (exact or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+                said = "this CPU has no instructions for bfloat16, which is slower on it: use float32"
+            warnings.warn(said, StickyTokenWarning, stacklevel=2)
             unpacked = {place.module: PackedLinear(place, self._dtype, packed=False) for place in places}
             return {} if exact else dict(unpacked)
         if not exact:
