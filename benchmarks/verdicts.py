@@ -162,10 +162,10 @@ def reliability(
     found, prefix = agreement(runs, "lift"), f"profile, default settings, {len(runs[0].tokens):,} tokens"
     name, bar, sticky = (
         "sticky in both of either",
-        "Jaccard at least 0.8",
-        [run.sticky["token"] for run in runs],
+        "Jaccard at least 0.9",
+        [run.sticky["token"].to_list() for run in runs],
     )
-    results.check(f"{prefix}: {name}", bar, f"{share:.2f} ({counts})", share >= 0.8, sticky=sticky)
+    results.check(f"{prefix}: {name}", bar, f"{share:.2f} ({counts})", share >= 0.9, sticky=sticky)
     results.check(f"{prefix}: Spearman of lifts", "at least 0.93", f"{found:.3f}", found >= 0.93)
     erased = f"{agreement(runs, 'contraction'):.3f}"
     results.check(f"{prefix}: Spearman of what copies erase", "beside it", erased)

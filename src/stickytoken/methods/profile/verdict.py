@@ -38,7 +38,7 @@ NEGLIGIBLE_SHARE = 0.5
 UNIVERSAL_SHARE = 0.5
 # What copies erase and lift is rare if fewer than one in so many ordinary tokens does as much.
 RARE = 2000
-# How rarely copies of a token with as unusual a row erase as much: a tenth of that, as it comes on top.
+# How rarely copies of a token with as unusual a row erase as much.
 MADE = 1 / RARE / 10
 # So many rows for each dimension of the embedding show how rows vary.
 _ROWS_PER_DIMENSION = 10
@@ -116,16 +116,16 @@ def find_lifts(
     outliers_only: bool = False,
 ) -> Flagged:
     """Find lifts that matter: large ones, and smaller ones that ordinary tokens do not have."""
-    # The interval must lie above half the smallest effect. With an empirical null, it must also reach the
-    # smallest effect, or the lift must be an outlier of its vocabulary, with false discoveries over all its
+    # The interval must lie above half the smallest effect. With an empirical null, the lift must also be as
+    # large as the smallest effect, or an outlier of its vocabulary, with false discoveries over all its
     # tokens controlled, measured or not: whoever names the strongest tokens of a vocabulary does not make
-    # them rare. So a token with the smallest effect is missed only if its interval excludes it.
+    # them rare.
     large = tokens.lift.low > tokens.null.center + NEGLIGIBLE_SHARE * smallest
     # A null of no width would call everything beyond the noise an outlier.
     if null_tokens < LEAST_NULL_TOKENS or tokens.null.spread == 0:
         return Flagged(None, large, large)
     found = q_values(tokens.null.exceedance(tokens.tested), max(available, len(tokens.ids)))
-    reaching = tokens.lift.high >= tokens.null.center + smallest
+    reaching = tokens.lift.value >= tokens.null.center + smallest
     return Flagged(found, large & ((reaching & (not outliers_only)) | (found <= fdr)), large & reaching)
 
 
@@ -251,9 +251,10 @@ def find_erasing(measured: Measured, available: int, lifts: TokenEstimates, univ
     lifted = np.where(universal > UNIVERSAL_SHARE, lifted, 0.0)
     share = share_erased(contraction.value, ordinary)
     matters = (np.maximum(share, lifted) >= mild) & (least > NEGLIGIBLE_SHARE * mild)
-    found = ((chances.together <= 1 / RARE) | (q <= measured.job.settings.fdr)) & matters
+    # Where no rows tell what was made, what is rare is told as well.
+    rare = (q <= measured.job.settings.fdr) | (chances.unusual is None) & (chances.together <= 1 / RARE)
     # What a row was made to do may be seen among other texts only.
-    found |= (chances.made <= MADE) & (least > 0)
+    found = rare & matters | (chances.made <= MADE) & (least > 0)
     if Round.CONFIRM in measured.rounds:  # the few texts of the first round are not enough
         found &= np.isin(lost.ids, measured.rounds[Round.CONFIRM].ids)
     return Erasing(contraction, ordinary, found, share < mild, chances.unusual)
