@@ -39,7 +39,7 @@ def tokens(size, sticky=0, seed=0):
         "contraction": generator.normal(0.3, 0.1, size),
         "verdict": ["sticky"] * sticky + ["benign"] * (size - sticky),
         "entry": ["whole word"] * size,
-        "script": ["Latin"] * size,
+        "script": [("Latin", "Greek", "Arabic", "Arabic")[k % 4] for k in range(size)],
         "length": generator.integers(1, 20, size),
         "position": np.linspace(0, 1, size),
     }
@@ -62,31 +62,31 @@ def test_bins_hold_every_value_once(values):
 
 
 def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
-    table = tokens(5000, sticky=7)
+    table = tokens(5000, sticky=6)
     figure = distribution(table, LIFTS)
     bars, marks = drawn(figure)
-    assert sum(count or 0 for count in bars["y"]) == 5000
-    assert sorted(marks["x"]) == pytest.approx(sorted(table["lift"][:7]), abs=1e-6)
+    assert (sum(count or 0 for count in bars["y"]), marks["mode"]) == (5000, "markers")
+    assert sorted(marks["x"]) == pytest.approx(sorted(table["lift"][:6]), abs=1e-6)
     rows = figure.table.rows
     assert sum(row[2] for row in rows) == 5000
-    assert sum(row[3] for row in rows) == 7
+    assert sum(row[3] for row in rows) == 6
     assert f"median {table['lift'].median():.4f}" in figure.alt
-    assert "7 sticky between" in figure.alt
+    assert "6 sticky between" in figure.alt
 
 
 def test_a_scatter_says_how_many_it_draws():
-    table = tokens(9000, sticky=3)
+    table = tokens(9000, sticky=5)
     figure = scatter(table, CLOUD)
     others, sticky = drawn(figure)
-    assert (len(others["x"]), len(sticky["x"])) == (2500, 3)
+    assert (len(others["x"]), len(sticky["x"]), sticky["mode"]) == (2500, 5, "markers+text")
     assert len(set(others["customdata"])) == 2500
-    assert set(others["customdata"]) <= {f"\u2068t{k}\u2069" for k in range(3, 9000)}
+    assert set(others["customdata"]) <= {f"\u2068t{k}\u2069" for k in range(5, 9000)}
     assert drawn(scatter(table, CLOUD))[0]["x"] == others["x"]
-    assert len(drawn(scatter(table.head(60), CLOUD))[0]["x"]) == 57
-    assert "2,500 of 8,997 drawn" in others["name"]
-    worst_first = table.head(3).sort("lift", descending=True)["token"].to_list()
-    assert [row[0] for row in figure.table.rows[:3]] == worst_first
-    assert "3 sticky: medians" in figure.alt
+    assert len(drawn(scatter(table.head(60), CLOUD))[0]["x"]) == 55
+    assert "2,500 of 8,995 drawn" in others["name"]
+    worst_first = table.head(5).sort("lift", descending=True)["token"].to_list()
+    assert [row[0] for row in figure.table.rows[:5]] == worst_first
+    assert "5 sticky: medians" in figure.alt
 
 
 COPIES = [0, 1, 32]
@@ -123,8 +123,8 @@ def test_breakdowns_count_every_token_once():
     table = tokens(400, sticky=5)
     for _, _, examined, sticky in breakdowns(table):
         assert (sum(examined), sum(sticky)) == (400, 5)
-    (_, kinds, *_), _, (_, _, lengths, _), (_, _, _, positions) = breakdowns(table)
-    assert kinds == ["whole word"]
+    (_, kinds, *_), (_, scripts, *_), (_, _, lengths, _), (_, _, _, positions) = breakdowns(table)
+    assert (kinds, scripts) == (["whole word"], ["Arabic", "Greek", "Latin"])
     assert lengths[-1] == (table["length"] >= 10).sum()
     assert positions[0] == 5
     figure = composition(table)
