@@ -60,7 +60,7 @@ def judged(
     both = np.union1d(chosen, late)
     tokens = estimate(first, Lifts(both, measure(both)), first.ids, late, SETTINGS.confidence)
     smallest = SETTINGS.smallest_effect * spread
-    found = find_lifts(tokens, size, size, smallest, SETTINGS.fdr).found
+    found = find_lifts(tokens, size, size, smallest, SETTINGS.fdr, tokens.lift.value).found
     return Simulated(effects, is_sticky, found, tokens, np.isin(first.ids, chosen), smallest)
 
 

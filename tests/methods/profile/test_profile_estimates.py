@@ -236,42 +236,44 @@ def tokens_of(values, errors=0.1, center=0.0, spread=1.0, half=0.3, tested=None)
 )
 def test_an_effect_matters_if_it_is_not_negligible_and_is_large_or_rare(value, half, tested, matters):
     """The smallest effect is 2, so that 1 is the bound of what is negligible."""
-    values, tests = [0.0] * 500 + [value], [0.0] * 500 + [tested]
-    found = find_lifts(tokens_of(values, half=half, tested=tests), 501, 1, 2.0, 0.05)
-    assert found.found.tolist() == [False] * 500 + [matters]
-    rare = find_lifts(tokens_of(values, half=half, tested=tests), 501, 1, 2.0, 0.05, outliers_only=True)
-    assert rare.found.tolist() == [False] * 500 + [matters and tested > 0]
+    tokens = tokens_of([0.0] * 500 + [value], half=half, tested=[0.0] * 500 + [tested])
+    rare, likely = matters and tested > 0, matters or (value, half) == (1.8, 0.3)
+    for reach, wanted in ((tokens.lift.value, matters), (None, rare), (tokens.lift.high, likely)):
+        found = find_lifts(tokens, 501, 1, 2.0, 0.05, reach)
+        assert found.found.tolist() == [False] * 500 + [wanted]
 
 
 def test_a_null_of_no_width_is_not_used():
     """Beside it, everything a little above the noise would be an outlier of its vocabulary."""
     values = np.append(np.zeros(299), [1.0, 5.0])
-    flat = find_lifts(tokens_of(values, spread=0.0), 301, 1, 1.0, 0.05)
+    flat = find_lifts(tokens_of(values, spread=0.0), 301, 1, 1.0, 0.05, values)
     assert flat.q_values is None
     assert flat.found.nonzero()[0].tolist() == [299, 300]  # by their intervals
-    assert find_lifts(tokens_of(values), 301, 1, 1.0, 0.05).q_values is not None
+    assert find_lifts(tokens_of(values), 301, 1, 1.0, 0.05, values).q_values is not None
 
 
 @pytest.mark.parametrize(("null_tokens", "empirical"), [(MANY - 1, False), (MANY, True)])
 def test_with_few_unselected_tokens_the_interval_decides(null_tokens, empirical):
     # Half the smallest effect above the center is 1.5; intervals reach 0.3 down and up.
-    values = [1.7, 1.8, np.nextafter(1.8, 9), 2.3, 2.5]
-    found = find_lifts(tokens_of(values, errors=9.0, center=0.5), null_tokens, 1, 2.0, 0.05)
+    values = np.array([1.7, 1.8, np.nextafter(1.8, 9), 2.3, 2.5])
+    found = find_lifts(tokens_of(values, errors=9.0, center=0.5), null_tokens, 1, 2.0, 0.05, values)
     assert (found.q_values is not None) is empirical
-    above_half = (np.array(values) - 0.3 > 1.5).tolist()
+    above_half = (values - 0.3 > 1.5).tolist()
     assert found.found.tolist() == ([False] * 4 + [True] if empirical else above_half)
 
 
 def test_who_names_the_strongest_tokens_of_a_vocabulary_does_not_make_them_rare():
     values = np.append(np.random.default_rng(4).normal(size=20_000), 9.0)
     order = np.argsort(-values)
-    whole = find_lifts(tokens_of(values), len(values), len(values), 6.0, 0.05)
+    whole = find_lifts(tokens_of(values), len(values), len(values), 6.0, 0.05, values)
     few, some = order[:6], np.random.default_rng(5).permutation(len(values))[:400]
     chosen = np.concatenate([few, some])
-    part = find_lifts(tokens_of(values[chosen]), 400, len(values), 6.0, 0.05)
+    part = find_lifts(tokens_of(values[chosen]), 400, len(values), 6.0, 0.05, values[chosen])
     assert part.found[:6].tolist() == whole.found[few].tolist() == [True] + [False] * 5
     assert (part.q_values >= whole.q_values[chosen] - 1e-12).all()
-    assert find_lifts(tokens_of(values[chosen]), 400, 1, 6.0, 0.05).found[:6].all()  # as if they were all
+    assert (
+        find_lifts(tokens_of(values[chosen]), 400, 1, 6.0, 0.05, values[chosen]).found[:6].all()
+    )  # as if they were all
 
 
 @pytest.mark.parametrize("seed", range(5))

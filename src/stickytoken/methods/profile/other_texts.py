@@ -237,7 +237,8 @@ def _table(
 ) -> pl.DataFrame:
     job, spread, settings = corpus.job, corpus.plan.similarity_spread, corpus.job.settings
     available, smallest = len(job.vocabulary.available), settings.smallest_effect * spread
-    mattering = verdict.find_lifts(estimated, null_tokens, available, smallest, settings.fdr)
+    reach = estimated.lift.high  # few texts tell: what may be the smallest effect is not missed
+    mattering = verdict.find_lifts(estimated, null_tokens, available, smallest, settings.fdr, reach)
     found, unknown = mattering.found & (estimated.texts > 0), np.full(len(effects.ids), np.nan)
     up, flagged = unknown.copy(), np.flatnonzero(found)
     lifting = Pull(effects.contraction[flagged], effects.pull[flagged])

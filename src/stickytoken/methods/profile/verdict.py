@@ -113,20 +113,19 @@ def find_lifts(
     available: int,
     smallest: float,
     fdr: float,
-    outliers_only: bool = False,
+    reach: Vector | None,
 ) -> Flagged:
     """Find lifts that matter: large ones, and smaller ones that ordinary tokens do not have."""
-    # The interval must lie above half the smallest effect. With an empirical null, the lift must also be as
-    # large as the smallest effect, or an outlier of its vocabulary, with false discoveries over all its
-    # tokens controlled, measured or not: whoever names the strongest tokens of a vocabulary does not make
-    # them rare.
+    # The interval must lie above half the smallest effect. With an empirical null, the reach must also be the
+    # smallest effect, or the lift an outlier of its vocabulary, with false discoveries over all its tokens
+    # controlled: whoever names the strongest does not make them rare. Without a reach, only outliers count.
     large = tokens.lift.low > tokens.null.center + NEGLIGIBLE_SHARE * smallest
     # A null of no width would call everything beyond the noise an outlier.
     if null_tokens < LEAST_NULL_TOKENS or tokens.null.spread == 0:
         return Flagged(None, large, large)
     found = q_values(tokens.null.exceedance(tokens.tested), max(available, len(tokens.ids)))
-    reaching = tokens.lift.value >= tokens.null.center + smallest
-    return Flagged(found, large & ((reaching & (not outliers_only)) | (found <= fdr)), large & reaching)
+    reaching = large & (reach is not None and reach >= tokens.null.center + smallest)
+    return Flagged(found, reaching | large & (found <= fdr), reaching)
 
 
 def universality(effects: Vector, spreads: Vector, smallest: float) -> Vector:
@@ -210,8 +209,8 @@ class Chances(NamedTuple):  # how often an ordinary token does as much as each d
 
 def erasing_chances(measured: Measured, lifts: TokenEstimates) -> tuple[TokenEstimates, Chances | None]:
     """Estimate contractions, and how often ordinary tokens do as much; None if too few are known."""
-    # A token that lifts texts as well, or whose row is unlike others, need erase less: ordinary tokens hardly
-    # do both. But a word that lifts texts about its subject, however far, does not thereby erase others.
+    # A token that lifts texts as well, or whose row is unlike others, need erase less: ordinary ones hardly do
+    # both. But a word that lifts texts about its subject, however far, does not thereby erase others.
     lost = measured.contractions()
     if len(measured.unselected) < LEAST_NULL_TOKENS or lost.null.spread == 0:
         return lost, None
@@ -271,10 +270,10 @@ class Findings(NamedTuple):
 def decide(measured: Measured, spelled: Sequence[int] = ()) -> Findings:
     # Tokens that texts spell with several entries are `spelled`. More entries erase more: it is not judged.
     plan, settings, panel = measured.plan, measured.job.settings, measured.panel
-    smallest, spread = settings.smallest_effect, plan.similarity_spread
+    smallest, spread, null = settings.smallest_effect, plan.similarity_spread, len(measured.unselected)
     available = len(measured.job.vocabulary.available)
     tokens = measured.lifts()
-    lifting = find_lifts(tokens, len(measured.unselected), available, smallest * spread, settings.fdr)
+    lifting = find_lifts(tokens, null, available, smallest * spread, settings.fdr, tokens.lift.value)
     groups, levels, rising, effects = _latest(measured)
     kinds = np.array([group.kind for group in plan.groups])
     spreads = np.array([group.spread for group in plan.groups])
@@ -396,7 +395,7 @@ def _on_kinds(measured: Measured, available: int) -> NDArray[np.bool_]:
             continue  # one carrier says nothing about its noise
         smallest, fdr = settings.smallest_effect * plan.groups[group].spread, settings.fdr / len(of_lift)
         tokens = measured.estimate(lifts)
-        found[:, group] = find_lifts(tokens, unselected, available, smallest, fdr, outliers_only=True).found
+        found[:, group] = find_lifts(tokens, unselected, available, smallest, fdr, None).found
         if Round.CONFIRM in rounds:  # the few texts of the first round are not enough to name a kind
             found[:, group] &= np.isin(ids, rounds[Round.CONFIRM].ids)
     return found
