@@ -209,8 +209,8 @@ class Chances(NamedTuple):  # how often an ordinary token does as much as each d
 
 def erasing_chances(measured: Measured, lifts: TokenEstimates) -> tuple[TokenEstimates, Chances | None]:
     """Estimate contractions, and how often ordinary tokens do as much; None if too few are known."""
-    # A token that lifts texts as well, or whose row is unlike others, need erase less: ordinary ones hardly do
-    # both. But a word that lifts texts about its subject, however far, does not thereby erase others.
+    # A token that lifts texts as well, or whose row is unlike others, need erase less: ordinary tokens hardly
+    # do both. But a word that lifts texts about its subject, however far, does not thereby erase others.
     lost = measured.contractions()
     if len(measured.unselected) < LEAST_NULL_TOKENS or lost.null.spread == 0:
         return lost, None
