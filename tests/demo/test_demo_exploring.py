@@ -288,7 +288,7 @@ def test_what_is_said_of_a_packaged_run_shows_no_path_of_an_installed_package(pl
     model, run = planted_profile
     opened = started(context_of(model, [run, demo.EXAMPLE]))
     shown = event_of(opened, "input", "Run")(demo.EXAMPLE.name)
-    (about,) = [value for value in shown if isinstance(value, str) and "What to do" in value]
+    (about,) = [value for value in shown if isinstance(value, str) and "To look further" in value]
     assert "RUN" in about
     assert str(demo.EXAMPLE.parent) not in about
     monkeypatch.setattr("stickytoken.demo.context.EXAMPLES", run.parent)
