@@ -23,7 +23,8 @@ from bench import IMAGES, RESULTS, ROOT, Results, chromium, commands, refuse, sa
 from models import large_vocabulary
 
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
-DRAWN = "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))"
+DRAWN = """[...document.querySelectorAll('[data-figure]')].every(
+    plot => plot.querySelector('.main-svg') || plot.closest('details:not([open])'))"""
 REPAIRED = "section[aria-labelledby=repair]"
 EXAMPLES = ROOT / "src" / "stickytoken" / "demo" / "example"
 
