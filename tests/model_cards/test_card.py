@@ -269,15 +269,13 @@ def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     path = tmp_path / "README.md"
     path.write_bytes(FRONT)
     first = planted.command("card", run.path, "--model-card", path)
-    assert (first.exit_code, first.stdout) == (0, "")
-    assert "written" in first.stderr
+    assert (first.exit_code, first.stdout, "written" in first.stderr) == (0, "", True)
     again = planted.document(planted.command("card", run.path, "--model-card", path, "--format", "json"))
     assert (again["changed"], again["block"]) == (False, cards.card_block(run))
     results = tmp_path / "results.yaml"
     options = ("--eval-results", results, "--eval-dataset", "someone/sticky", "--format", "json")
     found = planted.document(planted.command("card", run.path, *options))
-    assert found["eval_results_changed"] is True
-    assert results.is_file()
+    assert (found["eval_results_changed"], results.is_file()) == (True, True)
     planted.refused("card", run.path, "--eval-results", tmp_path / "a.yaml", saying="pass --eval-dataset")
     planted.refused("card", run.path, "--eval-dataset", "a/b", saying="needs --eval-results or --push")
     planted.refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE is set")

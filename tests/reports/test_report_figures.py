@@ -57,8 +57,7 @@ def test_bins_hold_every_value_once(values):
     assert counts.sum() == len(values)
     assert len(counts) == len(edges) - 1 <= 120
     assert (np.diff(edges) > 0).all()
-    assert edges[0] <= min(values)
-    assert max(values) <= edges[-1]
+    assert edges[0] <= min(values) <= max(values) <= edges[-1]
 
 
 def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
@@ -68,8 +67,7 @@ def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
     assert (sum(count or 0 for count in bars["y"]), marks["mode"]) == (5000, "markers")
     assert sorted(marks["x"]) == pytest.approx(sorted(table["lift"][:6]), abs=1e-6)
     rows = figure.table.rows
-    assert sum(row[2] for row in rows) == 5000
-    assert sum(row[3] for row in rows) == 6
+    assert (sum(row[2] for row in rows), sum(row[3] for row in rows)) == (5000, 6)
     assert f"median {table['lift'].median():.4f}" in figure.alt
     assert "6 sticky between" in figure.alt
 
@@ -125,8 +123,7 @@ def test_breakdowns_count_every_token_once():
         assert (sum(examined), sum(sticky)) == (400, 5)
     (_, kinds, *_), (_, scripts, *_), (_, _, lengths, _), (_, _, _, positions) = breakdowns(table)
     assert (kinds, scripts) == (["whole word"], ["Arabic", "Greek", "Latin"])
-    assert lengths[-1] == (table["length"] >= 10).sum()
-    assert positions[0] == 5
+    assert (lengths[-1], positions[0]) == ((table["length"] >= 10).sum(), 5)
     figure = composition(table)
     assert figure.alt.startswith("5 of 400 tokens are sticky. By kind of entry, whole word: 5 of 400.")
     shares = [row for row in figure.table.rows if row[1] == "0–10"]
@@ -145,8 +142,7 @@ def test_every_figure_stands_on_what_little_there_is(table):
 def test_without_curves_or_runs_the_figures_say_so():
     empty = symptom_curves([], [], 0.1)
     assert "no symptom curves" in empty.plot.layout.annotations[0].text
-    assert empty.alt == "There are no symptom curves."
-    assert empty.table.rows == ()
+    assert (empty.alt, empty.table.rows) == ("There are no symptom curves.", ())
     for figure in (tokens_by_run(compared()), worst_by_run(compared())):
         assert "no run has" in figure.plot.layout.annotations[0].text
     assert "No task" in costs([]).alt
