@@ -106,7 +106,7 @@ RUN_RECORDS = {
     "an empty object": (b"{}", NO_VERSION),
     "a version alone": (b'{"schema_version": 3}', "is not a valid record .identity: Field required"),
     "older": (
-        b'{"schema_version": 2}',
+        b'{"schema_version": 1}',
         "by an earlier version of stickytoken: run the detection again, in an",
     ),
     "newer": (b'{"schema_version": 4, "news": true}', "but this stickytoken reads versions up to 3: upgrade"),

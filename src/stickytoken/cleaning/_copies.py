@@ -327,8 +327,6 @@ class Document:
         return Company(alike, chance, different / max(1, neighbours))
 
     def is_listed(self, places: Sequence[int]) -> bool:
-        if not self._line_ends:
-            return False
         lines = [bisect(self._line_ends, self.units.starts[place]) for place in places]
         return sum(after - before == 1 for before, after in pairwise(lines)) >= 0.75 * (len(lines) - 1)
 

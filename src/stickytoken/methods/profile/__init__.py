@@ -520,7 +520,8 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         token, erased = self._highest(run), run.tokens["contraction"].max()
         if token is not None:
             if (ordinary := result.ordinary_contraction) is not None and isinstance(erased, float):
-                most = f"of a text erased by the token that erases most; by an ordinary token, {ordinary:.0%}"
+                rare = "" if run.tokens["erases"].any() else ", which is not rare enough to be flagged"
+                most = f"of a text, the most that a token erases{rare}; an ordinary one erases {ordinary:.0%}"
                 found.append(terms.Fact(f"{erased:.0%}", most))
             fact = (
                 "largest lift beyond an ordinary token's, in standard deviations of the similarities of "
