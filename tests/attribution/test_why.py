@@ -151,14 +151,14 @@ def test_the_command_prints_words_pairs_and_a_matrix(bert_folder, tmp_path):
     assert result.exit_code == 0, result.stderr
     for said in ("The cosine of the two texts is", "Pairs that raise the cosine most", "48;2;255"):
         assert said in result.stdout
+    assert max(line.count("48;2;") for line in result.stdout.splitlines()) == 5  # cells in 60 columns
     assert page.read_text("utf-8").startswith("<!doctype html>")
     options = ("--words", "--attribute-by", "jacobians", "-f", "json")
     document = json.loads(planted.command("why", bert_folder, FIRST, SECOND, *options).stdout)
     assert document["method"] == "jacobians"
     assert len(document["matrix"]) == len(document["first"]["parts"]) == len(FIRST.split())
     assert len(document["strongest"]) == 10
-    given = ("why", bert_folder, FIRST, SECOND, "--html", "absent/a.html")
-    planted.refused(*given, saying="absent does not exist")
+    planted.refused("why", bert_folder, FIRST, SECOND, "--html", "absent/a.html", saying="absent does not")
     planted.refused("why", "openai:some-model", FIRST, SECOND, saying="needs the model itself")
 
 

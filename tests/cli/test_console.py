@@ -102,8 +102,7 @@ def test_a_terminal_gets_a_bar_with_an_eta(capsys, clock, monkeypatch):
         progress(Progress("score", 0, 100))
         clock.now += 60
         progress(Progress("score", 25, 100, 25, 600))
-    shown = STYLES.sub("", capsys.readouterr().err)
-    assert re.search(r"score .* 25/100 .*ETA 0:03:00 10 texts/s", shown)
+    assert re.search(r"score .* 25/100 .*ETA 0:03:00 10 texts/s", STYLES.sub("", capsys.readouterr().err))
 
 
 def test_a_stage_that_ends_soon_is_not_shown_and_a_long_one_is(capsys, clock):

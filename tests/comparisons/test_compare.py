@@ -188,7 +188,7 @@ def test_other_anchors_of_the_same_texts_are_noticed(clean, changed):
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     found = compare([clean, folder])
     assert found.comparability.answers[Measure.WORST] is CARE
-    assert "different choices of the same texts" in reasons(found)
+    assert "different choices of the same texts (clean; changed); 50% of these" in reasons(found)
 
 
 def test_a_lift_that_the_curve_does_not_show_is_named(run, clean, tmp_path):

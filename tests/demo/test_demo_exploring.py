@@ -54,6 +54,9 @@ def test_runs_are_listed_named_ones_first_and_unreadable_ones_are_named(planted_
     opened = demo.Startup("model", library)
     about = event_of(opened, "input", "Run")("half (not finished)")
     assert any("to continue it" in str(value) for value in about)
+    assert [each["choices"] for each in about if "choices" in each] == [[]] * 4
+    said, *_ = event_of(opened, "input", "Run", "Token to show")("half (not finished)", 1)
+    assert "this run is not finished" in said
     count, *_ = event_of(opened, "change", *web_app.FILTERS)("half (not finished)", "", [], [], [])
     assert "0 tokens" in count
     shutil.rmtree(tmp_path / "runs" / "gone")
@@ -76,6 +79,7 @@ def test_the_worked_example_is_the_worst_token_with_the_pair_that_it_raises_most
     context = context_of(model, [run])
     example = demo.worked_example(context)
     row = context.content.evidence.tokens.row(0, named=True)
+    assert {"sticky", "ordinary"} <= {verdict for _, verdict in demo.listed_tokens(context.content)}
     assert example.token_id == row["token_id"] == demo.worst_token(context.content)
     assert (example.anchor, example.carrier) == (row["largest_anchor"], row["largest_carrier"])
     bare = replace(context.content, evidence=None)

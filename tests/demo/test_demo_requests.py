@@ -106,8 +106,7 @@ def test_there_is_no_api_and_no_event_that_the_page_does_not_have(bert_app, comp
         status, said = request(bert_app, "POST", f"/gradio_api/{path}", {"data": GOOD})
         assert (status, "no API" in said) == (404, True)
         logged()
-    body = {"data": GOOD, "fn_index": 999, "session_hash": "x"}
-    assert request(bert_app, "POST", JOIN, body)[0] == 404
+    assert request(bert_app, "POST", JOIN, {"data": GOOD, "fn_index": 999, "session_hash": "x"})[0] == 404
     logged()
     assert computed == []
 

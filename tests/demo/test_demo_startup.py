@@ -38,8 +38,7 @@ def early(browser, startup):
 
 
 def test_the_page_is_there_before_the_model_and_the_example_follows(early, startup, hostile):
-    answer = early.locator("#try-answer")
-    expect(answer).to_contain_text("the model is being loaded")
+    expect(early.locator("#try-answer")).to_contain_text("the model is being loaded")
     expect(early.get_by_role("button", name="Show what happens")).to_be_disabled()
     expect(early.get_by_label("Sentence A")).to_be_disabled()
     open_tab(early, "Explore")

@@ -211,8 +211,7 @@ def test_pictures_fit_a_printed_page(browser, app):
     )
     with browsing(browser, app, **WIDE) as (page, heard):
         settled(page, "Explore")
-        before = page.evaluate(widths)
-        assert max(before) > 800
+        assert max(page.evaluate(widths)) > 800
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         page.wait_for_function(f"() => Math.max(...{widths}) <= 640")
         page.evaluate("dispatchEvent(new Event('afterprint'))")

@@ -47,8 +47,7 @@ def test_the_planted_token_is_sticky_on_another_corpus_and_no_other(found, run):
     assert found.tokens["token_id"].equals(run.tokens["token_id"])
     assert found.tokens.select("lift", "lift_low", "lift_high").null_count().sum_horizontal().item() == 0
     assert found.measured == (found.tokens["texts"] > 0).sum()
-    summary = found.summary()
-    assert [row["token"] for row in summary["flagged"]] == found.flagged["token"].to_list()
+    assert [row["token"] for row in found.summary()["flagged"]] == found.flagged["token"].to_list()
 
 
 @pytest.mark.slow

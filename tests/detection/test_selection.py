@@ -52,8 +52,7 @@ def test_a_token_is_found_by_vocabulary_string_then_text_then_text_without_space
 
 
 def test_of_several_entries_with_one_text_the_one_that_text_can_produce_is_meant():
-    vocabulary = Vocabulary((0, 1), ("##s", "@s"), ("s", "s"), (PART, OK))
-    assert find_token(vocabulary, "s") == 1
+    assert find_token(Vocabulary((0, 1), ("##s", "@s"), ("s", "s"), (PART, OK)), "s") == 1
 
 
 @pytest.mark.parametrize(("text", "ids"), [(" a", "6, 7"), ("a", "6, 7"), ("twin", "8, 9")])

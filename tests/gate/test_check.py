@@ -329,8 +329,7 @@ def test_a_damaged_or_unfinished_run_is_refused_and_an_unreadable_corpus_never_p
         check(altered(lambda table: pl.concat([table.head(1), table.head(len(table) - 1)])))
     with pytest.raises(RunError, match="is not finished"):
         check(altered(result=None))
-    corpus = {"source": "polish.txt", "sentences": 200, "unknown": 0.4}
-    found = check(altered(strength=0, corpus=corpus))
+    found = check(altered(strength=0, corpus={"source": "polish.txt", "sentences": 200, "unknown": 0.4}))
     assert found.outcome is Outcome.INCONCLUSIVE
     assert "cannot read 40% of polish.txt" in found.incomplete[0]
 

@@ -239,8 +239,7 @@ def test_the_workflow_stops_at_a_sticky_token_and_leaves_what_it_uploads(reposit
             done = shell(repository, "bash", "-e", "-c", step)
             assert done.returncode == status, done.stderr
             assert "Traceback" not in done.stderr
-        document = json.loads((repository / upload["with"]["sarif_file"]).read_text("utf-8"))
-        (run,) = document["runs"]
+        (run,) = json.loads((repository / upload["with"]["sarif_file"]).read_text("utf-8"))["runs"]
         assert any(result["level"] == "error" for result in run["results"]) == (status == 10)
         place = run["results"][0]["locations"][0]["physicalLocation"]
         assert (place["artifactLocation"]["uri"], place["region"]) == ("pyproject.toml", {"startLine": 2})

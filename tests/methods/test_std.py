@@ -90,6 +90,7 @@ def test_the_defaults_are_the_published_values():
     assert defaults.insertion is Insertion.TEXT
     assert defaults.scoring_weights == PlacementWeights(0.35, 0.35, 0.30)
     assert defaults.validation_weights == PlacementWeights(4 / 11, 4 / 11, 3 / 11)
+    assert PlacementWeights(0.5, 0.5, 0).random == 0
     assert (defaults.angular, defaults.manhattan) == (
         ScoreConstants(0.1, 0.05, 0.01),
         ScoreConstants(1.0, 0.5, 0.1),

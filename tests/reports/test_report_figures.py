@@ -140,6 +140,7 @@ def test_every_figure_stands_on_what_little_there_is(table):
 
 
 def test_without_curves_or_runs_the_figures_say_so():
+    assert len(symptom_curves([], CONTROLS, 0.1).table.rows) == 1
     empty = symptom_curves([], [], 0.1)
     assert "no symptom curves" in empty.plot.layout.annotations[0].text
     assert (empty.alt, empty.table.rows) == ("There are no symptom curves.", ())

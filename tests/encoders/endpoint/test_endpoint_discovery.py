@@ -119,9 +119,11 @@ def test_refusals_during_the_questions_are_waited_for(serve):
 
 
 def test_the_estimated_time_is_at_least_that_of_the_server(serve):
-    found = serve(seconds=0.02, seconds_per_text=0.001).encoder()
-    assert found.capabilities.request_seconds >= 0.021
-    assert found.capabilities.token_seconds > 0
+    found = serve(seconds=0.02, seconds_per_text=0.001).encoder().capabilities
+    assert found.request_seconds >= 0.021
+    assert found.token_seconds > 0
+    paces = [found.model_copy(update={"token_seconds": seconds}) for seconds in (1e-9, 0.01, 1)]
+    assert [pace.most_tokens for pace in paces] == [16_384, 500, 256]
 
 
 KEY = "sk-planted-0123456789-abcdefghij"
