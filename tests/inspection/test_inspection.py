@@ -84,8 +84,7 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
     inputs = {name: features[name] for name in names}
     with torch.no_grad():
         out = plain(**inputs, output_attentions=True, output_hidden_states=True)
-    hidden = torch.stack(out.hidden_states)[:, 0].numpy()
-    np.testing.assert_allclose(inside.hidden, hidden, atol=2e-5)
+    np.testing.assert_allclose(inside.hidden, torch.stack(out.hidden_states)[:, 0].numpy(), atol=2e-5)
     assert_attention(inside, out.attentions, [2] * len(template.before) + labels + [2] * len(template.after))
 
 

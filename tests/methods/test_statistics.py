@@ -131,8 +131,7 @@ def test_effects_that_vanish_or_turn_around_keep_a_tenth():
     ids=["no tokens", "two tokens", "nothing but noise", "more noise than there is", "all alike"],
 )
 def test_where_there_is_nothing_to_compare_the_factor_is_one(first, reliability):
-    second = np.array([1.0, 5.0, 9.0])[: len(first)]
-    assert scale_between(np.array(first), reliability, second) == 1.0
+    assert scale_between(np.array(first), reliability, np.array([1.0, 5.0, 9.0])[: len(first)]) == 1.0
 
 
 # Contraction and pull: exact where the model holds, else least squares, and lifts computed from them.
@@ -252,8 +251,7 @@ def test_center_spread_and_skewness_of_a_skewed_vocabulary_are_recovered_through
 def test_shapes_have_a_heaviest_tail_and_a_largest_skewness():
     generator = np.random.default_rng(7)
     assert Null.fit(generator.standard_cauchy(size=TOKENS), 0.0).shape.freedom == 2.0
-    skewed = draw_effects(generator, Shape(skewness=2.0), TOKENS)
-    assert 0.9 < Null.fit(skewed, 0.0).shape.skewness <= 1.0
+    assert 0.9 < Null.fit(draw_effects(generator, Shape(skewness=2.0), TOKENS), 0.0).shape.skewness <= 1.0
 
 
 def test_tokens_that_are_alike_but_for_their_noise_have_no_spread():

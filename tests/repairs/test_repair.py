@@ -255,8 +255,7 @@ def repair_and_die(run, out, module, function):
     [("stickytoken.repairs.documents", "repair_block"), ("stickytoken.measurement", "move_folder")],
 )
 def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, module, step):
-    status = finished(repair_and_die, str(run.path), tmp_path / "out", module, step)
-    assert status == -signal.SIGKILL
+    assert finished(repair_and_die, str(run.path), tmp_path / "out", module, step) == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     assert (quick(run, tmp_path / "out").path / REPAIR_FILE).is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -56,8 +56,7 @@ def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
 def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
     curves = mean_curves(repaired.repair_record("river", "stone"))
     assert curves[1]["before"] == [0.0, 0.1, 0.4]
-    picture = ET.fromstring(drawn(curves))
-    lines = [element for element in picture.iter() if element.tag.endswith("polyline")]
+    lines = [element for element in ET.fromstring(drawn(curves)).iter() if element.tag.endswith("polyline")]
     assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 3]
     heights = [float(line.attrib["points"].split()[-1].split(",")[1]) for line in lines]
     assert heights[0] < heights[1] <= heights[2]  # before ends highest

@@ -128,8 +128,7 @@ def test_special_tokens_become_plain_text_one_by_one(kind, saved, tmp_path):
 def test_all_special_tokens_with_the_padding_become_plain_text_and_stay_in_the_template(saved, tmp_path):
     folder = saved("wordpiece")
     ids = tuple(sorted(added_ids(folder)))
-    files = edited_tokenizer(folder, ModelEdit(plain_specials=ids))
-    target = written(folder, tmp_path / "plain", files)
+    target = written(folder, tmp_path / "plain", edited_tokenizer(folder, ModelEdit(plain_specials=ids)))
     assert agreed(target, tmp_path / "again", [""]) == auto(folder)([""])
     tokenizer = AutoTokenizer.from_pretrained(target)
     batch = tokenizer(["the river", "[PAD] [CLS] the river"], padding=True)
@@ -240,7 +239,7 @@ def test_entries_and_all_specials_of_every_tokenizer_there_is(name, shared, engl
         unreachable=tuple(token_id for token_id in some if reasons[token_id] is None),
         plain_specials=tuple(sorted(added.keys() - unknown)),
     )
-    assert len(edit.unreachable) >= 5
+    assert len(edit.unreachable) >= 8
     named = [f"a {each.content} b{each.content}" for each in added.values()]
     texts, ids = [*english, *named], {*edit.unreachable, *edit.plain_specials}
     before = auto(folder)(texts)

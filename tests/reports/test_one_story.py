@@ -110,8 +110,7 @@ def test_the_web_app_shows_the_numbers_of_the_report(content, row, sd):
     _, table, _ = narrow(library.labels[0], "", [], [], [])
     shown, *rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]
     found = [shown[name] for name in ("token", "verdict", "severity", "lift", "SD")]
-    lift = [round(row["lift"], 4), round(sd, 2)]
-    assert found == [planted.PLANTED, "sticky", row["severity"], *lift]
+    assert found == [planted.PLANTED, "sticky", row["severity"], round(row["lift"], 4), round(sd, 2)]
     assert {(each["verdict"], each["severity"]) for each in rows} == {("benign", "–")}
 
 

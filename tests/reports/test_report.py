@@ -356,8 +356,7 @@ def test_everything_but_judging_works_without_the_effects(run, html, run_copy, p
     (run_copy / "effects.parquet").unlink()
     bare = open_run(run_copy)
     assert bare.tokens.equals(run.tokens)
-    page = stickytoken.report(run_copy).replace(str(run_copy), str(run.path))
-    assert Page(page).text == Page(html).text
+    assert Page(stickytoken.report(run_copy).replace(str(run_copy), str(run.path))).text == Page(html).text
     opened = reopen(bare, planted_encoder, categorize(planted_encoder.tokenizer))
     assert len(token_evidence(opened, [34], with_ordinary=False).tokens) == 1
     before = planted.files_of(run_copy)

@@ -97,8 +97,7 @@ def test_a_model_without_attention_is_said_to_have_none(run, planted_encoder, tm
     words = {figure.name.split("-")[-1]: figure.alt for figure in token["figures"]}
     assert words["heads"] == "This model does not expose its attention."
     assert words["attention"] == "This model does not expose it."
-    page = Page(stickytoken.report(folder))
-    assert "static embedding model: it has no attention" in page.text
+    assert "static embedding model: it has no attention" in Page(stickytoken.report(folder)).text
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,7 @@ def hostile_explanations(explained_run, tmp_path_factory):
 @pytest.fixture(scope="module")
 def hostile_impact(measured, tmp_path_factory):
     run = Path(shutil.copytree(measured.path.parent, tmp_path_factory.mktemp("hostile") / "run"))
-    texts = ("task", "token", "corpus", "metric")
-    rewrite((run / measured.path.name).glob("*.parquet"), texts)
+    rewrite((run / measured.path.name).glob("*.parquet"), ("task", "token", "corpus", "metric"))
     return run
 
 

@@ -131,8 +131,7 @@ def test_the_panel_of_a_plan_has_the_vectors_of_its_texts_one_by_one(encoder, be
     for row, (text, group) in enumerate(texts):
         assert panel.vectors[row] == pytest.approx(unit_vectors(encoder.encode([text]))[0], abs=1e-6)
         assert panel.groups[row] == group
-    expected = [group.weight for group in plan.groups] if beside else [1.0]
-    assert panel.group_weights.tolist() == expected
+    assert panel.group_weights.tolist() == ([group.weight for group in plan.groups] if beside else [1.0])
     assert panel.weights.sum() == pytest.approx(1)
 
 

@@ -117,16 +117,14 @@ def test_each_dimension_of_a_judgement_is_that_of_a_run_on_the_truncated_model(r
     alone = detect_profile(load_encoder(truncated), tmp_path / "alone")
     model = tiny.sentence_transformer(backbone, normalize=True)
     found = judge(run, texts, encoder=model, anchors=60, dimensions=[8, 32])
-    wanted = judge(alone, texts, encoder=truncated, anchors=60)
-    assert_same(found.at(8).tokens, wanted.tokens, 1e-5)
+    assert_same(found.at(8).tokens, judge(alone, texts, encoder=truncated, anchors=60).tokens, 1e-5)
     plain = judge(run, texts, encoder=model, anchors=60)
     assert_same(found.tokens, plain.tokens, 1e-5)
     assert_same(found.at(32).tokens, plain.tokens, 1e-5)
     assert found.by_dimension()["dimension"].to_list() == [8, 32]
     for row in found.by_dimension().to_dicts():
         verdicts = found.at(row["dimension"]).tokens["verdict"].to_list()
-        counts = [verdicts.count(each) for each in ("sticky", "topical")]
-        assert [row["sticky"], row["topical"]] == counts
+        assert [row["sticky"], row["topical"]] == [verdicts.count(each) for each in ("sticky", "topical")]
     assert [row["dimension"] for row in found.summary()["dimensions"]] == [8, 32]
     with pytest.raises(
         InputError, match="the judgement has no dimension 16: it has dimension 8; dimension 32"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from scipy import stats
@@ -27,6 +28,7 @@ from stickytoken.methods.profile.estimates import (
     calibrate,
     estimate,
     read_effects,
+    round_measurements,
     together,
     write_effects,
 )
@@ -240,8 +242,7 @@ def test_an_effect_matters_if_it_is_not_negligible_and_is_large_or_rare(value, h
     tokens = tokens_of([0.0] * 500 + [value], half=half, tested=[0.0] * 500 + [tested])
     rare, likely = matters and tested > 0, matters or (value - half > 1 and value + half >= 2)
     for reach, wanted in ((tokens.lift.value, matters), (None, rare), (tokens.lift.high, likely)):
-        found = find_lifts(tokens, 501, 1, 2.0, 0.05, reach)
-        assert found.found.tolist() == [False] * 500 + [wanted]
+        assert find_lifts(tokens, 501, 1, 2.0, 0.05, reach).found.tolist() == [False] * 500 + [wanted]
 
 
 def test_a_null_of_no_width_is_not_used():
@@ -434,6 +435,19 @@ def test_some_tokens_and_carriers_are_kept_and_the_effects_are_those_of_all_carr
     assert whole.group_means() == pytest.approx(np.nanmean(whole.groups.astype(float), axis=1))
 
 
+def test_copies_that_the_tokenizer_joined_are_made_up_by_their_share_of_the_text_at_most_twofold():
+    rows = {name: [[1.0] * 3] for name in ("lifts", "rising", "groups", "contractions", "pull")}
+    rows |= {"token_id": [5], "seen": [[4.0, 2.0, 9.0]], "contraction": [0.5]}
+    stage = SimpleNamespace(carriers="abc", carrier_texts="abc", cells=[SimpleNamespace(copies=8)] * 3)
+    reader = SimpleNamespace(content_ids=lambda texts: [[0] * 8 for _ in texts])
+    found = round_measurements(pl.DataFrame(rows), stage, reader)
+    # 8 of 16 entries were planned; 4 of 12, 2 of 10 and no more than 8 of 16 were seen.
+    for values in (found.lifts, found.groups[:, :, 0], found.contractions):
+        assert values == pytest.approx(np.array([[1.5, 2.0, 1.0]]))
+    assert found.effects.contraction == pytest.approx([0.75])
+    assert found.effects.pull == pytest.approx(np.full((1, 3), 1.5))
+
+
 def test_effects_are_read_as_they_were_written_by_round_and_token(tmp_path):
     rounds = {Round.SCREEN: sample([3, 5, 9], 1), Round.CONFIRM: sample([5, 9], 2)}
     folder = ResultFolder(tmp_path)
@@ -453,8 +467,7 @@ def test_the_principal_axes_are_those_of_the_singular_value_decomposition(tmp_pa
     screened, folder = sample(range(60), 1), ResultFolder(tmp_path)
     write_effects(folder, {Round.SCREEN: screened}, most_bytes=2 * 3 * 60)
     left, values, right = np.linalg.svd(screened.effects.pull, full_matrices=False)
-    best = (left[:, :3] * values[:3]) @ right[:3]
-    assert read_effects(tmp_path).pull == pytest.approx(best, abs=0.02)
+    assert read_effects(tmp_path).pull == pytest.approx((left[:, :3] * values[:3]) @ right[:3], abs=0.02)
     write_effects(folder, {Round.SCREEN: screened}, most_bytes=1)
     assert folder.read_table(AXES_FILE)["axis"].to_numpy().shape == (1, DIMENSION)
 
