@@ -47,11 +47,8 @@ def check_written(results: Results, run: Path, path: Path, name: str = "report")
     results.check(f"{name}: size of the file", "under 5 MB", f"{size:.2f} MB", size < 5, megabytes=size)
 
 
-def of_run(run: Path, picture: bool = False) -> None:
-    """Is the report of a run small, quiet and readable, and how long does it take?
-
-    The page goes to a temporary folder. --picture writes docs/images/report.png too.
-    """
+def of_run(run: Path) -> None:
+    """Is the report of a run small, quiet and readable, and how long does it take?"""
     results = Results("report", run=run.name)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         path = Path(folder).resolve() / "report.html"
@@ -67,10 +64,6 @@ def of_run(run: Path, picture: bool = False) -> None:
             name, ours = f"at {width} px: requests and messages, width", f"{len(heard) - 1} and {wide} px"
             passed = len(heard) == 1 and wide == width
             results.check(name, f"0 and {width} px", ours, passed, heard=heard[1:])
-        if picture:  # the top of the page, as a reader first sees it on a wide screen
-            page = browser.new_page(viewport={"width": 1200, "height": 1430})
-            opened(page, path)
-            save_picture(page.screenshot(), IMAGES / "report.png")
     results.finish()
 
 
