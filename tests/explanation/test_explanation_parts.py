@@ -90,8 +90,7 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
     content = placed.with_copies(7)
     labelled = list(zip(content, placed.labels, strict=True))
     assert [k for k, label in labelled if label == Part.COPIES] == [7] * copies
-    rest = tuple(k for k, label in labelled if label != Part.COPIES)
-    assert rest == text.ids == placed.before
+    assert tuple(k for k, label in labelled if label != Part.COPIES) == text.ids == placed.before
     assert placed.labels[: len(head)] == (Part.PROMPT,) * len(head)
     if placement is not Placement.RANDOM:
         assert content == copies_as_ids(Token(7, ""), text, placement, copies)

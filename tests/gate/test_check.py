@@ -189,8 +189,7 @@ def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, m
     shutil.rmtree(runs / "run")
     first = check(model, folder=runs)
     assert first.run.parent == runs
-    second = check(model, folder=runs)
-    assert (second.run, len(made)) == (first.run, 1)
+    assert (check(model, folder=runs).run, len(made)) == (first.run, 1)
 
 
 def test_a_model_object_is_compared_by_identity_and_a_run_is_taken(own):

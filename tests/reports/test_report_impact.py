@@ -27,8 +27,7 @@ def test_an_explanation_and_an_impact_of_a_token_show_the_same_benign_token_firs
     explain(planted_encoder, [planted.PLANTED], run=run_copy, settings=settings, out=run_copy / "explain")
     content = read_content(run_copy)
     (explained,), (measured,) = content.explanations, content.impacts
-    token_id = explained.token.token_id
-    matches = [each.token for each in measured.record.tokens if each.matched_to == token_id]
+    matches = [each.token for each in measured.record.tokens if each.matched_to == explained.token.token_id]
     benign = explained.tables["benign"]["benign"].to_list()
     assert matches == benign[: files.FEW.benign]
     assert run_details(content)[f"impact {measured.path.name}"]["benign tokens"] == benign[:1]
