@@ -100,8 +100,7 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     trained[ids := np.array(vocabulary.ids)] = True
     for k, token, text, category in facts:
         if token[:1] in ("[", "<"):
-            kind = vocabularies.kind_of(token, text, category, mark)
-            trained[k] = kind is not vocabularies.Kind.UNUSED
+            trained[k] = vocabularies.kind_of(token, text, category, mark) is not vocabularies.Kind.UNUSED
     untrained = np.flatnonzero(~trained)
     squares, covariance = rows.moments(products=len(untrained) > 0 and output is None)
     norms = np.sqrt(squares)

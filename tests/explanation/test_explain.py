@@ -58,8 +58,7 @@ def explained(sticky_bert):
 def test_a_planted_token_is_told_from_an_ordinary_one(explained):
     garden, window = explained.tokens
     assert {"embedding", "hidden states"} <= {each.area for each in garden.findings}
-    norm = next(each for each in garden.findings if each.measure == "embedding_norm")
-    assert norm.deviations > 4
+    assert next(each for each in garden.findings if each.measure == "embedding_norm").deviations > 4
     assert len(window.findings) < len(garden.findings)
     assert garden.verdict.startswith(f"'garden' ({garden.token_id}) differs from 5 matched benign tokens")
 

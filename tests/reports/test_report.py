@@ -131,7 +131,7 @@ def test_a_run_without_sticky_tokens_shows_the_highest_and_acquits_no_token_that
 ):
     clean = stickytoken.report(clean_run)
     page = Page(clean)
-    shown = ("has no sticky tokens among those measured", "No token is sticky", "rare enough to be flagged")
+    shown = ("has no sticky tokens among those measured", "No token is sticky", "to be flagged for it")
     assert all(words in page.text for words in shown)
     assert "only 10 of 335 available tokens were examined" in page.text
     assert meaning(read_content(clean_run.path)).endswith("the others may.")
@@ -140,7 +140,7 @@ def test_a_run_without_sticky_tokens_shows_the_highest_and_acquits_no_token_that
     assert page.tokens[:9:3] == highest
     closed = re.findall(r'<details class="part"><summary><h2 id="([^"]+)"', clean)
     assert set(section_ids(clean)) - set(closed) == {"steps", "worst", "lift-distribution"}
-    assert not re.search('<details class="part">|rare enough to be flagged', html)
+    assert not re.search('<details class="part">|to be flagged for it', html)
 
 
 def test_the_contents_lead_to_every_part(html, run_copy):
@@ -336,6 +336,8 @@ def test_how_far_texts_move_is_said_as_a_similarity(run, retabled):
     assert f"enough to matter: even {said}less than 0.01 on average. It needs no repair." in meaning(known)
     fallen = read_content(retabled(lift=pl.lit(-0.1)))
     assert meaning(fallen).endswith("No token of this model does so enough to matter: it needs no repair.")
+    beside = retabled(contraction=pl.when("erases").then(0.1).otherwise("contraction"))
+    assert "exceptional enough to be flagged for it" in stickytoken.report(beside)
 
 
 def test_every_form_of_a_report_says_the_same(run, html):

@@ -44,8 +44,7 @@ _COLORS = {
 
 def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
     model = visible(startup.model_name)
-    title = f"Sticky tokens of {model}"
-    blocks = _CheckedBlocks(title=title, analytics_enabled=False, fill_width=False)
+    blocks = _CheckedBlocks(title=f"Sticky tokens of {model}", analytics_enabled=False, fill_width=False)
     with blocks:
         gr.HTML(
             render("welcome.html.j2", model=model, left_out=startup.library.left_out, shared=shared),

@@ -121,8 +121,7 @@ def test_an_unusual_vector_makes_what_copies_erase_rarer(encoder, tmp_path, monk
     for unusual in (None, chances.unusual):
         given = verdict.Chances(together, np.ones(len(together)), unusual)
         monkeypatch.setattr(verdict, "erasing_chances", lambda *_, given=given: (lost, given))
-        erases = verdict.decide(measured).tokens.filter(token=STICKY)["erases"].item()
-        assert erases is (unusual is None)
+        assert verdict.decide(measured).tokens.filter(token=STICKY)["erases"].item() is (unusual is None)
 
 
 def test_universality_and_lift_words_equal_a_plain_version(run):

@@ -111,8 +111,7 @@ def test_what_cannot_be_probed_is_refused(encoder, options, message):
 @pytest.mark.slow
 def test_the_curve_ends_where_the_model_reads_no_more(tmp_path):
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path, words=profiled.WORDS), normalize=True)
-    short = [" ".join(text.split()[:3]) for text in profiled.sentences(600)]
-    corpus = collect_sentences(short, "test")
+    corpus = collect_sentences([" ".join(text.split()[:3]) for text in profiled.sentences(600)], "test")
     settings = replace(profiled.SMALL, copies=(1,), insertion="text")
     for length, copies in ((12, [0, 1]), (24, [0, 1, 2]), (64, [0, 1, 2, 3, 4, 6])):
         model.max_seq_length = length

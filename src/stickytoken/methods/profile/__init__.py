@@ -520,8 +520,9 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         token, erased = self._highest(run), run.tokens["contraction"].max()
         if token is not None:
             if (ordinary := result.ordinary_contraction) is not None and isinstance(erased, float):
-                rare = "" if run.tokens["erases"].any() else ", which is not rare enough to be flagged"
-                most = f"of a text, the most that a token erases{rare}; an ordinary one erases {ordinary:.0%}"
+                flagged = run.tokens.sort("contraction")["erases"][-1]
+                note = "" if flagged else ", not exceptional enough to be flagged for it"
+                most = f"of a text, the most that a token erases{note}; an ordinary one erases {ordinary:.0%}"
                 found.append(terms.Fact(f"{erased:.0%}", most))
             fact = (
                 "largest lift beyond an ordinary token's, in standard deviations of the similarities of "
