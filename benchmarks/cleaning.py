@@ -6,6 +6,7 @@ BEIR.
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import sys
@@ -24,8 +25,11 @@ from bench import MINILM, RESULTS, SHARED, Results, commands, json_lines, retrie
 from models import plain_model, planted_rows
 from stickytoken import Run, load_encoder, open_run
 from stickytoken.cleaning import Cleaner, CleaningRules, find_spans
+from stickytoken.cleaning.files import clean_file
 from stickytoken.cleaning.rules import rules_of_run
-from stickytoken.scanning.scan import scan_documents
+from stickytoken.data.documents import Wanted
+from stickytoken.data.rewriting import open_source
+from stickytoken.scanning.scan import is_only_suspected, scan_documents
 
 Vectors = NDArray[np.floating[Any]]
 RANKS_APART, TOP, SEED = 0.1, 10, 42
@@ -354,6 +358,80 @@ def found_share(run: Run, texts: Sequence[str]) -> dict[str, Any]:
     return counted | {"false_alarms": false_alarms, "missed": missed[:10]}
 
 
+FIVE_WAYS = ("suffix", "glued suffix", "with one other word", "invisible inside", "mixed case")
+
+
+def planted_set(
+    words: Sequence[str], texts: Sequence[str], count: int, seed: int
+) -> tuple[list[str], dict[int, tuple[str, str]]]:
+    """Put eight copies of a word into some texts, in five ways in turn; say which way and word each has."""
+    draw = random.Random(seed)
+    documents = list(texts)
+    planted: dict[int, tuple[str, str]] = {}
+    places = sorted(draw.sample(range(len(texts)), count))
+    for turn, place in enumerate(places):
+        way = FIVE_WAYS[turn % len(FIVE_WAYS)]
+        word = draw.choice(words)
+        other = draw.choice([word for word in ("river", "window", "report") if word not in words])
+        documents[place] = RECIPES[way](texts[place], [word] * 8, [other], draw)
+        planted[place] = (way, word)
+    return documents, planted
+
+
+def occurrences(word: str, text: str) -> int:
+    """Count a word in a text, in any case, glued to others, and with invisible characters inside."""
+    visible_text = "".join(character for character in text if character not in INVISIBLE)
+    return visible_text.casefold().count(word.casefold())
+
+
+def five_ways(cranfield: Path, run: Path, planted: int = 60, clean: int = 1340, repetitions: int = 5) -> None:
+    """Plant copies in 60 of 1,400 texts in five ways: does `scan` find them, and `clean` remove them?
+
+    RUN is a finished run that flags at least one token. Each repetition draws other texts and other words; a
+    document is cleaned if as many copies are left as its text had before.
+    """
+    opened = open_run(run)
+    documents, _ = retrieval_set(cranfield)
+    cleaner = Cleaner.from_run(opened)
+    words = [word for word in cleaner.rules.words if word.isalpha() and word.isascii() and len(word) > 2]
+    results = Results("cleaning_five_ways", planted=planted, clean=clean, words=words)
+    for seed in range(repetitions):
+        texts = random.Random(f"{SEED} {seed}").sample(documents, min(planted + clean, len(documents)))
+        made, what = planted_set(words, texts, planted, seed)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "documents.jsonl"
+            rows = [{"_id": f"d[SEP]{number}", "text": text} for number, text in enumerate(made)]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+            scanned = scan_documents(opened, path).documents
+            output = io.BytesIO()
+            clean_file(open_source(path, Wanted()), cleaner, output)
+        after = [json.loads(line) for line in output.getvalue().decode().splitlines()]
+        certain = scanned.filter(~is_only_suspected())
+        found = set(certain["number"].to_list())
+        removed = 0
+        missed = []
+        for place, (way, word) in what.items():
+            if occurrences(word, after[place]["text"]) <= occurrences(word, texts[place]):
+                removed += 1
+            if place not in found:
+                missed.append(f"{way}: {word}")
+        false = set(scanned["number"].to_list()) - set(what)
+        changed = {place for place, row in enumerate(after) if row["text"] != made[place]}
+        hits = len(found & set(what))
+        ids_stay = [row["_id"] for row in after] == [row["_id"] for row in rows]
+        numbered = f"draw {seed + 1}, {len(made):,} texts"
+        results.check(
+            f"{numbered}: found", "95%", f"{hits} of {planted}", hits >= 0.95 * planted, missed=missed
+        )
+        results.check(f"{numbered}: removed", "95%", f"{removed} of {planted}", removed >= 0.95 * planted)
+        told = f"{len(false)}, {len(false & found)} of them changed by cleaning"
+        results.check(f"{numbered}: false", "at most 3", told, len(false) <= 3)
+        same = "the same documents" if changed == found else f"{len(changed ^ found)} documents differ"
+        results.check(f"{numbered}: found and changed", "the same documents", same, changed == found)
+        results.check(f"{numbered}: ids stay", "all", "all" if ids_stay else "changed", ids_stay)
+    results.finish()
+
+
 def throughput(run: Path, texts: Sequence[str], documents: int) -> dict[str, Any]:
     """Scan a file of documents of 150 words in a process of its own, and measure its time and memory."""
     draw = random.Random(0)
@@ -373,4 +451,4 @@ def throughput(run: Path, texts: Sequence[str], documents: int) -> dict[str, Any
 
 
 if __name__ == "__main__":
-    commands(__doc__, shares, ranks, adversarial, scan)
+    commands(__doc__, shares, ranks, adversarial, scan, **{"five-ways": five_ways})

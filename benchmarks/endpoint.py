@@ -25,7 +25,7 @@ from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
 from stickytoken.encoders.endpoint.encoder import CostEstimate, estimate_cost
 from stickytoken.measurement.engine import Progress
-from stickytoken.methods.profile.anchors import ProfileSettings
+from stickytoken.methods.profile.settings import ProfileSettings
 
 sys.path.append(str(ROOT / "tests" / "support"))
 from embedding_server import FAULTS, Behaviour, EmbeddingServer  # type: ignore[import-not-found]

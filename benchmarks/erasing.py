@@ -20,60 +20,92 @@ from scipy.stats import spearmanr
 import stickytoken
 from bench import Results, commands
 from stickytoken.data import collect_sentences
+from stickytoken.detection import Run
+from stickytoken.detection.run import flagged_tokens
+from stickytoken.encoders import Encoder
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import RecheckJob, Tokens
-from stickytoken.methods.profile.anchors import ProfileSettings
+from stickytoken.repairs.recheck import make_recheck
 from stickytoken.unit_vectors import unit_vectors
 
-TEXTS = 400  # of each kind, whose similarities are the scale of lifts on it
-LEAST, EVERY = 0.5, 2000
+# Texts of each kind, whose similarities are the scale of lifts on it.
+TEXTS = 400
+# Smallest lifts on their own kind, in SD, of the planted rows that are counted.
+LEAST_LIFTS = (0.5, 0.75, 1.0)
+# Share of them that must be flagged.
+FLAGGED = 0.9
+# Of so many natural entries, one may be flagged.
+NATURAL = 1000
+# Tokens whose contractions are measured again, with these seeds: 24 texts each.
+SAMPLE = 200
+SEEDS = (1, 2)
+AGREEMENT = 0.95
 
 
 def main(
     run: Path, folder: Path, texts: list[Path], fresh: Path | None = None, name: str = "erasing"
 ) -> None:
     """Count planted rows and natural entries that RUN flags; FOLDER is the planted model."""
-    encoder, effects = stickytoken.load_encoder(folder), dict[int, float]()
-    found_in = stickytoken.open_run(run)
+    encoder = stickytoken.load_encoder(folder)
+    opened = stickytoken.open_run(run)
+    effects = planted_lifts(encoder, folder, texts)
+    flagged = flagged_tokens(opened)
+    results = Results(name, run=run.name)
+    for least in LEAST_LIFTS:
+        strong = {token_id for token_id, effect in effects.items() if effect >= least}
+        flagged_count = len(strong & flagged)
+        what = f"planted rows that lift their own kind of text by {least:g} SD or more: flagged"
+        ours = f"{flagged_count} of {len(strong)}"
+        results.check(what, f"{FLAGGED:.0%}", ours, flagged_count >= FLAGGED * len(strong))
+    natural = len(flagged - set(effects))
+    others = len(opened.tokens) - len(effects)
+    ours = f"{natural} of {others:,}"
+    results.check("other entries: flagged", f"1 in {NATURAL:,}", ours, natural * NATURAL <= others)
+    if fresh is not None:
+        check_contractions(results, opened, encoder, fresh)
+    results.finish(strict=False)
+
+
+def planted_lifts(encoder: Encoder, folder: Path, texts: list[Path]) -> dict[int, float]:
+    """Read what each planted row lifts on its own kind of text, in standard deviations of that kind."""
     rows = json.loads((folder / "planted.json").read_text("utf-8"))
+    lifts: dict[int, float] = {}
     for path in texts:
-        own = [row for row in rows if len(texts) == 1 or path.stem in row["kind"]]
+        of_kind = [row for row in rows if len(texts) == 1 or path.stem in row["kind"]]
         vectors = unit_vectors(encoder.encode(path.read_text("utf-8").splitlines()[:TEXTS]))
         spread = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)].std()
-        ordinary = np.median([row["lift_before"] for row in own])
-        effects |= {row["token_id"]: (row["lift"] - ordinary) / spread for row in own}
-    tokens = found_in.tokens
-    flagged = set(tokens.filter(pl.col("verdict") != "benign")["token_id"])
-    results = Results(name, run=run.name)
-    for least in (LEAST, 0.75, 1.0):
-        strong = {token_id for token_id, effect in effects.items() if effect >= least}
-        found = len(strong & flagged)
-        what = f"planted rows that lift their own kind of text by {least:g} SD or more: flagged"
-        results.check(what, "95 %", f"{found} of {len(strong)}", found >= 0.95 * len(strong))
-    natural, others = len(flagged - set(effects)), len(tokens) - len(effects)
-    said = f"{natural} of {others:,}"
-    results.check("other entries: flagged", f"1 in {EVERY:,}", said, natural * EVERY <= others)
-    if fresh is not None:
-        vocabulary = stickytoken.analyze_vocabulary(encoder)
-        corpus = collect_sentences(fresh.read_text("utf-8").splitlines(), fresh.name)
-        closely = pl.col("texts") == pl.col("texts").max()
-        for where, among in (("closely", closely), ("in the screen", ~closely)):
-            part = tokens.filter(among).sample(200, seed=0)
-            places = map(vocabulary.place, part["token_id"])
-            chosen = Tokens([vocabulary.token(place) for place in places], [], [])
-            again = np.zeros(len(part))
-            for seed in (1, 2):  # 24 carriers each
-                job = RecheckJob(
-                    *(encoder, vocabulary, corpus, found_in.plan, (), ProfileSettings(), seed),
-                    same_model=True,
-                    progress=ignore_progress,
-                )
-                measured = found_in.method.recheck(job, "fresh").measured(chosen)
-                again += [measured[token_id][1] for token_id in part["token_id"]]
-            agrees = float(spearmanr(part["contraction"], again).statistic)
-            what = f"contraction of 200 tokens measured {where}, against 48 fresh carriers: Spearman"
-            results.check(what, "0.95", f"{agrees:.3f}", agrees >= 0.95)
-    results.finish(strict=False)
+        ordinary = np.median([row["lift_before"] for row in of_kind])
+        for row in of_kind:
+            lifts[row["token_id"]] = float((row["lift"] - ordinary) / spread)
+    return lifts
+
+
+def check_contractions(results: Results, run: Run, encoder: Encoder, fresh: Path) -> None:
+    """Compare contractions of the run with those in texts of another corpus."""
+    vocabulary = stickytoken.analyze_vocabulary(encoder)
+    corpus = collect_sentences(fresh.read_text("utf-8").splitlines(), fresh.name)
+    rechecks = [
+        make_recheck(
+            run,
+            encoder,
+            vocabulary,
+            corpus,
+            seed=seed,
+            excluded=flagged_tokens(run),
+            progress=ignore_progress,
+        )
+        for seed in SEEDS
+    ]
+    measured = run.tokens.drop_nulls("contraction")
+    for where, chosen in (("closely", pl.col("confirmed")), ("in the screen", ~pl.col("confirmed"))):
+        candidates = measured.filter(chosen)
+        sample = candidates.sample(min(SAMPLE, len(candidates)), seed=0)
+        ids = sample["token_id"].to_list()
+        tokens = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
+        contractions = [recheck.contractions(tokens) for recheck in rechecks]
+        again = [float(np.mean([by_token[token_id] for by_token in contractions])) for token_id in ids]
+        agreement = float(spearmanr(sample["contraction"].to_numpy(), again).statistic)
+        what = f"contraction of {len(ids)} tokens measured {where}, against 48 fresh texts: Spearman"
+        results.check(what, f"{AGREEMENT}", f"{agreement:.3f}", agreement >= AGREEMENT)
 
 
 if __name__ == "__main__":

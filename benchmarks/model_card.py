@@ -12,7 +12,7 @@ from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, judge, open_run
 from stickytoken.detection.run import encoder_for
 from stickytoken.errors import InputError
-from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.validation import markdown, markdown_table
 
 PAGES = ROOT / "docs" / "models"
@@ -20,13 +20,13 @@ SHOWN, LISTED = 10, 40
 
 
 def table(tokens: pl.DataFrame) -> str:
-    columns = ("token", "SD", "interval", "kinds lifted", "contraction", "verdict")
+    """Return tokens with both measures as a Markdown table."""
     rows = []
     for row in tokens.iter_rows(named=True):
-        token, interval = markdown(repr(row["token"])), f"{row['low']:.2f} to {row['high']:.2f}"
-        share, contraction = f"{row['universality']:.0%}", f"{row['contraction']:.2f}"
-        rows.append([token, f"{row['sd']:.2f}", interval, share, contraction, row["verdict"]])
-    return markdown_table(columns, rows)
+        lift = f"{row['lift_sd']:.2f} ({row['lift_sd_low']:.2f} to {row['lift_sd_high']:.2f})"
+        erased = f"{row['erased']:.0%} ({row['erased_low']:.0%} to {row['erased_high']:.0%})"
+        rows.append([markdown(repr(row["token"])), erased, lift, row["verdict"]])
+    return markdown_table(("token", "erased", "lift (SD)", "verdict"), rows)
 
 
 def published_section(run: Run, name: str) -> str:
@@ -46,21 +46,39 @@ def published_section(run: Run, name: str) -> str:
 
 
 def judged_section(run: Run, corpora: list[str]) -> str:
+    """Judge the tokens on other corpora, and tabulate which verdicts change."""
     if not corpora:
         return "No other corpus was judged."
-    encoder, rows = encoder_for(None, run, "the page"), []
+    encoder = encoder_for(None, run, "the page")
+    rows = []
     for source in corpora:
         with progress_bar() as progress:
             found = judge(run, source, encoder=encoder, progress=progress)
-        first = ", ".join(markdown(repr(token)) for token in found.flagged["token"].head(5)) or "-"
         topical = len(found.flagged) - len(found.sticky)
-        turned = found.tokens.join(run.tokens.select("token_id", "verdict"), on="token_id", suffix="_of_run")
-        turned = turned.filter((pl.col("verdict") == "sticky") != (pl.col("verdict_of_run") == "sticky"))
-        named = ", ".join(markdown(repr(token)) for token in turned["token"].head(5)) or "-"
-        counts = (f"{found.texts:,}", str(len(found.sticky)), str(topical), first, str(len(turned)), named)
+        strongest = ", ".join(markdown(repr(token)) for token in found.flagged["token"].head(5)) or "-"
+        of_run = run.tokens.select("token_id", "verdict")
+        both = found.tokens.drop_nulls("verdict").join(of_run, on="token_id", suffix="_of_run")
+        changed = both.filter((pl.col("verdict") == "sticky") != (pl.col("verdict_of_run") == "sticky"))
+        names = ", ".join(markdown(repr(token)) for token in changed["token"].head(5)) or "-"
+        counts = (
+            f"{found.texts:,}",
+            str(len(found.sticky)),
+            str(topical),
+            strongest,
+            str(len(changed)),
+            names,
+        )
         rows.append([Path(source).stem, *counts])
-    counted = ("corpus", "texts", "sticky", "topical", "the strongest flagged")
-    return markdown_table((*counted, "sticky in only one", "such as"), rows)
+    columns = (
+        "corpus",
+        "texts",
+        "sticky",
+        "topical",
+        "the strongest",
+        "other verdict than in the run",
+        "such as",
+    )
+    return markdown_table(columns, rows)
 
 
 def how_read(run: Run, plan: ProfilePlanRecord) -> list[str]:
@@ -89,18 +107,9 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
     """
     opened = open_run(run)
     plan, result = opened.plan_of(ProfilePlanRecord), opened.result_of(ProfileResultRecord)
-    # Effects in standard deviations of the similarities, with intervals.
-    effects = {
-        title: (pl.col(column) - result.ordinary_lift) / plan.similarity_spread
-        for title, column in (("sd", "lift"), ("low", "lift_low"), ("high", "lift_high"))
-    }
-    tokens = opened.tokens.with_columns(**effects)
+    tokens = opened.tokens.drop_nulls("lift_sd")
     named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
-    special = (
-        tokens.drop_nulls("lift")
-        .filter((pl.col("category") == "OK_SPECIAL") | named)
-        .sort("sd", descending=True)
-    )
+    special = tokens.filter((pl.col("category") == "OK_SPECIAL") | named).sort("erased", descending=True)
     title = name or Path(opened.model_name).name
     sticky = [
         [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
@@ -113,15 +122,17 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         opened.method.headline(opened).replace(opened.model_name, title),
         f"{opened.record.model.vocabulary:,} vocabulary entries, {opened.available:,} of which can appear in "
         f"text; mean similarity u = {plan.mean_similarity:.5f}. An ordinary token lifts texts by "
-        f"{result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); similarities of texts spread by "
-        f"{plan.similarity_spread:.4f}. {result.sticky} tokens are sticky, {result.topical} topical; "
-        f"{result.sequences:,} texts, {result.texts_per_token:g} per token.",
+        f"{result.ordinary_lift:.4f}; similarities of texts spread by {plan.similarity_spread:.4f}. "
+        f"{result.sticky} tokens are sticky, {result.topical} topical; {result.sequences:,} texts, "
+        f"{result.sequences / len(opened.tokens):.1f} per token.",
         *how_read(opened, plan),
         *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
         *([f"{result.sticky - LISTED} more follow."] if result.sticky > LISTED else []),
         f"## The {SHOWN} tokens that lift texts most",
-        "SD is the lift beyond an ordinary token's, in standard deviations of the similarities of texts.",
-        table(tokens.drop_nulls("lift").sort("lift", descending=True).head(SHOWN)),
+        "Erased is the share of a text's meaning that copies erase beyond an ordinary token's. The lift is "
+        "beyond an ordinary token's, in standard deviations (SD) of the similarities of texts. Both with "
+        "intervals.",
+        table(tokens.sort("lift_sd", descending=True).head(SHOWN)),
         "## Special tokens that text can contain",
         table(special.head(SHOWN)) if len(special) else "None.",
         *([f"{len(special) - SHOWN} more lift less."] if len(special) > SHOWN else []),

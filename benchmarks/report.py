@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -137,98 +136,6 @@ def gallery() -> None:
                 page.close()
 
 
-TEXT, OTHER, COPIES = "An octopus has three hearts", "Leaves on the line make the rails slippery.", 8
-STICKY, ORDINARY, MENDED = "#b3391f", "#3d6b99", "#2f7d4f"
-
-
-def figure(tampered: Path, repaired: Path, real: Path, mended: Path) -> None:
-    """Draw the picture of the README: what copies of a sticky token do, before and after a repair.
-
-    TAMPERED is a model with planted rows and REPAIRED its copy: stickytoken detect TAMPERED --out RUN &&
-    stickytoken repair RUN --out REPAIRED. REAL and MENDED are the same of a model that nobody tampered with.
-    """
-    shown = []  # of each repair, the token that raised unrelated texts most
-    for folder in (repaired, mended):
-        verified = [each for each in stickytoken.open_repair(folder).record.tokens if each.curve is not None]
-        if not verified:
-            refuse(f"the repair in {folder} was not verified: there is nothing to draw")
-        shown.append(max(verified, key=lambda each: max(each.curve.before) if each.curve else 0.0))
-    worst, other = shown
-
-    def similarity(model: Path, text: str) -> float:
-        first, second = stickytoken.load_encoder(str(model), device="cpu").encode([text, OTHER])
-        return float(first @ second / (first @ first * (second @ second)) ** 0.5)
-
-    copies = f"{TEXT} {' '.join([worst.token] * COPIES)}"
-    pair = {
-        "as written": similarity(tampered, TEXT),
-        "tampered": similarity(tampered, copies),
-        "repaired": similarity(repaired, copies),
-    }
-    curves = {each.token.strip("▁ "): each.curve.model_dump() for each in shown if each.curve}
-    runs = [stickytoken.detect(str(model), tokens=[other.token]) for model in (real, mended)]
-    ahead = [moved._asdict() for run in runs if (moved := run.moved(other.token_id))]
-    write_json("readme_figure", token=worst.token, copies=COPIES, pair=pair, curves=curves, ahead=ahead)
-    for name, shape in SHAPES.items():
-        draw(name, shape, pair, curves)
-
-
-# Panels side by side, and one above the other on a phone.
-SHAPES = {"lift": (1, 3, (11.5, 3.5)), "lift-narrow": (3, 1, (4.4, 9.4))}
-# Browsers draw the colours of the page's scheme; the marks have enough contrast on both grounds.
-DARK = (
-    "<style>@media (prefers-color-scheme: dark) { svg { fill: #e6e9ee } "
-    "[style*='fill: #ffffff'] { fill: #161b22 !important } "
-    "[style*='stroke: #000000'], [style*='stroke: #777777'] { stroke: #a3adbb !important } "
-    "[style*='#3d6b99'] { stroke: #6ea3d8 !important } [style*='fill: #3d6b99'] { fill: #6ea3d8 !important } "
-    "[style*='#2f7d4f'] { stroke: #4fb37a !important } [style*='fill: #2f7d4f'] { fill: #4fb37a !important } "
-    "[style*='#b3391f'] { stroke: #e8704f !important } [style*='fill: #b3391f'] { fill: #e8704f !important } "
-    "}</style>"
-)
-
-
-def draw(
-    name: str, shape: tuple[int, int, tuple[float, float]], pair: dict[str, float], curves: dict[str, Any]
-) -> None:
-    """Cosines of two texts, then mean cosines of unrelated texts by number of copies, in docs/NAME.svg."""
-    import matplotlib as mpl
-    from matplotlib import pyplot as plt
-
-    mpl.rcParams["svg.hashsalt"] = "stickytoken"  # the same picture for the same numbers
-    rows, columns, size = shape
-    shown, (left, *others) = plt.subplots(
-        rows, columns, figsize=size, layout="constrained", facecolor="white"
-    )
-    names = [f"{COPIES} copies,\nrepaired model", f"{COPIES} copies of\n“{next(iter(curves))}”", "as written"]
-    bars = left.barh(names, list(pair.values())[::-1], color=[MENDED, STICKY, ORDINARY], height=0.55)
-    left.bar_label(bars, fmt=lambda value: f"{value:.2f}".replace("-", "−"), padding=4)
-    left.axvline(0, color="#777777", linewidth=0.8)
-    left.margins(x=0.3)
-    left.set_xlabel("cosine similarity")
-    left.set_title("\n".join(textwrap.wrap(f"“{TEXT}” and “{OTHER}”", 40 if rows == 1 else 32)), fontsize=9.5)
-    titles = ("Tampered all-MiniLM-L6-v2:", "multilingual-e5-small, a real model:")
-    for axes, title, (token, curve) in zip(others, titles, curves.items(), strict=True):
-        for line, colour, label in (
-            ("before", STICKY, f"“{token}”"),
-            ("ordinary", ORDINARY, "ordinary tokens"),
-            ("after", MENDED, f"“{token}”, repaired model"),
-        ):
-            style: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 3}
-            axes.plot(curve["copies"], curve[line], color=colour, label=label, **style)
-        axes.set_xlabel("copies of the token in a text")
-        axes.set_ylabel("mean cosine similarity")
-        axes.set_xticks([0, 1, 2, 4, 8, 16])
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, high + 0.5 * (high - low))  # room for the legend
-        axes.set_title(f"{title}\nmean over unrelated texts", fontsize=9.5)
-        axes.legend(frameon=False, fontsize=8.5, loc="upper right")
-    for axes in (left, *others):
-        axes.spines[["top", "right"]].set_visible(False)
-    path = ROOT / "docs" / f"{name}.svg"
-    shown.savefig(path, metadata={"Date": None})
-    path.write_text(path.read_text("utf-8").replace("<defs>", f"{DARK}<defs>", 1), encoding="utf-8")
-
-
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "compare.md")
 RECORD = RESULTS / "readme.json"
 
@@ -246,12 +153,10 @@ def shown(text: str) -> list[tuple[str, list[str]]]:
 
 
 def outputs(folder: Path, only: str = "") -> None:
-    """Run the commands whose output the README and the how-to pages show, and record what they print.
+    """Run the commands whose output the README and docs/compare.md show, and record what they print.
 
-    A test compares the documents with the record. The commands run in FOLDER, which holds what they need:
-    ``tampered``, a copy of all-MiniLM-L6-v2 with planted rows; ``questions.txt``, the questions of TREC;
-    ``runs`` with the runs of docs/compare.md; and on port 8451 a server with ``tampered``
-    (tests/support/embedding_server.py). --only runs the commands again that contain a text.
+    A test compares the documents with the record. The commands run in FOLDER, which holds the run of the
+    first command as runs/all-MiniLM-L6-v2. --only runs the commands again that contain a text.
     """
     earlier = json.loads(RECORD.read_text("utf-8"))["commands"] if RECORD.exists() else {}
     environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
@@ -269,4 +174,4 @@ def outputs(folder: Path, only: str = "") -> None:
 
 
 if __name__ == "__main__":
-    commands(__doc__, large, gallery, figure, outputs, run=of_run)
+    commands(__doc__, large, gallery, outputs, run=of_run)

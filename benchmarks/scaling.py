@@ -31,7 +31,6 @@ class Case:
     model: str = MINILM
     device: str = "cpu"
     sample: int | None = None
-    adaptive: bool = True
     workers: int | None = None
     kill: bool = False
 
@@ -44,7 +43,7 @@ def one_case(case: str, out: Path) -> None:
     from stickytoken.encoders import load_encoder
     from stickytoken.measurement.engine import Progress
     from stickytoken.measurement.ray_engine import ray_engine
-    from stickytoken.methods.profile.anchors import ProfileSettings
+    from stickytoken.methods.profile.settings import ProfileSettings
 
     given = Case(**json.loads(case))
     torch.set_num_threads(2)
@@ -64,7 +63,7 @@ def one_case(case: str, out: Path) -> None:
                 killed.append(engine.reports[0].pid)
                 os.kill(killed[0], signal.SIGKILL)
 
-        settings = ProfileSettings(adaptive=given.adaptive)
+        settings = ProfileSettings()
         run = detect(
             encoder, sample=given.sample, settings=settings, out=out, engine=engine, progress=kill_one
         )
@@ -128,7 +127,7 @@ def run(device: str = "cpu", quick: bool = False, only: str | None = None) -> No
     Peak memory is that of all processes together, on whole vocabularies at default settings. With --quick,
     samples and vocabularies are small.
     """
-    base, load = Case(device=device, adaptive=not quick), os.getloadavg()
+    base, load = Case(device=device), os.getloadavg()
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         if only in (None, "memory"):

@@ -24,7 +24,10 @@ from stickytoken.data import choose_corpus
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import Shard, compute_shard, cut_into_shards, ignore_progress
-from stickytoken.methods.std import ScoringStage, StdSettings, make_plan, scoring_stage
+from stickytoken.methods.std import StdSettings
+from stickytoken.methods.std.placement import walk_vocabulary
+from stickytoken.methods.std.plan import make_plan
+from stickytoken.methods.std.scoring import ScoringStage, scoring_pairs, scoring_walk
 from stickytoken.vocabulary import categorize
 
 OTHER_JOB = "import torch; torch.set_num_threads(2); x = torch.rand(1500, 1500)\nwhile True: x @ x"
@@ -53,10 +56,12 @@ def other_job() -> Iterator[None]:
 def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token], int]:
     """A stage whose kernels are built, random tokens to score, and the number of all tokens."""
     available = categorize(encoder.tokenizer).available
-    settings = StdSettings(sentences=500)
+    settings = StdSettings(sentence_count=500)
     plan = make_plan(encoder, settings, choose_corpus(None, None), ignore_progress)
     drawn = [available[k] for k in np.random.default_rng(0).permutation(len(available))[: count + 2]]
-    stage = scoring_stage(encoder, settings, plan, available, sorted(drawn, key=lambda own: own.id))
+    pairs = scoring_pairs(encoder, settings, plan)
+    paths = walk_vocabulary(settings.seed, available, drawn, scoring_walk(pairs))
+    stage = ScoringStage(pairs, dict.fromkeys(paths, pairs.places), paths)
     compute_shard(stage, Shard(0, tuple(drawn[:2])), encoder)
     return stage, drawn[2:], len(available)
 

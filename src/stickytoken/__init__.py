@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stickytoken.explanation import ExplainSettings, explain
     from stickytoken.gate import check
     from stickytoken.impacts import ImpactSettings, impact, open_impact
-    from stickytoken.methods.profile.anchors import ProfileSettings
+    from stickytoken.methods.profile.settings import ProfileSettings
     from stickytoken.methods.std import StdSettings
     from stickytoken.repairs import Repair, open_repair, repair
     from stickytoken.reports import report
@@ -92,7 +92,7 @@ _EXPORTS = {
     "stickytoken.explanation": ("ExplainSettings", "explain"),
     "stickytoken.gate": ("check",),
     "stickytoken.impacts": ("ImpactSettings", "impact", "open_impact"),
-    "stickytoken.methods.profile.anchors": ("ProfileSettings",),
+    "stickytoken.methods.profile.settings": ("ProfileSettings",),
     "stickytoken.methods.std": ("StdSettings",),
     "stickytoken.repairs": ("Repair", "open_repair", "repair"),
     "stickytoken.reports": ("report",),

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.detection.run import Run, encoder_for, open_run
+from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.encoders.protocol import IdEncoder, require_ids
-from stickytoken.encoders.views import mean_similarity
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.inspection import AttributionMethod, Contributions, Watch, inspector_of, similarity_matrix
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -12,27 +12,41 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import safetensors
 from numpy.typing import NDArray
 
 from stickytoken import vocabulary as vocabularies
+from stickytoken.data import SpanTokenizer, unread_characters
 from stickytoken.encoders.loading.resolution import Origin, explained, hub_repositories, resolve_model
+from stickytoken.encoders.loading.stored_rows import (
+    FLOATING_TYPES,
+    TokenRows,
+    static_rows,
+    stored_tensors,
+)
 from stickytoken.errors import ModelError
-from stickytoken.methods.statistics import Estimates, Null, q_values
+from stickytoken.token_vectors import UNUSUAL_DEVIATION, robust_deviations, vector_deviations_of
 from stickytoken.vocabulary import Category, RoundTripTokenizer, Vocabulary
 
 __all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
 
-_FALSE_DISCOVERIES = 0.05
 # With fewer ordinary entries, what is ordinary cannot be estimated.
 _LEAST_ORDINARY = 200
 # An entry is no farther from the untrained rows than all but this share of them are from their own mean.
 _UNTRAINED_QUANTILE = 0.95
 # Rows that are copied out of the file at a time.
 _ROWS = 8192
-_STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _INPUT_NAMES = ("word_embeddings", "embed_tokens", "wte", "shared", "tok_embeddings", "embed")
 _OUTPUT_NAMES = ("lm_head", "embed_out", "predictions.decoder", "output")
+
+
+# What is measured of each entry; null where it cannot be.
+_COLUMNS = {
+    "norm": pl.Float64,
+    "distance": pl.Float64,
+    "cosine_distance": pl.Float64,
+    "vector_deviation": pl.Float64,
+    "under_trained": pl.Boolean,
+}
 
 
 @dataclass(frozen=True)
@@ -46,11 +60,12 @@ class EntryWeights:
         dtype: precision of the stored rows, such as ``F32``.
         dimensions: length of a row.
         untrained: rows that cannot have been trained: reserved entries and rows beyond the vocabulary. If
-            there are none, distances, q values and verdicts are null.
+            there are none, distances and verdicts are null.
         tokens: one row per vocabulary entry: token_id, token, decoded, category; norm (Euclidean length);
             distance (Euclidean, to the mean of the untrained rows); cosine_distance (to the same mean, after
-            the first principal component is removed, in the output matrix where there is one); q_value;
-            under_trained.
+            the first principal component is removed, in the output matrix where there is one);
+            vector_deviation (how unusual the row is, see `stickytoken.token_vectors`; null for entries that
+            text cannot produce); under_trained.
     """
 
     tensor: str
@@ -79,9 +94,9 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
 
     The indicators are those of Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3:
     rows that training has hardly moved lie near the mean of rows that it cannot have moved. An entry is
-    called under-trained if ordinary entries hardly ever lie so near, with false discoveries controlled over
-    the vocabulary, and if it lies as near as those rows themselves. The ordinary distribution is estimated
-    from the logarithms of the distances of entries that text can produce (Efron 2004).
+    called under-trained if it lies as near as those rows themselves, and nearer than ordinary entries by at
+    least six median absolute deviations of the logarithm of the distance. Ordinary are the entries that text
+    can produce.
 
     Args:
         model: folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards.
@@ -107,43 +122,59 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     if not np.isfinite(norms).all():
         row = int(np.flatnonzero(~np.isfinite(norms))[0])
         raise ModelError(f"row {row} of {rows.name} in {str(model)!r} is not finite: the weights are damaged")
-    columns: dict[str, Any] = {"norm": norms[ids]} | dict.fromkeys(
-        ("distance", "cosine_distance", "q_value", "under_trained")
-    )
+    is_available = np.array([category.available for category in vocabulary.categories])
+    columns: dict[str, Any] = {"norm": norms[ids]}
     if len(untrained):
         distances, cosines = _distances(rows, untrained, squares, covariance)
         if output is not None:
             cosines = _distances(output, untrained, *output.moments())[1]
-        columns |= {"distance": distances[ids], "cosine_distance": cosines[ids]}
-        ordinary = np.array([category.available for category in vocabulary.categories])
-        columns |= _under_trained(distances[ids], ordinary, distances[untrained])
-    types = dict.fromkeys(("norm", "distance", "cosine_distance", "q_value"), pl.Float64)
-    frame = vocabulary.frame().hstack(
-        pl.DataFrame(
-            {
-                name: pl.repeat(None, len(ids), eager=True) if column is None else column
-                for name, column in columns.items()
-            },
-            schema_overrides=types | {"under_trained": pl.Boolean},
-        )
-    )
+        columns["distance"] = distances[ids]
+        columns["cosine_distance"] = cosines[ids]
+        columns["under_trained"] = _under_trained(distances[ids], is_available, distances[untrained])
+    of_available = _deviations(rows, ids[is_available])
+    if of_available is not None:
+        deviations = np.full(len(ids), np.nan)
+        deviations[is_available] = of_available
+        columns["vector_deviation"] = deviations
+    measured = []
+    for name, dtype in _COLUMNS.items():
+        values = columns.get(name)
+        series = pl.Series(name, [None] * len(ids) if values is None else values, dtype=dtype)
+        measured.append(series.fill_nan(None) if dtype == pl.Float64 else series)
+    frame = vocabulary.frame().hstack(measured)
     named = output.name if output else None
     return EntryWeights(rows.name, named, rows.dtype, rows.shape[1], tuple(untrained.tolist()), frame)
 
 
 def _under_trained(
     distances: NDArray[np.float64], ordinary: NDArray[np.bool_], of_untrained: NDArray[np.float64]
-) -> dict[str, Any]:
+) -> NDArray[np.bool_] | None:
+    """Say which entries lie as near to the untrained rows as those do, and far nearer than ordinary ones.
+
+    Returns:
+        None if there are too few ordinary entries, or if their distances do not differ.
+    """
     nearness = -np.log(np.maximum(distances, np.finfo(np.float64).tiny))
-    if ordinary.sum() < _LEAST_ORDINARY or not nearness[ordinary].std() > 0:
-        return {}
-    null = Null.fit(nearness[ordinary], 0.0)
-    if null.spread == 0:
-        return {}
-    exact = Estimates(nearness, np.zeros_like(nearness), nearness, nearness)
-    found = q_values(null.exceedance(exact), len(distances))
-    near = distances <= np.quantile(of_untrained, _UNTRAINED_QUANTILE)
-    return {"q_value": found, "under_trained": (found <= _FALSE_DISCOVERIES) & near}
+    if ordinary.sum() < _LEAST_ORDINARY:
+        return None
+    deviations = robust_deviations(nearness, reference=nearness[ordinary])
+    if deviations is None:
+        return None
+    is_near = distances <= np.quantile(of_untrained, _UNTRAINED_QUANTILE)
+    is_unlike_ordinary = deviations >= UNUSUAL_DEVIATION
+    under_trained: NDArray[np.bool_] = is_near & is_unlike_ordinary
+    return under_trained
+
+
+def _deviations(rows: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """Measure how unusual the rows of the available entries are, reading the file block by block."""
+
+    def blocks() -> Iterator[NDArray[np.float64]]:
+        for place, part in rows.parts():
+            first, last = np.searchsorted(available, (place.start, place.stop))
+            yield part[available[first:last] - place.start]
+
+    return vector_deviations_of(blocks, len(available), rows.shape[1])
 
 
 def _distances(
@@ -173,11 +204,13 @@ def _distances(
     return distances, 1 - similarities
 
 
-# It is read, not mapped, so that memory stays small, and without torch, which BF16 would need elsewhere.
+# It is read, not mapped, so that memory stays small, and without torch.
 class _Matrix:
-    def __init__(self, path: Path, name: str, dtype: str, shape: Sequence[int], offset: int) -> None:
-        self.name, self.dtype, self.shape = name, dtype, tuple(shape)
-        self._path, self._offset = path, offset
+    def __init__(self, rows: TokenRows) -> None:
+        self.name = rows.matrix.name
+        self.dtype = rows.dtype
+        self.shape = (len(rows), rows.width)
+        self._rows = rows
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -188,14 +221,7 @@ class _Matrix:
             yield slice(start, start + len(part)), part
 
     def _read(self, start: int) -> NDArray[np.float64]:
-        stored, width = np.dtype(_STORED[self.dtype]), self.shape[1]
-        count = min(_ROWS, len(self) - start) * width
-        numbers = np.fromfile(
-            self._path, stored, count, offset=self._offset + start * width * stored.itemsize
-        )
-        if self.dtype == "BF16":  # the upper half of a float32
-            numbers = (numbers.astype("<u4") << 16).view("<f4")
-        return numbers.reshape(-1, width).astype(np.float64)
+        return self._rows.read(start, min(start + _ROWS, len(self))).astype(np.float64)
 
     def moments(self, *, products: bool = True) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         squares = np.empty(len(self))
@@ -221,20 +247,17 @@ def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, 
     wide: list[_Matrix] = []
     quantized = ""
     for path in _weight_files(model, revision):
-        try:
-            with safetensors.safe_open(path, framework="np"), path.open("rb") as file:
-                size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(size))
-        except (OSError, safetensors.SafetensorError) as error:
-            raise ModelError(f"{path} is no readable safetensors file: {error}") from error
-        header.pop("__metadata__", None)
-        for name, tensor in header.items():
-            dtype, shape = tensor["dtype"], tensor["shape"]
-            if dtype in _STORED:
-                if len(shape) == 2 and shape[0] >= entries:
-                    wide.append(_Matrix(path, name, dtype, shape, 8 + size + tensor["data_offsets"][0]))
-            elif any(part in name for part in _INPUT_NAMES[:-1]):
-                quantized = f": {name} is quantized ({dtype})"
+        tensors = stored_tensors(path)
+        folded = static_rows(tensors)
+        for tensor in tensors:
+            rows = TokenRows(tensor)
+            if folded is not None and tensor == folded.matrix:
+                rows = folded
+            if rows.dtype in FLOATING_TYPES:
+                if len(tensor.shape) == 2 and len(rows) >= entries:
+                    wide.append(_Matrix(rows))
+            elif any(part in tensor.name for part in _INPUT_NAMES[:-1]):
+                quantized = f": {tensor.name} is quantized ({tensor.dtype})"
     inputs = [each for part in _INPUT_NAMES for each in wide if part in each.name]
     if not inputs:
         raise ModelError(
@@ -305,13 +328,21 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     Returns:
         One row per language: language, unit (``word``, or ``character`` for languages without spaces), units,
         tokens, tokens_per_unit, times_english, and unknown: how many of the tokens stand for text that the
-        vocabulary cannot spell.
+        vocabulary cannot spell, and how many characters the tokenizer drops.
     """
     content = files("stickytoken.data").joinpath("bundled/languages.csv").read_bytes()
     sentences = pl.read_csv(content, schema={"language": pl.String, "sentence": pl.String})
-    encoded = tokenizer.encode_many(sentences["sentence"].to_list())
+    texts = sentences["sentence"].to_list()
+    encoded = tokenizer.encode_many(texts)
     lengths = pl.Series([len(ids) for ids in encoded], dtype=pl.Int64)
-    unknown = pl.Series([sum(k in tokenizer.special_ids for k in ids) for ids in encoded], dtype=pl.Int64)
+    unknown_tokens = [sum(token_id in tokenizer.special_ids for token_id in ids) for ids in encoded]
+    dropped = [0] * len(texts)
+    if isinstance(tokenizer, SpanTokenizer):
+        dropped = [
+            0 if spans is None else int(unread_characters(text, ids, spans, None))
+            for text, (ids, spans) in zip(texts, tokenizer.encode_with_spans(texts), strict=True)
+        ]
+    unknown = pl.Series(unknown_tokens, dtype=pl.Int64) + pl.Series(dropped, dtype=pl.Int64)
     unspaced = pl.col("language").is_in(("Chinese", "Japanese"))  # counted per character
     words = pl.col("sentence").str.split(" ").list.len()
     letters = pl.col("sentence").str.count_matches(r"\p{L}")

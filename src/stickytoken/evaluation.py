@@ -6,32 +6,37 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stickytoken.data import tasks
-from stickytoken.data.metrics import SimilarityTask
+from stickytoken.data.metrics import SimilarityTask, Task
 from stickytoken.data.tables import all_texts
 from stickytoken.data.tasks import AnyTask, MtebTask, find_task
 from stickytoken.encoders.prompted import DEFAULT_STRENGTH, Contrast, ContrastRule
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading, TokenPrepending, layers_with_projection
-from stickytoken.encoders.protocol import Encoder, require_words
+from stickytoken.encoders.protocol import Encoder, require_usable, require_words, shown, similarity_of
 from stickytoken.errors import InputError, ModelError
-from stickytoken.impacts.statistics import prepare
+from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion
 from stickytoken.measurement import write_atomically
+from stickytoken.unit_vectors import Similarity
 
 __all__ = [
     "Comparison",
+    "Difference",
+    "EmbeddedFile",
     "Score",
+    "TaskMean",
     "Tried",
     "Tuning",
+    "average",
     "compare",
     "embed_file",
     "find_task",
@@ -84,6 +89,25 @@ class Score:
     contrast_rule: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The main score of a way of encoding minus that of the first way, with a paired bootstrap interval.
+
+    Attributes:
+        encoding: As in `Score`.
+        layer: As in `Score`.
+        value: Difference of the scores times 100; None where one of them is undefined.
+        low: Low end of the 95% interval over pairs, queries or texts; None without one.
+        high: High end.
+    """
+
+    encoding: str
+    layer: int | None
+    value: float | None
+    low: float | None
+    high: float | None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Scores of a task.
@@ -91,10 +115,17 @@ class Comparison:
     Attributes:
         scores: One item per way of encoding; the first metric is the main one.
         cut: Number of texts truncated to fit the model, the same for every way of encoding.
+        differences: One item per way of encoding but the first; none for a task of MTEB.
+        resamples: Main scores on all units, and on each bootstrap sample of them, of every way of encoding;
+            None for a task of MTEB.
+        similarity: How vectors are compared: as the model declares.
     """
 
     scores: list[Score] = field(default_factory=list)
     cut: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    resamples: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    similarity: Similarity = Similarity.COSINE
 
 
 _SETTINGS = ("start", "exit", "contrast_layer", "contrast_strength", "contrast_rule")
@@ -123,50 +154,133 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
     Args:
         encoder: The model.
         task: A task from `find_task`.
-        seed: Seed of random steps, such as the start of a clustering.
+        seed: Seed of random steps, such as the start of a clustering, and of the bootstrap.
 
     Raises:
         InputError: The data of an MTEB task cannot be loaded.
         EncodingError: The model cannot encode a text.
     """
-    cut, texts = 0, dict[str, list[str]]()
+    texts: dict[str, list[str]] = {}
+    cut = 0
     if isinstance(task, MtebTask):
         tasks.load_data(task)
     else:
-        # All ways get the same texts; of all, the encoder itself has the longest prompts.
-        texts = {role: list(each) for role, each in task.texts.items()}
-        # Without its tokenizer, an encoder truncates or refuses long texts itself.
-        words = None
-        with suppress(ModelError):
-            asked = require_words(encoder, "evaluate")
-            words = None if getattr(asked.tokenizer, "estimates", False) else asked
-        if words is not None:
-            for role, each in texts.items():
-                carriers = prepare(words, each, 0, Insertion.TEXT, task.name)
-                texts[role] = [carrier.text for carrier in carriers]
-                cut += sum(carrier.cut for carrier in carriers)
-    found = []
+        texts, cut = _fitting_texts(encoder, task)
+    scores: list[Score] = []
+    outcomes = []
     for name, own in encodings(encoder):
-        started = time.perf_counter()
         if isinstance(task, MtebTask):
-            if isinstance(own, CausalPromptEncoder):
-                model = own.sentence_transformer()
-            else:
-                model = tasks.require_module(own)
-            values = {"main_score": tasks.evaluate(model, task)}
+            started = time.perf_counter()
+            model = own.sentence_transformer() if isinstance(own, CausalPromptEncoder) else None
+            values = {"main_score": tasks.evaluate(model or tasks.require_module(own), task)}
         else:
+            # The first texts are encoded once before: kernels are built, and shortcuts are tested.
+            own.encode([text for each in texts.values() for text in each[:_WARM_UP]])
+            started = time.perf_counter()
             vectors = {role: own.encode(each) for role, each in texts.items()}
-            outcomes = task.outcomes(vectors, seed)[None]
-            values = {metric: float(task.scores(metric, outcomes)[0]) for metric in task.metrics}
-        scores = {metric: None if math.isnan(value) else 100 * value for metric, value in values.items()}
+            outcomes.append(task.outcomes(vectors, seed, similarity_of(own)))
+            values = {metric: float(task.scores(metric, outcomes[-1][None])[0]) for metric in task.metrics}
         seconds = time.perf_counter() - started
-        layer, settings = None, _settings(None)
-        if isinstance(own, CausalPromptEncoder):
-            layer, settings = own.prompted.number, _settings(own.reading)
-            if own.reading.prepending is not None:
-                settings["exit"] = min(settings["exit"], own.layers)
-        found.append(Score(encoding=name, layer=layer, scores=scores, seconds=seconds, **settings))
-    return Comparison(found, cut)
+        percent = {metric: None if math.isnan(value) else 100 * value for metric, value in values.items()}
+        scores.append(_score(name, own, percent, seconds))
+    if isinstance(task, MtebTask):
+        return Comparison(scores, cut, similarity=similarity_of(encoder))
+    # Tasks are resampled independently of each other.
+    samples = bootstrap_samples(task.units, _RESAMPLES, [seed, int(task.fingerprint[:8], 16)])
+    stacked = np.stack(outcomes)
+    drawn = 100 * resampled(lambda sample: task.scores(task.metrics[0], stacked, sample), samples)
+    return Comparison(scores, cut, _differences(scores, drawn), drawn, similarity_of(encoder))
+
+
+# Enough for 95% intervals whose ends vary little.
+_RESAMPLES = 1000
+_CONFIDENCE = 0.95
+_WARM_UP = 32
+
+
+def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
+    """Return the texts of a task by role, cut to what the model reads, and how many were cut."""
+    # All ways of encoding get the same texts; of all, the encoder itself has the longest prompts.
+    texts = {role: list(each) for role, each in task.texts.items()}
+    try:
+        words = require_words(encoder, "evaluate")
+        is_estimate = bool(getattr(words.tokenizer, "estimates", False))
+    except ModelError:  # without its tokenizer, an encoder truncates or refuses long texts itself
+        return texts, 0
+    if is_estimate:
+        return texts, 0
+    cut = 0
+    for role, each in texts.items():
+        carriers = prepare(words, each, 0, Insertion.TEXT, task.name)
+        texts[role] = [carrier.text for carrier in carriers]
+        cut += sum(carrier.cut for carrier in carriers)
+    return texts, cut
+
+
+def _score(name: str, encoder: Encoder, scores: dict[str, float | None], seconds: float) -> Score:
+    if not isinstance(encoder, CausalPromptEncoder):
+        return Score(encoding=name, layer=None, scores=scores, seconds=seconds, **_settings(None))
+    settings = _settings(encoder.reading)
+    if encoder.reading.prepending is not None:
+        settings["exit"] = min(settings["exit"], encoder.layers)
+    return Score(encoding=name, layer=encoder.prompted.number, scores=scores, seconds=seconds, **settings)
+
+
+def _differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:
+    """Compare every way of encoding with the first, given main scores of shape (samples, ways)."""
+    contrasts = np.eye(len(scores))[1:]
+    contrasts[:, 0] = -1
+    if not len(contrasts):
+        return []
+    intervals = contrast_intervals(resamples, contrasts, _CONFIDENCE)
+    return [
+        Difference(score.encoding, score.layer, interval.value, interval.low, interval.high)
+        for score, interval in zip(scores[1:], intervals, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class TaskMean:
+    """Main scores of several tasks, averaged.
+
+    Attributes:
+        encodings: Name and layer of each way of encoding.
+        scores: Mean main score times 100 of each; None where one is undefined.
+        differences: Of the means, as in `Comparison`; none if one of the tasks is of MTEB.
+    """
+
+    encodings: list[tuple[str, int | None]]
+    scores: list[float | None]
+    differences: list[Difference]
+
+
+def average(comparisons: Sequence[Comparison]) -> TaskMean:
+    """Average the main scores of several tasks, which were compared with the same encoder."""
+    ways = comparisons[0].scores
+    means: list[float | None] = []
+    for place in range(len(ways)):
+        main = [next(iter(comparison.scores[place].scores.values())) for comparison in comparisons]
+        known = [value for value in main if value is not None]
+        means.append(sum(known) / len(known) if len(known) == len(main) else None)
+    resamples = [comparison.resamples for comparison in comparisons if comparison.resamples is not None]
+    differences: list[Difference] = []
+    if len(resamples) == len(comparisons):
+        # The tasks are fixed, and their units are drawn independently.
+        differences = _differences(ways, np.mean(resamples, axis=0))
+    return TaskMean([(way.encoding, way.layer) for way in ways], means, differences)
+
+
+def guess_note(comparison: Comparison | TaskMean) -> str | None:
+    """Say so if the plain prompt at a guessed layer scores worse than after the last layer."""
+    for difference in comparison.differences[:1]:
+        is_worse = difference.high is not None and difference.high < 0
+        if difference.encoding == "plain prompt" and is_worse:
+            return (
+                f"the plain prompt scores worse at layer {difference.layer} than after the last layer "
+                f"({difference.value:.2f}, interval {difference.low:.2f} to {difference.high:.2f}): read "
+                "the last layer with --set layer=-1, or choose a layer with `stickytoken tune`"
+            )
+    return None
 
 
 def _settings(reading: Reading | None) -> dict[str, Any]:
@@ -367,26 +481,57 @@ def require_new_file(path: Path) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddedFile:
+    """What `embed_file` wrote.
+
+    Attributes:
+        dimension: number of components of a vector.
+        without_vector: texts for which a server gave no vector; their vector is null.
+    """
+
+    dimension: int
+    without_vector: tuple[str, ...]
+
+
 def embed_file(
     encoder: Encoder,
     texts: Sequence[str],
     path: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> int:
-    """Encode texts and write one row per text: ``text``, and ``vector`` as an array of float32."""
+) -> EmbeddedFile:
+    """Encode texts and write one row per text: ``text``, and ``vector`` as an array of float32.
+
+    Raises:
+        EncodingError: a text has no usable vector, unless a server gives none: then it is null.
+        InputError: the file exists or cannot be written.
+    """
     require_new_file(path)
-    parts = []
+    parts = [np.empty((0, encoder.dimension), np.float32)]
     progress(0, len(texts))
     for start in range(0, len(texts), _EMBEDDING_CHUNK):
-        parts.append(encoder.encode(texts[start : start + _EMBEDDING_CHUNK]))
-        progress(min(start + _EMBEDDING_CHUNK, len(texts)), len(texts))
-    vectors = np.concatenate(parts) if parts else np.empty((0, encoder.dimension), np.float32)
-    size = int(vectors.shape[1])
+        chunk = texts[start : start + _EMBEDDING_CHUNK]
+        vectors = encoder.encode(chunk, allow_zero=True)
+        _require_answers(encoder, chunk, vectors)
+        parts.append(vectors)
+        progress(start + len(chunk), len(texts))
+    all_vectors = np.concatenate(parts)
+    is_missing = np.isnan(all_vectors).any(axis=1)
+    size = int(all_vectors.shape[1])
     frame = pl.DataFrame(
         {
             "text": pl.Series(texts, dtype=pl.String),
-            "vector": pl.Series(vectors, dtype=pl.Array(pl.Float32, size)),
+            "vector": pl.Series(all_vectors, dtype=pl.Array(pl.Float32, size)),
+            "missing": is_missing,
         }
     )
+    frame = frame.select("text", pl.when(~pl.col("missing")).then("vector").alias("vector"))
     write_atomically(path, frame.write_parquet)
-    return size
+    without_vector = tuple(texts[place] for place in np.flatnonzero(is_missing).tolist())
+    return EmbeddedFile(size, without_vector)
+
+
+def _require_answers(encoder: Encoder, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    """Refuse a vector of zeros; one of NaN is a text for which a server gave no vector."""
+    answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
+    require_usable(vectors[answered], encoder.name, lambda row: shown(texts[answered[row]]), allow_zero=False)

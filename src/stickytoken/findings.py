@@ -52,8 +52,10 @@ class Finding:
         rule: id of the rule.
         level: how much it matters.
         message: one sentence for people.
-        path: file in the repository, relative to its root, with slashes; None if it belongs to no file.
+        path: file in the repository, relative to its root, with slashes; None if it belongs to no file there.
         line: line in the file, from 1.
+        outside: the file outside the repository, as an absolute path, or what else was read, such as
+            ``stdin``; None if it belongs to no file at all.
         identity: what makes it the same finding in a later run, such as rule, model and token.
         properties: anything else, as JSON values.
     """
@@ -65,6 +67,7 @@ class Finding:
     line: int | None = None
     identity: tuple[str, ...] = ()
     properties: Mapping[str, JsonValue] = field(default_factory=dict)
+    outside: str | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -159,6 +162,24 @@ def repository_path(path: Path) -> str | None:
     return None if inside == Path() else inside.as_posix()
 
 
+def place_of(path: Path) -> tuple[str | None, str | None]:
+    """Return a file as `Finding.path` and `Finding.outside` have it: one of them is None."""
+    inside = repository_path(path)
+    if inside is not None:
+        return inside, None
+    try:
+        return None, path.resolve().as_posix()
+    except OSError:
+        return None, path.absolute().as_posix()
+
+
+STDIN_NAME = "stdin"
+# The file that a finding without a file is shown in: GitHub refuses results without one.
+_PROJECT_FILE = "pyproject.toml"
+_IN_REPOSITORY = "SRCROOT"
+_OUTSIDE = "FILESYSTEM"
+# GitHub refuses files with more results.
+_MOST_RESULTS = 25_000
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 # The one fingerprint that GitHub reads. Without it, GitHub hashes the line, which several findings share.
 _GITHUB_FINGERPRINT = "primaryLocationLineHash"
@@ -167,13 +188,24 @@ _GITHUB_FINGERPRINT = "primaryLocationLineHash"
 def sarif(
     findings: Iterable[Finding], rules: Sequence[Rule], tool_version: str, incomplete: Sequence[str] = ()
 ) -> dict[str, Any]:
+    """Return a SARIF log that GitHub code scanning accepts.
+
+    GitHub asks for more than the schema: a file and a line for every result, relative URIs, a help text for
+    every rule, and at most 25,000 results.
+    """
     places = {rule.id: place for place, rule in enumerate(rules)}
+    kept = list(findings)
+    notifications = [_notification("error", message) for message in incomplete]
+    if len(kept) > _MOST_RESULTS:
+        left_out = len(kept) - _MOST_RESULTS
+        order = list(Level)
+        kept = sorted(kept, key=lambda finding: order.index(finding.level))[:_MOST_RESULTS]
+        message = f"{left_out:,} findings are left out: GitHub takes {_MOST_RESULTS:,}"
+        notifications.append(_notification("warning", message))
     invocation: dict[str, Any] = {"executionSuccessful": not incomplete}
-    if incomplete:
-        invocation["toolExecutionNotifications"] = [
-            {"level": "error", "message": {"text": message_text(message)}} for message in incomplete
-        ]
-    listed = [
+    if notifications:
+        invocation["toolExecutionNotifications"] = notifications
+    described_rules = [
         {
             "id": rule.id,
             "name": "".join(word.capitalize() for word in rule.id.split("-")),
@@ -185,37 +217,58 @@ def sarif(
         for rule in rules
     ]
     results = []
-    for finding in findings:
-        if finding.path is None:
-            name = "/".join(visible(part) for part in finding.identity) or finding.rule
-            location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": name}]}
-        else:
-            try:
-                uri = quote(finding.path, errors="surrogateescape")  # bytes that are not UTF-8 stay
-            except UnicodeEncodeError:
-                uri = quote(finding.path, errors="surrogatepass")
-            file = {"uri": uri, "uriBaseId": "SRCROOT"}
-            # GitHub shows no result without a line.
-            physical = {"artifactLocation": file, "region": {"startLine": finding.line or 1}}
-            location = {"physicalLocation": physical}
-        prints = {"stickytoken/v1": finding.fingerprint, _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1"}
+    for finding in kept:
+        fingerprints = {
+            "stickytoken/v1": finding.fingerprint,
+            _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
+        }
         result = {
             "ruleId": finding.rule,
             "ruleIndex": places[finding.rule],
             "level": finding.level.value,
             "message": {"text": message_text(finding.message)},
-            "locations": [location],
-            "partialFingerprints": prints,
+            "locations": [_location(finding)],
+            "partialFingerprints": fingerprints,
             "properties": {key: _shown(value) for key, value in finding.properties.items()},
         }
         results.append(result)
     run = {
-        "tool": {"driver": {"name": "stickytoken", "semanticVersion": tool_version, "rules": listed}},
+        "tool": {
+            "driver": {"name": "stickytoken", "semanticVersion": tool_version, "rules": described_rules}
+        },
         "invocations": [invocation],
+        "originalUriBaseIds": {_OUTSIDE: {"uri": "file:///"}},
         "columnKind": "unicodeCodePoints",
         "results": results,
     }
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _notification(level: str, message: str) -> dict[str, Any]:
+    return {"level": level, "message": {"text": message_text(message)}}
+
+
+def _location(finding: Finding) -> dict[str, Any]:
+    """Return the file and line of a finding, and its name if it has no file."""
+    line = finding.line or 1
+    if finding.path is not None:
+        return _physical(finding.path, _IN_REPOSITORY, line)
+    location = _physical(_PROJECT_FILE, _IN_REPOSITORY, line)
+    if finding.outside is not None:
+        base = _OUTSIDE if finding.outside.startswith("/") else _IN_REPOSITORY
+        location = _physical(finding.outside.lstrip("/"), base, line)
+    name = "/".join(visible(part) for part in finding.identity) or finding.rule
+    return location | {"logicalLocations": [{"fullyQualifiedName": name}]}
+
+
+def _physical(path: str, base: str, line: int) -> dict[str, Any]:
+    """Return a location in a file by a relative URI, without a leading slash, dots or a colon."""
+    try:
+        uri = quote(path, errors="surrogateescape")  # bytes that are not UTF-8 stay
+    except UnicodeEncodeError:
+        uri = quote(path, errors="surrogatepass")
+    file = {"uri": uri, "uriBaseId": base}
+    return {"physicalLocation": {"artifactLocation": file, "region": {"startLine": line}}}
 
 
 def message_text(text: str) -> str:

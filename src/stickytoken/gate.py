@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 import stickytoken.measurement as store
+from stickytoken.cleaning import SpanKind, document_counts
 from stickytoken.data import LARGEST_UNKNOWN
 from stickytoken.detection import detect, run as runs_of
 from stickytoken.detection.run import Run, open_run
@@ -19,12 +20,12 @@ from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.errors import InputError, RunError, reading
-from stickytoken.findings import Finding, Level, Rule, repository_path
+from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods import base, registry
-from stickytoken.validation import file_path, require_callable, shown, visible, whole_number
+from stickytoken.methods import base, registry, wording
+from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
 
 if TYPE_CHECKING:
     from stickytoken.data.documents import DocumentSource
@@ -46,6 +47,7 @@ class FailOn(StrEnum):
     """The lowest grade of sticky token that counts."""
 
     STICKY = "sticky"
+    MILD = "mild"
     SERIOUS = "serious"
     SEVERE = "severe"
 
@@ -53,7 +55,10 @@ class FailOn(StrEnum):
 class CheckedDocuments(NamedTuple):
     collection: str
     searched: int
-    counted: int
+    counted: int  # documents that close the gate
+    causes: Mapping[str, int]  # these by kind of finding
+    found: int  # documents with findings of any kind
+    kinds: Mapping[str, int]  # these by kind of finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +122,9 @@ class Check:
         said = f"{self.outcome.value}: {self.model} has {number} sticky {tokens}{which}{tolerated}"
         if self.documents is None:
             return said
-        found, searched = self.documents.counted or "none", self.documents.searched
-        return f"{said}; {found} of {searched:,} documents with copies of one"
+        documents = self.documents
+        counted, causes = document_counts(documents.counted, documents.searched, documents.causes)
+        return f"{said}; {counted} {'fails' if documents.counted <= 1 else 'fail'}{causes}"
 
     def summary(self) -> dict[str, Any]:
         """The check in JSON values."""
@@ -149,7 +155,7 @@ class Check:
         }
 
 
-def check(
+def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     source: AnyModel | Run,
     *,
     fail_on: FailOn | str = FailOn.STICKY,
@@ -157,6 +163,7 @@ def check(
     baseline: Run | str | Path | None = None,
     documents: DocumentSource | None = None,
     column: str | None = None,
+    fail_on_documents: Sequence[SpanKind | str] = (SpanKind.FLAGGED,),
     folder: str | Path = _DEFAULT_FOLDER,
     revision: str | None = None,
     place: tuple[str, int] | None = None,
@@ -167,13 +174,15 @@ def check(
     Args:
         source: a run, or a model: anything that `load_encoder` takes. Of a model, the newest run over the
             whole vocabulary is used that is proven to be of this very model; without one, a detection is run.
-        fail_on: the least sticky token that counts: ``sticky``, ``serious`` or ``severe``.
+        fail_on: the least sticky token that counts: ``sticky`` (any), ``mild``, ``serious`` or ``severe``.
         max_tokens: number of counted tokens to tolerate.
         baseline: a run of the model as it was, or of another one; only tokens that are new or worse count,
             and only where the intervals of the two runs do not overlap.
-        documents: anything that `stickytoken.scan` takes; a document with copies of a flagged token closes
-            the gate, and one that cannot be read makes the check inconclusive.
+        documents: anything that `stickytoken.scan` takes; a document with a cause of ``fail_on_documents``
+            closes the gate, and one that cannot be read makes the check inconclusive.
         column: the column with the text of the documents.
+        fail_on_documents: causes that close the gate: ``flagged``, ``special``, ``repetition`` and
+            ``suspected``. Copies of a flagged token always do.
         folder: for a model: the folder that holds its runs, or a run folder.
         revision: for a name of a model on the hub: branch, tag or commit.
         place: file in the repository and line where findings are shown; None is the run's table of tokens.
@@ -189,6 +198,11 @@ def check(
     """
     if column is not None and documents is None:
         raise InputError(f"column is {shown(column)} without documents: pass documents, or leave column out")
+    closing = {SpanKind.FLAGGED.value}
+    for cause in list_of("causes", "fail_on_documents", fail_on_documents):
+        if cause not in list(SpanKind):
+            raise InputError(f"fail_on_documents contains {shown(cause)}: use {', '.join(SpanKind)}")
+        closing.add(SpanKind(cause).value)
     if fail_on not in list(FailOn):
         raise InputError(f"fail_on is {shown(fail_on)}: use {', '.join(FailOn)}")
     require_callable("progress", progress)
@@ -210,18 +224,23 @@ def check(
     if compared is not None:
         _require_comparable(run, compared)
         incomplete += _gaps(compared, "the baseline")
-    table = repository_path(run.path / store.TOKENS_FILE)
-    where = place or ((None, None) if table is None else (table, 1))
-    findings, counted = _judge_tokens(run, FailOn(fail_on), max_tokens, compared, where)
+    findings, counted = _judge_tokens(run, FailOn(fail_on), max_tokens, compared, place)
     rules, checked = [_STICKY_TOKEN], None
     if documents is not None:
         from stickytoken.scanning import scan as scans
 
         # Without a model, because effects change nothing about what closes the gate.
         scan = scans.scan_documents(run, documents, column=column, progress=progress)
-        found = list(scans.scan_findings(scan))
-        closing = sum(finding.level is Level.ERROR for finding in found)
-        checked = CheckedDocuments(scan.record.documents, scan.result.documents, closing)
+        found = list(scans.scan_findings(scan, closing))
+        failing = scans.with_kinds(scan, closing)
+        checked = CheckedDocuments(
+            collection=scan.record.documents,
+            searched=scan.result.documents,
+            counted=len(failing),
+            causes=scans.counts_by_kind(failing, closing),
+            found=len(scan.documents),
+            kinds=scan.result.kinds,
+        )
         incomplete += scans.incomplete(scan)
         rules += scans.RULES
         findings += found
@@ -364,28 +383,26 @@ def _remarks(run: Run) -> list[str]:
     return found
 
 
-# Settings under which two runs measure the same thing: they change the noise or what is measured besides.
-_FREE = {"seed", "budget", "confirming_texts", "reference"}
-_FREE |= {"adaptive", "screen_precision", "dimensions", "layers"}
-
-
 class _Effect(NamedTuple):
-    """What a token does beyond an ordinary one, in standard deviations of the model's own similarities."""
+    """A measured effect with its interval."""
 
     value: float
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return "{:.2f} ({:.2f} to {:.2f})".format(*self)
+
+# The measures of a token, by their column in tokens.parquet.
+_MEASURES = ("erased", "lift_sd")
 
 
-def _effect_of(row: Mapping[str, Any], run: Run) -> _Effect | None:
-    scale = run.method.scale(run)
-    ends: list[Any] = [row.get(name) for name in ("lift", "lift_low", "lift_high")]
-    if scale is None or None in ends:
-        return None
-    return _Effect(*((end - scale.ordinary) / scale.spread for end in ends))
+def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
+    """Read the measures of a token that have an interval."""
+    effects = {}
+    for name in _MEASURES:
+        value, low, high = row.get(name), row.get(f"{name}_low"), row.get(f"{name}_high")
+        if value is not None and low is not None and high is not None:
+            effects[name] = _Effect(value, low, high)
+    return effects
 
 
 def _require_comparable(run: Run, baseline: Run) -> None:
@@ -394,7 +411,7 @@ def _require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} used the method {baseline.record.method}, the run in {run.path} "
             f"used {run.record.method}: detect both with the same method"
         )
-    if "lift_low" not in run.method.columns:
+    if "lift_sd_low" not in run.method.columns:
         raise InputError(
             f"the baseline {baseline.path} used the method {baseline.record.method}, which measures no "
             "intervals to compare: detect with --method profile"
@@ -404,7 +421,8 @@ def _require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, the run in "
             f"{run.path} on other texts, {run.record.corpus.source}: detect both on the same sentences"
         )
-    names = {*run.record.settings, *baseline.record.settings} - _FREE
+    # Settings of how closely tokens are measured change only the noise.
+    names = {*run.record.settings, *baseline.record.settings} - {"seed", *run.method.effort}
     # A run from before a setting was added has its default.
     if different := sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name)):
         raise InputError(
@@ -416,20 +434,38 @@ def _require_comparable(run: Run, baseline: Run) -> None:
 _STICKY_TOKEN = Rule(
     "sticky-token",
     "No token of the model is sticky",
-    "Copies of a sticky token in a text raise its similarity to unrelated texts, so that a document can be "
-    "pushed into search results, or erase what the text says. Explain the token with "
+    "Copies of a sticky token erase what a text says, or move it closer to unrelated texts, so that a "
+    "document is no longer found or turns up in searches for other things. Explain the token with "
     "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
-_COUNTED = {FailOn.STICKY: None, FailOn.SERIOUS: {"serious", "severe"}, FailOn.SEVERE: {"severe"}}
+_COUNTED_GRADES = {
+    FailOn.STICKY: None,
+    FailOn.MILD: {"mild", "serious", "severe"},
+    FailOn.SERIOUS: {"serious", "severe"},
+    FailOn.SEVERE: {"severe"},
+}
+
+
+class _JudgedToken(NamedTuple):
+    """A sticky token, and what the baseline says of it."""
+
+    row: Mapping[str, Any]  # of tokens.parquet
+    effects: dict[str, _Effect]
+    baseline_effects: dict[str, _Effect]
+    change: str | None  # new, worse or known; None without a baseline
+    counts: bool
 
 
 def _judge_tokens(
-    run: Run, fail_on: FailOn, max_tokens: int, baseline: Run | None, place: tuple[str | None, int | None]
+    run: Run, fail_on: FailOn, max_tokens: int, baseline: Run | None, place: tuple[str, int] | None
 ) -> tuple[list[Finding], int]:
-    # A token that counts is an error if more than the tolerated number do, and otherwise a warning. One that
-    # is milder is a warning too, and one that the baseline has as well a note.
-    grades = _COUNTED[fail_on]
+    """Turn the sticky tokens of a run into findings; return them, and how many count.
+
+    A token that counts is an error if more than the tolerated number do, and otherwise a warning. A milder
+    one is a warning too, and one that the baseline has as well a note.
+    """
+    grades = _COUNTED_GRADES[fail_on]
     if grades is not None and "severity" not in run.method.columns:
         raise InputError(
             f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "
@@ -438,64 +474,84 @@ def _judge_tokens(
     known = {} if baseline is None else {row["token"]: row for row in baseline.tokens.iter_rows(named=True)}
     judged = []
     for row in run.sticky.iter_rows(named=True):
-        effect, change, before = _effect_of(row, run), None, None
-        if baseline is not None:
-            earlier = known.get(row["token"])
-            before = None if earlier is None else _effect_of(earlier, baseline)
-            # Only an interval above that of the baseline is a change, of the lift or of what is erased. A
-            # token without an effect cannot be compared: it counts.
-            if earlier is None or before is None or effect is None:
-                change = "new"
-            elif effect.low <= before.high and not _erases_more(row, earlier):
-                change = "known"
-            else:
-                change = "worse" if earlier["verdict"] in FLAGGED else "new"
+        effects = _effects_of(row)
+        earlier = known.get(row["token"])
+        baseline_effects = {} if earlier is None else _effects_of(earlier)
+        change = None if baseline is None else _change(earlier, effects, baseline_effects)
         counts = change != "known" and (grades is None or row["severity"] in grades)
-        judged.append((row, effect, change, before, counts))
-    judged.sort(key=lambda each: not each[-1])
-    counted = sum(counts for *_, counts in judged)
-
-    def ends(name: str, effect: _Effect | None) -> dict[str, float | None]:
-        return dict(zip((name, f"{name}_low", f"{name}_high"), effect or (None, None, None), strict=True))
-
+        judged.append(_JudgedToken(row, effects, baseline_effects, change, counts))
+    judged.sort(key=lambda token: not token.counts)  # those that count come first
+    counted = sum(token.counts for token in judged)
+    path: str | None
+    outside: str | None = None
+    if place is not None:
+        path, line = place
+    else:
+        path, outside = place_of(run.path / store.TOKENS_FILE)
+        line = 1
     findings = []
-    for row, effect, change, before, counts in judged:
-        level = Level.ERROR if counts and counted > max_tokens else Level.WARNING
-        if change == "known":
+    for token in judged:
+        if token.change == "known":
             level = Level.NOTE
-        properties = {
-            "token_id": row["token_id"],
-            "token": row["token"],
-            "severity": row.get("severity"),
-            "lift": row["lift"],
-            "reason": row.get("reason"),
-            **ends("effect", effect),
-            "change": change,
-            **ends("baseline_effect", before),
-        }
-        message, identity = _message(row, effect, change, before), (Path(run.model_name).name, row["token"])
-        findings.append(Finding(_STICKY_TOKEN.id, level, message, *place, identity, properties))
+        elif token.counts and counted > max_tokens:
+            level = Level.ERROR
+        else:
+            level = Level.WARNING
+        identity = (Path(run.model_name).name, token.row["token"])
+        message, properties = _message(token), _properties(token)
+        findings.append(Finding(_STICKY_TOKEN.id, level, message, path, line, identity, properties, outside))
     return findings, counted
 
 
-def _erases_more(row: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
-    if not row.get("erases") or earlier.get("erases"):
-        return False
-    before = earlier["contraction_high"]  # null in runs of earlier versions
-    return bool(row["contraction_low"] > (earlier["contraction"] if before is None else before))
-
-
-def _message(
-    row: Mapping[str, Any], effect: _Effect | None, change: str | None, before: _Effect | None
+def _change(
+    earlier: Mapping[str, Any] | None, effects: dict[str, _Effect], baseline_effects: dict[str, _Effect]
 ) -> str:
+    """Compare a sticky token with the baseline: only an interval above the baseline's is a change.
+
+    A token whose effects are not known in both runs cannot be compared: it is new.
+    """
+    shared = effects.keys() & baseline_effects.keys()
+    if earlier is None or not shared:
+        return "new"
+    if all(effects[name].low <= baseline_effects[name].high for name in shared):
+        return "known"
+    return "worse" if earlier["verdict"] in FLAGGED else "new"
+
+
+def _properties(token: _JudgedToken) -> dict[str, Any]:
+    """Return what JSON and SARIF say of a sticky token."""
+    row = token.row
+    properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
+    for name in _MEASURES:
+        effect = token.effects.get(name)
+        properties[name] = row.get(name)
+        properties[f"{name}_low"] = None if effect is None else effect.low
+        properties[f"{name}_high"] = None if effect is None else effect.high
+    properties |= {"reason": row.get("reason"), "change": token.change}
+    for name in _MEASURES:
+        effect = token.baseline_effects.get(name)
+        properties[f"baseline_{name}"] = None if effect is None else effect.value
+    return properties
+
+
+def _message(token: _JudgedToken) -> str:
+    """Say in a sentence what was found."""
+    row = token.row
     grade = f" ({row['severity']})" if row.get("severity") else ""
-    said = f"the token {visible(repr(row['token']))} is sticky{grade}"
-    if row.get("erases"):
-        said += f": {row['reason']}"
-    elif effect is not None:
-        said += f": copies move unrelated texts together by {effect} standard deviations"
-    elif row["lift"] is not None:
-        said += f": copies raise the similarity of unrelated texts by {row['lift']:.4f}"
-    if before is not None:
-        return f"{said}; {change}, {before} in the baseline"
-    return f"{said}; new" if change == "new" else said
+    message = f"the token {wording.quoted(row['token'])} is sticky{grade}"
+    if row.get("reason"):
+        message += f": {row['reason']}"
+    if token.change == "new":
+        return f"{message}; new"
+    if token.change is None:
+        return message
+    return f"{message}; {token.change}, in the baseline: {_in_words(token.baseline_effects)}"
+
+
+def _in_words(effects: dict[str, _Effect]) -> str:
+    parts = []
+    if "erased" in effects:
+        parts.append(f"{wording.percent(effects['erased'].value)} erased")
+    if "lift_sd" in effects:
+        parts.append(f"lift {wording.in_sd(effects['lift_sd'].value)}")
+    return ", ".join(parts)

@@ -7,11 +7,12 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 _LOG = logging.getLogger("stickytoken")
 
@@ -42,6 +43,54 @@ def keep(name: str, values: Mapping[str, Any]) -> None:
         _LOG.info("%s is not cached: %s", name, error)
         with suppress(OSError):
             temporary.unlink()
+
+
+Value = TypeVar("Value")
+
+
+class SharedSetting(Generic[Value]):
+    """A setting of the whole process that several threads may need at once.
+
+    The first that needs it notes the value that the user had, and the last puts it back. If each put back
+    what it had found, a value of ours would stay whenever threads leave in another order than they came.
+
+    Args:
+        read: gives the value.
+        write: sets it.
+        per_thread: whether each thread has a value of its own, which it must put back itself.
+    """
+
+    def __init__(
+        self, read: Callable[[], Value], write: Callable[[Value], object], *, per_thread: bool = False
+    ) -> None:
+        self._read = read
+        self._write = write
+        self._per_thread = per_thread
+        self._guard = threading.Lock()
+        self._users = 0
+        self._original: Value | None = None
+
+    @property
+    def original(self) -> Value:
+        """The value that the user has set."""
+        with self._guard:
+            return self._original if self._users and self._original is not None else self._read()
+
+    @contextmanager
+    def at(self, value: Value) -> Iterator[None]:
+        with self._guard:
+            if not self._users:
+                self._original = self._read()
+            self._users += 1
+            self._write(value)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._users -= 1
+                is_last = not self._users
+                if (is_last or self._per_thread) and self._original is not None:
+                    self._write(self._original)
 
 
 def available_cores() -> int:

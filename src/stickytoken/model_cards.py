@@ -7,12 +7,13 @@ import re
 import stat
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stickytoken import comparisons
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, ModelError, RunError, reading
 from stickytoken.measurement import make_folder, write_atomically
+from stickytoken.methods import wording
 from stickytoken.validation import file_path, markdown, markdown_table, shown
 
 if TYPE_CHECKING:
@@ -28,18 +29,55 @@ def card_block(run: Run) -> str:
 
     The same run gives the same block. Local folders and addresses of endpoints are left out.
     """
-    record, each = run.record, comparisons.ComparedRun(run.record.model.short_name, run)
-    level = f"{100 * each.confidence:.4g}%"
-    rows = [("token that lifts most", comparisons.shown_worst(each))]
-    if each.worst is not None and each.worst.deviations is not None:
-        what = "its lift beyond an ordinary token's, in standard deviations of similarities"
-        rows.append((f"{what} ({level} interval)", comparisons.shown_deviations(each)))
-    if each.copies is not None:
-        rows.append(("its copies until the lift is serious", str(each.copies)))
-    count = f"{len(run.sticky):,} of {len(run.tokens):,} examined ({each.examined.value})"
-    rows.append(("sticky tokens", count))
-    if each.share is not None:
-        rows.append((f"sticky per 10,000 (exact {level} interval)", comparisons.shown_share(each)))
+    table = markdown_table(("measure", "value"), [(name, markdown(value)) for name, value in _rows(run)])
+    parts = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
+    worst = run.sticky.head(_LISTED)
+    if not worst.is_empty():
+        more = f" ({len(worst)} of {len(run.sticky):,})" if len(worst) < len(run.sticky) else ""
+        items = [_list_item(run, row) for row in worst.iter_rows(named=True)]
+        parts += [
+            f"The worst sticky tokens{more}, why they are flagged, and what their copies do:",
+            "\n".join(items),
+        ]
+    parts += [table, *[markdown(line) for line in comparisons.rule_lines(run)]]
+    parts += [
+        "These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "
+        "tokens can matter. `stickytoken judge` measures a run on texts of your own.",
+        END,
+    ]
+    return "\n\n".join(parts)
+
+
+# Sticky tokens in a card.
+_LISTED = 10
+
+
+def _list_item(run: Run, row: dict[str, Any]) -> str:
+    """Write a list item of a sticky token: its severity, its reason and what its copies do in a search."""
+    named = f"{wording.quoted(row['token'])} ({row.get('severity') or row['verdict']})"
+    said = [row["reason"]] if row.get("reason") else []
+    sentences = wording.consequences(row, run.method.thresholds(run, row), run.harm(row["token_id"]))
+    text = ". ".join([*said, " ".join(sentences)]).strip(". ")
+    return f"- {markdown(named)}: {markdown(text)}." if text else f"- {markdown(named)}"
+
+
+def _rows(run: Run) -> list[tuple[str, str]]:
+    """Return the rows of the card's table: what was measured, and its value."""
+    record = run.record
+    compared = comparisons.ComparedRun(record.model.title, run)
+    level = f"{100 * compared.confidence:.4g}% interval"
+    count = f"{len(run.sticky):,} of {len(run.tokens):,} examined ({compared.examined.value})"
+    rows = [("sticky tokens", count)]
+    if compared.erases_most is not None:
+        rows.append(("token that erases most", comparisons.shown_token(compared.erases_most)))
+        erased = comparisons.shown_value(wording.ERASED, compared.erases_most)
+        rows.append((f"share that it erases of what an ordinary token leaves of a text ({level})", erased))
+    if compared.lifts_most is not None:
+        rows.append(("token that lifts most", comparisons.shown_token(compared.lifts_most)))
+        lift = comparisons.shown_value(wording.LIFT, compared.lifts_most)
+        rows.append((f"its lift of unrelated texts beyond an ordinary token's ({level})", lift))
+    if compared.share is not None:
+        rows.append((f"sticky per 10,000 (exact {level})", comparisons.shown_share(compared)))
     vocabulary = f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
     source = Path(record.corpus.source)
     texts = source.name if source.is_absolute() and source.name else record.corpus.source
@@ -47,24 +85,9 @@ def card_block(run: Run) -> str:
     if record.model.loading is not None and record.model.loading.prompt:
         rows.append(("prompt", record.model.loading.prompt))
     version = record.versions.get("stickytoken", "of unknown version")
-    by = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
-    rows.append(("measured", f"{record.started[:10]} with {by}"))
-    table = markdown_table(("measure", "value"), [(what, markdown(value)) for what, value in rows])
-    parts = [BEGIN, "## Sticky tokens", markdown(comparisons.short_headline(run)), table]
-    worst = [
-        f"- {markdown(repr(row['token']))}{markdown(f': {reason}') if (reason := row.get('reason')) else ''}"
-        for row in run.sticky.head(10).to_dicts()
-    ]
-    if worst:
-        more = f" ({len(worst)} of {len(run.sticky):,})" if len(worst) < len(run.sticky) else ""
-        parts += [f"The worst sticky tokens{more}, and why they are flagged:", "\n".join(worst)]
-    parts += [
-        "A sticky token is a vocabulary entry whose copies draw unrelated texts together, whatever the texts "
-        "say. These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "
-        "tokens can matter. `stickytoken judge` measures a run on texts of your own.",
-        END,
-    ]
-    return "\n\n".join(parts)
+    tool = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
+    rows.append(("measured", f"{record.started[:10]} with {tool}"))
+    return rows
 
 
 _BEGIN, _END = (
@@ -127,7 +150,8 @@ def write_block(block: str, card: str | Path) -> bool:
     return True
 
 
-WORST_TASK = "sticky_tokens_worst_lift"
+ERASED_TASK = "sticky_tokens_worst_erased"
+LIFT_TASK = "sticky_tokens_worst_lift"
 SHARE_TASK = "sticky_tokens_per_10000"
 
 
@@ -135,22 +159,26 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     from huggingface_hub import EvalResultEntry
 
     require_id("the data set", dataset)
-    each = comparisons.ComparedRun(run.model_name, run)
-    level = f"{100 * each.confidence:.4g}% interval"
+    compared = comparisons.ComparedRun(run.model_title, run)
+    level = f"{100 * compared.confidence:.4g}% interval"
     basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
-    found: list[tuple[str, float, str]] = []
-    if each.worst is not None and each.worst.deviations is not None:
+    results: list[tuple[str, float, str]] = []
+    if compared.erases_most is not None:
+        value = comparisons.shown_value(wording.ERASED, compared.erases_most)
+        unit = "share erased of what copies of an ordinary token leave of a text"
+        results.append((ERASED_TASK, compared.erases_most.value, f"{unit}: {value}, {level}"))
+    if compared.lifts_most is not None:
+        value = comparisons.shown_value(wording.LIFT, compared.lifts_most)
         unit = "standard deviations of the model's similarities beyond an ordinary token"
-        said = f"{unit}: {comparisons.shown_deviations(each)}, {level}"
-        found.append((WORST_TASK, each.worst.deviations, said))
-    if each.share is not None:
-        said = f"{comparisons.shown_share(each)}, exact {level}"
-        found.append((SHARE_TASK, comparisons.PER * each.share[0], said))
-    if not found:
+        results.append((LIFT_TASK, compared.lifts_most.value, f"{unit}: {value}, {level}"))
+    if compared.share is not None:
+        note = f"{comparisons.shown_share(compared)}, exact {level}"
+        results.append((SHARE_TASK, comparisons.PER * compared.share[0], note))
+    if not results:
         raise InputError(f"the run in {run.path} has no number that stands for its model: nothing to publish")
     return [
-        EvalResultEntry(dataset, task, round(value, 4), date=run.record.started, notes=f"{said}; {basis}")
-        for task, value, said in found
+        EvalResultEntry(dataset, task, round(value, 4), date=run.record.started, notes=f"{note}; {basis}")
+        for task, value, note in results
     ]
 
 
@@ -202,7 +230,7 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
         raise InputError(
             f"{target} is no file of evaluation results: choose another file for those of stickytoken"
         ) from error
-    if others := ", ".join(map(shown, sorted(tasks - {WORST_TASK, SHARE_TASK}))):
+    if others := ", ".join(map(shown, sorted(tasks - {ERASED_TASK, LIFT_TASK, SHARE_TASK}))):
         raise InputError(
             f"{target} holds other results ({others}): choose another file for those of stickytoken"
         )

@@ -9,13 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from stickytoken.errors import InputError
 
 Value = TypeVar("Value")
-Numbers: TypeAlias = "int | str | Iterable[int]"
-"""Whole numbers as a user passes them: one, several, or a text of several separated by commas."""
 
 _SHOWN = 80
 
@@ -36,24 +34,6 @@ def whole_number(name: str, value: Any, least: int | None = None) -> int:
                 return number
             raise InputError(f"{name} is {described}: it must be at least {least}")
     raise InputError(f"{name} is {described}: it must be a whole number")
-
-
-def distinct_numbers(name: str, value: Any, least: int) -> tuple[int, ...]:
-    parts: list[Any] = []
-    if isinstance(value, str):
-        for part in value.split(","):
-            try:
-                parts.append(int(part))
-            except ValueError:  # refused below
-                parts.append(part.strip())
-    elif isinstance(value, (bool, int, float)):
-        parts = [value]
-    else:
-        parts = list_of("whole numbers", name, value)
-    numbers = tuple(whole_number(name, part, least) for part in parts)
-    if twice := [number for place, number in enumerate(numbers) if number in numbers[:place]]:
-        raise InputError(f"{name} include {twice[0]} twice: name each once")
-    return numbers
 
 
 def proportion(name: str, value: Any) -> float:

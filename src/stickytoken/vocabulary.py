@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -25,9 +25,11 @@ class Category(StrEnum):  # the result of an entry's decode-encode round trip
     OK = "OK"  # text can produce the entry
     OK_SPECIAL = "OK_SPECIAL"  # a special token that text can produce
     MEANINGLESS = "MEANINGLESS"  # decodes to nothing or white space
-    UNREACHABLE_SPECIAL = "UNREACHABLE_SPECIAL"  # like <...> or [...], but text does not produce it
+    # Like <...> or [...], but text does not produce it, or the model has no row for it.
+    UNREACHABLE_SPECIAL = "UNREACHABLE_SPECIAL"
     UNDECODEABLE = "UNDECODEABLE"  # not valid UTF-8 on its own
-    UNREACHABLE_SINGLE_TOKEN = "UNREACHABLE_SINGLE_TOKEN"  # its text encodes to one other entry
+    # Its text encodes to one other entry, or to this one, and the model has no row for it.
+    UNREACHABLE_SINGLE_TOKEN = "UNREACHABLE_SINGLE_TOKEN"
     UNREACHABLE_MULTI_TOKEN = "UNREACHABLE_MULTI_TOKEN"  # its text encodes to several entries
 
     @property
@@ -51,6 +53,15 @@ class RoundTripTokenizer(Protocol):
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text without special tokens, padding or truncation."""
+
+
+@runtime_checkable
+class EmbeddedTokenizer(RoundTripTokenizer, Protocol):
+    """A tokenizer that also knows how many of its entries the model has a row for."""
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of the embedding matrix; None if that is unknown or unlimited."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +108,18 @@ class Vocabulary:
         return pl.DataFrame({"token_id": self.ids} | columns, schema=schema)
 
 
+# What text can produce, but the model cannot read.
+_WITHOUT_ROW = {
+    Category.OK: Category.UNREACHABLE_SINGLE_TOKEN,
+    Category.OK_SPECIAL: Category.UNREACHABLE_SPECIAL,
+}
+
+
 def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
-    """Categorize entries by a decode-encode round trip, behind an anchor if the tokenizer adds a space."""
+    """Categorize entries by a decode-encode round trip, behind an anchor if the tokenizer adds a space.
+
+    An entry that the model has no row for is unreachable, whatever text produces it.
+    """
     entries = tokenizer.entries
     trips: dict[int, tuple[str, tuple[int, ...]]] = {}
     first = tokenizer.encode_many(["test"])[0][:1]
@@ -122,8 +143,13 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
                 trips[token_id] = text.removeprefix(anchor), tuple(ids[len(anchor_ids) :])
     special = tokenizer.special_ids
     decoded = tuple(trips[token_id][0] for token_id in entries)
-    categories = tuple(_category(token_id, *trips[token_id], token_id in special) for token_id in entries)
-    return Vocabulary(tuple(entries), tuple(entries.values()), decoded, categories)
+    categories = [_category(token_id, *trips[token_id], token_id in special) for token_id in entries]
+    rows = tokenizer.rows if isinstance(tokenizer, EmbeddedTokenizer) else None
+    if rows is not None:
+        for place, token_id in enumerate(entries):
+            if token_id >= rows:
+                categories[place] = _WITHOUT_ROW.get(categories[place], categories[place])
+    return Vocabulary(tuple(entries), tuple(entries.values()), decoded, tuple(categories))
 
 
 def _category(token_id: int, text: str, ids: tuple[int, ...], special: bool) -> Category:

@@ -26,7 +26,7 @@ def refusing():
 
 @pytest.fixture(scope="session")
 def reporting():
-    return Cleaner(RULES, dict.fromkeys(("flagged", "special", "run", "interleaved"), "report"))
+    return Cleaner(RULES, dict.fromkeys(("flagged", "special", "repetition", "suspected"), "report"))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from stickytoken import Cleaner
 from stickytoken.cleaning import Action, CleaningRules, SpanKind, find_spans, spans
 from stickytoken.cli.app import app
+from stickytoken.data.rewriting import edited_text
 from stickytoken.errors import InputError, RefusedTextError, RunError
 
 RULES = CleaningRules(
@@ -69,7 +71,7 @@ def test_a_text_is_as_if_nothing_had_been_put_in(text, cleaned):
 @settings(max_examples=400)
 def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(text):
     once = CLEANER.clean(text)
-    assert {span.kind for span in find_spans(once.text, RULES)} <= {SpanKind.INTERLEAVED}
+    assert {span.kind for span in find_spans(once.text, RULES)} <= {SpanKind.SUSPECTED}
     assert CLEANER(once.text) == once.text
     assert not any(special in once.text for special in RULES.specials)
     for removal in reversed(once.removals):
@@ -80,11 +82,13 @@ def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(text):
 @given(texts)
 @settings(max_examples=80)
 def test_every_mixture_of_actions_ends(text):
-    mixed = Cleaner(RULES, {"special": "escape", "flagged": "replace", "run": "report"}, replacement="~")
+    mixed = Cleaner(
+        RULES, {"special": "escape", "flagged": "replace", "repetition": "report"}, replacement="~"
+    )
     once = mixed.clean(text)
     assert mixed(once.text) == once.text
     assert not any(special in once.text for special in RULES.specials)
-    assert {span.kind for span in once.reported} <= {SpanKind.RUN, SpanKind.INTERLEAVED}
+    assert {span.kind for span in once.reported} <= {SpanKind.REPETITION, SpanKind.SUSPECTED}
 
 
 def test_text_nested_too_deep_to_be_ordinary_takes_a_few_rounds_all_the_same():
@@ -159,21 +163,55 @@ def test_actions_say_what_is_done_with_each_kind():
     assert once.text == ""
 
 
+def test_a_lone_flagged_word_stays_unless_all_are_to_go():
+    text = "The flow is very very very very good: she signed the contract today"
+    assert CLEANER(text) == "The flow is very good: she signed the contract today"
+    assert Cleaner(RULES, remove_all=True)(text) == "The flow is very good: she signed the today"
+    with pytest.raises(InputError, match="remove_all is set, and the action for flagged is report"):
+        Cleaner(RULES, {"flagged": "report"}, remove_all=True)
+
+
+@given(texts)
+@settings(max_examples=80)
+def test_no_flagged_word_is_left_where_all_are_removed(text):
+    everything = Cleaner(RULES, remove_all=True)
+    once = everything.clean(text)
+    assert everything(once.text) == once.text
+    assert Cleaner(RULES)(once.text) == once.text
+    assert not set(re.findall(r"\w+", once.text.casefold())) & {"able", "contract"}
+
+
+@given(texts)
+@settings(max_examples=80)
+def test_edits_turn_a_text_into_the_cleaned_one(text):
+    cleaned = Cleaner(RULES, {"special": "escape", "flagged": "replace"}, replacement="~").clean(text)
+    assert edited_text(text, cleaned.edits) == cleaned.text
+
+
+@given(st.lists(texts, min_size=2, max_size=3))
+@settings(max_examples=80)
+def test_texts_that_are_one_document_are_cleaned_as_one(parts):
+    cleaned, edits = CLEANER.clean_parts(parts)
+    after = [edited_text(text, own) for text, own in zip(parts, edits, strict=True)]
+    assert " ".join(after) == cleaned.text
+    assert CLEANER.clean_parts(after)[1] == [()] * len(parts)
+
+
 def test_a_guess_is_reported_and_taken_out_only_on_request():
     words = [f"word{number}" for number in range(15)]
     text = " ".join(f"{word} zebra" if number % 2 else word for number, word in enumerate(words))
     cleaned = CLEANER.clean(text)
     assert cleaned.text == text
-    assert {span.kind for span in cleaned.reported} == {SpanKind.INTERLEAVED}
-    assert Cleaner(RULES, {"interleaved": "remove"})(text) == " ".join(words)
+    assert {span.kind for span in cleaned.reported} == {SpanKind.SUSPECTED}
+    assert Cleaner(RULES, {"suspected": "remove"})(text) == " ".join(words)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cleaner(RULES, {"run": "escape"}), "only special tokens can be escaped"),
+        (lambda: Cleaner(RULES, {"repetition": "escape"}), "only special tokens can be escaped"),
         (lambda: Cleaner(RULES, {"runs": "remove"}), "'runs' is no kind of finding: use one of flagged"),
-        (lambda: Cleaner(RULES, {"run": "drop"}), "'drop' is no action"),
+        (lambda: Cleaner(RULES, {"repetition": "drop"}), "'drop' is no action"),
         (lambda: Cleaner(RULES, ["run"]), "actions is"),
         (lambda: Cleaner(("able",)), "pass CleaningRules"),
         (lambda: Cleaner(RULES, replacement="gone"), "letters or digits"),
@@ -190,13 +228,22 @@ def test_what_cannot_be_used_is_refused(make, message):
 
 
 def test_a_cleaner_is_read_as_it_was_written(tmp_path):
-    cleaner = Cleaner(RULES, {"run": "report"}, replacement="~", source={"model": "minilm"})
+    cleaner = Cleaner(RULES, {"repetition": "report"}, replacement="~", source={"model": "minilm"})
     cleaner.save(tmp_path / "cleaner.json")
     again = Cleaner.from_file(tmp_path / "cleaner.json")
     assert (again.rules, again.actions, again.replacement, again.source) == (
         RULES, cleaner.actions, "~", {"model": "minilm"},
     )  # fmt: skip
     assert (tmp_path / "cleaner.json").read_bytes().isascii()
+
+
+def test_a_cleaner_of_an_earlier_version_is_read(tmp_path):
+    document = CLEANER.to_json()
+    document["actions"] = {"flagged": "remove", "run": "report", "interleaved": "remove"}
+    del document["remove_all"]
+    (tmp_path / "cleaner.json").write_text(json.dumps(document))
+    actions = Cleaner.from_file(tmp_path / "cleaner.json").actions
+    assert (actions[SpanKind.REPETITION], actions[SpanKind.SUSPECTED]) == (Action.REPORT, Action.REMOVE)
 
 
 def damaged(entry, value):
@@ -254,8 +301,9 @@ def test_lines_are_cleaned_and_everything_else_passes_through(cleaner_file):
     content = b"able able able able air\r\nflow \xff \x00 x\n\n[SE[SEP]P] end"
     status, output, said = clean(cleaner_file, content=content)
     assert (status, output) == (0, b"air\r\nflow \xff \x00 x\n\nend")
-    assert "2 of 4 lines changed (1 flagged, 1 special)" in said
-    assert "1 of 4 lines of standard input are not UTF-8, first line 2 at byte 6" in said
+    assert "2 of 2 documents changed (flagged token: 1, special token: 1)" in said
+    assert "1 record without readable text, passed through unchanged:" in said
+    assert "standard input, line 2: byte 30 (0xff) is not UTF-8" in said
 
 
 def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
@@ -263,19 +311,22 @@ def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
     _, output, _ = clean(cleaner_file, tmp_path / "lines.txt", "--diff", "-q")
     assert output.decode() == "line 2\n- \\x1b[31m [SEP] é\n+ \\x1b[31m é\n"
     document = json.loads(clean(cleaner_file, tmp_path / "lines.txt", "--format", "json")[1])
-    assert (document["lines"], document["changed"], document["removed"]) == (2, 1, {"special": 1})
-    assert document["removals"] == [
-        {"line": 2, "start": 6, "end": 12, "kind": "special", "what": "[SEP]", "text": "[SEP] "}
-    ]
+    counts = document["documents"], document["changed"], document["changed_by_cause"]
+    assert counts == (2, 1, {"special": 1})
+    (removal,) = document["removals"]
+    place = {"id": "line 2", "line": 2, "start": 6, "end": 12}
+    assert removal == place | {"kind": "special", "what": "[SEP]", "text": "[SEP] "}
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
         ("nowhere", 1, "no run folder"),
-        ("RULES nowhere.txt", 1, "nowhere.txt cannot be read"),
+        ("RULES nowhere.txt", 1, "no file 'nowhere.txt'"),
+        ("RULES .", 1, "is a folder: pass one file at a time"),
         ("RULES --action run", 2, "not of the form KIND=ACTION"),
-        ("RULES --action run=escape", 2, "only special tokens can be escaped"),
+        ("RULES --action repetition=escape", 2, "only special tokens can be escaped"),
+        ("RULES --remove-all --action flagged=report", 1, "the action for flagged is report"),
         ("RULES --diff --format json", 2, "use one of --diff and --format json"),
         ("RULES --action special=refuse", 1, "line 2: the text contains the text of a special token"),
     ],

@@ -165,7 +165,7 @@ def test_an_error_is_one_line_an_interrupt_too_and_a_defect_keeps_its_traceback(
         ("scan r d --queries q.txt", "it needs --effect or --predict"),
         ("scan r d --set workers=0", "--set workers"),
         ("check m --out x.json", "it needs --format json, junit or sarif"),
-        ("check m --fail-on odd", "'odd' is not a severity: use one of sticky, serious, severe"),
+        ("check m --fail-on odd", "'odd' is not a severity: use one of sticky, mild, serious, severe"),
     ],
 )
 def test_wrong_usage_is_one_line_that_names_the_help(tmp_path, monkeypatch, arguments, saying):

@@ -5,6 +5,7 @@ import json
 import re
 from types import SimpleNamespace
 
+import polars as pl
 import pytest
 
 import planted
@@ -29,7 +30,7 @@ def place(tmp_path_factory):
         patch.setenv("STICKYTOKEN_CACHE", str(folder / "cache"))
         patch.setenv("STICKYTOKEN_API_KEY", KEY)
         encoder = load_encoder(f"{url}#mini", tokenizer=str(folder / "model"))
-        run = profiled.detect_profile(encoder, folder / "run", smallest_effect=1, insertion="words")
+        run = profiled.detect_profile(encoder, folder / "run", insertion="words")
         assert run.sticky["token"].to_list() == [scanned.STICKY]
         (folder / "corpus.txt").write_text("\n".join(profiled.corpus(160).texts) + "\n", encoding="utf-8")
         own = "\n".join(profiled.sentences(300, seed=3))
@@ -69,7 +70,8 @@ def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_
     done = planted.command("detect", *endpoint)
     assert done.exit_code == 0, done.stderr
     estimate = number(r"([\d,]+) tokens, cost", stopped.stderr)
-    assert server.tokens - before == pytest.approx(estimate, rel=0.05)
+    # The estimate allows for as many close measurements as the budget does.
+    assert 0.6 * estimate < server.tokens - before <= estimate
     seen = server.seen
     again = planted.command("detect", *endpoint)
     assert (again.exit_code, again.stdout, server.seen) == (0, done.stdout, seen)
@@ -169,3 +171,32 @@ def test_the_tokenizer_of_a_run_may_have_moved(place):
     finally:
         moved.rename(place.folder / "model")
     assert [row["token"] for row in json.loads(result.stdout)["flagged"]] == [scanned.STICKY]
+
+
+def test_a_text_without_a_vector_is_null_in_the_file_and_named(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(place.server.behaviour, "bad_text", "nan")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("river\na nan text\nstone\n", encoding="utf-8")
+    out = tmp_path / "vectors.parquet"
+    result, _ = sent(place, "embed", f"{place.url}#mini", "--input", texts, "--out", out, "--format", "json")
+    assert json.loads(result.stdout)["without_vector"] == ["a nan text"]
+    assert "no vector for 1 text:\n  'a nan text': HTTP 500" in result.stderr
+    vectors = pl.read_parquet(out)["vector"]
+    assert vectors.is_null().to_list() == [False, True, False]
+
+
+@pytest.mark.slow
+def test_a_token_whose_texts_get_no_vector_has_no_verdict_and_costs_no_other(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
+    full = open_run(place.run).tokens.sort("token_id")
+    bad = next(token for token in full["decoded"].to_list() if len(token) > 4 and token.isalpha())
+    monkeypatch.setattr(place.server.behaviour, "bad_text", f"{bad} {bad}")
+    encoder = load_encoder(f"{place.url}#mini", tokenizer=str(place.folder / "model"))
+    run = profiled.detect_profile(encoder, tmp_path / "run", smallest_lift=1, insertion="words")
+    assert run.sticky["token"].to_list() == [scanned.STICKY]
+    row = run.tokens.filter(pl.col("decoded") == bad).row(0, named=True)
+    assert (row["lift"], row["contraction"], row["verdict"]) == (None, None, None)
+    assert row["reason"].startswith("not judged: the server gives no vector for the text '")
+    others = run.tokens.filter(pl.col("decoded") != bad)
+    assert others["lift"].null_count() == 0
+    assert any("1 token has no verdict: the server gives no vector" in note for note in run.method.notes(run))

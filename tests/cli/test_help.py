@@ -66,7 +66,7 @@ def test_help_shows_what_people_use_fits_a_narrow_terminal_and_lists_the_rest_as
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     shown = [line for line in lines if line.startswith(("│ --", "│ *  --", "│    --"))]
-    assert 0 < len(shown) <= (24 if name == "detect" else 20)
+    assert 0 < len(shown) <= (25 if name == "detect" else 20)
     titles = [title for title in re.findall(r"^╭─ (.+?) ─+╮$", result.stdout, re.M) if title != "Arguments"]
     assert titles == [title for title in PANELS if title in titles]
     for option in ("--help", "--quiet", "--verbose", "-q", "-v"):
@@ -125,7 +125,7 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
     values = {"token_prepending": True, "start": 2, "exit": 5, "layer": -3, "contrast": True}
     values |= {"contrast_layer": 1, "contrast_strength": 0.25, "contrast_rule": "norm"}
     loading = {"revision": "main", "trust_remote_code": True, "device": "cuda:1", "dtype": "float16"}
-    loading |= {"token_budget": 9, "packed_layers": False}
+    loading |= {"token_budget": 9, "packed_layers": False, "truncate_dim": 8, "route": "document"}
     given = loading | {"prompt": "ke", "prompt_name": "query"} | values
     words = []
     for name, value in given.items():
@@ -185,7 +185,7 @@ def test_every_option_of_a_method_is_one_of_its_settings_and_shows_its_default(e
             assert (options(name) | settings(name))[option.name].default is None
     helps = {name: option.help for name, option in (options("detect") | settings("detect")).items()}
     assert helps["insertion"].endswith(" Default: ids (profile), text (std).")
-    assert helps["budget"].endswith(" Default: 4 (profile).")
+    assert helps["budget"].endswith(" Default: 3.4 (profile).")
     assert helps["method"].endswith(" Default: profile, or std with --set pairs=FILE.")
 
 
@@ -225,12 +225,14 @@ def values_of(command, *arguments):
 
 
 def test_settings_have_the_types_of_the_options():
-    given = [f"--set={each}" for each in ("token-budget=64", "packed-layers=false", "fdr=0.01", "engine=ray")]
+    given = [
+        f"--set={each}" for each in ("token-budget=64", "packed-layers=false", "unusual=7", "engine=ray")
+    ]
     found = values_of("detect", "m", *given, "--set", "trust_remote_code=true")
-    assert (found["token_budget"], found["packed_layers"], found["fdr"]) == (64, False, 0.01)
+    assert (found["token_budget"], found["packed_layers"], found["unusual"]) == (64, False, 7)
     assert (found["engine"].value, found["trust_remote_code"]) == ("ray", True)
     assert values_of("detect", "m")["token_budget"] is None
-    assert values_of("detect", "m", "--set", "fdr=0.1", "--set", "fdr=0.2")["fdr"] == 0.2
+    assert values_of("detect", "m", "--set", "unusual=5", "--set", "unusual=8")["unusual"] == 8
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_settings_have_the_types_of_the_options():
         # What was an option before names its setting.
         ("--token-budget=3", "is a setting: pass --set token-budget=VALUE"),
         ("--no-report", "is a setting: pass --set report=false"),
-        ("--adaptive", "is a setting: pass --set adaptive=true"),
+        ("--unusual", "is a setting: pass --set unusual=VALUE"),
     ],
 )
 def test_a_wrong_setting_is_one_line(given, said):
@@ -253,10 +255,12 @@ def test_a_wrong_setting_is_one_line(given, said):
 
 
 def test_the_command_line_comes_before_the_file_and_the_file_before_the_project(write):
-    write("pyproject.toml", "[tool.stickytoken.detect]\nseed = 1\nsample = 5\nfdr = 0.1\nbudget = 8\n")
-    file = write("fast.toml", "seed = 2\nfdr = 0.2\n[detect]\nsample = 6\n[probe]\nseed = 9\n")
-    found = values_of("detect", "m", "--config", file, "--seed", 3, "--set", "fdr=0.3")
-    assert [found[name] for name in ("seed", "sample", "fdr", "budget")] == [3, 6, 0.3, 8.0]
+    write(
+        "pyproject.toml", "[tool.stickytoken.detect]\nseed = 1\nsample = 5\nconfidence = 0.95\nbudget = 8\n"
+    )
+    file = write("fast.toml", "seed = 2\nconfidence = 0.8\n[detect]\nsample = 6\n[probe]\nseed = 9\n")
+    found = values_of("detect", "m", "--config", file, "--seed", 3, "--set", "unusual=5")
+    assert [found[name] for name in ("seed", "sample", "unusual", "budget")] == [3, 6, 5, 8.0]
     file = write("p.toml", "[probe]\nseed = 9\n")
     assert values_of("probe", "m", "a", "--config", file)["seed"] == 9
 
@@ -334,7 +338,7 @@ def test_the_nearest_table_counts_and_none_above_the_repository(tmp_path, write,
     ("text", "said"),
     [
         ("[tool.stickytoken]\nmodle = 'x'\n", r"\[tool.stickytoken\] has no entry 'modle': use .*model"),
-        ("[tool.stickytoken]\nfail-on = 'bad'\n", "fail-on in .* is 'bad': .*sticky, serious, severe"),
+        ("[tool.stickytoken]\nfail-on = 'bad'\n", "fail-on in .* is 'bad': .*sticky, mild, serious, severe"),
         ("[tool.stickytoken]\nmodel = 3\n", "model in .* is 3"),
         ("[tool]\nstickytoken = 3\n", "must be a table"),
     ],

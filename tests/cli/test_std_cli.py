@@ -1,5 +1,6 @@
 """The method std on the command line, and tokens: one document on stdout, everything else on stderr."""
 
+import json
 import re
 import shlex
 import shutil
@@ -44,7 +45,9 @@ def test_detect_gives_one_document_which_show_repeats(planted_folder, planted_op
     found = planted.document(planted.command(*arguments, "--format", "json"))
     assert (found["run"], found["method"], found["model"]) == (str(planted_run), "std", str(planted_folder))
     assert found["available"] == found["scored"] == found["candidates"] == 95
-    assert found["sequences"] == 95 * (2 * 9 + 1) + 95 * 20 * 9
+    plan = json.loads((planted_run / "plan.json").read_text("utf-8"))
+    carriers = {pair["sentence2"] for pair in plan["validation"]}
+    assert found["sequences"] == 95 * (2 * 9 + 1) + 95 * (2 * len(carriers) + 20) * 3
     assert found["seconds"] >= 0
     first = found["sticky"][0]
     assert (first["token"], first["validation_rate"]) == (planted.PLANTED, pytest.approx(1))
@@ -52,7 +55,9 @@ def test_detect_gives_one_document_which_show_repeats(planted_folder, planted_op
     assert planted.document(planted.command("show", planted_run, "--format", "json")) == found
     shown = planted.command("show", planted_run).stdout
     assert shown == planted.command(*arguments).stdout
-    assert shown.startswith("3 sticky tokens among 95 validated candidates.\nSticky tokens of ")
+    assert shown.startswith(
+        "3 sticky tokens by the paper's definition among 95 validated candidates.\nSticky tokens of "
+    )
     assert re.search(r"^ *34 +! .* sticky *$", shown, re.MULTILINE)
 
 
@@ -62,7 +67,7 @@ def test_progress_and_notes_go_to_stderr(planted_folder, planted_options, tmp_pa
     arguments = ("detect", planted_folder, *planted_options, "--sample", "9")
     result = planted.command(*arguments)
     assert result.exit_code == 0
-    for stage in ("mean similarity: 125 of 125", "score: 9 of 9", "validate: 9 of 9"):
+    for stage in ("mean similarity: 125 of 125", "texts: "):
         assert sum(line.startswith(stage) for line in planted.lines_of(result.stderr)) == 1
         assert stage not in result.stdout
     assert "note: the verdict is an outlier rule, and 9 candidates are few for it" in result.stderr
@@ -101,7 +106,9 @@ def partly_validated(bert_folder, sentence_file, tmp_path_factory):
     arguments = ("--sentences", sentence_file, *planted.SMALL_OPTIONS, "--out", folder)
     result = planted.command("detect", bert_folder, *arguments)
     assert result.exit_code == 0
-    assert result.stdout.startswith("No sticky tokens among 19 validated candidates.\n")
+    assert result.stdout.startswith(
+        "3 sticky tokens by the paper's definition among 19 validated candidates.\n"
+    )
     assert "all 95 of 95 available tokens" in result.stdout
     return folder
 
@@ -132,7 +139,12 @@ def test_show_lists_what_its_filters_choose(partly_validated, arguments, conditi
     if arguments == "--sort lift":  # what was not computed is a dash
         token = table.filter(pl.col("verdict").is_null())["token"][-1]
         lines = planted.command("show", partly_validated, "--token", token).stdout.splitlines()
-        assert next(line for line in lines if f" {token} " in line).split()[-3:] == ["-", "-", "-"]
+        assert next(line for line in lines if f" {token} " in line).split()[-4:] == [
+            "-",
+            "-",
+            "not",
+            "validated",
+        ]
         planted.refused("show", partly_validated, "--token", "", saying="has no token ''")
         planted.refused("show", partly_validated, "--contains", "", saying="--contains is '': pass a part")
 

@@ -20,12 +20,17 @@ import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page
 from stickytoken import compare, load_encoder, open_run
-from stickytoken.comparisons import Answer, Measure, copies_needed, published
-from stickytoken.comparisons.published import beside_run, published_model, published_models, published_tokens
-from stickytoken.detection.run_folder import RunEvidence
+from stickytoken.comparisons import Answer, Measure, published
+from stickytoken.comparisons.published import (
+    beside_run,
+    mention_of_paper,
+    published_model,
+    published_models,
+    published_tokens,
+    with_runs,
+)
 from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder
-from stickytoken.methods import Scale
 from stickytoken.repairs.result import REPAIR_FILE
 from stickytoken.reports.comparison import finding
 from stickytoken.validation import markdown
@@ -74,30 +79,37 @@ def reasons(found):
     return " | ".join(each.said for each in found.comparability.reasons)
 
 
+@pytest.mark.parametrize(("measure", "worst"), [("erased", "erases_most"), ("lift_sd", "lifts_most")])
+def test_the_worst_of_each_measure_has_its_interval(run, clean, measure, worst):
+    first, second = compare([run, clean.path]).table.to_dicts()
+    row = run.sticky.row(0, named=True)
+    assert first[f"{worst}_token"] == "!"
+    assert first[f"{worst}_verdict"] == "sticky"
+    assert first[f"{worst}_severity"] == row["severity"]
+    for end in ("", "_low", "_high"):
+        assert first[f"{measure}{end}"] == row[f"{measure}{end}"]
+    assert second[measure] == clean.tokens.filter("confirmed")[measure].max()
+    assert second[f"{worst}_severity"] is None
+
+
 def test_the_numbers_are_those_of_the_runs(run, clean):
     found = compare([run, clean.path])
     first, second = found.table.to_dicts()
-    assert [each["folder"] for each in (first, second)] == [str(run.path), str(clean.path)]
-    scale, row = run.method.scale(run), run.sticky.row(0, named=True)
-    worst = ("!", "sticky", row["severity"])
-    assert tuple(first[f"worst_{name}"] for name in ("token", "verdict", "severity")) == worst
-    for end in ("", "_low", "_high"):
-        assert first[f"worst_sd{end}"] == pytest.approx((row[f"lift{end}"] - scale.ordinary) / scale.spread)
+    assert [first["folder"], second["folder"]] == [str(run.path), str(clean.path)]
     assert (first["sticky"], first["examined"], first["available"]) == (1, *[profiled.AVAILABLE] * 2)
     assert first["sticky_per_10000"] == pytest.approx(1e4 / profiled.AVAILABLE)
     assert first["sticky_per_10000_low"] < first["sticky_per_10000"] < first["sticky_per_10000_high"]
     assert first["selection"] == "all available tokens"
     assert (first["repair"], first["confidence"]) == ("no", 0.9)
-    scale = clean.method.scale(clean)
-    assert second["worst_sd"] == pytest.approx((clean.tokens["lift"].max() - scale.ordinary) / scale.spread)
-    assert (second["sticky"], second["sticky_per_10000_low"], second["worst_severity"]) == (0, 0.0, None)
+    assert (second["sticky"], second["sticky_per_10000_low"]) == (0, 0.0)
     assert found.comparability.answers == dict.fromkeys(Measure, YES)
 
 
 def test_runs_agree_with_themselves(run, tmp_path):
     found = compare([run, shutil.copytree(run.path, tmp_path / "again")])
     (agreement,) = found.agreements
-    assert (agreement.jaccard, agreement.spearman) == (1.0, pytest.approx(1.0))
+    assert agreement.jaccard == 1.0
+    assert (agreement.spearman_erased, agreement.spearman_lift) == (pytest.approx(1.0), pytest.approx(1.0))
     assert agreement.shared == profiled.AVAILABLE
     assert [each.token for each in found.tokens] == ["!"]
     assert found.names == ("model (run)", "model (again)")
@@ -143,8 +155,8 @@ def test_methods_are_not_compared(clean, planted_run):
     assert set(found.comparability.answers.values()) == {NO}
     assert "the methods differ (profile: " in reasons(found)
     row = found.table.row(1, named=True)
-    assert (row["worst_sd"], row["worst_sd_low"], row["copies_until_serious"]) == (None, None, None)
-    assert "without a scale that models share" in Page(stickytoken.report(found)).text
+    assert (row["erased"], row["lift_sd"], row["lifts_most_token"]) == (None, None, None)
+    assert "not drawn, because the method does not measure it" in Page(stickytoken.report(found)).text
 
 
 @pytest.mark.parametrize(
@@ -152,8 +164,8 @@ def test_methods_are_not_compared(clean, planted_run):
     [
         ({"corpus__source": "elsewhere"}, NO, "different texts (test: "),
         ({"identity_parts__corpus": "another"}, NO, "the sentences from test were not the same"),
-        ({"settings__smallest_effect": 0.2}, NO, "the settings differ (smallest effect: 0.5: "),
-        ({"settings__budget": 9.0}, CARE, "different effort (budget: 4.0: "),
+        ({"settings__smallest_lift": 0.2}, NO, "the settings differ (smallest lift: 0.5: "),
+        ({"settings__budget": 9.0}, CARE, "different effort (budget: 3.4: "),
         ({"settings__seed": 1}, CARE, "different random choices (seed: 42: "),
         ({"identity_parts__version": 3}, CARE, "different versions of the method ("),
         ({"identity_parts__encoder__prompt": "query: "}, CARE, "prompts differ (none: "),
@@ -166,18 +178,16 @@ def test_methods_are_not_compared(clean, planted_run):
 def test_what_differs_is_said(clean, changed, parts, answer, said):
     found = compare([clean, changed(**parts)])
     assert said in reasons(found)
-    assert found.comparability.answers[Measure.WORST] is answer
+    assert found.comparability.answers[Measure.ERASED] is answer
     old = sum("made by an earlier version of the method: detect again" in note for note in found.notes)
     assert old == ("identity_parts__version" in parts)
 
 
-def test_a_vocabulary_limits_the_share_alone_and_missing_curves_the_copies(clean, changed):
+def test_a_vocabulary_limits_the_share_alone(clean, changed):
     folder = changed(identity_parts__encoder__weights="x", identity_parts__encoder__tokenizer="y")
-    (folder / "evidence.json").unlink()
     found = compare([clean, folder])
-    assert found.comparability.answers == {Measure.WORST: YES, Measure.SHARE: CARE, Measure.COPIES: NO}
+    assert found.comparability.answers == {Measure.ERASED: YES, Measure.LIFT: YES, Measure.SHARE: CARE}
     assert "335 to 335 available tokens" in reasons(found)
-    assert found.table["copies_until_serious"][1] is None
 
 
 def test_other_anchors_of_the_same_texts_are_noticed(clean, changed):
@@ -187,18 +197,8 @@ def test_other_anchors_of_the_same_texts_are_noticed(clean, changed):
         anchor["text"] = f"another text {number}"
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     found = compare([clean, folder])
-    assert found.comparability.answers[Measure.WORST] is CARE
+    assert found.comparability.answers[Measure.ERASED] is CARE
     assert "choices of the same texts (model (clean); model (changed)); 50% of these" in reasons(found)
-
-
-def test_a_lift_that_the_curve_does_not_show_is_named(run, clean, tmp_path):
-    folder = Path(shutil.copytree(run.path, tmp_path / "flat"))
-    evidence = pl.read_parquet(folder / "evidence.parquet")
-    flat = [[0.1] * 7] * len(evidence)
-    evidence.with_columns(below=pl.Series(flat)).write_parquet(folder / "evidence.parquet")
-    found = compare([clean, folder])
-    assert found.table["copies_too_few"].to_list()[1] == 32
-    assert any("serious over all placements of copies, but not in the curve" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_command_prints_and_writes(run, clean, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert f"page: {page}" in result.stderr.replace("\n", "")
     assert page.read_text("utf-8") == stickytoken.report(compare([run, clean]))
-    for text in ("worst lift: comparable", "Clopper and Pearson 1934", "'!' (severe)"):
+    for text in ("largest erased share: comparable", "Clopper and Pearson 1934", "'!' (severe)"):
         assert text in result.stdout
     found = planted.document(planted.command("compare", run.path, clean.path, "--format", "json"))
     assert found == json.loads(json.dumps(compare([run, clean]).summary()))
@@ -238,7 +238,7 @@ def test_the_command_prints_and_writes(run, clean, tmp_path):
 def test_hostile_names_and_tokens_stay_text(clean, changed):
     name = "=1+1</script><script>alert(1)</script>\x1b[31mred\u202e\n"
     folder = changed(model__name=name)
-    table = pl.read_parquet(folder / "tokens.parquet").sort("lift", descending=True)
+    table = pl.read_parquet(folder / "tokens.parquet").sort("erased", descending=True)
     texts = [name, *HOSTILE, "@SUM(A1)"]
     named = table.head(len(texts)).with_columns(
         token=pl.Series(texts), verdict=pl.lit("sticky"), severity=pl.lit("severe")
@@ -279,34 +279,6 @@ def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sam
     assert markdown(finding(found)) in stickytoken.report(found, format="md")
     assert json.loads(stickytoken.report(found, format="json")) == json.loads(json.dumps(found.summary()))
     assert finding(compare([clean, sample])).startswith("No run found a sticky token.")
-
-
-SCALE = Scale(ordinary=0.0, spread=0.1, confidence=0.9, serious=0.5)
-
-
-FLAT, RISING = ((0.0,) * 4,), ((0.0, 0.04, 0.04, 0.04), (0.2, 0.26, 0.26, 0.26))
-
-
-@pytest.mark.parametrize(
-    ("curve", "ordinary", "expected"),
-    [
-        ((0.1, 0.2, 0.3, 0.4), FLAT, (1, None)),
-        ((0.1, 0.1, 0.12, 0.16), FLAT, (4, 2)),
-        ((0.1, 0.1, 0.2, 0.1), FLAT, (2, 1)),
-        ((0.1, 0.1, 0.1, 0.1), FLAT, (None, 4)),
-        # What ordinary tokens do is taken away.
-        ((0.1, 0.19, 0.199, 0.21), FLAT, (1, None)),
-        ((0.1, 0.19, 0.199, 0.21), RISING, (4, 2)),
-        ((), FLAT, None),
-        ((0.1, 0.2, 0.3, 0.4), ((),), None),
-    ],
-)
-def test_the_fewest_copies_with_a_serious_lift_are_found(curve, ordinary, expected):
-    rows = [(0, False, curve), *((100 + number, True, each) for number, each in enumerate(ordinary))]
-    columns = {"token_id": pl.Int64, "ordinary": pl.Boolean, "below": pl.List(pl.Float64)}
-    tokens = pl.DataFrame(rows, columns, orient="row").with_columns(copies=pl.lit([0, 1, 2, 4]))
-    assert copies_needed(RunEvidence(None, tokens), 0, SCALE) == expected
-    assert copies_needed(RunEvidence(None, tokens), 5, SCALE) is None
 
 
 def publish(monkeypatch, tokens):
@@ -369,17 +341,14 @@ def test_the_tokens_stand_beside_the_run(run, monkeypatch):
     publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
     found = beside_run(run, "all-minilm-l6-v2")
     assert (found.unknown, found.unexamined, found.sticky) == (1, 0, 1)
-    lifts = run.tokens["lift"].to_numpy()
+    lifts = run.tokens["lift_sd"].to_numpy()
     ranks = dict(zip(run.tokens["token_id"], rankdata(lifts) / len(lifts), strict=True))
     expected = [ranks[k] for k, _ in chosen]
     assert found.tokens["percentile"].to_list() == pytest.approx([*expected, None], abs=1e-12)
     assert found.chance == pytest.approx(kstest(np.array(expected), "uniform").pvalue)
-    scale = run.method.scale(run)
     row = run.token(chosen[0][0]).row(0, named=True)
     for end in ("", "_low", "_high"):
-        assert found.tokens[f"sd{end}"][0] == pytest.approx(
-            (row[f"lift{end}"] - scale.ordinary) / scale.spread
-        )
+        assert found.tokens[f"sd{end}"][0] == row[f"lift_sd{end}"]
     assert found.tokens.row(-1, named=True)["verdict"] is None
 
 
@@ -392,12 +361,55 @@ def test_tokens_that_a_sample_left_out_are_counted(run, monkeypatch, tmp_path):
     assert any("were not examined" in line for line in found.in_words())
 
 
-def test_a_run_of_another_method_has_verdicts_only(planted_run, monkeypatch):
-    run = open_run(planted_run)
-    publish(monkeypatch, list(run.tokens.select("token_id", "token").head(30).iter_rows()))
-    found = beside_run(run, "all-MiniLM-L6-v2")
-    assert found.tokens.select("sd", "percentile").null_count().row(0) == (30, 30)
-    assert found.in_words()[0].endswith("of the 30 published tokens that it examined sticky")
+def test_a_run_of_the_paper_s_method_is_compared_by_scores_and_rates(small_run, monkeypatch):
+    tokens = small_run.tokens.select("token_id", "token", "sticky_score", "validation_rate", "verdict")
+    publish(monkeypatch, list(tokens.select("token_id", "token").head(30).iter_rows()))
+    found = beside_run(small_run, "all-MiniLM-L6-v2")
+    first = tokens.head(30)
+    validated = first.filter(pl.col("verdict").is_not_null())
+    assert 0 < len(validated) < 30
+    assert found.unexamined == 30 - len(validated)
+    assert found.sticky == (validated["verdict"] == "sticky").sum()
+    assert found.others == len(small_run.sticky) - found.sticky
+    assert found.tokens["run_score"].head(30).equals(first["sticky_score"], check_names=False)
+    assert found.tokens["run_rate"].head(30).equals(first["validation_rate"], check_names=False)
+    assert f"of the {len(validated)} published tokens that it examined sticky" in found.in_words()[0]
+
+
+def test_own_runs_are_appended_to_the_published_table(small_run, run, finished_run):
+    table = with_runs([small_run])
+    assert table.head(40).equals(published_models())
+    row = table.row(-1, named=True)
+    assert (row["available"], row["candidates"]) == (95, small_run.result.candidates)
+    assert row["score_threshold"] == small_run.result.score_threshold
+    printed = planted.command("published", "--add", small_run.path, "--format", "csv").stdout
+    assert len(pl.read_csv(io.StringIO(printed))) == 41
+    with pytest.raises(InputError, match="has no candidates"):
+        with_runs([run])
+    with pytest.raises(InputError, match="examined 30 of 95"):
+        with_runs([finished_run])
+    planted.refused("published", "gte-base", "--add", small_run.path, saying="leave out the model")
+
+
+def test_a_run_of_a_model_of_the_paper_mentions_its_list(run, small_run, clean, monkeypatch, tmp_path):
+    name = "all-MiniLM-L6-v2"
+    chosen = list(run.tokens.select("token_id", "token").head(3).iter_rows())
+    publish(monkeypatch, chosen)
+    assert mention_of_paper(run) is None  # a folder of another name
+    monkeypatch.setattr(type(run), "model_name", f"/models/{name}")
+    said = mention_of_paper(run)
+    assert said is not None
+    assert said.startswith("Chen et al. (2025) list 3 tokens of this model by another definition")
+    assert f"stickytoken published {name}" in said
+    assert said in " ".join(planted.command("show", run.path).stdout.split())
+    assert mention_of_paper(small_run) is None  # its method is the paper's
+    publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
+    assert mention_of_paper(run) is None  # another vocabulary
+
+
+def test_the_published_contradiction_is_told():
+    assert "0.973" in planted.command("published", "all-MiniLM-L6-v2").stdout
+    assert "0.973" not in planted.command("published", "gte-base").stdout
 
 
 def test_a_run_of_another_vocabulary_is_refused(run):

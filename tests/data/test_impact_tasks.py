@@ -17,10 +17,12 @@ from sklearn.metrics import (
 )
 
 import impact_files as files
+from stickytoken.data import metrics
 from stickytoken.data.metrics import macro_f1, v_measures
 from stickytoken.data.tasks import LAYOUTS, load_task
 from stickytoken.errors import InputError
 from stickytoken.insertion import Side
+from stickytoken.unit_vectors import exact_unit_vectors
 
 BUILDERS = {
     "sts": files.sts,
@@ -206,11 +208,19 @@ def edit(path, function):
     ("file", "change", "message"),
     [
         ("corpus.jsonl", lambda rows: [*rows, rows[0]], "_id 'd0' in row 61 is a duplicate"),
-        ("corpus.jsonl", lambda rows: rows[1:], r"id 'd0' in row 1 is not in corpus\.jsonl"),
-        ("queries.jsonl", lambda rows: rows[:-1], r"id 'q19' in row 39 is not in queries\.jsonl"),
+        (
+            "corpus.jsonl",
+            lambda rows: [{"_id": "x", "text": "a"}],
+            r"no id that it judges is in corpus\.jsonl",
+        ),
+        (
+            "queries.jsonl",
+            lambda rows: [{"_id": "x", "text": "a"}],
+            r"no id .* in queries\.jsonl, such as 'q0'",
+        ),
         ("queries.jsonl", lambda rows: [rows[0] | {"text": ""}, *rows[1:]], "query 'q0' is blank"),
         ("corpus.jsonl", lambda rows: [{"id": "x"}], "has no column '_id'"),
-        ("qrels/test.tsv", "q0\td0\t1\nq0\td0\t1", "judges document 'd0' for query 'q0' again"),
+        ("qrels/test.tsv", "q0\td0\t1\nq0\td0\t2", "judges document 'd0' for query 'q0' again, with another"),
         ("qrels/test.tsv", "q0\td0\t0", "no query has a relevant document"),
         ("qrels/test.tsv", "q0\td0\t0.5", "not a whole number"),
     ],
@@ -233,3 +243,96 @@ def test_queries_without_relevant_documents_are_left_out_and_counted(tmp_path):
     task, notes = load_task(folder)
     assert (task.name, task.units) == ("beir", 20)
     assert notes == ["beir: 1 of 21 queries have no relevant document and are left out"]
+
+
+def small_beir(folder, queries, documents, qrels):
+    """Write a folder in the layout of BEIR; return its task and notes."""
+    (folder / "qrels").mkdir(parents=True)
+    files.lines(folder / "corpus.jsonl", [{"_id": name, "text": text} for name, text in documents.items()])
+    files.lines(folder / "queries.jsonl", [{"_id": name, "text": text} for name, text in queries.items()])
+    (folder / "qrels" / "test.tsv").write_text(qrels)
+    return load_task(folder)
+
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+QUERIES = {"q0": "cold river", "q1": "old house"}
+DOCUMENTS = {"d0": "the river is cold", "d1": "a house of stone", "d2": "winter music"}
+
+
+def test_a_judged_document_that_is_missing_counts_as_not_found(tmp_path):
+    qrels = f"{HEADER}q0\td0\t1\nq0\tgone\t1\nq1\td1\t1\n"
+    task, notes = small_beir(tmp_path / "mini", QUERIES, DOCUMENTS, qrels)
+    assert notes == [
+        "mini: 1 of 3 judgements are of documents that are not in corpus.jsonl, such as 'gone': they count "
+        "as not found, as in BEIR and MTEB"
+    ]
+    units = np.eye(3, dtype=np.float32)
+    outcomes = task.outcomes({"query": units[:2], "document": units}, 0)
+    assert outcomes[:, task.metrics.index("recall_at_100")].tolist() == [0.5, 1.0]
+
+
+def test_judgements_of_a_missing_query_are_left_out_and_counted(tmp_path):
+    qrels = f"{HEADER}q0\td0\t1\nq1\td1\t1\nq9\td1\t1\nq9\td2\t1\n"
+    task, notes = small_beir(tmp_path / "mini", QUERIES, DOCUMENTS, qrels)
+    assert list(task.queries) == ["q0", "q1"]
+    assert notes == [
+        "mini: 2 of 4 judgements are of queries that are not in queries.jsonl, such as 'q9': "
+        "they are left out"
+    ]
+
+
+def test_a_repeated_judgement_counts_once(tmp_path):
+    qrels = f"{HEADER}q0\td0\t1\nq1\td1\t1\nq0\td0\t1\n"
+    task, notes = small_beir(tmp_path / "mini", QUERIES, DOCUMENTS, qrels)
+    assert task.relevant == {"q0": {"d0": 1}, "q1": {"d1": 1}}
+    assert notes == ["mini: 1 of 3 judgements repeat an earlier one"]
+
+
+@pytest.mark.parametrize(
+    "qrels", ["q0 0 d0 1\nq1 0 d1 1\n", "q0\t0\td0\t1\nq1\tQ0\td1\t1\n", "q0\td0\t1\nq1\td1\t1\n"]
+)
+def test_judgements_may_have_no_header_as_in_trec(tmp_path, qrels):
+    task, notes = small_beir(tmp_path / "mini", QUERIES, DOCUMENTS, qrels)
+    assert task.relevant == {"q0": {"d0": 1}, "q1": {"d1": 1}}
+    assert notes == []
+
+
+def test_a_query_that_is_a_document_is_not_ranked_for_itself(tmp_path):
+    documents = {f"a{number}": f"argument {number}" for number in range(6)}
+    queries = {f"a{number}": f"Argument  {number}" for number in range(3)}
+    qrels = HEADER + "".join(f"a{number}\ta{number + 3}\t1\n" for number in range(3))
+    task, notes = small_beir(tmp_path / "mini", queries, documents, qrels)
+    assert task.unranked == ("a0", "a1", "a2")
+    assert notes == [
+        "mini: 3 of 3 queries are documents under the same id, which are not ranked for them, as in MTEB's "
+        "ArguAna"
+    ]
+    vectors = exact_unit_vectors(np.random.default_rng(0).normal(size=(6, 4))).astype(np.float32)
+    similarities = vectors[:3] @ vectors.T
+    gains = np.zeros((3, 6))
+    gains[np.arange(3), np.arange(3) + 3] = 1
+    others = ~np.eye(3, 6, dtype=bool)
+    expected = [
+        ndcg_score(gains[[row]][:, others[row]], similarities[[row]][:, others[row]], k=10)
+        for row in range(3)
+    ]
+    outcomes = task.outcomes({"query": vectors[:3], "document": vectors}, 0)
+    np.testing.assert_allclose(outcomes[:, task.metrics.index("ndcg_at_10")], expected)
+
+
+def test_a_document_that_answers_the_query_of_its_id_is_ranked(tmp_path):
+    queries = {"0": "cold river", "1": "old house"}
+    documents = {"0": "the river is cold", "1": "a house of stone", "2": "winter music"}
+    task, notes = small_beir(tmp_path / "mini", queries, documents, f"{HEADER}0\t0\t1\n1\t1\t1\n")
+    assert (task.unranked, notes) == ((), [])
+
+
+def test_one_id_in_common_does_not_mean_one_numbering(tmp_path):
+    queries = {"d0": "winter", "q1": "old house"}
+    task, _ = small_beir(tmp_path / "mini", queries, DOCUMENTS, f"{HEADER}d0\td2\t1\nq1\td1\t1\n")
+    assert task.unranked == ()
+
+
+def test_the_fingerprint_of_a_task_without_such_queries_is_that_of_earlier_versions(tmp_path):
+    task, _ = small_beir(tmp_path / "mini", QUERIES, DOCUMENTS, f"{HEADER}q0\td0\t1\nq1\td1\t1\n")
+    assert task.fingerprint == metrics.fingerprint("retrieval", task.queries, task.documents, task.relevant)

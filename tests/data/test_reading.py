@@ -1,7 +1,10 @@
 """Documents of every kind, as a stream, and data sets of the hub; with what is wrong named."""
 
+import csv
+import gzip
 import io
 import json
+import random
 import re
 import sys
 
@@ -11,7 +14,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from stickytoken.data import PAPER_DATASETS, load_sentences, sentences_from_hub
-from stickytoken.data.documents import Document, Meter, Skipped, Wanted, lines, open_documents, unicode_text
+from stickytoken.data.documents import (
+    Document,
+    Meter,
+    Skipped,
+    Wanted,
+    lines,
+    open_documents,
+    separated_records,
+    unicode_text,
+)
 from stickytoken.errors import InputError, MissingExtraError
 from tables import table
 
@@ -101,6 +113,29 @@ def test_a_folder_has_a_document_in_each_file_and_several_in_each_table(tmp_path
         "byte 0 (0x89) is not UTF-8",
         f"{tmp_path / 'e.csv'} has two columns called 'text'",
     ]
+
+
+@pytest.mark.parametrize("ending", ["txt", "csv", "tsv", "jsonl"])
+def test_a_compressed_file_is_read_as_the_file_itself(write, ending):
+    content = b"one\ntwo\n"
+    if ending != "txt":
+        content = table(ending, pl.DataFrame({"id": ["a", "b"], "text": ["one", "two"]}))
+    plain = read(write(f"own.{ending}", content))
+    packed = read(write(f"own.{ending}.gz", gzip.compress(content)))
+    assert [(each.text, each.id, each.line) for each in packed] == [
+        (each.text, each.id, each.line) for each in plain
+    ]
+
+
+def test_damaged_compressed_files_are_named(write, tmp_path):
+    damaged = gzip.compress(b"one\n" * 1000)[:-12]
+    refused(write("a.txt.gz", damaged), "a.txt.gz is damaged or is not compressed by gzip")
+    refused(write("b.txt.gz", "no gzip"), "b.txt.gz is damaged")
+    refused(write("c.parquet.gz", "x"), "unpack it with gunzip")
+    write("d.txt.gz", gzip.compress(b"two\nlines"))
+    documents, _, skipped = split(read(tmp_path))
+    assert [record.text for record in documents] == ["two\nlines"]
+    assert len(skipped) == 3
 
 
 def test_a_beir_folder_has_its_corpus_with_titles(tmp_path):
@@ -265,3 +300,23 @@ def test_without_the_package_datasets_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'stickytoken\[hub\]'"):
         load_sentences("paper")
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_records_are_split_as_the_csv_module_does(separator):
+    generator = random.Random(0)
+    for _ in range(5_000):
+        text = "".join(generator.choices(f'a{separator}"\n b', weights=[4, 3, 3, 2, 1, 1], k=14))
+        text_lines = text.removesuffix("\n").split("\n")
+        expected = list(csv.reader([f"{line}\n" for line in text_lines], delimiter=separator))
+        found = [fields for _, fields in separated_records(text_lines, separator)]
+        for rows in (found, expected):  # a field that is open at the end keeps its last line break there
+            if rows[-1]:
+                rows[-1][-1] = rows[-1][-1].rstrip("\n")
+        assert found == expected, text
+
+
+def test_a_record_begins_on_the_line_of_its_first_field():
+    text_lines = ["a,b", '"x', "", 'y",z', "", "c,d"]
+    records = list(separated_records(text_lines, ","))
+    assert records == [(1, ["a", "b"]), (2, ["x\n\ny", "z"]), (5, []), (6, ["c", "d"])]

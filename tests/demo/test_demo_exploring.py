@@ -147,7 +147,7 @@ def test_the_table_is_the_run_flagged_ones_first_and_filters_keep_what_passes_al
     assert sorted(ids) == sorted(content.tokens["token_id"])
     flagged = content.flagged["token_id"].to_list()
     assert ids[: len(flagged)] == flagged
-    rest = [row["lift"] for row in rows[len(flagged) :]]
+    rest = [row["erased"] for row in rows[len(flagged) :]]
     assert rest == sorted(rest, reverse=True)
     graded = [row["verdict"] for row in rows if row["severity"] != "–"]
     assert graded == content.flagged["verdict"].to_list()
@@ -195,8 +195,9 @@ def test_every_refusal_empties_the_table_and_the_list(startup):
 def test_cells_are_rounded_and_visible_and_read_with_equally_many_digits(changed):
     run, narrow = changed(
         token=pl.lit("\u202e<b>"),
-        lift=-1 / 3 * (1 + pl.col("token_id")),
-        universality=pl.lit(None, pl.Float64),
+        lift_sd=-1 / 3 * (1 + pl.col("token_id")),
+        erased=pl.lit(0.4321),
+        kinds_lifted=pl.lit(None, pl.Int64),
         verdict=pl.when(pl.col("token_id") > 20).then("verdict"),
     )
     count, table, offered = narrow("run", "", ["not judged"], None, None)
@@ -207,9 +208,10 @@ def test_cells_are_rounded_and_visible_and_read_with_equally_many_digits(changed
         values, shown = (dict(zip(table["headers"], row, strict=True)) for row in rows)
         assert (values["token"], values["id"], shown["id"]) == (r"\u202e<b>", token_id, str(token_id))
         lift = -(1 + token_id) / 3
-        assert values["lift"] == pytest.approx(lift, abs=1e-4)
-        assert shown["lift"] == f"{lift:.4f}".replace("-", "−")
-        assert (values["universality"], shown["universality"]) == (None, "–")
+        assert values["lift"] == pytest.approx(lift, abs=0.01)
+        assert shown["lift"] == f"{lift:,.2f} SD".replace("-", "−")
+        assert (values["erased"], shown["erased"]) == (0.43, "43%")
+        assert (values["kinds lifted"], shown["kinds lifted"]) == (None, "–")
     assert offered["choices"][0] == (rf"\u202e<b> (id {ids[0]})", ids[0])
 
 

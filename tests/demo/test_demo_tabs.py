@@ -155,7 +155,7 @@ def test_two_runs_are_compared(page):
     expect(error(page)).to_contain_text("is not finished")
     choose(page, beside, "second")
     expect(answer).to_contain_text("Agreement")
-    expect(titles(panel)).to_have_text(["The worst token of each run", "Sticky tokens, run by run"])
+    expect(titles(panel)).to_have_text(["The worst tokens of each run", "Sticky tokens, run by run"])
     choose(page, first, "second")
     expect(error(page)).to_contain_text("choose two")
     expect(titles(panel)).to_have_count(0)

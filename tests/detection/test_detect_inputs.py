@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from sentence_transformers import SentenceTransformer
 
 import planted
 import profiled
@@ -16,8 +17,10 @@ from stickytoken import detect, explain, impact, load_encoder, open_run
 from stickytoken.detection.run import is_run, model_difference, require_same_model
 from stickytoken.detection.run_folder import RunFolder, flagged_ids
 from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.insertion import Insertion
 from stickytoken.measurement import default_folder, folder_name
 from stickytoken.methods.registry import entries
+from stickytoken.methods.std.plan import encode_texts
 
 
 @pytest.mark.slow
@@ -113,11 +116,32 @@ def test_sentences_that_do_not_fit_with_the_copies_in_are_left_out_and_counted(e
     long = (
         "the old bird sings near the green river and walks over the stone garden in the morning with a song "
     )
-    texts = [*planted.small_corpus().texts[:30], *(f"{long * 2}{word}" for word in tiny.WORDS[:10])]
-    settings = replace(planted.SMALL, sentences=40, copies=8)
+    texts = [*planted.small_corpus().texts[:30], *(f"{long * 3}{word}" for word in tiny.WORDS[:10])]
+    settings = replace(planted.SMALL, sentence_count=40, copies=8, insertion=Insertion.IDS)
     run = detect(encoder, sentences=texts, settings=settings, tokens=[60], out=tmp_path / "run")
     assert run.plan.left_out == 10
     assert not any(long in text for pair in run.plan.validation for text in (pair.sentence1, pair.sentence2))
+
+
+def test_texts_with_copies_are_cut_to_what_the_model_reads(encoder, tmp_path):
+    long = (
+        "the old bird sings near the green river and walks over the stone garden in the morning with a song "
+    )
+    texts = [*planted.small_corpus().texts[:30], *(f"{long * 4}{word}" for word in tiny.WORDS[:10])]
+    settings = replace(planted.SMALL, sentence_count=40, copies=8)
+    run = detect(encoder, sentences=texts, settings=settings, tokens=[60], out=tmp_path / "run")
+    assert run.plan.left_out == 0
+    used = {text for pair in run.plan.validation for text in (pair.sentence1, pair.sentence2)}
+    assert set(run.plan.truncated) <= used | {text for pair in run.plan.scoring for text in pair.sentences}
+    assert any(long in text for text in used)
+    assert any("truncated" in note for note in run.method.notes(run))
+
+
+def test_cut_texts_have_the_vectors_that_the_model_gives_whole_ones(encoder, bert_folder):
+    texts = [f"the old bird sings near the river {'and walks ' * 200}{word}" for word in ("home", "away")]
+    model = SentenceTransformer(str(bert_folder), device="cpu")
+    ours = encode_texts(encoder, texts, Insertion.TEXT)
+    assert ours == pytest.approx(model.encode(texts, normalize_embeddings=True), abs=1e-5)
 
 
 def test_sticky_and_topical_tokens_are_flagged_in_the_order_of_the_rows(small_run):

@@ -10,9 +10,12 @@ import pytest
 
 import planted
 import profiled
-from stickytoken import load_encoder, open_run
-from stickytoken.detection.run_folder import EVIDENCE_FILE, EVIDENCE_RECORD_FILE
+from stickytoken import load_encoder, open_run, report
+from stickytoken.detection import run_folder
+from stickytoken.detection.run_folder import EVIDENCE_FILE, EVIDENCE_RECORD_FILE, unknown_copies
+from stickytoken.methods.probes import SymptomStage
 from stickytoken.unit_vectors import unit_vectors
+from stickytoken.vocabulary import categorize
 
 FILES = (EVIDENCE_FILE, EVIDENCE_RECORD_FILE)
 
@@ -128,7 +131,7 @@ CHANGES = {
         "tokens unknown": changed(token=pl.when(HALF).then("token")),
         "ids twice": changed(token_id=pl.lit(7)),
         "no verdict": changed(verdict=pl.lit(None, dtype=pl.String)),
-        "a column missing": lambda table: table.drop("lift_low"),
+        "a column missing": lambda table: table.drop("lift_sd_low"),
     },
     "vocabulary.parquet": {
         "entries unknown": changed(token=pl.when(HALF).then("token")),
@@ -161,3 +164,22 @@ def test_every_command_ends_in_a_line(planted_profile, name, change, tmp_path, m
         assert isinstance(result.exception, SystemExit | None), (command, result.exception)
         if result.exit_code not in (0, 10):
             assert re.search("^(error|inconclusive):", result.stderr, re.MULTILINE), (command, result.stderr)
+
+
+def test_copies_that_become_an_unknown_word_are_found(encoder):
+    stage = SymptomStage(("the old bird", "a stone"), (1, 8, 40), panel=None)
+    place = categorize(encoder.tokenizer).tokens.index("river")
+    assert unknown_copies(encoder, stage, categorize(encoder.tokenizer).token(place)) == {40}
+
+
+def test_curves_leave_out_copies_that_become_an_unknown_word(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "unknown_copies", lambda encoder, stage, token: {2} & set(stage.copies))
+    run = planted.detect_thirty(encoder, tmp_path / "run")
+    row = run.evidence.tokens.row(0, named=True)
+    for copies, value in zip(row["copies"], row["below"], strict=True):
+        assert (value is None) == (copies == 2)
+    said = run.evidence.cut_curves()
+    assert re.match(
+        r"the curve of token \d+ leaves 2 copies and more out, and those of \d+ more tokens: ", said
+    )
+    assert "symptom-curves" in report(run)

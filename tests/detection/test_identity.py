@@ -13,9 +13,9 @@ from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
-from stickytoken.methods.profile.anchors import ProfileSettings
+from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.registry import entries, method_named
-from stickytoken.methods.std import StdSettings
+from stickytoken.methods.std import Scores, StdSettings
 
 ENCODER = EncoderIdentity(
     weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32
@@ -32,6 +32,8 @@ def other(value):
         return type(value)(*reversed(dataclasses.astuple(value)))
     if isinstance(value, Insertion):
         return Insertion.WORDS
+    if isinstance(value, Scores):
+        return Scores.ALL
     kinds = {bool: lambda: not value, int: lambda: value + 1, float: lambda: value * 0.75 + 0.01}
     kinds |= {str: lambda: f"{value}a", tuple: lambda: (*value, 3), type(None): lambda: Precision.BFLOAT16}
     return kinds[type(value)]()
@@ -62,21 +64,6 @@ def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(na
     for found in (differences(changed, plain), differences(plain, changed)):
         assert found
         assert all(each == name or each.startswith(f"{name}.") for each in found)
-
-
-def test_settings_that_were_added_later_are_left_out_at_their_defaults():
-    plain = parts(method="profile", chosen=ProfileSettings())
-    assert {name for name, _ in changes(ProfileSettings())} - set(plain["settings"]) == {
-        "dimensions",
-        "layers",
-    }
-    assert {name for name, _ in changes(StdSettings())} == set(parts()["settings"])
-
-
-def test_what_a_truncated_model_is_measured_by_is_named():
-    """Its runs of earlier versions chose carriers by the truncated vectors."""
-    truncated = identity_parts(ENCODER, "profile", ProfileSettings(), "dd", None, chosen_by_whole=True)
-    assert differences(truncated, parts(method="profile", chosen=ProfileSettings())) == ["chosen_by"]
 
 
 @pytest.mark.parametrize("settings", [method_named(entry.name).settings() for entry in entries()])

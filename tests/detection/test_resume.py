@@ -17,7 +17,7 @@ from stickytoken.errors import RunError
 
 pytestmark = pytest.mark.slow
 
-SHARDS = 95 + 19  # one a token, one a candidate
+SHARDS = 122  # of the random sample, the rounds of scoring, and the candidates
 
 
 @pytest.fixture(scope="module")

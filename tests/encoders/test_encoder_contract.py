@@ -23,7 +23,7 @@ from stickytoken.evaluation import compare
 from stickytoken.explanation import explain
 from stickytoken.insertion import Insertion
 from stickytoken.machine import Precision
-from stickytoken.methods.profile.anchors import ProfileSettings
+from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.std import StdSettings
 from word_bag import WordBag
 

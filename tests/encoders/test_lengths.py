@@ -27,6 +27,14 @@ def folder(backbone, tmp_path):
     return lambda name: architectures.saved(architectures.stacked(backbone(name)), tmp_path / "model")
 
 
+def test_the_first_of_several_texts_that_are_too_long_is_named(model):
+    """Only the longest content is looked at first; the error still names the first one that is refused."""
+    model.max_seq_length = 6
+    texts = [words(4), "quiet " + words(5), words(9)]
+    with pytest.raises(EncodingError, match=r"'quiet .* has 8 tokens, the model reads 6"):
+        load_encoder(model).encode(texts)
+
+
 @pytest.mark.parametrize(("length", "prompt"), [(LONGEST, ""), (LONGEST, "the song "), (6, "")])
 def test_the_longest_text_is_read_whole_and_a_longer_one_refused(model, length, prompt):
     model.max_seq_length = length

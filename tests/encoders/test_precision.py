@@ -10,7 +10,6 @@ from sentence_transformers.base.modules import Dense
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.compute.batches import BatchRunner
 from stickytoken.encoders.compute.linear import require_agreement
 from stickytoken.encoders.loading import set_precision
 from stickytoken.errors import InputError, ModelError
@@ -83,10 +82,10 @@ def test_a_precision_that_an_operation_lacks_is_told_when_the_model_is_loaded(
 ):
     folder = architectures.saved(architectures.stacked(backbone("bert")), tmp_path / "model")
 
-    def unsupported(self, contents):
+    def unsupported(self, features, **options):
         raise RuntimeError("expected m1 and m2 to have the same dtype")
 
-    monkeypatch.setattr(BatchRunner, "launch", unsupported)
+    monkeypatch.setattr(SentenceTransformer, "forward", unsupported)
     with pytest.raises(ModelError, match=r"not support float16 on cpu \(expected m1.*use float32") as caught:
         load_encoder(folder, device="cpu", dtype="float16")
     assert repr(str(folder)) in str(caught.value)

@@ -12,6 +12,7 @@ from sklearn.decomposition import PCA
 import stickytoken
 from stickytoken.entries import entry_weights, fertility, script_shares
 from stickytoken.errors import ModelError
+from stickytoken.token_vectors import vector_deviations
 from stickytoken.vocabulary import Category, Vocabulary
 
 NAME, HEAD = "embeddings.word_embeddings.weight", "lm_head.weight"
@@ -75,6 +76,14 @@ def test_indicators_equal_a_plain_version_and_find_the_rows_that_training_hardly
         np.testing.assert_allclose(found.tokens[indicator], values[: len(vocabulary)], rtol=0, atol=1e-6)
     assert sorted(found.reachable["token_id"]) == list(HARDLY_TRAINED)
     assert found.tokens["under_trained"].sum() <= RESERVED + len(HARDLY_TRAINED)
+
+
+def test_vector_deviations_are_those_of_the_rows_in_memory(saved, vocabulary, rows):
+    deviations = entry_weights(saved(**matrix(rows)), vocabulary).tokens["vector_deviation"]
+    available = slice(RESERVED, RESERVED + WORDS)
+    assert deviations[:RESERVED].null_count() == RESERVED  # text cannot produce reserved entries
+    expected = vector_deviations(rows[available].astype(np.float64))
+    np.testing.assert_allclose(deviations[RESERVED:], expected, rtol=1e-9)
 
 
 def test_half_precision_shards_and_subfolders_are_read_alike(saved, vocabulary, rows):

@@ -19,7 +19,15 @@ from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.data.tasks import find_task
 from stickytoken.errors import InputError
-from stickytoken.evaluation import compare, read_similarity, tune, tune_contrast
+from stickytoken.evaluation import (
+    Comparison,
+    Difference,
+    compare,
+    guess_note,
+    read_similarity,
+    tune,
+    tune_contrast,
+)
 
 PROMPTED = {"device": "cpu", "prompt": "prompteol"}
 SPAN = {"token_prepending": True, "start": 1, "exit": 3}
@@ -133,9 +141,42 @@ def plain_score(encoder, task):
 
 
 @pytest.mark.slow
+def test_differences_are_those_of_the_scores_and_their_intervals_contain_them(encoders, task):
+    found = compare(encoders[-1], find_task(task)[0])
+    first, *others = [row.scores["spearman"] for row in found.scores]
+    assert [row.value for row in found.differences] == pytest.approx([other - first for other in others])
+    assert all(row.low <= row.value <= row.high for row in found.differences)
+
+
+@pytest.mark.slow
+def test_several_tasks_are_scored_and_averaged(folder, tmp_path):
+    paths = [files.sts(tmp_path / name, size) for name, size in (("a", 12), ("b", 9))]
+    given = ("--prompt", "prompteol", "--layer", "3")
+    found = document("evaluate", folder, "--task", paths[0], "--task", paths[1], *given)
+    scores = [[row["scores"]["spearman"] for row in one["scores"]] for one in found["tasks"]]
+    assert found["mean"]["scores"] == pytest.approx(np.mean(scores, axis=0))
+    alone = document("evaluate", folder, "--task", paths[1], *given)
+    assert [row["scores"] for row in alone["scores"]] == [
+        row["scores"] for row in found["tasks"][1]["scores"]
+    ]
+    (difference,) = found["mean"]["differences"]
+    assert difference["value"] == pytest.approx(np.diff(found["mean"]["scores"])[0])
+    assert difference["low"] <= difference["value"] <= difference["high"]
+
+
+def test_a_guessed_layer_that_is_worse_than_the_last_one_is_named():
+    def comparison(low, high):
+        return Comparison(differences=[Difference("plain prompt", 3, (low + high) / 2, low, high)])
+
+    assert "worse at layer 3 than after the last layer" in guess_note(comparison(-4.0, -1.0))
+    assert guess_note(comparison(-4.0, 1.0)) is None
+    assert guess_note(Comparison()) is None
+
+
+@pytest.mark.slow
 def test_contrast_stands_beside_token_prepending_and_the_plain_prompt(folder, task):
     contrast = {"contrast": True, "contrast_layer": 2, "contrast_strength": 0.25}
-    given = "--prompt prompteol --set layer=3 --token-prepending --set start=1 --set exit=3".split()
+    given = "--prompt prompteol --layer 3 --token-prepending --set start=1 --set exit=3".split()
     given += "--contrast --set contrast-layer=2 --set contrast-strength=0.25".split()
     found = document("evaluate", folder, "--task", task, *given)
     names = ("encoding", "start", "exit", "layer", "contrast_layer", "contrast_strength", "contrast_rule")
@@ -200,7 +241,7 @@ def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task,
     best = document("tune", folder, "--task", task, *given.split())["best"]
     arguments = ("--task", task, "--device", "cpu", *given.split())
     shown = planted.command("tune", folder, *arguments, COLUMNS="160").stdout
-    assert f"best: {wanted.format(**best)} --set layer={best['layer']} scores" in " ".join(shown.split())
+    assert f"best: {wanted.format(**best)} --layer {best['layer']} scores" in " ".join(shown.split())
     assert f"{'Contrast' if given else 'Token prepending'} on {folder}" in shown
     assert "#" * round(best["spearman"] / 2) in re.findall("#+", shown)
 

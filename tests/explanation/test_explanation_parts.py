@@ -186,10 +186,9 @@ def lift_rows(shift):
     return measure_rows("lift_sentences", values, np.repeat(benign[:, None], 20, axis=1), 0.9)
 
 
-STICKY = {"verdict": "sticky", "severity": "severe", "lift": 0.2134, "sd": 2.41}
-STICKY |= {"universality": 0.9, "texts": 96}
-TOPICAL = {"verdict": "topical", "severity": "mild", "lift": 0.1, "kind": "law"}
-BENIGN = {"verdict": "benign", "lift": 0.01, "sd": 0.1, "universality": 0.0}
+STICKY = {"verdict": "sticky", "severity": "severe", "erased": 0.72, "lift_sd": 2.41, "texts": 96}
+TOPICAL = {"verdict": "topical", "severity": "mild", "lift_sd": 0.3, "strongest_kind": "law"}
+BENIGN = {"verdict": "benign", "erased": 0.02, "lift_sd": 0.1}
 
 
 def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
@@ -197,8 +196,8 @@ def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
     half = stats.t.ppf(0.95, 7) * 0.02 * np.sqrt(1 + 1 / 8)
     said = verdict("river", 7, rows, findings(rows), 8, STICKY)
     assert said.startswith(
-        "'river' (7): the run calls it sticky (severe): lift 0.2134 over 96 texts, 2.41 SD beyond an "
-        "ordinary token's, on 90% of the kinds of text. Over 20 texts, the rise of similarities with "
+        "'river' (7): the run calls it sticky (severe): 72% erased, lift 2.41 SD, over 96 texts. "
+        "Over 20 texts, the rise of similarities with "
         "unrelated texts is 0.060 (benign tokens 0.050, +0.5 SD); the interval of the difference, "
         f"{0.01 - half:+.3f} to {0.01 + half:+.3f}, includes zero: too few texts and benign tokens to say. "
         "Beyond the interval of 8 matched benign tokens: 1 of 2 measures: share of all attention"
@@ -211,16 +210,16 @@ CONSISTENT, TOO_FEW = "consistent with the run.", "too few texts and benign toke
 @pytest.mark.parametrize(
     ("run", "shift", "quoted", "concluded"),
     [
-        (STICKY, 0.1, "sticky (severe): lift 0.2134", f"+5.0 SD), {CONSISTENT} Beyond"),
-        (STICKY, -0.1, "sticky (severe): lift 0.2134", f"-5.0 SD): {TOO_FEW}"),
-        (TOPICAL, 0.1, "topical (mild): lift 0.1000, most on law. Over", f"+5.0 SD), {CONSISTENT}"),
-        (BENIGN, -0.1, "benign: lift 0.0100, 0.10 SD", CONSISTENT),
-        (BENIGN, 0.1, "benign: lift 0.0100, 0.10 SD", TOO_FEW),
+        (STICKY, 0.1, "sticky (severe): 72% erased", f"+5.0 SD), {CONSISTENT} Beyond"),
+        (STICKY, -0.1, "sticky (severe): 72% erased", f"-5.0 SD): {TOO_FEW}"),
+        (TOPICAL, 0.1, "topical (mild): lift 0.30 SD, most on law. Over", f"+5.0 SD), {CONSISTENT}"),
+        (BENIGN, -0.1, "benign: 2% erased, lift 0.10 SD", CONSISTENT),
+        (BENIGN, 0.1, "benign: 2% erased, lift 0.10 SD", TOO_FEW),
         ({"verdict": "sticky"}, 0.0, "sticky. Beyond the interval of 8 matched benign", "0 of 1 measures."),
     ],
 )
 def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concluded):
-    rows = lift_rows(shift) if "lift" in run else rows_with(shift)
+    rows = lift_rows(shift) if "lift_sd" in run else rows_with(shift)
     said = verdict("river", 7, rows, findings(rows), 8, run)
     assert said.startswith(f"'river' (7): the run calls it {quoted}")
     assert concluded in said

@@ -3,13 +3,24 @@
 import json
 import random
 import re
-from urllib.parse import unquote_to_bytes
+from pathlib import Path
+from urllib.parse import unquote_to_bytes, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
+from sarif_kit import normalize_uri
 
 from hostile import HOSTILE, assert_harmless
-from stickytoken.findings import Finding, Level, Rule, github_annotations, junit, repository_path, sarif
+from stickytoken.findings import (
+    Finding,
+    Level,
+    Rule,
+    github_annotations,
+    junit,
+    place_of,
+    repository_path,
+    sarif,
+)
 from stickytoken.validation import visible
 
 RULES = (
@@ -48,12 +59,88 @@ def read_plain_text(text):
     return links, text.replace("{{", "{").replace("}}", "}")
 
 
+def assert_accepted_by_github(document):
+    """Check what GitHub's page "SARIF support for code scanning" asks for beyond the schema."""
+    assert document["version"] == "2.1.0"
+    assert "sarif-schema-2.1.0" in document["$schema"]
+    assert 1 <= len(document["runs"]) <= 20
+    for run in document["runs"]:
+        driver = run["tool"]["driver"]
+        assert driver["name"]
+        rules = {rule["id"]: rule for rule in driver["rules"]}
+        for rule in rules.values():
+            assert len(rule["name"]) <= 255
+            assert 0 < len(rule["shortDescription"]["text"]) <= 1024
+            assert 0 < len(rule["fullDescription"]["text"]) <= 1024
+            assert rule["help"]["text"]
+        assert len(run["results"]) <= 25_000
+        for result in run["results"]:
+            assert result["ruleId"] in rules
+            assert result["message"]["text"]
+            assert result["partialFingerprints"]["primaryLocationLineHash"]
+            assert 1 <= len(result["locations"]) <= 1000
+            place = result["locations"][0]["physicalLocation"]
+            assert place["region"]["startLine"] >= 1
+            # Relative to the root: no scheme, no host, no leading slash, no way out.
+            uri = place["artifactLocation"]["uri"]
+            assert normalize_uri(uri) == uri
+            parts = urlsplit(uri)
+            assert (parts.scheme, parts.netloc, parts.query, parts.fragment) == ("", "", "", "")
+            assert not {"", ".", ".."} & set(parts.path.split("/"))
+
+
+PLACES = [
+    (("docs/a.txt", None), ("docs/a.txt", "SRCROOT")),
+    ((None, "/tmp/own docs/a.txt"), ("tmp/own%20docs/a.txt", "FILESYSTEM")),
+    ((None, "stdin"), ("stdin", "SRCROOT")),
+    ((None, None), ("pyproject.toml", "SRCROOT")),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), PLACES)
+def test_every_result_has_a_place_that_github_accepts(sarif_schema, given, expected):
+    path, outside = given
+    finding = Finding("copies", Level.WARNING, "x", path, 3, outside=outside)
+    document = sarif([finding], RULES, "1")
+    sarif_schema.validate(document)
+    assert_accepted_by_github(document)
+    place = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["artifactLocation"]["uriBaseId"]) == expected
+    assert place["region"] == {"startLine": 3}
+
+
+def test_more_results_than_github_takes_are_left_out_mildest_first():
+    findings = [Finding("copies", Level.NOTE, "mild")] * 20_000 + [FINDING] * 10_000
+    document = sarif(findings, RULES, "1")
+    assert_accepted_by_github(document)
+    (run,) = document["runs"]
+    levels = [result["level"] for result in run["results"]]
+    assert (levels.count("error"), levels.count("note")) == (10_000, 15_000)
+    (notification,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert notification["message"]["text"].startswith("5,000 findings are left out")
+
+
+def test_a_file_outside_the_repository_is_named_by_its_whole_path(tmp_path, monkeypatch):
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    assert place_of(Path("docs/a.txt")) == ("docs/a.txt", None)
+    assert place_of(Path("../other.txt")) == (None, str(tmp_path.resolve() / "other.txt"))
+
+
 def test_sarif_is_valid_and_says_what_was_found(sarif_schema):
     document = sarif([FINDING, Finding("copies", Level.NOTE, "x", identity=("a", "b"))], RULES, "1.2.3")
     sarif_schema.validate(document)
     (run,) = document["runs"]
     result, without_file = run["results"]
-    assert without_file["locations"] == [{"logicalLocations": [{"fullyQualifiedName": "a/b"}]}]
+    assert without_file["locations"] == [
+        {
+            "physicalLocation": {
+                "artifactLocation": {"uri": "pyproject.toml", "uriBaseId": "SRCROOT"},
+                "region": {"startLine": 1},
+            },
+            "logicalLocations": [{"fullyQualifiedName": "a/b"}],
+        }
+    ]
     assert result["ruleId"] == run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "sticky-token"
     assert result["message"]["text"] == "'evil' is sticky"
     place = result["locations"][0]["physicalLocation"]

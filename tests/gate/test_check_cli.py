@@ -135,15 +135,38 @@ COPIES = f"the old stone {' '.join([planted.PLANTED] * 12)} falls."
 def test_copies_of_a_flagged_token_close_the_gate_whatever_is_tolerated(run):
     clean = check(run, baseline=run, documents=[*CLEAN, "market " * 40])
     assert clean.passed
-    assert clean.documents[1:] == (3, 0)
+    assert (clean.documents.searched, clean.documents.counted) == (3, 0)
     # A repeated word without a flag is a warning.
     assert [f.level for f in clean.findings if f.rule == "document-repetition"] == [Level.WARNING]
     found = check(run, baseline=run, max_tokens=99, fail_on="severe", documents=[*CLEAN, COPIES])
     assert found.outcome is Outcome.CLOSED
     (error,) = (finding for finding in found.findings if finding.level is Level.ERROR)
     assert error.rule == "document-copies"
-    assert found.documents[1:] == (3, 1)
-    assert found.headline().endswith("1 of 3 documents with copies of one")
+    assert (found.documents.searched, found.documents.counted) == (3, 1)
+    assert found.headline().endswith("; 1 of 3 documents fails (flagged token: 1)")
+
+
+@pytest.mark.parametrize(
+    ("document", "cause"), [("air [SEP] flow", "special"), ("market " * 40, "repetition")]
+)
+def test_other_causes_close_the_gate_on_request(run, document, cause):
+    assert check(run, baseline=run, documents=[*CLEAN, document]).passed
+    found = check(run, baseline=run, documents=[*CLEAN, document], fail_on_documents=[cause])
+    assert found.outcome is Outcome.CLOSED
+    assert found.documents.causes == {cause: 1}
+    # Copies of a flagged token always do.
+    assert not check(run, baseline=run, documents=[COPIES], fail_on_documents=[cause]).passed
+
+
+def test_the_command_takes_causes_and_counts_documents_in_one_form(run, write):
+    write("documents.txt", "\n".join([*CLEAN, "market " * 40, "air [SEP] flow"]) + "\n")
+    given = ("check", run, "--baseline", run, "--documents", "documents.txt")
+    result = planted.command(*given, "--fail-on-documents", "repetition", "--fail-on-documents", "special")
+    assert result.exit_code == 10, result.stderr
+    assert "2 of 4 documents fail (special token: 1, repetition: 1)" in result.stdout
+    assert "2 of 4 documents have findings (special token: 1, repetition: 1)" in result.stdout
+    said = "'copies' is not a cause"
+    planted.refused(*given, "--fail-on-documents", "copies", status=2, saying=said)
 
 
 def test_documents_that_cannot_be_read_are_no_pass(run, write):

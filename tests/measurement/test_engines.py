@@ -13,7 +13,8 @@ from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, ignore_progress
 from stickytoken.measurement.ray_engine import ray_engine
-from stickytoken.methods.std import make_plan, validation_stage
+from stickytoken.methods.std.plan import make_plan
+from stickytoken.methods.std.validation import validation_stage
 from stickytoken.vocabulary import categorize
 
 pytestmark = pytest.mark.slow

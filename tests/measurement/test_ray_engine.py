@@ -53,7 +53,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte(
     killed = []
 
     def kill_one(step):
-        if step.stage == "score" and step.computed and not killed:
+        if step.stage == "texts" and step.computed and not killed:
             killed.append(pair_of_workers.reports[0].pid)
             os.kill(killed[0], signal.SIGKILL)
 

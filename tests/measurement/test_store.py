@@ -19,7 +19,7 @@ from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 from stickytoken.machine import digest
 from stickytoken.measurement import ShardCost, write_atomically
-from stickytoken.methods.profile.verdict import TOKEN_COLUMNS as PROFILE_COLUMNS
+from stickytoken.methods.profile import TOKEN_COLUMNS as PROFILE_COLUMNS
 from stickytoken.methods.std import StdPlanRecord, StdResultRecord
 
 GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_3"
@@ -109,7 +109,7 @@ RUN_RECORDS = {
         b'{"schema_version": 1}',
         "by an earlier version of stickytoken: run the detection again, in an",
     ),
-    "newer": (b'{"schema_version": 4, "news": true}', "but this stickytoken reads versions up to 3: upgrade"),
+    "newer": (b'{"schema_version": 5, "news": true}', "but this stickytoken reads versions up to 4: upgrade"),
 }
 
 
@@ -191,16 +191,25 @@ def test_a_run_of_schema_version_3_still_reads(tmp_path):
         "token_id": 34,
         "token": "!",
         "decoded": "!",
+        "category": "OK",
+        "texts": 4,
         "lift": 0.5,
+        "lift_low": 0.4,
+        "lift_high": 0.6,
+        "validation_rate": 1.0,
+        "contraction": 0.8,
+        "contraction_low": 0.7,
+        "contraction_high": 0.9,
+        "kind": None,
         "verdict": "sticky",
         "severity": "severe",
     }
-    pl.DataFrame([dict.fromkeys(PROFILE_COLUMNS) | row]).write_parquet(folder / "tokens.parquet")
+    pl.DataFrame([row]).write_parquet(folder / "tokens.parquet")
     run = open_run(folder)
     assert (run.record.schema_version, run.record.method) == (3, "profile")
     assert run.record.identity == "22502f67d9a9fcaf292097969ac213c003c7344ce7cdd10d27dfb81785402cdf"
     assert run.record.settings["copies"] == [8, 4]
-    assert (run.result.looked_at, run.result.sticky, run.result.empirical_null) == (95, 1, False)
+    assert (run.result.looked_at, run.result.sticky, run.result.confirmed) == (95, 1, 42)
     assert run.result.screening_carriers == [0, 2, 5]
     assert run.result.ordinary_lift == -0.017864621940942634
     assert run.plan.mean_similarity == 0.28379197712225707
@@ -209,6 +218,10 @@ def test_a_run_of_schema_version_3_still_reads(tmp_path):
     assert run.plan.anchors[0].text == "and morning garden old the letter river."
     assert len(run.plan.carriers) == 7
     assert run.sticky["token"].to_list() == ["!"]
+    assert set(PROFILE_COLUMNS) <= set(run.tokens.columns)
+    assert run.sticky["lift_sd"].item() == pytest.approx((0.5 + 0.0178646) / 0.2093199, abs=1e-5)
+    assert run.is_of_older_rule
+    assert any("older rule" in note for note in run.method.notes(run))
     for kind, found in ((StdPlanRecord, run.plan_of), (StdResultRecord, run.result_of)):
         with pytest.raises(RunError, match="contains a run of the method profile"):
             found(kind)

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 import profiled
 from stickytoken.insertion import Token
 from stickytoken.methods.probes import AnchorPanel, KeyedPaths, SymptomStage, balanced
-from stickytoken.methods.std import walk_vocabulary
+from stickytoken.methods.std.placement import Walk, walk_vocabulary
 from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = ["tip", " tip", "to do", " a b c", "x\ty", "[CLS]", "\N{BLACK STAR}"]
@@ -66,13 +66,13 @@ def test_seed_key_and_token_each_change_the_keyed_paths_and_nothing_else_does(se
 @given(st.sets(st.sampled_from(range(len(VOCABULARY))), min_size=1))
 def test_walked_paths_are_those_of_the_published_stream_whichever_tokens_are_wanted(places):
     drawn = ((1, 0, 11),)  # the first draws of random.Random(42), written down
-    assert walk_vocabulary(42, [Token(5, "x")], [Token(5, "x")], [9], 3) == {5: drawn}
+    assert walk_vocabulary(42, [Token(5, "x")], [Token(5, "x")], Walk((9,), 3)) == {5: drawn}
     stream, token = random.Random(42), Token(5, " a b c")  # whose every copy adds three words
     drawn = tuple(stream.randint(0, 9 + 3 * step) for step in range(3))
-    assert walk_vocabulary(42, [token], [token], [9], 3) == {5: (drawn,)}
+    assert walk_vocabulary(42, [token], [token], Walk((9,), 3)) == {5: (drawn,)}
     wanted = [VOCABULARY[place] for place in places]
-    every = walk_vocabulary(42, VOCABULARY, VOCABULARY, WORDS, COUNTS)
-    some = walk_vocabulary(42, VOCABULARY, list(reversed(wanted)), WORDS, COUNTS)
+    every = walk_vocabulary(42, VOCABULARY, VOCABULARY, Walk(WORDS, COUNTS))
+    some = walk_vocabulary(42, VOCABULARY, list(reversed(wanted)), Walk(WORDS, COUNTS))
     assert some == {token.id: every[token.id] for token in wanted}
 
 

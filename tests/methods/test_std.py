@@ -83,7 +83,7 @@ def test_a_zero_vector_is_refused(zero_first):
 
 def test_the_defaults_are_the_published_values():
     defaults = StdSettings()
-    assert (defaults.sentences, defaults.pairs) == (1000, 1000)
+    assert (defaults.sentence_count, defaults.pair_count) == (1000, 1000)
     assert (defaults.scoring_pairs, defaults.validation_pairs) == (5, 250)
     assert (defaults.copies, defaults.seed) == (8, 42)
     assert (defaults.candidate_share, defaults.outlier_range) == (0.02, 0.7)
@@ -97,14 +97,24 @@ def test_the_defaults_are_the_published_values():
     )
     assert [getattr(defaults.scoring_weights, placement) for placement in Placement] == [0.35, 0.35, 0.30]
     # Spellings of the same values are the same settings, whose text is a part of a run's identity.
-    spelled = {"outlier_range": np.float64(0.7), "insertion": "text", "copies": np.uint8(8), "pairs": 1000.0}
+    spelled = {
+        "outlier_range": np.float64(0.7),
+        "insertion": "text",
+        "copies": np.uint8(8),
+        "pair_count": 1000.0,
+    }
     assert repr(StdSettings(**spelled)) == repr(StdSettings())
 
 
 @pytest.mark.parametrize(
     ("field", "least", "below"),
     [
-        *(("sentences", 2, 1), ("pairs", 1, 0), ("scoring_pairs", 1, 0), ("validation_pairs", 1, 0)),
+        *(
+            ("sentence_count", 2, 1),
+            ("pair_count", 1, 0),
+            ("scoring_pairs", 1, 0),
+            ("validation_pairs", 1, 0),
+        ),
         *(("copies", 1, 0), ("seed", 0, -1), ("seed", 0, 0.1), ("candidate_share", 1.0, 1.0001)),
         *(("candidate_share", 1.0, 0.0), ("candidate_share", 1.0, math.nan), ("outlier_range", 0, -0.001)),
         *(("outlier_range", 0, math.inf), ("insertion", Insertion.IDS, "sideways")),

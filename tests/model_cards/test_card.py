@@ -108,11 +108,13 @@ def test_it_says_what_the_run_found(run):
     assert block.startswith(f"{cards.BEGIN}\n")
     assert block.endswith(f"\n{cards.END}")
     page = MarkdownIt("commonmark", {"html": True}).enable("table").render(block)
-    scale, row = run.method.scale(run), run.sticky.row(0, named=True)
-    value, low, high = (
-        f"{(row[name] - scale.ordinary) / scale.spread:.2f}" for name in ("lift", "lift_low", "lift_high")
-    )
-    assert f"{value} ({low} to {high})" in page
+    row = run.sticky.row(0, named=True)
+    erased = [f"{100 * row[name]:.0f}%" for name in ("erased", "erased_low", "erased_high")]
+    lift = [f"{row[name]:.2f}" for name in ("lift_sd", "lift_sd_low", "lift_sd_high")]
+    assert f"{erased[0]} ({erased[1]} to {erased[2]})" in page
+    assert f"{lift[0]} SD ({lift[1]} to {lift[2]} SD)" in page
+    assert row["reason"] in page
+    assert "no longer found for what they say" in page
     assert f"1 of {profiled.AVAILABLE} examined (all available tokens)" in page
     assert run.record.identity[:12] in page
     assert block == cards.card_block(open_run(run.path))
@@ -126,7 +128,7 @@ def test_folders_of_this_machine_stay_out_of_it(changed):
 
 
 def test_hostile_texts_stay_text(changed):
-    table = pl.read_parquet(changed / "tokens.parquet").sort("lift", descending=True)
+    table = pl.read_parquet(changed / "tokens.parquet").sort("erased", descending=True)
     texts = [f"{cards.END}\n", "<!-- stickytoken:begin -->", "|a|`b`@c #1", "<img src=x>", *HOSTILE]
     planted.edit_record(changed, versions={"stickytoken": texts[0]})
     flagged = {"verdict": pl.lit("sticky"), "severity": pl.lit("severe")}
@@ -205,11 +207,14 @@ def test_evaluation_results_survive_the_hubs_own_parser(run, planted_run, tmp_pa
     assert cards.write_eval_results(run, "someone/sticky-tokens", path) is True
     entries = cards.eval_results(run, "someone/sticky-tokens")
     assert parse_eval_result_entries(yaml.safe_load(path.read_text("utf-8"))) == entries
-    assert [entry.task_id for entry in entries] == [cards.WORST_TASK, cards.SHARE_TASK]
-    scale = run.method.scale(run)
-    worst = (run.sticky["lift"][0] - scale.ordinary) / scale.spread
-    assert entries[0].value == pytest.approx(worst, abs=1e-4)
-    assert entries[1].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
+    assert [entry.task_id for entry in entries] == [
+        cards.ERASED_TASK,
+        cards.LIFT_TASK,
+        cards.SHARE_TASK,
+    ]
+    assert entries[0].value == pytest.approx(run.sticky["erased"][0], abs=1e-4)
+    assert entries[1].value == pytest.approx(run.sticky["lift_sd"][0], abs=1e-4)
+    assert entries[2].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
     assert entries[0].date == run.record.started
     assert "90% interval" in entries[0].notes
     assert cards.write_eval_results(run, "someone/sticky-tokens", path) is False

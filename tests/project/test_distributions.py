@@ -102,7 +102,7 @@ def test_a_release_leads_to_its_repository_also_when_built_from_its_sdist(tmp_pa
     assert dict(each.split(", ") for each in metadata.get_all("Project-URL"))["Source"] == address
     found = links(metadata.get_payload(decode=True).decode())
     assert [link for link in found if not link.startswith("https://")] == []
-    assert f"{address}/raw/{tag}/docs/lift.svg" in found
+    assert f"{address}/blob/{tag}/docs/tutorial.md" in found
     places = [link.partition(f"/{tag}/")[2].partition("#")[0] for link in found if link.startswith(address)]
     assert len(places) > 20
     assert [place for place in places if not (ROOT / place).is_file()] == []

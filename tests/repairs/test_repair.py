@@ -18,13 +18,9 @@ import stickytoken
 from interrupted import finished
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
-from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import RecheckJob
-from stickytoken.methods.profile.other_texts import recheck
-from stickytoken.repairs import neighbours_of, repair, used_texts
+from stickytoken.repairs import repair
 from stickytoken.repairs.result import DOCUMENT_FILE, REPAIR_FILE
 from stickytoken.unit_vectors import exact_unit_vectors
-from stickytoken.vocabulary import categorize
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -47,42 +43,60 @@ def task(tmp_path_factory):
 def mended(run, task, tmp_path_factory):
     out = tmp_path_factory.mktemp("mended") / "model"
     before = planted.files_of(run.path.parent / "model")
-    found = repair(run, out=out, sentences=repaired.unused_corpus(), task=task)
+    mended = repair(run, out=out, sentences=repaired.unused_corpus(), task=task)
     assert planted.files_of(run.path.parent / "model") == before
-    return found
+    return mended
 
 
 def quick(run, out, **options):
     return repair(run, out=out, verify=False, **options)
 
 
-def test_the_repaired_tokens_are_verified_not_to_be_sticky(mended):
+def checks_of(repair):
+    return [check.name for check in repair.record.verification.checks]
+
+
+def test_the_repaired_tokens_are_not_sticky(mended):
     assert mended.verified is True, mended.record.verification
     rows = {row["token"]: row for row in mended.tokens.to_dicts()}
     assert set(rows) == set(NAMES)
     for row in rows.values():
         assert row["strategy"] == "relatives"
-        assert row["deviations_before"] > 2
-        assert row["deviations_after"] < 1
+        assert row["verdict_before"] == "sticky"
         assert row["verdict_after"] == "benign"
         assert row["reason"]
+
+
+def test_lift_and_erased_share_fall_below_their_thresholds(mended):
+    for row in mended.tokens.to_dicts():
+        assert row["lift_sd_before"] > 0.5 > row["lift_sd_after"]
+        assert row["erased_before"] > 0.4 > row["erased_after"]
+
+
+def test_every_check_of_a_new_row_is_made(mended):
+    names = ["repaired tokens", "neighbours", "other texts", "fresh process", "tokenizers", "scores"]
+    assert checks_of(mended) == names
+
+
+def test_the_folder_needs_no_stickytoken(mended):
     assert "stickytoken" not in (mended.path / "modules.json").read_text("utf-8")
-    checks = [check.name for check in mended.record.verification.checks]
-    assert checks == "repaired tokens,neighbours,other texts,fresh process,tokenizers,scores".split(",")
 
 
-def test_no_text_produces_an_entry_that_is_verified_to_be_unreachable(run, task, tmp_path):
+def test_no_text_produces_an_unreachable_entry(run, task, tmp_path):
     options = {"sentences": repaired.unused_corpus(), "task": task}
-    found = repair(run, out=tmp_path / "out", strategy="unreachable", **options)
-    assert found.verified is True, found.record.verification
-    assert "unreachable" in [check.name for check in found.record.verification.checks]
+    split = repair(run, out=tmp_path / "out", strategy="unreachable", **options)
+    assert split.verified is True, split.record.verification
+    assert "unreachable" in checks_of(split)
     (token_id,) = run.token(repaired.WORD)["token_id"]
-    ids = found.model.tokenizer.encode(f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}").ids
+    ids = split.model.tokenizer.encode(f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}").ids
     assert token_id not in ids
     assert len(ids) > 4
+    # Pieces are more tokens than one, and erase more whatever they are.
+    assert split.tokens["erased_after"].to_list() == [None, None]
+    assert split.tokens["erased_before"].null_count() == 0
 
 
-def test_the_same_call_opens_the_repair_and_another_one_is_refused(run, mended, task):
+def test_the_same_call_opens_the_repair(run, mended, task):
     before = planted.files_of(mended.path)
     left = mended.path.with_name(f".{mended.path.name}.repairing")
     (left / "model").mkdir(parents=True)  # the first call was killed after its last step
@@ -90,13 +104,18 @@ def test_the_same_call_opens_the_repair_and_another_one_is_refused(run, mended, 
     assert again.record == mended.record
     assert not left.exists()
     assert planted.files_of(mended.path) == before
-    with pytest.raises(RunError, match=r"contains a different repair \(it differs in settings.seed"):
-        repair(run, out=mended.path, sentences=repaired.unused_corpus(), task=task, seed=5)
-    with pytest.raises(RunError, match="differs in tokens"):
-        repair(run, [repaired.WORD], out=mended.path, sentences=repaired.unused_corpus(), task=task)
 
 
-def test_the_same_call_puts_a_record_into_the_run_folder_that_a_kill_kept_out_of_it(run, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "difference"), [({"seed": 5}, "settings.seed"), ({"tokens": [repaired.WORD]}, "tokens")]
+)
+def test_another_repair_in_the_same_folder_is_refused(run, mended, task, changes, difference):
+    options = {"sentences": repaired.unused_corpus(), "task": task} | changes
+    with pytest.raises(RunError, match=rf"contains a different repair \(it differs in {difference}"):
+        repair(run, out=mended.path, **options)
+
+
+def test_the_same_call_restores_the_copy_in_the_run_folder(run, tmp_path):
     own = stickytoken.open_run(shutil.copytree(run.path, tmp_path / "run"))
     made = quick(own, tmp_path / "model")
     kept = own.path / f"repair-{made.record.identity[:12]}"
@@ -119,16 +138,33 @@ def present_rows(matrix, _backend, ids, *_):
     return {token_id: matrix[token_id] for token_id in ids}
 
 
-def test_pieces_are_measured_as_text_and_what_copies_erase_counts(run, task, tmp_path, monkeypatch):
+def test_pieces_are_tried_as_text(run, task, tmp_path, monkeypatch):
     monkeypatch.setattr("stickytoken.repairs.rows.related_rows", present_rows)
-    (token,) = stickytoken.repair(run, [repaired.WORD], out=tmp_path / "out", task=task).record.tokens
-    row, pieces = (each.deviations for each in token.tried)
-    assert token.strategy == token.tried[1].strategy == "unreachable"
-    assert row == pytest.approx(token.before.deviations, abs=0.1)
-    assert pieces <= 0.25
-    monkeypatch.setattr("stickytoken.repairs.share_erased", lambda *_: 3.0)
-    (token,) = stickytoken.repair(run, [repaired.WORD], out=tmp_path / "other", task=task).record.tokens
-    assert {each.deviations for each in token.tried} == {3.0}
+    (token,) = repair(run, [repaired.WORD], out=tmp_path / "out", task=task).record.tokens
+    row, pieces = token.tried
+    assert token.strategy == pieces.strategy == "unreachable"
+    assert row.lift_sd == pytest.approx(token.before.lift_sd, abs=0.1)
+    assert row.erased == pytest.approx(token.before.erased, abs=0.05)
+    assert pieces.lift_sd <= 0.25
+    assert pieces.erased is None
+
+
+def erasing_rows(matrix, _backend, ids, *_):
+    """Rows so long that nothing of a text is left, in a direction that no text has."""
+    rows = np.zeros((len(ids), matrix.shape[1]), dtype=np.float32)
+    rows[:, -1] = 30.0
+    return dict(zip(ids, rows, strict=True))
+
+
+def test_a_row_that_erases_without_lifting_is_rejected(run, task, tmp_path, monkeypatch):
+    monkeypatch.setattr("stickytoken.repairs.rows.related_rows", erasing_rows)
+    (token,) = repair(run, [repaired.WORD], out=tmp_path / "out", task=task).record.tokens
+    erasing = token.tried[0]
+    assert erasing.strategy == "relatives"
+    assert erasing.lift_sd < 0.25
+    assert erasing.erased > 0.8
+    assert token.strategy == "unreachable"
+    assert "rejected: relatives (erases" in token.reason
 
 
 def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task, tmp_path, monkeypatch):
@@ -157,37 +193,8 @@ def test_an_unverified_repair_says_so(run, tmp_path):
     found = quick(run, tmp_path / "out", tokens=[repaired.WORD])
     assert found.verified is None
     assert "not verified" in repr(found)
-    assert found.tokens["deviations_after"].to_list() == [None]
+    assert found.tokens["lift_sd_after"].to_list() == [None]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_the_texts_of_a_verification_are_those_that_the_run_has_not_used(run):
-    encoder = load_encoder(run.path.parent / "model")
-    vocabulary = categorize(encoder.tokenizer)
-    corpus = profiled.corpus(300)
-    assert set(run.plan.carriers) <= {text.rstrip(".") for text in corpus.texts}
-    used = used_texts(run)
-    job = RecheckJob(encoder, vocabulary, corpus, run.plan, used, profiled.SMALL, 1, True, ignore_progress)
-    plan = recheck(job, "again").plan
-    ours, theirs = (
-        {text.rstrip(".") for text in (*each.carriers, *(anchor.text for anchor in each.anchors))}
-        for each in (plan, run.plan)
-    )
-    assert ours & theirs == set()
-    assert len(plan.carriers) == 24
-
-
-def test_neighbours_are_the_nearest_rows_by_a_plain_sort(run):
-    encoder = load_encoder(run.path.parent / "model")
-    vocabulary = categorize(encoder.tokenizer)
-    rows = encoder.model[0].embedding.weight.detach().numpy().astype(np.float64)
-    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    (token_id,) = run.token(profiled.WORDS[3])["token_id"]
-    usable = {token.id for token in vocabulary.available} - {token_id}
-    nearest = [k for k in np.argsort(-(units @ units[token_id])) if k in usable][:3]
-    found = neighbours_of(encoder, vocabulary, [token_id], 3, {nearest[0]: "benign"})
-    verdicts = ["benign", None, None]
-    assert [(token.id, verdict) for token, _, verdict in found] == list(zip(nearest, verdicts, strict=True))
 
 
 def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_one(run, tmp_path):
@@ -197,7 +204,7 @@ def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_
         for each in (run.path.parent / "model", found.path)
     )
     (changed,) = np.flatnonzero((before != after).any(axis=1)).tolist()
-    low = [pl.col(each) <= pl.col(each).median() for each in ("lift", "contraction")]
+    low = [pl.col(name) <= pl.col(name).median() for name in ("lift_sd", "erased")]
     units = exact_unit_vectors(before - before.mean(axis=0))
     ordinary = run.tokens.filter(*low, verdict="benign", category="OK")["token_id"]
     nearest = max({*ordinary} - {changed}, key=lambda each: units[each] @ units[changed])

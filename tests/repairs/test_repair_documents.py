@@ -62,21 +62,84 @@ def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
     assert heights[0] < heights[1] <= heights[2]  # before ends highest
 
 
-def test_a_repair_is_a_table_with_pieces_lifts_and_contractions_before_and_after():
-    record, unseen = repaired.repair_record("river"), repaired.repair_record("river", passed=None)
-    (row,) = result.token_rows(record)
-    assert (row["deviations_before"], row["deviations_after"], row["verdict_after"]) == (1.0, 0.1, "benign")
-    assert "| 1.00 SD | 0.10 SD | 0.10 | 0.01 |" in repair_document(record)
+def test_a_repair_is_a_table_in_the_units_of_the_rule():
+    (row,) = result.token_rows(repaired.repair_record("river"))
+    assert (row["erased_before"], row["erased_after"]) == (0.45, 0.02)
+    assert (row["lift_sd_before"], row["lift_sd_after"]) == (1.0, 0.1)
+    assert (row["verdict_before"], row["verdict_after"]) == ("sticky", "benign")
+
+
+def test_the_document_shows_both_measures_before_and_after():
+    document = repair_document(repaired.repair_record("river"))
+    assert "| 45% | 2% | 1.00 SD | 0.10 SD |" in document
+    assert "at least 40% of what an ordinary token's" in document
+
+
+def test_numbers_that_were_not_measured_are_missing():
+    unseen = repaired.repair_record("river", passed=None)
     (row,) = result.token_rows(unseen)
-    assert row["deviations_after"] is None
+    assert row["lift_sd_after"] is None
     assert "| – | – | – | – |" in repair_document(unseen)
     assert mean_curves(unseen) is None
+
+
+def changed(record, **after):
+    """The record of one token, with other numbers after the repair."""
     (token,) = record.tokens
+    measured = token.after.model_copy(update=after)
+    return record.model_copy(update={"tokens": [token.model_copy(update={"after": measured})]})
+
+
+def test_the_erased_share_of_pieces_is_missing():
+    document = repair_document(changed(repaired.repair_record("river"), erased=None))
+    assert "| 45% | – | 1.00 SD | 0.10 SD |" in document
+
+
+def test_a_rounded_zero_has_no_minus_sign():
+    document = repair_document(changed(repaired.repair_record("river"), lift_sd=-0.001, erased=-0.001))
+    assert "| 45% | 0% | 1.00 SD | 0.00 SD |" in document
+
+
+def test_pieces_are_a_column_only_if_a_token_has_any():
+    record = repaired.repair_record("river")
     assert "| read as |" in repair_document(record)
-    after = token.after.model_copy(update={"deviations": -0.001})
-    plain = record.model_copy(update={"tokens": [token.model_copy(update={"pieces": [], "after": after})]})
-    assert "read as" not in repair_document(plain)
-    assert "| 0.00 SD |" in repair_document(plain)
+    (token,) = record.tokens
+    whole = record.model_copy(update={"tokens": [token.model_copy(update={"pieces": []})]})
+    assert "read as |" not in repair_document(whole)
+
+
+def older_record():
+    """A record of schema 1, which gave other numbers by an older rule."""
+    record = repaired.repair_record("river").model_dump(mode="json")
+    sides = {
+        "before": {"lift": 0.1, "deviations": 1.0, "contraction": 0.65, "verdict": None},
+        "after": {"lift": 0.01, "deviations": 0.1, "contraction": 0.37, "verdict": "benign"},
+    }
+    record["schema_version"] = 1
+    record["tokens"][0] |= sides | {"tried": [{"strategy": "relatives", "deviations": 0.2}]}
+    record["verification"]["neighbours"][0] |= sides
+    for name in ("smallest_lift", "smallest_erased", "vectors_compared"):
+        del record["verification"][name]
+    return record
+
+
+def test_a_record_of_the_older_rule_is_read_in_todays_units(tmp_path):
+    (tmp_path / REPAIR_FILE).write_text(json.dumps(older_record()), encoding="utf-8")
+    record = open_repair(tmp_path).record
+    (token,) = record.tokens
+    assert (token.before.lift_sd, token.before.verdict) == (1.0, None)
+    # An ordinary token erases 30% of a text.
+    assert token.before.erased == pytest.approx(0.5)
+    assert token.after.erased == pytest.approx(0.1)
+    assert token.tried[0].model_dump() == {"strategy": "relatives", "lift_sd": 0.2, "erased": None}
+    assert record.verification.neighbours[0].after.erased == pytest.approx(0.1)
+
+
+def test_a_record_of_the_older_rule_says_so(tmp_path):
+    (tmp_path / REPAIR_FILE).write_text(json.dumps(older_record()), encoding="utf-8")
+    document = repair_document(open_repair(tmp_path).record)
+    assert "verified by the rule of an older version" in document
+    assert "at least" not in document.partition("## The tokens")[2]
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""What is decided about a token, new rows on tiny models, their pieces, which one is chosen, and scores."""
+"""New rows on tiny models, and the pieces of entries."""
 
 import json
 
@@ -7,18 +7,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-import repaired
 import tiny
 import tiny_architectures as architectures
-from stickytoken.cli.commands.shipping import RepairStrategy
-from stickytoken.data.tasks import load_task
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.statistics import Pull
-from stickytoken.repairs import _training, choose_strategies, plan_token, rows
-from stickytoken.repairs._verification import _kept_score
-from stickytoken.repairs.result import ROWS, TOKENIZER, ScoreRecord, Strategy
+from stickytoken.repairs import _training, rows
+from stickytoken.repairs.result import ROWS, Strategy
 from stickytoken.repairs.rows import new_rows, pieces_of
 from stickytoken.unit_vectors import unit_vectors
 
@@ -263,142 +259,3 @@ def test_a_character_falls_into_bytes_where_there_are_bytes():
     backend = Tokenizer.from_str(json.dumps(pipeline))
     q, byte = (backend.token_to_id(entry) for entry in ("q", "<0x71>"))
     assert pieces_of(backend, [q]) == {q: (byte,)}
-
-
-# What is decided about a token, the row that is chosen, and the fall of a score that is excused
-
-
-LETTER = {"unsplittable": "it is a letter"}
-
-
-def planned(asked, *, rows_writable=True, special=False, templated=False, unsplittable=None):
-    return plan_token(asked, "token 'river' (id 7)", special, templated, unsplittable, rows_writable)
-
-
-@pytest.mark.parametrize(
-    ("asked", "about", "candidates", "reason"),
-    [
-        (Strategy.UNREACHABLE, {"templated": True}, (Strategy.UNREACHABLE,), "falls into its pieces"),
-        (Strategy.PLAIN_SPECIALS, {"special": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
-        (Strategy.KEEP_MEANING, LETTER, (Strategy.KEEP_MEANING,), "asked for"),
-        (Strategy.AUTO, {"special": True, "templated": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
-        (Strategy.AUTO, {}, (ROWS[0], Strategy.UNREACHABLE, *ROWS[1:]), "similar spelling"),
-        (Strategy.AUTO, {"rows_writable": False}, (Strategy.UNREACHABLE,), "these weights"),
-        (Strategy.AUTO, {"templated": True}, (Strategy.UNREACHABLE,), "every vector"),
-        (Strategy.AUTO, LETTER, ROWS, "it is a letter"),
-    ],
-)
-def test_auto_chooses_by_what_a_token_is_and_another_strategy_is_taken(asked, about, candidates, reason):
-    found = planned(asked, **about)
-    assert found[0] == candidates
-    assert reason in found[1]
-
-
-@pytest.mark.parametrize(
-    ("asked", "about", "reason"),
-    [
-        (Strategy.AUTO, {"templated": True, **LETTER}, r"'river' \(id 7\).*every vector; leave the token"),
-        (Strategy.PLAIN_SPECIALS, {}, "by plain-specials: it is not a special token"),
-        (Strategy.UNREACHABLE, {"special": True}, "by unreachable: .*use plain-specials"),
-        (Strategy.UNREACHABLE, LETTER, "by unreachable: it is a letter; use auto"),
-        *((strategy, {"templated": True}, f"by {strategy}: .*into every text") for strategy in ROWS),
-    ],
-)
-def test_a_strategy_that_does_not_suit_a_token_is_refused_with_the_reason(asked, about, reason):
-    with pytest.raises(RepairError, match=reason):
-        planned(asked, **about)
-
-
-def test_the_command_line_and_the_library_know_the_same_strategies():
-    assert list(RepairStrategy) == list(Strategy)
-    assert {Strategy.AUTO, *ROWS, *TOKENIZER} == set(Strategy)
-
-
-def chosen(lifts, plans, refused=()):
-    """Choose rows whose lifts are known; the row of a strategy holds its place in the order."""
-    asked = []
-
-    def compute(strategy, ids):
-        asked.append((strategy, list(ids)))
-        some = [token_id for token_id in ids if (strategy, token_id) not in refused]
-        if not some:
-            raise RepairError(f"no row by {strategy}")
-        return {token_id: np.full(2, ROWS.index(strategy), np.float32) for token_id in some}
-
-    def trial(rows):
-        strategies = {each: SPLIT if row is None else ROWS[int(row[0])] for each, row in rows.items()}
-        return {token_id: lifts[token_id, strategy] for token_id, strategy in strategies.items()}
-
-    return choose_strategies(plans, compute, trial), asked
-
-
-FIRST, LAST, NEAREST = ROWS
-SPLIT = Strategy.UNREACHABLE
-PAIR, ANY = (FIRST, LAST), (FIRST, SPLIT, LAST)
-
-
-@pytest.mark.parametrize(
-    ("lifts", "order", "refused", "expected", "computed"),
-    [
-        # The first whose row is ordinary; else the one that lifts least; no number is not least.
-        ({(1, FIRST): 0.1, (2, FIRST): 0.9, (2, LAST): 0.2}, PAIR, (), [FIRST, LAST], [[1, 2], [2]]),
-        ({(1, FIRST): 0.6, (1, LAST): 0.8}, PAIR, (), [FIRST], [[1], [1]]),
-        ({(1, FIRST): float("nan"), (1, LAST): 0.2}, PAIR, (), [LAST], [[1], [1]]),
-        # Without an ordinary row, an entry becomes unreachable if it can, and its pieces are ordinary.
-        ({(1, FIRST): 0.1, (2, FIRST): 0.6, (2, SPLIT): 0.2}, ANY, (), [FIRST, SPLIT], [[1, 2]]),
-        ({(1, FIRST): 0.6, (1, SPLIT): 0.5, (1, LAST): 0.1}, ANY, (), [LAST], [[1], [1]]),
-        ({(1, FIRST): 0.6, (1, SPLIT): 0.4, (1, LAST): 0.5}, ANY, (), [SPLIT], [[1], [1]]),
-        ({(1, FIRST): 0.6, (1, LAST): 0.5, (1, NEAREST): 0.1}, ROWS, (), [NEAREST], [[1], [1], [1]]),
-        # A strategy that makes no row for a token is passed over.
-        ({(1, LAST): 0.1, (2, FIRST): 0.1}, PAIR, {(FIRST, 1)}, [LAST, FIRST], None),
-        ({(1, FIRST): 0.1, (2, SPLIT): 0.1}, ANY, {(FIRST, 2)}, [FIRST, SPLIT], None),
-    ],
-)
-def test_the_row_of_a_token_is_chosen_by_its_lift(lifts, order, refused, expected, computed):
-    found, asked = chosen(lifts, dict.fromkeys(range(1, len(expected) + 1), order), refused)
-    assert [each.strategy for each in found.values()] == expected
-    assert computed is None or [ids for _, ids in asked] == computed
-    for token_id, each in found.items():
-        tried = {one.strategy: one.deviations for one in each.tried}
-        lifted = {strategy.value: lifts.get((token_id, strategy), np.nan) for strategy in order}
-        assert tried == {strategy: lift for strategy, lift in lifted.items() if np.isfinite(lift)}
-        assert (each.row is None) is (each.strategy is SPLIT)
-
-
-def test_a_token_without_any_row_is_an_error_that_says_why():
-    with pytest.raises(RepairError, match=f"no row by {NEAREST}"):
-        chosen({}, {1: ROWS}, {(strategy, 1) for strategy in ROWS})
-
-
-def cosines(*exchanged):
-    """Cosines that follow the scores of the pairs, but for two pairs that have exchanged theirs."""
-    found = (np.arange(12) % 5 + np.linspace(0, 0.9, 12))[:, None] / 10
-    found[list(exchanged)] = found[list(reversed(exchanged))]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "fall", "passed", "said", "unsaid"),
-    [
-        (cosines(), cosines(), (0, 0), True, "(no change)", "chance"),
-        # A small fall that chance may explain is excused, and a large one is not.
-        (cosines(), cosines(4, 8), (0.005, 0.02), True, "chance alone may explain it", "rose"),
-        (cosines(), cosines(2, 3), (0.02, 0.1), False, "chance alone may explain it", "rose"),
-        (cosines(), -cosines(), (0.1, 2), False, "\N{MINUS SIGN}", "chance"),
-        (-cosines(), cosines(), (-2, -0.1), True, "it rose by", "fell"),
-    ],
-)
-def test_a_change_of_a_score_is_excused_if_chance_may_explain_it(
-    tmp_path, before, after, fall, passed, said, unsaid
-):
-    task, _ = load_task(repaired.task_file(tmp_path))
-    metric = task.metrics[0]
-    first, second = (float(task.scores(metric, each[None])[0]) for each in (before, after))
-    assert fall[0] <= first - second <= fall[1]
-    record = ScoreRecord(task=task.name, metric=metric, texts=24, before=first, after=second)
-    kept, finding = _kept_score(record, task, before, after, 1)
-    assert kept is passed
-    assert said in finding
-    assert unsaid not in finding
-    if first != second:
-        assert f" by {100 * abs(first - second):.2f} points (with other {task.unit}," in finding

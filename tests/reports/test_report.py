@@ -27,7 +27,6 @@ from stickytoken.reports.content import (
     cards,
     columns,
     explained_tokens,
-    meaning,
     read_content,
     report_figures,
     steps,
@@ -36,10 +35,8 @@ from stickytoken.reports.templating import commands, cosine, flowing, glossary, 
 from stickytoken.validation import markdown
 from stickytoken.vocabulary import categorize
 
-SECTIONS = [
-    "reasons", "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction",
-    "flagged", "computed", "words",
-]  # fmt: skip
+FIGURES = ["erased-distribution", "lift-distribution", "symptom-curves", "lift-erased"]
+SECTIONS = ["steps", "strongest", *FIGURES, "flagged", "computed", "words"]
 
 
 def section_ids(html):
@@ -51,22 +48,84 @@ def test_the_parts_stand_in_the_order_of_what_matters(run, html):
     page = Page(html)
     headline = run.method.headline(run).replace(run.model_name, "model")
     assert headline in page.text
-    assert page.text.index(headline) < page.text.index("The worst tokens")
-    assert page.tokens[0] == "!"
     row = run.sticky.row(0, named=True)
-    assert f"lift {row['lift']:.3f}" in page.text
-    assert f"90% interval {row['lift_low']:.3f} to {row['lift_high']:.3f}" in page.text
-    (card,) = cards(read_content(run.path))
-    assert card.strip["high"] == 98  # the end of the scale
-    places, lifts = card.strip, (row["lift_low"], row["lift"], row["lift_high"], run.result.ordinary_lift)
-    line = np.polyfit(lifts, [places[name] for name in ("low", "value", "high", "ordinary")], 1)
-    assert np.polyval(line, lifts) == pytest.approx(list(places.values()), abs=0.02)
+    marks = (headline, row["reason"], "no longer found for what they say", "What to do", "Strongest tokens")
+    assert sorted(marks, key=page.text.index) == list(marks)
+    assert page.tokens[0] == "!"
     pair = run.evidence.tokens.row(0, named=True)
     for name in ("typical_carrier", "typical_anchor", "largest_carrier", "largest_anchor"):
         assert pair[name] in page.text
     assert "! × 8" in page.text
-    for value in (run.record.identity, run.record.versions["torch"], "smallest effect", "seed"):
+    for value in (run.record.identity, run.record.versions["torch"], "smallest lift", "seed"):
         assert value in page.text
+
+
+def test_a_card_shows_both_measures_with_interval_and_threshold(run, html):
+    row = run.sticky.row(0, named=True)
+    (card,) = cards(read_content(run.path))
+    erased, lift, vector = card.measures
+    assert [measure.title for measure in card.measures] == ["erased", "lift", "vector"]
+    assert erased.value == f"{100 * row['erased']:.0f}%"
+    assert erased.interval == f"{100 * row['erased_low']:.0f}% to {100 * row['erased_high']:.0f}%"
+    assert lift.value == f"{row['lift_sd']:.2f} SD"
+    assert lift.interval == f"{row['lift_sd_low']:.2f} to {row['lift_sd_high']:.2f} SD"
+    assert (erased.threshold, lift.threshold) == ("sticky from 20%", "sticky from 0.25 SD")
+    assert vector.strip is None
+    for shown in (erased.value, lift.value, f"90% interval {lift.interval}"):
+        assert shown in Page(html).text
+
+
+def test_the_strip_of_a_card_has_one_scale(run):
+    (card,) = cards(read_content(run.path))
+    strip = card.measures[1].strip
+    assert strip.high == 98  # the end of the scale
+    row = run.sticky.row(0, named=True)
+    lifts = (row["lift_sd_low"], row["lift_sd"], row["lift_sd_high"], 0.0, 0.25)
+    places = (strip.low, strip.value, strip.high, strip.ordinary, strip.threshold)
+    line = np.polyfit(lifts, places, 1)
+    assert np.polyval(line, lifts) == pytest.approx(places, abs=0.02)
+
+
+def test_no_card_argues_against_its_verdict(run_copy):
+    path = run_copy / "tokens.parquet"
+    numbers = {"erased": 0.72, "erased_low": 0.7, "erased_high": 0.74}
+    numbers |= {"lift_sd": 0.0, "lift_sd_low": -0.1, "lift_sd_high": 0.1}
+    change = [
+        pl.when(token=planted.PLANTED).then(value).otherwise(name).alias(name)
+        for name, value in numbers.items()
+    ]
+    pl.read_parquet(path).with_columns(change).write_parquet(path)
+    (card,) = cards(read_content(run_copy))
+    erased, lift, _ = card.measures
+    assert erased.threshold
+    assert (lift.threshold, lift.strip) == ("", None)
+    assert card.pairs == []
+    assert "other things" not in " ".join(card.consequences)
+    assert card.consequences[-1].startswith("Where they turn up instead depends on texts")
+
+
+def test_the_harm_in_a_search_is_told(run_copy):
+    evidence = pl.read_parquet(run_copy / "evidence.parquet")
+    shares = pl.when("ordinary").then(0.19).otherwise(0.01)
+    evidence = evidence.with_columns(answering=shares, unrelated=shares)
+    evidence.write_parquet(run_copy / "evidence.parquet")
+    record = json.loads((run_copy / "evidence.json").read_text("utf-8"))
+    record["search"] = {"documents": 200, "copies": 8, "answering": 0.32, "unrelated": 0.05}
+    (run_copy / "evidence.json").write_text(json.dumps(record), encoding="utf-8")
+    said = (
+        "With 8 copies of '!', a document is in the top 10 for 1% of the queries that it answers (32% "
+        "without copies, 19% with copies of an ordinary token)."
+    )
+    assert said in Page(stickytoken.report(run_copy)).text
+    assert said in stickytoken.report(run_copy, format="md").replace("\\", "")
+    (worst,) = json.loads(stickytoken.report(run_copy, format="json"))["worst"]
+    assert said in worst["consequences"]
+
+
+def test_what_a_lift_means_for_a_rank_stands_with_the_words(run, html):
+    moved = run.moved(run.sticky["token_id"][0])
+    said = f"an average unrelated document outranks {moved.ahead:.0%} of the others in a search"
+    assert html.index(said) > html.index('<h2 id="words"')
 
 
 def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(html):
@@ -93,7 +152,7 @@ def test_every_figure_has_its_words_its_numbers_and_a_name(run, explained_run, m
         figures = [*report_figures(content), *explained]
         names = [figure.name for figure in figures]
         assert set(page.data["figures"]) == set(names)
-        assert folder != run.path or names == SECTIONS[3:6]
+        assert folder != run.path or names == FIGURES
         labels = [value for tag, name, value in page.attributes if (tag, name) == ("div", "aria-label")]
         for figure in figures:
             assert figure.alt in labels
@@ -110,50 +169,48 @@ def test_json_and_markdown_have_everything(run):
     (worst,) = document["worst"]
     sticky = run.sticky.row(0, named=True)
     assert {key: worst[key] for key in sticky} == sticky
-    lift = sticky["lift"] - run.result.ordinary_lift
-    assert worst["sd"] == pytest.approx(lift / run.plan.similarity_spread)
     assert [pair["which"] for pair in worst["pairs"]] == ["typical", "largest"]
     assert (worst["entry"], worst["script"], worst["length"]) == ("symbol", "none", 1)
     ids = run.vocabulary["token_id"].sort().to_list()
     assert worst["position"] == pytest.approx(ids.index(sticky["token_id"]) / (len(ids) - 1))
     assert document["curves"][0]["token"] == "!"
     assert len(document["ordinary_curves"]) == 8
-    assert [figure["name"] for figure in document["figures"]] == SECTIONS[3:6]
+    assert [figure["name"] for figure in document["figures"]] == FIGURES
     text = stickytoken.report(run, format="md")
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert titles[0] == "The worst tokens"
+    assert titles[:3] == [
+        "Sticky tokens",
+        "Strongest tokens below the thresholds (40%, 0.50 SD)",
+        "What to do",
+    ]
     assert titles[-3:] == ["All flagged tokens", "What was computed", "How to read the numbers"]
     assert r"| \! | sticky | severe |" in text
 
 
-def test_a_run_without_sticky_tokens_shows_the_highest_and_acquits_no_token_that_it_did_not_measure(
-    html, clean_run
-):
+def test_a_run_without_sticky_tokens_shows_the_strongest_and_says_what_it_did_not_measure(html, clean_run):
     clean = stickytoken.report(clean_run)
     page = Page(clean)
-    shown = ("has no sticky tokens among those measured", "No token is sticky", "to be flagged for it")
-    assert all(words in page.text for words in shown)
+    assert "no sticky tokens among 10 examined" in page.text
+    assert "Strongest tokens below the thresholds (40%, 0.50 SD)" in page.text
     assert "only 10 of 335 available tokens were examined" in page.text
-    assert meaning(read_content(clean_run.path)).endswith("the others may.")
-    assert "needs no repair" not in clean
-    highest = clean_run.tokens.sort("lift", descending=True)["token"].head(3).to_list()
-    assert page.tokens[:9:3] == highest
+    assert page.tokens[: len(clean_run.strongest(8))] == clean_run.strongest(8)["token"].to_list()
     closed = re.findall(r'<details class="part"><summary><h2 id="([^"]+)"', clean)
-    assert set(section_ids(clean)) - set(closed) == {"steps", "worst", "lift-distribution"}
-    assert not re.search('<details class="part">|to be flagged for it', html)
+    assert set(section_ids(clean)) - set(closed) == {"steps", "strongest", "erased-distribution"}
+    assert '<details class="part">' not in html
 
 
 def test_the_contents_lead_to_every_part(html, run_copy):
     planted.edit_record(run_copy, result=None)
     for page in (html, stickytoken.report(run_copy)):
         contents = page[page.index('<nav class="contents"') : page.index("</nav>")]
-        parts = [part for part in section_ids(page) if part not in ("reasons", "steps")]
+        parts = [part for part in section_ids(page) if part != "steps"]
         assert re.findall('href="#([^"]+)"', contents) == parts
 
 
 def test_a_run_of_the_method_std(planted_run):
     html = stickytoken.report(planted_run)
-    assert section_ids(html)[1:5] == ["worst", "score-distribution", "rate-distribution", "symptom-curves"]
+    figures = ["score-distribution", "rate-distribution", "symptom-curves", "rate-lift"]
+    assert [part for part in section_ids(html) if part in figures] == figures
     page = Page(html)
     found = open_run(planted_run)
     assert f"{found.result.sticky} sticky tokens among" in page.text
@@ -163,7 +220,6 @@ def test_a_run_of_the_method_std(planted_run):
     assert "does not measure contraction" in page.text
     document = json.loads(stickytoken.report(planted_run, format="json"))
     assert [row["token"] for row in document["flagged"]] == found.sticky["token"].to_list()
-    assert {row["sd"] for row in document["flagged"]} == {None}
     assert "validation rate" in stickytoken.report(planted_run, format="md")
 
 
@@ -204,7 +260,7 @@ def test_a_vocabulary_with_thousands_of_sticky_tokens(run_copy):
     html = stickytoken.report(run_copy)
     assert len(html.encode()) < 5_000_000
     assert f"The first 1000 of {len(many)} tokens; tokens.parquet" in html
-    assert f"The 12 worst of {len(many)}" in html
+    assert f"The 12 worst of {len(many)} sticky tokens have a card" in html
     assert 'id="figure-who-they-are"' in html
 
 
@@ -240,8 +296,8 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
 def test_settings_that_an_earlier_version_did_not_write_are_its_defaults(run, run_copy):
     planted.edit_record(run_copy, settings={})
     assert "90% interval" in stickytoken.report(run_copy)
-    planted.edit_record(run_copy, settings={"smallest_effect": "<b>"})
-    with pytest.raises(InputError, match=r"smallest_effect in .*run\.json is '<b>': it must be a number"):
+    planted.edit_record(run_copy, settings={"smallest_lift": "<b>"})
+    with pytest.raises(InputError, match=r"smallest_lift in .*run\.json is '<b>': it must be a number"):
         stickytoken.report(run_copy)
 
 
@@ -327,30 +383,20 @@ def test_a_folder_with_a_hostile_name_is_one_word(run, tmp_path):
     assert "$(b)" in html
 
 
-def test_how_far_texts_move_is_said_as_a_similarity(run, retabled):
-    worst = run.sticky.row(0, named=True)
-    said = f"copies of {worst['token']!r} raise the cosine similarity of unrelated texts by "
-    assert f"such tokens: {said}{worst['lift']:.2f} on average." in meaning(read_content(run.path))
-    lift = pl.when(token_id=worst["token_id"]).then(0.004).otherwise(-0.1)
-    known = read_content(retabled(verdict=pl.lit("benign"), lift=lift))
-    assert f"enough to matter: even {said}less than 0.01 on average. It needs no repair." in meaning(known)
-    fallen = read_content(retabled(lift=pl.lit(-0.1)))
-    assert meaning(fallen).endswith("No token of this model does so enough to matter: it needs no repair.")
-    beside = retabled(contraction=pl.when("erases").then(0.1).otherwise("contraction"))
-    assert "exceptional enough to be flagged for it" in stickytoken.report(beside)
-
-
 def test_every_form_of_a_report_says_the_same(run, html):
     document = json.loads(stickytoken.report(run, format="json"))
-    told = str(escape(document["meaning"]))
+    text = stickytoken.report(run, format="md").replace("\\", "")
     assert document["next_steps"] == [step._asdict() for step in next_steps(run)]
-    marks = ('id="reasons"', 'id="steps"', told, 'class="facts"')
+    (rule,) = document["rule"]
+    assert rule in text
+    marks = ('class="card sticky"', 'id="steps"', str(escape(rule)), 'class="facts"')
     assert sorted(marks, key=html.index) == list(marks)
-    for row in read_content(run.path).sticky.head(3).to_dicts():
-        assert f"<bdi>{escape(row['reason'])}</bdi></li>" in html
-    text = stickytoken.report(run, format="md")
-    assert all(step.purpose[1:] in text for step in next_steps(run))
-    assert all(f"{step.purpose[1:]}:" in html for step in next_steps(run))
+    for row in run.sticky.head(3).to_dicts():
+        assert f"<bdi>{escape(row['reason'])}</bdi>" in html
+        assert row["reason"] in text
+    for step in next_steps(run):
+        assert step.purpose[1:] in text
+        assert f"{step.purpose[1:]}:" in html
 
 
 def test_everything_but_judging_works_without_the_effects(run, html, run_copy, planted_encoder):
@@ -366,52 +412,49 @@ def test_everything_but_judging_works_without_the_effects(run, html, run_copy, p
     assert planted.files_of(run_copy) == before
 
 
-def test_a_topical_token_names_the_kind_of_text_that_it_lifts_most(retabled):
+def test_a_topical_token_stands_in_the_table_with_its_strongest_kind(retabled):
     def of_the_token(value, others=None):
         return pl.when(token="!").then(pl.lit(value)).otherwise(pl.lit(others, pl.String))
 
-    words = {"kind": "<b>law", "severity": "severe", "reason": "outlier on <b>law"}
+    words = {"strongest_kind": "<b>law", "severity": "severe", "reason": "lifts <b>law"}
     shown = {name: of_the_token(value) for name, value in words.items()}
     folder = retabled(verdict=of_the_token("topical", "benign"), **shown)
     html = stickytoken.report(folder)
-    assert "Flagged: <bdi>outlier on &lt;b&gt;law</bdi>" in html
-    assert '<td data-label="reason">outlier on &lt;b&gt;law</td>' in html
-    assert '<td data-label="entry">symbol</td>' in html
+    assert '<td data-label="reason">lifts &lt;b&gt;law</td>' in html
+    assert '<td data-label="strongest kind">&lt;b&gt;law</td>' in html
     assert '<td data-label="id" class="number"' in html
-    listed = f"({markdown('topical')}): {markdown('outlier on <b>law')}"
-    assert listed in stickytoken.report(folder, format="md")
+    assert f"| {markdown('topical')} |" in stickytoken.report(folder, format="md")
     (row,) = json.loads(stickytoken.report(folder, format="json"))["flagged"]
-    assert (row["kind"], row["entry"]) == ("<b>law", "symbol")
+    assert (row["strongest_kind"], row["entry"]) == ("<b>law", "symbol")
 
 
 def test_columns_that_no_flagged_token_fills_are_left_out(run, retabled):
-    names = ("universality", "kind", "lift_words", "fixed_point", "q_value")
+    names = ("strongest_kind", "kinds_lifted")
     folder = retabled(**{name: pl.lit(None, run.tokens.schema[name]) for name in names})
     html = stickytoken.report(folder)
     assert '<td data-label="lift"' in html
-    titles = [column.title for column in run.method.reported if column.key in names]
-    assert len(titles) == 3  # the others are no columns of their own
-    assert not [title for title in titles if f'data-label="{title}"' in html]
+    assert 'data-label="strongest kind"' not in html
+    assert 'data-label="kinds lifted"' not in html
     for other in ("md", "json"):
         stickytoken.report(folder, format=other)
     assert planted.command("show", folder).exit_code == 0
 
 
 def test_a_number_that_only_some_tokens_have_is_a_dash_for_the_others(run, retabled):
-    worst, second = run.tokens.sort("lift", descending=True)["token_id"][:2]
+    worst, second = run.tokens.sort("erased", descending=True)["token_id"][:2]
     flagged = pl.col("token_id").is_in([worst, second])
     verdict = pl.when(flagged).then(pl.lit("sticky")).otherwise("verdict")
-    html = stickytoken.report(retabled(verdict=verdict, q_value=pl.when(token_id=worst).then(0.5)))
-    assert html.count('<td data-label="q value" data-value="">–</td>') == 1
-    assert html.count('<td data-label="q value" class="number" data-value="0.5">0.5000</td>') == 1
+    html = stickytoken.report(retabled(verdict=verdict, vector_deviation=pl.when(token_id=worst).then(0.5)))
+    assert html.count('<td data-label="vector" data-value="">–</td>') == 1
+    assert html.count('<td data-label="vector" class="number" data-value="0.5">0.5</td>') == 1
 
 
 def test_the_glossary_explains_every_heading(run):
-    """Headings that are plain words of English, and the ends of an interval, need no entry."""
+    """Headings that are plain words of English need no entry; the ends of an interval share one."""
     content = read_content(run.path)
-    titles = {column.title for column in columns(content)}
-    assert titles - {"token", "script", "id", "low", "high"} <= set(glossary(content.method))
-    assert len(columns(content)) == len(titles)
+    titles = {column.title.partition(",")[0] for column in columns(content)}
+    assert titles - {"token", "script", "id"} <= set(glossary(content.method))
+    assert len({column.title for column in columns(content)}) == len(columns(content))
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_it_is_quiet_and_never_wider_than_the_screen(browser, folder, name, widt
         assert width > 390 or set(lines) <= {1}  # values are whole on a phone, too
         if name == "report.html":
             assert len(lines) > MOST_CARDS
-            for first in (".steps code", ".reasons li"):  # on the first screen
+            for first in (".headline", ".card .why", ".card .harm"):  # on the first screen
                 assert page.locator(first).first.bounding_box()["y"] < 800
             assert page.locator("details.others").evaluate("each => each.open") == (width > 640)
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")

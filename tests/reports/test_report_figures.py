@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
-from stickytoken.comparisons import ComparedToken, WorstToken
+from stickytoken.comparisons import ComparedToken, Quantiles, TokenInRun, WorstToken
 from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.reports.comparison import tokens_by_run, worst_by_run
@@ -68,7 +68,7 @@ def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
     assert sorted(marks["x"]) == pytest.approx(sorted(table["lift"][:6]), abs=1e-6)
     rows = figure.table.rows
     assert (sum(row[2] for row in rows), sum(row[3] for row in rows)) == (5000, 6)
-    assert f"median {table['lift'].median():.4f}" in figure.alt
+    assert f"median {table['lift'].median():.4f}".replace("-", "\N{MINUS SIGN}") in figure.alt
     assert "6 sticky between" in figure.alt
 
 
@@ -82,7 +82,7 @@ def test_a_scatter_says_how_many_it_draws():
     assert drawn(scatter(table, CLOUD))[0]["x"] == others["x"]
     assert len(drawn(scatter(table.head(60), CLOUD))[0]["x"]) == 55
     assert "2,500 of 8,995 drawn" in others["name"]
-    worst_first = table.head(5).sort("lift", descending=True)["token"].to_list()
+    worst_first = table.head(5).sort("contraction", descending=True)["token"].to_list()
     assert [row[0] for row in figure.table.rows[:5]] == worst_first
     assert "5 sticky: medians" in figure.alt
 
@@ -156,45 +156,71 @@ def compared(tokens=(), names=("a",), runs=()):
     return SimpleNamespace(tokens=tokens, names=list(names), runs=runs)
 
 
-def test_a_compared_token_has_a_mark_for_every_run_that_measured_it():
+UNKNOWN = TokenInRun(None, None, None)
+
+
+def test_a_compared_token_has_marks_for_every_run_that_measured_it():
     rows = [
-        ComparedToken("x", [1.0, None], ["sticky", None]),
-        ComparedToken("y", [0.5, 0.7], ["benign", "sticky"]),
+        ComparedToken("x", [TokenInRun(0.5, 1.0, "sticky"), UNKNOWN]),
+        ComparedToken("y", [TokenInRun(0.1, 0.5, "benign"), TokenInRun(0.4, 0.7, "sticky")]),
     ]
     figure = tokens_by_run(compared(rows, ("a", "b")))
-    first, second = drawn(figure)
-    assert (first["x"], second["x"]) == ([1.0, 0.5], [0.7])
-    assert [symbol.endswith("-open") for symbol in first["marker"]["symbol"]] == [False, True]
-    assert figure.table.rows[0] == ["x", 1.0, "sticky", None, None]
+    first_erased, first_lift, second_erased, second_lift = drawn(figure)
+    assert (first_erased["x"], first_lift["x"]) == ([0.5, 0.1], [1.0, 0.5])
+    assert (second_erased["x"], second_lift["x"]) == ([0.4], [0.7])
+    assert [symbol.endswith("-open") for symbol in first_lift["marker"]["symbol"]] == [False, True]
+    assert figure.table.rows[0] == ["x", "50%", "1.00 SD", "sticky", None, None, None]
 
 
 def test_on_a_narrow_screen_long_tokens_are_cut_and_stay_text():
     texts = ["short", "x" * 18, "<b>" + "\x1b" + "y" * 30]
-    changes = tokens_by_run(compared([ComparedToken(text, [1.0], ["sticky"]) for text in texts])).narrow
-    unseen = ComparedToken("unseen", [None], [None])
-    assert tokens_by_run(compared([unseen])).narrow == tokens_by_run(compared()).narrow
-    shown = [text.strip("\u2068\u2069") for text in changes["yaxis.ticktext"]]
-    assert shown == ["short", "x" * 18, r"&lt;b&gt;\x1b" + "y" * 10 + "…"]
-    assert max(len(line) for line in changes["xaxis.title.text"].split("<br>")) < 45
+    tokens = [ComparedToken(text, [TokenInRun(0.5, 1.0, "sticky")]) for text in texts]
+    changes = tokens_by_run(compared(tokens)).narrow
+    for axis in ("yaxis", "yaxis2"):
+        shown = [text.strip("\u2068\u2069") for text in changes[f"{axis}.ticktext"]]
+        assert shown == ["short", "x" * 18, r"&lt;b&gt;\x1b" + "y" * 10 + "…"]
 
 
-def test_the_worst_token_of_a_run_has_its_interval_and_stands_beside_the_others():
-    worst = WorstToken(7, "</b>x", "sticky", "severe", 0.9, 0.7, 1.2)
-    unsure = WorstToken(8, "y", "benign", None, 0.2, None, None)
-    scale = SimpleNamespace(serious=0.5)
-    runs = [
-        SimpleNamespace(name=name, worst=token, quantiles=quantiles, scale=scale)
-        for name, token, quantiles in (("second", worst, (0.0, 0.3)), ("first", unsure, (-0.1, 0.2)))
-    ]
-    figure = worst_by_run(compared(runs=[*runs, SimpleNamespace(name="std", worst=worst, quantiles=None)]))
-    assert "not drawn, without a scale that models share: std" in figure.alt
-    bars, marks = drawn(figure)
-    assert [name.strip("\u2068\u2069") for name in marks["y"]] == ["second", "first"]
-    assert (bars["base"], bars["x"]) == ([0.0, -0.1], pytest.approx([0.3, 0.3]))
-    assert (marks["error_x"]["array"], marks["error_x"]["arrayminus"]) == ([0.3, None], [0.2, None])
-    assert marks["marker"]["symbol"] == ["diamond", "diamond-open"]
-    assert "<" not in marks["text"][0]
-    assert figure.table.rows[0] == ("second", "</b>x", "sticky", 0.9, 0.7, 1.2, 0.0, 0.3)
+def test_tokens_that_no_run_measured_are_not_drawn():
+    assert tokens_by_run(compared([ComparedToken("unseen", [UNKNOWN])])).narrow == {}
+
+
+def run_with(name, erases_most, lifts_most):
+    """A run whose worst tokens are given, with quantiles and thresholds of its measures."""
+    quantiles = {"erased": Quantiles(0.0, 0.1), "lift_sd": Quantiles(0.0, 0.3)}
+    thresholds = {"erased": 0.4, "lift_sd": 0.5}
+    return SimpleNamespace(
+        name=name,
+        erases_most=erases_most,
+        lifts_most=lifts_most,
+        quantiles=lambda measure: quantiles[measure.key],
+        run=SimpleNamespace(method=SimpleNamespace(thresholds=lambda run: thresholds)),
+    )
+
+
+def test_the_worst_tokens_of_a_run_have_their_intervals_and_stand_beside_the_others():
+    first = run_with(
+        "second",
+        WorstToken(7, "</b>x", "sticky", "severe", 0.72, 0.7, 0.75),
+        WorstToken(7, "</b>x", "sticky", "severe", 0.9, 0.7, 1.2),
+    )
+    second = run_with(
+        "first",
+        WorstToken(8, "y", "benign", None, 0.1, None, None),
+        WorstToken(9, "z", "benign", None, 0.2, 0.1, 0.3),
+    )
+    figure = worst_by_run(compared(runs=[first, second, run_with("std", None, None)]))
+    assert "not drawn, because the method does not measure it: std" in figure.alt
+    assert "second: erased 72% (70% to 75%) by '</b>x'" in figure.alt
+    _, erased, lift_bars, lifts = drawn(figure)
+    assert [name.strip("\u2068\u2069") for name in erased["y"]] == ["second", "first"]
+    assert (erased["error_x"]["array"], erased["error_x"]["arrayminus"]) == ([0.03, None], [0.02, None])
+    assert (lift_bars["base"], lift_bars["x"]) == ([0.0, 0.0], [0.3, 0.3])
+    assert lifts["x"] == [0.9, 0.2]
+    assert lifts["marker"]["symbol"] == ["diamond", "diamond-open"]
+    assert "<" not in lifts["text"][0]
+    row = ("erased", "second", "</b>x", "sticky", "72%", "70%", "75%", "0%", "10%")
+    assert figure.table.rows[0] == row
 
 
 def contrast(one, other):

@@ -27,7 +27,15 @@ from planted import command
 from stickytoken import Cleaner, load_encoder, open_run, report, scan
 from stickytoken.cleaning import find_spans, spans
 from stickytoken.errors import InputError, RunError
-from stickytoken.scanning.scan import open_scan, scan_documents, scans_in
+from stickytoken.findings import sarif
+from stickytoken.scanning.scan import (
+    RULES,
+    headline,
+    open_scan,
+    scan_documents,
+    scan_findings,
+    scans_in,
+)
 
 
 @pytest.fixture
@@ -112,9 +120,29 @@ def test_nothing_to_scan_and_wrong_options_are_errors(scanned_run, write):
         scan(scanned_run, [])
     with pytest.raises(InputError, match=r"no readable document: 2 records .*line 1"):
         scan(scanned_run, write("a.txt", b"\xff\n\xfe\xfe\n"))
-    for name, value in (("workers", 0), ("columns", 3)):
+    for name, value in (("workers", 0), ("column", 3), ("effect", "guessed")):
         with pytest.raises(InputError, match=name):
             scan(scanned_run, ["a"], **{name: value})
+
+
+GUESS = " ".join(f"word{number} zebra" if number % 2 else f"word{number}" for number in range(15))
+
+
+def test_what_is_only_suspected_is_counted_apart(scanned_run):
+    found = scan_documents(scanned_run, ["a text", scanned.copies(), GUESS])
+    assert (found.result.found, found.result.suspected) == (1, 1)
+    assert found.documents["kinds"].to_list() == [["flagged"], ["suspected"]]
+    assert headline(found) == "1 of 3 documents has findings (flagged token: 1); 1 more is only suspected"
+    assert [finding.rule for finding in scan_findings(found)] == ["document-copies", "document-suspected"]
+    only = scan_documents(scanned_run, ["a text", GUESS])
+    assert headline(only) == "none of 2 documents has findings; 1 is only suspected"
+
+
+def test_a_scan_of_the_first_version_has_today_s_names():
+    found = open_scan(Path(__file__).parents[1] / "data" / "scan_schema_1")
+    assert found.documents["kinds"].to_list() == [["flagged"], ["special"], ["repetition"], ["suspected"]]
+    assert (found.result.found, found.result.suspected) == (3, 1)
+    assert set(found.result.kinds) == {"flagged", "special", "repetition", "suspected"}
 
 
 def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(scanned_run, monkeypatch):
@@ -320,7 +348,7 @@ def test_every_format_has_the_documents_with_findings(scanned_run, place, tmp_pa
     options = ("--scan-folder", tmp_path / "scan", "--format")
     table = command("scan", scanned_run, place / "own.jsonl", *options, "table").stdout
     first, *_, last = planted.lines_of(table)
-    assert first == "4 of 60 documents have copies of flagged tokens, special tokens or runs (6.67%)"
+    assert first == "4 of 60 documents have findings (flagged token: 4)"
     assert "by source" in table
     assert f"[[{scanned.copies()}]]" in " ".join(table.split())
     assert last.startswith("60 documents of")
@@ -346,11 +374,38 @@ def test_sarif_names_file_and_line(scanned_run, place, tmp_path, monkeypatch):
     assert {each["ruleId"] for each in run["results"]} == {"document-copies"}
 
 
+def places_in_sarif(scanned_run, tmp_path, source):
+    out = tmp_path / "found.sarif"
+    result = command("scan", scanned_run, source, "--out", out, "--scan-folder", tmp_path / "scan")
+    assert result.exit_code == 0, result.stderr
+    (run,) = json.loads(out.read_text())["runs"]
+    locations = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    assert sorted(place["region"]["startLine"] for place in locations) == [6, 7, 8, 9]
+    return {tuple(place["artifactLocation"].values()) for place in locations}
+
+
+def test_sarif_of_standard_input_has_a_place(scanned_run, place, monkeypatch):
+    content = (place / "own.txt").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    (run,) = sarif(scan_findings(scan_documents(scanned_run, "-")), RULES, "1")["runs"]
+    locations = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    assert {location["artifactLocation"]["uri"] for location in locations} == {"stdin"}
+    assert sorted(location["region"]["startLine"] for location in locations) == [6, 7, 8, 9]
+
+
+def test_sarif_of_a_file_outside_the_repository_has_a_place(scanned_run, place, tmp_path, monkeypatch):
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    file = place.resolve() / "own.txt"
+    expected = {(file.as_posix().lstrip("/"), "FILESYSTEM")}
+    assert places_in_sarif(scanned_run, tmp_path, file) == expected
+
+
 @pytest.mark.slow
 def test_effects_are_shown_and_reported(scanned_run, place):
     result = command("scan", scanned_run, place / "own.jsonl", "--effect")
     assert result.exit_code == 0, result.stderr
-    assert "; 4 of them matter" in result.stdout
+    assert "; 4 of these matter" in result.stdout
     assert "moves up" in result.stdout
     assert f"stickytoken report {scanned_run}" in result.stderr
     page = report(scanned_run, format="html")
@@ -398,7 +453,7 @@ def test_skipped_records_are_counted_and_named(scanned_run, tmp_path):
     (tmp_path / "own.txt").write_bytes(b"a text\n\xff\xfe!\nanother\n")
     result = command("scan", scanned_run, tmp_path / "own.txt", "--scan-folder", tmp_path / "scan")
     assert result.exit_code == 0
-    assert "note: 1 record was skipped, without readable text" in result.stderr
+    assert "note: 1 record without readable text, skipped" in result.stderr
     assert "own.txt, line 2: byte 7 (0xff) is not UTF-8" in result.stderr
 
 

@@ -30,10 +30,11 @@ BROKEN_DATA = {
     "empty vector": lambda data: [{**data[0], "embedding": []}, *data[1:]],
     "nan": lambda data: [{**data[0], "embedding": [float("nan")] * 4}, *data[1:]],
     "null": lambda data: [{**data[0], "embedding": [None] * 4}, *data[1:]],
-    "twice": lambda data: [{**item, "index": 0} for item in data] if data[1:] else [],
     "other dimension": lambda data: [{**item, "embedding": [1.0] * 3} for item in data],
     "garbage": lambda data: [{**data[0], "embedding": "%%%"}, *data[1:]],
 }
+# Faults that spoil the vector of the first text alone.
+OF_ONE_TEXT = ("empty vector", "nan", "null", "garbage")
 ODD_BODIES = {
     "error body": b'{"error": {"message": "the model is overloaded", "code": 529}}',
     "web page": b"<!doctype html><p>Back soon",
@@ -58,7 +59,12 @@ class Behaviour:
     scale: float = 1.0
     empty: str = "vector"  # or refuse, or zero, for an empty text
     shuffle: bool = False
-    without_places: bool = False  # leave out which vector is whose
+    index: str = "all"  # none leaves every index out, omit-zero the first; zeros, strings, from-one, twice
+    refused_fields: tuple[str, ...] = ()
+    only_strings: bool = False  # takes one text, as a string
+    bad_text: str | None = None  # texts with it fail
+    bad_status: int = 500  # how; 200 answers without their vectors
+    plain_errors: bool = False  # errors are text, not JSON
     usage: str | None = "tokens"  # or characters, or words
     said_usage: Any = None  # instead of that
     seconds: float = 0.0
@@ -69,6 +75,19 @@ class Behaviour:
     elsewhere: str = ""  # URL that redirected requests are sent to
     faults: deque[str | None] = field(default_factory=deque)  # of the next requests; None answers
     wrong: bool = False  # vectors of another model, from now on
+
+    def index_of(self, place: int) -> int | str | None:
+        """Return the index that an item has; None leaves it out."""
+        forms = {
+            "all": place,
+            "none": None,
+            "omit-zero": place or None,
+            "zeros": 0,
+            "strings": str(place),
+            "from-one": place + 1,
+            "twice": max(0, place - 1),
+        }
+        return forms[self.index]
 
 
 class QuietHandler(BaseHTTPRequestHandler):
@@ -137,25 +156,14 @@ class EmbeddingServer:
             self.seen += 1
             fault = told.faults.popleft() if told.faults else None
             self.harmed.update([fault] if fault else [])
-        if told.key is not None and authorization != f"Bearer {told.key}":
-            raise RefusalError(401, f"Incorrect API key provided: {authorization.removeprefix('Bearer ')}")
-        if body.get("model") != told.name:
-            raise RefusalError(404, f"The model {body.get('model')!r} does not exist")
+        texts_sent = [body["input"]] if isinstance(body["input"], str) else list(body["input"])
+        self._require_known(body, authorization)
         if fault in STATUSES:
             raise RefusalError(STATUSES[fault], told.said)
-        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        self._require_fields(body)
+        bad_texts = self._require_texts(texts_sent)
         encoding = body.get("encoding_format", "float")
-        if encoding == "base64" and told.base64 == "refuse":
-            raise RefusalError(422, "encoding_format: only float")
-        if told.batch_limit is not None and len(texts) > told.batch_limit:
-            raise RefusalError(
-                413, f"batch size {len(texts)} > maximum allowed batch size {told.batch_limit}"
-            )
-        if told.empty == "refuse" and not all(texts):
-            raise RefusalError(400, "input cannot be an empty string")
-        if told.refused_text is not None and any(told.refused_text in text for text in texts):
-            raise RefusalError(400, "this text is not welcome")
-        texts, counted = self._cut(texts)
+        texts, counted = self._cut(texts_sent)
         with self._lock:
             vectors = self._vectors_of(texts)
         time.sleep(told.seconds + told.seconds_per_text * len(texts))
@@ -163,19 +171,57 @@ class EmbeddingServer:
         for place, row in enumerate(vectors):
             packed = encoding == "base64" and told.base64 == "answer"
             numbers = base64.b64encode(row.astype("<f4").tobytes()).decode() if packed else row.tolist()
-            where = {} if told.without_places else {"index": place}
-            data.append({"object": "embedding", **where, "embedding": numbers})
+            if texts_sent[place] in bad_texts:
+                numbers = None
+            item = {"object": "embedding", "index": told.index_of(place), "embedding": numbers}
+            if item["index"] is None:
+                del item["index"]
+            data.append(item)
         data = data[::-1] if told.shuffle else data
         data = BROKEN_DATA[fault](data) if fault in BROKEN_DATA else data
         with self._lock:
             self.tokens += counted
             if fault in (None, "gzip", "no usage", "redirect"):
-                self.answered.append(body["input"])
+                self.answered.append(texts_sent)
                 self.delivered_tokens += counted
+            elif fault in OF_ONE_TEXT and len(texts_sent) > 1:
+                self.answered.append(texts_sent[1:])
         silent = told.usage is None or fault == "no usage"
         own = told.said_usage or {"prompt_tokens": counted, "total_tokens": counted}
         usage = {} if silent else {"usage": own}
         return {"object": "list", "model": told.name, "data": data, **usage}, fault
+
+    def _require_known(self, body: dict[str, Any], authorization: str) -> None:
+        told = self.behaviour
+        if told.key is not None and authorization != f"Bearer {told.key}":
+            raise RefusalError(401, f"Incorrect API key provided: {authorization.removeprefix('Bearer ')}")
+        if body.get("model") != told.name:
+            raise RefusalError(404, f"The model {body.get('model')!r} does not exist")
+
+    def _require_fields(self, body: dict[str, Any]) -> None:
+        told = self.behaviour
+        if told.only_strings and not isinstance(body["input"], str):
+            raise RefusalError(400, "input: a valid string is expected")
+        for name in told.refused_fields:
+            if name in body:
+                raise RefusalError(422, f"{name}: extra inputs are not permitted")
+        if body.get("encoding_format") == "base64" and told.base64 == "refuse":
+            raise RefusalError(422, "encoding_format: only float")
+
+    def _require_texts(self, texts: Sequence[str]) -> list[str]:
+        """Refuse texts as told; return those that are answered without a vector."""
+        told = self.behaviour
+        if told.batch_limit is not None and len(texts) > told.batch_limit:
+            limit = told.batch_limit
+            raise RefusalError(413, f"batch size {len(texts)} > maximum allowed batch size {limit}")
+        if told.empty == "refuse" and not all(texts):
+            raise RefusalError(400, "input cannot be an empty string")
+        if told.refused_text is not None and any(told.refused_text in text for text in texts):
+            raise RefusalError(400, "this text is not welcome")
+        bad_texts = [text for text in texts if told.bad_text is not None and told.bad_text in text]
+        if bad_texts and told.bad_status != 200:
+            raise RefusalError(told.bad_status, told.said)
+        return bad_texts
 
     def _cut(self, texts: Sequence[str]) -> tuple[list[str], int]:
         """The texts as the model reads them, and the tokens that are counted of them."""
@@ -246,7 +292,8 @@ def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
                         when = time.time() + float(asked.removeprefix("date"))
                         asked = email.utils.formatdate(when, usegmt=True)
                     waiting = {"Retry-After": asked}
-                self._write(refusal.status, json.dumps(message).encode(), **waiting)
+                content = str(refusal).encode() if told.plain_errors else json.dumps(message).encode()
+                self._write(refusal.status, content, **waiting)
                 return
             if fault == "drop":
                 self.connection.shutdown(socket.SHUT_RDWR)

@@ -17,7 +17,7 @@ from build import ROOT
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(
-    r"(?:[A-Z_]+=\S+ )*(?:stickytoken|pip|python|python3\.12|export|cat|printf|\S+/bin/\S+) "
+    r"(?:[A-Z_]+=\S+ )*(?:stickytoken|pip|uv|python|python3\.12|export|cat|printf|\S+/bin/\S+) "
 )
 _ANYTHING = re.compile(r"\{\w[^{}]*\}|\{\.\.\.\}|(?<=\[)\.\.\.(?=\])|(?<=: )(?:[a-z]+|\.\.\.)")
 _KEY_ALONE = re.compile(r'"[^"]*"(?=\s*[,}])')

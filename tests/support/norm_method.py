@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stickytoken.encoders.views import mean_similarity
+from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.insertion import Insertion
 from stickytoken.inspection import inspector_of
 from stickytoken.methods import SEED, Column, MethodEntry, Option, insertion_option

@@ -31,7 +31,7 @@ from stickytoken.methods.std import StdSettings
 
 PLANTED = "!"  # punctuation: copies that are glued to a word stay tokens of their own
 SMALL = StdSettings(
-    sentences=40, pairs=60, scoring_pairs=2, validation_pairs=6, copies=3, candidate_share=0.2
+    sentence_count=40, pair_count=60, scoring_pairs=2, validation_pairs=6, copies=3, candidate_share=0.2
 )
 # The same settings on the command line, for `probe` and for `detect`.
 _SETTINGS = ("sentence-count=40", "pair-count=60", "validation-pairs=6", "copies=3")

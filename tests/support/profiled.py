@@ -19,12 +19,12 @@ import tiny
 from stickytoken.data import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.methods.profile.anchors import ProfileSettings
+from stickytoken.methods.profile.settings import ProfileSettings
 
 SYLLABLES = [consonant + vowel for consonant, vowel in itertools.product("bdfgklmnprst", "aeiou")]
 WORDS = ["".join(pair) for pair in itertools.product(SYLLABLES, repeat=2)][::15]  # 240 of them
 AVAILABLE = 95 + len(WORDS)
-SMALL = ProfileSettings(anchors=80, vocabulary_anchors=80, topics=6, confirming_texts=24, reference=250)
+SMALL = ProfileSettings(anchors=80, topics=6, confirming_texts=24)
 # Few texts a shard, so that a run has many.
 SHARD_PROBES = 96
 

@@ -49,8 +49,8 @@ def task_file(folder: Path) -> Path:
 def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
     """A record with tokens of these names; their verification failed if not passed, None without one."""
     measured = {
-        "before": {"lift": 0.1, "deviations": 1.0, "contraction": 0.1, "verdict": "sticky"},
-        "after": {"lift": 0.01, "deviations": 0.1, "contraction": 0.01, "verdict": "benign"},
+        "before": {"lift_sd": 1.0, "erased": 0.45, "verdict": "sticky"},
+        "after": {"lift_sd": 0.1, "erased": 0.02, "verdict": "benign"},
     }
     curve = {"copies": [0, 1, 8], "before": [0, 0.1, 0.4], "after": [0, 0.01, 0.02], "ordinary": [0, 0, 0.01]}
     seen = {} if passed is None else measured | {"curve": curve}
@@ -61,6 +61,9 @@ def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
         "ordinary_lift": 0.0,
         "similarity_spread": 0.1,
         "ordinary_contraction": 0.3,
+        "smallest_lift": 0.5,
+        "smallest_erased": 0.4,
+        "vectors_compared": True,
         "carriers": 24,
         "anchors": 330,
         "source": "the bundled corpus",

@@ -15,7 +15,7 @@ COPIES = 8
 def save_run(folder: Path) -> Path:
     profiled.planted_model(2, token=STICKY).save(str(folder / "model"))
     encoder = load_encoder(folder / "model", device="cpu")
-    found = profiled.detect_profile(encoder, folder / "run", smallest_effect=1)
+    found = profiled.detect_profile(encoder, folder / "run")
     assert found.sticky["token"].to_list() == [STICKY]
     return folder / "run"
 

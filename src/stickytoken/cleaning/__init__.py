@@ -1,4 +1,4 @@
-"""Find and remove copies of sticky tokens, text of special tokens and runs in documents.
+"""Find and remove copies of sticky tokens, text of special tokens and repetitions in documents.
 
 Light on purpose: a cleaner loads without torch, NumPy or Polars, so that an ingestion service can use it.
 """
@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from stickytoken.cleaning._edits import Draft, Edit, edits_of_parts, tidied
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import (
     DEFAULT_ACTIONS,
@@ -27,55 +26,27 @@ from stickytoken.cleaning.spans import (
     finder_of,
 )
 from stickytoken.errors import InputError, RefusedTextError, reading
-from stickytoken.validation import file_path, shown
+from stickytoken.validation import file_path, require_switch, shown
 
 if TYPE_CHECKING:
     from stickytoken.cleaning.spans import SpanFinder
     from stickytoken.detection import Run
 
-__all__ = ["Action", "Cleaned", "Cleaner", "CleaningRules", "Removal", "Span", "SpanKind", "find_spans"]
+__all__ = [
+    "Action",
+    "Cleaned",
+    "Cleaner",
+    "CleaningRules",
+    "Edit",
+    "Removal",
+    "Span",
+    "SpanKind",
+    "find_spans",
+]
 
 
 _FORMAT = "stickytoken cleaner"
 _PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str, "source": dict}
-
-
-class Edit(NamedTuple):
-    start: int
-    end: int  # behind the last character that is replaced
-    text: str  # what takes their place
-
-
-_SIGNS = ",;:.!?…/|_~·-–—"
-_JOINING = re.compile(f"[{re.escape(_SIGNS)}]+")
-_INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u2060\ufeff"
-
-
-def tidied(text: str, edit: Edit) -> Edit:
-    start, end, replacement = edit
-    joints = set("".join(_JOINING.findall(text[start:end])))
-    if len(joints) > 1:
-        joints.update(_SIGNS)
-    while end < len(text) and (text[end] in joints or text[end] in _INVISIBLE):
-        end += 1
-    if joints:  # the one behind it may be separated from the last copy by a space
-        last = end
-        while last < len(text) and (text[last] in joints or text[last] == " "):
-            last += 1
-        if last == len(text) or text[last].isspace() or text[last - 1].isspace():
-            end += len(text[end:last].rstrip())
-    while start > 0 and text[start - 1] in _INVISIBLE:
-        start -= 1
-    if replacement:
-        return Edit(start, end, replacement)
-    open_before = start == 0 or text[start - 1].isspace()
-    open_behind = end == len(text) or text[end].isspace()
-    if open_before and open_behind:
-        if end < len(text):
-            end += 1
-        elif start > 0:
-            start -= 1
-    return Edit(start, end, replacement)
 
 
 _ELLIPSIS = "…"
@@ -105,28 +76,34 @@ class Cleaned:
     Attributes:
         text: The text as it is now.
         removals: What was taken out, replaced or escaped, in order, by offsets of the text as it was. Of a
-            run, what follows its first copy.
+            repetition, what follows its first copy.
         reported: What was found and left, by offsets of the cleaned text.
+        edits: What turns the text as it was into the cleaned one.
+        causes: The kinds of findings for which it was changed, as a scan of the text counts them.
     """
 
     text: str
     removals: tuple[Removal, ...]
     reported: tuple[Span, ...]
+    edits: tuple[Edit, ...] = ()
+    causes: frozenset[SpanKind] = frozenset()
 
 
 class Cleaner:
-    """Removes copies of sticky tokens, text of special tokens and runs from texts, and changes nothing else.
+    """Removes copies of sticky tokens, text of special tokens and repetitions, and changes nothing else.
 
-    Cleaning a cleaned text changes nothing. One cleaner may be used from several threads.
+    Of a repetition of a word without a flag, the first copy stays: the word may belong there. Cleaning a
+    cleaned text changes nothing. One cleaner may be used from several threads.
 
     Args:
         rules: What to look for.
         actions: What to do with each kind of finding, by kind; the defaults for kinds that are left out.
         replacement: What the action ``replace`` writes.
         source: Where the rules are from, for whoever reads the file.
+        remove_all: Take flagged words out everywhere, also where they stand alone.
 
     Raises:
-        InputError: an action does not fit, or the replacement holds letters or digits.
+        InputError: An action does not fit, or the replacement holds letters or digits.
     """
 
     def __init__(
@@ -136,6 +113,7 @@ class Cleaner:
         *,
         replacement: str = _ELLIPSIS,
         source: Mapping[str, Any] | None = None,
+        remove_all: bool = False,
     ) -> None:
         if not isinstance(rules, CleaningRules):
             raise InputError(f"rules is {shown(rules)}: pass CleaningRules, or use Cleaner.from_run")
@@ -148,6 +126,13 @@ class Cleaner:
             raise InputError(
                 f"replacement is {shown(replacement)}, which the rules are about: use another text"
             )
+        require_switch("remove_all", remove_all)
+        if remove_all and self.actions[SpanKind.FLAGGED] not in (Action.REMOVE, Action.REPLACE):
+            raise InputError(
+                f"remove_all is set, and the action for flagged is {self.actions[SpanKind.FLAGGED].value}: "
+                "use remove or replace, or leave remove_all out"
+            )
+        self.remove_all = remove_all
         self.rules = rules
         self.replacement = replacement
         self.source = dict(source or {})
@@ -205,8 +190,13 @@ class Cleaner:
         for part, kind in _PARTS.items():
             if not isinstance(document.get(part), kind):
                 raise InputError(f"{name} is damaged: its entry {part!r} is missing or of the wrong type")
-        rules, actions, replacement, source = (document[part] for part in _PARTS)
-        return cls(CleaningRules.from_json(rules), actions, replacement=replacement, source=source)
+        return cls(
+            CleaningRules.from_json(document["rules"]),
+            document["actions"],
+            replacement=document["replacement"],
+            source=document["source"],
+            remove_all=document.get("remove_all", False),  # files of earlier versions have none
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the cleaner as JSON values, which make the same cleaner with `from_json`."""
@@ -216,6 +206,7 @@ class Cleaner:
             "actions": {kind.value: action.value for kind, action in self.actions.items()},
             "replacement": self.replacement,
             "source": dict(self.source),
+            "remove_all": self.remove_all,
         }
 
     def save(self, path: str | Path) -> None:
@@ -245,79 +236,164 @@ class Cleaner:
         """
         if not isinstance(text, str):
             raise InputError(f"the text is {shown(text)}: pass a string")
-        spans = self._finder.find(text)
-        if Action.REFUSE in self.actions.values():
-            found = [(span.start, span.kind, span.what) for span in spans]
-            found += [(start, SpanKind.SPECIAL, what) for start, what in self._finder.specials.starts(text)]
-            for start, kind, what in sorted(found):
-                if self.actions[kind] is Action.REFUSE:
-                    raise RefusedTextError(
-                        f"the text contains {kind.phrase} ({what[:60]!r}) at character {start:,}: refused"
-                    )
-        # Where each character was at first, with the end; what replaces others is where they began.
-        origins: Sequence[int] = range(len(text) + 1)
+        spans = self._find(text)
+        self._refuse(text, spans)
+        causes = frozenset(span.kind for span in spans if self.actions[span.kind] is not Action.REPORT)
+        draft = Draft(text)
         removals: list[Removal] = []
-        rounds = margin = 0
-        while edits := self._plan(text, origins, spans, removals, margin):
-            parts: list[str] = []
-            moved = array("q")  # a list of so many numbers would take five times the memory
-            done = 0
-            for start, end, replacement in edits:
-                parts += [text[done:start], replacement]
-                moved.extend(origins[done:start])
-                moved.extend([origins[start]] * len(replacement))
-                done = end
-            moved.extend(origins[done:])
-            text, origins = "".join([*parts, text[done:]]), moved
-            spans = self._finder.find(text)
+        rounds = 0
+        margin = 0
+        while planned := self._plan(draft.text, spans, margin):
+            removals += [_removal(draft, change) for change in planned]
+            draft.apply([change.edit for change in planned])
+            spans = self._find(draft.text)
             rounds += 1
             # A removal can make a new finding of what it joins. Ordinary texts are clean after a round or
-            # two; for one that was nested on purpose, growing margins keep the number of rounds small.
-            if rounds >= 4:
-                margin = max(1, margin) * 16
-        outermost: list[Removal] = []
-        end = -1
-        for removal in sorted(removals, key=lambda each: (each.start, -each.end)):
-            if removal.end > end or (removal.start == removal.end and removal.start >= end):
-                outermost.append(removal)
-                end = max(end, removal.end)
-        return Cleaned(text, tuple(outermost), tuple(spans))
+            # two; growing margins keep the number of rounds small for one that was nested on purpose.
+            if rounds >= _ORDINARY_ROUNDS:
+                margin = max(1, margin) * _MARGIN_GROWTH
+        return Cleaned(draft.text, _outermost(removals), tuple(spans), draft.edits(), causes)
+
+    def clean_parts(self, texts: Sequence[str]) -> tuple[Cleaned, list[tuple[Edit, ...]]]:
+        """Clean texts that are one document, joined by spaces, such as a title and what follows it.
+
+        Returns:
+            The cleaned document, and the edits of each of the texts.
+
+        Raises:
+            InputError: A text is not a string.
+            RefusedTextError: An action is ``refuse``, and the document holds what it is for.
+        """
+        whole = self.clean(" ".join(texts))
+        if len(texts) == 1:
+            return whole, [whole.edits]
+        drafts = [Draft(text) for text in texts]
+        starts = [0]
+        for text in texts[:-1]:
+            starts.append(starts[-1] + len(text) + 1)
+
+        def origin(place: int) -> int:
+            """Return where a character of the texts as they are now stood in the whole document."""
+            for draft, start in zip(drafts, starts, strict=True):
+                if place <= len(draft.text):
+                    return start + draft.origins[place]
+                place -= len(draft.text) + 1
+            raise IndexError(place)
+
+        removals = list(whole.removals)
+        cleaned = whole
+        # The joints stay, so the texts may have to be cleaned again once they are joined by them.
+        while cleaned.edits:
+            lengths = [len(draft.text) for draft in drafts]
+            for draft, edits in zip(drafts, edits_of_parts(cleaned.edits, lengths), strict=True):
+                draft.apply(edits)
+            cleaned = self.clean(" ".join(draft.text for draft in drafts))
+            for removal in cleaned.removals:
+                start = origin(removal.start)
+                end = origin(removal.end - 1) + 1 if removal.end > removal.start else start
+                removals.append(Removal(start, end, removal.kind, removal.what))
+        edits_by_part = [draft.edits() for draft in drafts]
+        document = replace(whole, text=cleaned.text, removals=_outermost(removals), reported=cleaned.reported)
+        return document, edits_by_part
 
     @cached_property
     def _finder(self) -> SpanFinder:
         return finder_of(self.rules)
 
-    def _plan(
-        self, text: str, origins: Sequence[int], spans: Iterable[Span], removals: list[Removal], margin: int
-    ) -> list[Edit]:
-        specials = self._finder.specials
-        writes = {Action.REMOVE: "", Action.REPLACE: self.replacement}
-        action = self.actions[SpanKind.SPECIAL]
-        wanted: list[tuple[Edit, SpanKind, str]] = []
-        if action in writes:
-            for start, end, what in specials.find_nested(text):
-                wanted.append((tidied(text, Edit(start, end, writes[action])), SpanKind.SPECIAL, what))
-        elif action is Action.ESCAPE:
-            for start, what in specials.starts(text):
-                wanted.append((Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, what))
-        for span in () if wanted else spans:
-            action = self.actions[span.kind]
-            if span.kind is not SpanKind.SPECIAL and action in writes:
-                start = span.first_end if span.kind is SpanKind.RUN else span.start
-                edit = tidied(text, Edit(start, span.end, writes[action]))
-                wanted.append((edit, span.kind, span.what))
-        edits: list[Edit] = []
+    def _find(self, text: str) -> list[Span]:
+        return self._finder.find(text, every_flagged=self.remove_all)
+
+    def _refuse(self, text: str, spans: Sequence[Span]) -> None:
+        if Action.REFUSE not in self.actions.values():
+            return
+        findings = [(span.start, span.kind, span.what) for span in spans]
+        findings += [(start, SpanKind.SPECIAL, what) for start, what in self._finder.specials.starts(text)]
+        for start, kind, what in sorted(findings):
+            if self.actions[kind] is Action.REFUSE:
+                raise RefusedTextError(
+                    f"the text contains {kind.phrase} ({what[:60]!r}) at character {start:,}: refused"
+                )
+
+    def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:
+        """Return the changes of one round, in order: special tokens first, others once there are none.
+
+        Args:
+            text: The text as it is now.
+            spans: What was found in it.
+            margin: How many characters to take along on both sides of a removal.
+        """
+        changes = self._changes_of_specials(text) or self._changes_of_words(text, spans)
+        planned: list[_Change] = []
         done = 0
-        for (start, end, replacement), kind, what in sorted(wanted):
-            first, last = start, end
-            if margin and kind is not SpanKind.SPECIAL:
-                first, last = max(done, start - margin), min(len(text), end + margin)
-            if start >= done:
-                edits.append(Edit(first, last, replacement))
-                behind = origins[last - 1] + 1 if last > first else origins[first]
-                removals.append(Removal(origins[first], behind, kind, what))
-                done = last
-        return edits
+        for change in sorted(changes):
+            start, end, replacement = change.edit
+            if start < done:
+                continue
+            if margin and change.kind is not SpanKind.SPECIAL:
+                start = max(done, start - margin)
+                end = min(len(text), end + margin)
+            planned.append(_Change(Edit(start, end, replacement), change.kind, change.what))
+            done = end
+        return planned
+
+    def _changes_of_specials(self, text: str) -> list[_Change]:
+        specials = self._finder.specials
+        action = self.actions[SpanKind.SPECIAL]
+        changes = []
+        if action is Action.ESCAPE:
+            for start, what in specials.starts(text):
+                changes.append(_Change(Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, what))
+        elif action in (Action.REMOVE, Action.REPLACE):
+            for start, end, what in specials.find_nested(text):
+                edit = tidied(text, Edit(start, end, self._written_by(action)))
+                changes.append(_Change(edit, SpanKind.SPECIAL, what))
+        return changes
+
+    def _changes_of_words(self, text: str, spans: Iterable[Span]) -> list[_Change]:
+        changes = []
+        for span in spans:
+            action = self.actions[span.kind]
+            if span.kind is SpanKind.SPECIAL or action not in (Action.REMOVE, Action.REPLACE):
+                continue
+            start = span.first_end if span.kind is SpanKind.REPETITION else span.start
+            edit = tidied(text, Edit(start, span.end, self._written_by(action)))
+            changes.append(_Change(edit, span.kind, span.what))
+        return changes
+
+    def _written_by(self, action: Action) -> str:
+        return self.replacement if action is Action.REPLACE else ""
+
+
+# Rounds after which a text must have been nested on purpose, and the factor by which the margins of removals
+# then grow in each round.
+_ORDINARY_ROUNDS = 4
+_MARGIN_GROWTH = 16
+
+
+class _Change(NamedTuple):
+    edit: Edit
+    kind: SpanKind
+    what: str
+
+
+def _removal(draft: Draft, change: _Change) -> Removal:
+    """Return a change of a draft as a removal from the original text."""
+    start, end, _ = change.edit
+    first = draft.origins[start]
+    behind = draft.origins[end - 1] + 1 if end > start else first
+    return Removal(first, behind, change.kind, change.what)
+
+
+def _outermost(removals: Iterable[Removal]) -> tuple[Removal, ...]:
+    """Return the removals that lie in no other, in order."""
+    outermost: list[Removal] = []
+    end = -1
+    for removal in sorted(removals, key=lambda removal: (removal.start, -removal.end)):
+        is_insertion = removal.start == removal.end and removal.start >= end
+        if removal.end > end or is_insertion:
+            outermost.append(removal)
+            end = max(end, removal.end)
+    return tuple(outermost)
 
 
 CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
@@ -332,6 +408,20 @@ def open_cleaner(source: CleanerSource) -> Cleaner:
     if isinstance(source, (str, os.PathLike)) and file_path("the cleaner", source).is_file():
         return Cleaner.from_file(source)
     return Cleaner.from_run(source)
+
+
+def document_counts(
+    count: int, documents: int, by_cause: Mapping[SpanKind, int] | Mapping[str, int]
+) -> tuple[str, str]:
+    """Return how many documents and the causes: "3 of 1,400 documents", " (flagged token: 2)".
+
+    Scans, cleaning and checks count documents in this form. A document with two causes counts for both.
+    """
+    noun = "document" if documents == 1 else "documents"
+    counted = f"{count:,} of {documents:,} {noun}" if count else f"none of {documents:,} {noun}"
+    counts: dict[str, int] = dict(by_cause.items())
+    causes = [f"{kind.cause}: {counts[kind]:,}" for kind in SpanKind if counts.get(kind)]
+    return counted, f" ({', '.join(causes)})" if causes else ""
 
 
 def counts_in_words(removed: Mapping[SpanKind, int], left: Mapping[SpanKind, int]) -> str:
@@ -352,44 +442,3 @@ def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
         raise RefusedTextError(f"{name}: {error}") from error
     removed = Counter(removal.kind for removal in cleaned.removals)
     return cleaned.text, counts_in_words(removed, Counter(span.kind for span in cleaned.reported))
-
-
-_REPLACED = "surrogateescape"
-
-
-class CleanedLine(NamedTuple):
-    number: int  # from 1
-    before: str  # as it was, without its end
-    cleaned: Cleaned
-    content: bytes  # the cleaned line with its end
-
-
-@dataclass(slots=True)
-class LineTotals:
-    lines: int = 0
-    changed: int = 0
-    removed: Counter[SpanKind] = field(default_factory=Counter)  # or replaced or escaped
-    reported: Counter[SpanKind] = field(default_factory=Counter)
-    undecoded: int = 0  # lines that are not UTF-8; such bytes are passed on as they are
-    first_undecoded: tuple[int, int] | None = None  # line and byte of the first of those, both from 1
-
-
-def clean_lines(lines: Iterable[bytes], cleaner: Cleaner, totals: LineTotals) -> Iterator[CleanedLine]:
-    for number, line in enumerate(lines, 1):
-        content = line.rstrip(b"\r\n")
-        ending = line[len(content) :]
-        try:
-            before = content.decode("utf-8")
-        except UnicodeDecodeError as error:
-            totals.undecoded += 1
-            totals.first_undecoded = totals.first_undecoded or (number, error.start + 1)
-            before = content.decode("utf-8", _REPLACED)
-        try:
-            cleaned = cleaner.clean(before)
-        except RefusedTextError as error:
-            raise RefusedTextError(f"line {number:,}: {error}") from error
-        totals.lines += 1
-        totals.changed += cleaned.text != before
-        totals.removed.update(removal.kind for removal in cleaned.removals)
-        totals.reported.update(span.kind for span in cleaned.reported)
-        yield CleanedLine(number, before, cleaned, cleaned.text.encode("utf-8", _REPLACED) + ending)

@@ -74,7 +74,8 @@ class CleaningRules:
                 f"{_VERSION}: write them again"
             )
         known = {field.name for field in fields(cls)}
-        if unknown := sorted(str(name) for name in set(value) - known - {"version"}):
+        unknown = sorted(str(name) for name in set(value) - known - {"version"})
+        if unknown:
             raise InputError(f"the rules have the unknown entry {unknown[0]!r}: write them again")
         return cls(**{name: value[name] for name in known if name in value})
 
@@ -87,67 +88,43 @@ def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
-# Words and signs that are common in every text.
-_BY_LANGUAGE = (
-    "“ ” ‘ ’ – — … • ·",
-    # English
-    "the of and to a in is that it for on with as by at from this be are was were been being or an not "
-    "no nor but if so than then too very can could will would shall should may must do does did have "
-    "has had having i me my we us our you your he him his she her they them their its who which what "
-    "when where why how all any both each few more most other some such only own same these those there "
-    "here into onto over under about after before between through during above below up down out off "
-    "again once also just because while within without per one two three",
-    # French, German
-    "le la les un une des de du et ou en au aux dans par pour sur avec sans est sont que qui ne pas "
-    "ce se sa son ses il elle ils elles nous vous je",
-    "der die das den dem des ein eine einer eines einem einen und oder in im zu zur zum von vom mit "
-    "auf für an am bei aus nach ist sind nicht auch sich es er sie wir ich als wie dass",
-    # Spanish, Italian, Portuguese
-    "el la los las un una unos unas de del y o e en a al por para con sin es son que no se su sus lo "
-    "le les como más pero",
-    "il lo la i gli le un uno una di del della dei delle e o in a al alla da dal con per su è sono "
-    "che non si come ma",
-    "o a os as um uma de do da dos das e ou em no na nos nas por para com sem é são que não se mais",
-    # Dutch; Swedish, Danish and Norwegian; Polish and Czech; Turkish
-    "de het een en of in op van voor met te aan bij uit is zijn niet dat die er ook als om door",
-    "en ett et den det och og att at som i på av af til till for för med är er inte",
-    "i a w we z ze na do nie się że to o po od dla jest są v s k se je že si by",
-    "ve bir bu da de için ile çok ne o",
-    # Russian and Ukrainian; Greek; Arabic; Hebrew; Hindi; Chinese
-    "и в во не на с со что а по от за из к у о до как это для но же бы та і й з що є",
-    "και το η ο τα της του των σε με για από που να δεν",
-    "في من على إلى و أن عن مع هذا هذه لا ما",
-    "של את על לא זה עם הוא",
-    "के का की में है और से को पर यह",
-    "的 了 是 在 不 一 有 和 我 他 这 這 人 中 为 為 之 以 与 與 等 上 年 大 国 國 日 月",
-)
-COMMON = frozenset(" ".join(_BY_LANGUAGE).split())
-
-
 def alternation(texts: Iterable[str]) -> str:
-    groups: dict[str, list[str]] = {}
+    """Return a pattern of any of some texts, the longest that fits, which shares their beginnings.
+
+    "able", "abled" and "air" become ``a(?:ble(?:d)?|ir)``: no place of a text is tried once for each of them.
+    """
+    rests_by_first: dict[str, list[str]] = {}
     for text in sorted(set(texts) - {""}):
-        groups.setdefault(text[0], []).append(text[1:])
+        rests_by_first.setdefault(text[0], []).append(text[1:])
     branches = []
-    for first, rests in groups.items():
+    for first, rests in rests_by_first.items():
         rest = alternation(rests)
-        branches.append(re.escape(first) + (f"(?:{rest})?" if rest and "" in rests else rest))
-    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})" if branches else ""
+        if rest and "" in rests:
+            rest = f"(?:{rest})?"
+        branches.append(re.escape(first) + rest)
+    if len(branches) > 1:
+        return f"(?:{'|'.join(branches)})"
+    return branches[0] if branches else ""
+
+
+# The text of a special token is looked for if it is as long as this; a shorter one is a sign in every text.
+_SHORTEST_SPECIAL = 3
 
 
 def rules_of_run(run: Run) -> CleaningRules:
+    """Return the rules for the tokens that a run flags and the special tokens of its model."""
     import polars as pl
 
     from stickytoken.detection.run_folder import is_flagged
     from stickytoken.vocabulary import Kind, WordMark, kind_of
 
     vocabulary = run.vocabulary.filter(pl.col("category").is_in(("OK", "OK_SPECIAL")))
-    specials = [
-        decoded.strip()
-        for token, decoded, category in vocabulary.select("token", "decoded", "category").iter_rows()
-        if len(decoded.strip()) >= 3  # a shorter one is a sign that texts are full of
-        and kind_of(token, decoded, category, WordMark.NONE) is Kind.SPECIAL
-    ]
+    specials = []
+    for token, decoded, category in vocabulary.select("token", "decoded", "category").iter_rows():
+        text = decoded.strip()
+        is_special = kind_of(token, decoded, category, WordMark.NONE) is Kind.SPECIAL
+        if is_special and len(text) >= _SHORTEST_SPECIAL:
+            specials.append(text)
     flagged = [str(text).strip() for text in run.tokens.filter(is_flagged())["decoded"]]
     words = [text for text in flagged if text and text not in specials]
     return CleaningRules(

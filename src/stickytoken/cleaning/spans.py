@@ -1,4 +1,4 @@
-"""Find what does not belong in a text: copies of sticky tokens, text of special tokens, and runs.
+"""Find what does not belong in a text: copies of sticky tokens, text of special tokens, and repetitions.
 
 One natural occurrence of a flagged word is no finding: a word has a meaning, whatever it does to a model.
 """
@@ -12,42 +12,59 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from stickytoken.cleaning import _copies
+from stickytoken.cleaning._characters import INVISIBLE
+from stickytoken.cleaning._units import UnitReader
 from stickytoken.cleaning.rules import CleaningRules, alternation
 from stickytoken.errors import InputError
 from stickytoken.validation import shown
 
-_SEGMENT = 1_000_000
-_CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
-_NAMES = _CODE | frozenset("_:/|")
-_VALUES = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
-
 
 class SpanKind(StrEnum):
-    """Why a span was found."""
+    """Why a span was found. Of spans that overlap, the kind that comes first here stays."""
 
     FLAGGED = "flagged"
     """Copies of a flagged word, and what is repeated between them."""
     SPECIAL = "special"
     """Text of a special token."""
-    RUN = "run"
+    REPETITION = "repetition"
     """A word or phrase without a flag, repeated more often than ordinary text does."""
-    INTERLEAVED = "interleaved"
+    SUSPECTED = "suspected"
     """A copy of a word without a flag that was put among other words, as far as one can tell."""
 
     @property
     def phrase(self) -> str:
         """The kind as a phrase in a sentence."""
-        return {
-            "flagged": "copies of a sticky token",
-            "special": "the text of a special token",
-            "run": "a run of a word or phrase",
-            "interleaved": "copies of a word among other words",
-        }[self]
+        return _PHRASES[self]
+
+    @property
+    def cause(self) -> str:
+        """The kind as it is called where documents are counted."""
+        return _CAUSES[self]
+
+
+_PHRASES = {
+    SpanKind.FLAGGED: "copies of a flagged token",
+    SpanKind.SPECIAL: "the text of a special token",
+    SpanKind.REPETITION: "a repetition of another word or phrase",
+    SpanKind.SUSPECTED: "suspected copies of another word",
+}
+
+_CAUSES = {
+    SpanKind.FLAGGED: "flagged token",
+    SpanKind.SPECIAL: "special token",
+    SpanKind.REPETITION: "repetition",
+    SpanKind.SUSPECTED: "suspected copies",
+}
+
+# What earlier versions called kinds, in files of cleaners and records of scans.
+EARLIER_NAMES: Mapping[str, SpanKind] = MappingProxyType(
+    {"run": SpanKind.REPETITION, "interleaved": SpanKind.SUSPECTED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,7 @@ class Span:
         kind: Why it was found.
         what: The word, phrase or special token, in lower case for all but the last.
         count: How many copies the span holds.
-        first_end: Where the first copy ends; collapsing a run keeps the text up to here.
+        first_end: Where the first copy ends; what is kept of a repetition ends here.
     """
 
     start: int
@@ -87,85 +104,115 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     return finder_of(rules).find(text)
 
 
+# A longer text is searched in segments of about so many characters, which bounds the memory.
+_SEGMENT = 1_000_000
+# Characters before the end of a segment in which a space is looked for to cut at.
+_CUT_WITHIN = 1_000
+
+
 class SpanFinder:
+    """Rules, prepared for searching texts."""
+
     def __init__(self, rules: CleaningRules) -> None:
         self.specials = SpecialFinder(rules.specials)
-        self._reader = _copies.UnitReader(rules.words)
+        self._reader = UnitReader(rules.words)
         self._fewest = rules.longest_run + 1
 
-    def find(self, text: str) -> list[Span]:
+    def find(self, text: str, *, every_flagged: bool = False) -> list[Span]:
+        """Return the spans of a text in order, without overlaps.
+
+        Args:
+            text: Any text.
+            every_flagged: Also find flagged words that stand alone.
+        """
         specials = list(self.specials.find(text))
-        parts, done = [], 0
-        for span in specials:  # put as many spaces in their place
-            parts += [text[done : span.start], " " * (span.end - span.start)]
-            done = span.end
-        text = "".join([*parts, text[done:]])
-        others: list[Span] = []
-        # A long text is cut into about equal parts, at spaces where there are any.
-        count = -(-len(text) // _SEGMENT)
-        places = [part * len(text) // count for part in range(1, count)]
-        cuts = [(text.rfind(" ", place - 1_000, place), place) for place in places]
-        bounds = [0, *(place if cut < 0 else cut for cut, place in cuts), len(text)]
-        for start, end in pairwise(bounds):
-            found = sorted(self._in_segment(text[start:end], start), key=lambda each: each.start)
-            if others and found:
-                # The end of a segment may cut a span in two.
-                last, first = others[-1], found[0]
-                same = last.kind is first.kind and sorted(last.what.split()) == sorted(first.what.split())
-                if same and not text[last.end : first.start].strip():
-                    found[0] = replace(others.pop(), end=first.end, count=last.count + first.count)
-            others += found
-        # Of spans that overlap, the kind that comes first in `SpanKind` stays.
-        precedence = list(SpanKind).index
+        # Spaces in place of special tokens keep the offsets, and join nothing.
+        blanked = []
+        done = 0
+        for special in specials:
+            blanked += [text[done : special.start], " " * (special.end - special.start)]
+            done = special.end
+        blanked.append(text[done:])
+        others = self._find_words("".join(blanked), every_flagged)
         kept: list[Span] = []
-        for span in sorted([*specials, *others], key=lambda each: (each.start, -each.end)):
-            while kept and span.start < kept[-1].end and precedence(span.kind) < precedence(kept[-1].kind):
+        for span in sorted([*specials, *others], key=lambda span: (span.start, -span.end)):
+            while kept and span.start < kept[-1].end and _precedes(span, kept[-1]):
                 kept.pop()
             if not kept or span.start >= kept[-1].end:
                 kept.append(span)
         return kept
 
-    def _in_segment(self, text: str, offset: int) -> Iterator[Span]:
-        document, words = _copies.Document(text, self._reader), self._reader.flagged
+    def _find_words(self, text: str, every_flagged: bool) -> list[Span]:
+        spans: list[Span] = []
+        for start, end in _segments(text):
+            in_segment = sorted(
+                self._find_in_segment(text[start:end], start, every_flagged), key=lambda span: span.start
+            )
+            if spans and in_segment:
+                # The end of a segment may cut a span in two.
+                last = spans[-1]
+                first = in_segment[0]
+                same_words = sorted(last.what.split()) == sorted(first.what.split())
+                if last.kind is first.kind and same_words and not text[last.end : first.start].strip():
+                    spans.pop()
+                    in_segment[0] = replace(last, end=first.end, count=last.count + first.count)
+            spans += in_segment
+        return spans
+
+    def _find_in_segment(self, text: str, offset: int, every_flagged: bool) -> Iterator[Span]:
+        """Yield the spans of a text that holds no special tokens, in no order and with overlaps."""
+        document = _copies.Document(text, self._reader)
+        words = self._reader.flagged
         keys = document.keys
         fewest = min(self._fewest, _copies.FEWEST_COPIES)
-        if len(keys) < fewest:
+        if len(keys) < fewest and not every_flagged:
             return
-        flagged = _copies.flagged_copies(document, words)
-        often = {key: places for key, places in document.positions.items() if len(places) >= fewest}
-        if not often and not flagged:
+        flagged = document.places_of(words) if every_flagged else _copies.flagged_copies(document, words)
+        repeated_words = {key: places for key, places in document.positions.items() if len(places) >= fewest}
+        if not repeated_words and not flagged:
             return
-        stretches = _copies.stretches_of(keys, often, self._fewest)
-        runs = [stretch for stretch in stretches if self._is_run(document, stretch)]
-        planted = _copies.planted_copies(document, words, runs)
+        stretches = _copies.stretches_of(keys, repeated_words, self._fewest)
+        repetitions = [stretch for stretch in stretches if self._is_repetition(document, stretch)]
+        suspected = _copies.planted_copies(document, words, repetitions)
 
-        def span(places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
+        def span(places: range, kind: SpanKind, what: str, count: int, first_copy: int) -> Span:
+            """Make a span of units; the first copy takes ``first_copy`` of them."""
             units = document.units
-            start, end = units.starts[places[0]], units.ends[places[-1]]
-            first_end = units.ends[places[first - 1]]
-            return Span(offset + start, offset + end, kind, what, count, offset + first_end)
+            return Span(
+                start=offset + units.starts[places[0]],
+                end=offset + units.ends[places[-1]],
+                kind=kind,
+                what=what,
+                count=count,
+                first_end=offset + units.ends[places[first_copy - 1]],
+            )
 
-        for run in runs:
-            places = range(run.first, run.last)
-            repeated = [key for key in keys[run.first : run.last] if key in words]
-            if repeated and run.period == 1:
+        for stretch in repetitions:
+            places = range(stretch.first, stretch.last)
+            flagged_keys = [key for key in keys[stretch.first : stretch.last] if key in words]
+            if flagged_keys and stretch.period == 1:
                 flagged.update(places)
                 continue
             flagged.difference_update(places)
-            if repeated:
-                yield span(places, SpanKind.FLAGGED, repeated[0], len(repeated), len(places))
-            elif not run.period:
-                ((word, copies),) = Counter(keys[run.first : run.last]).most_common(1)
-                kind = SpanKind.RUN if len(places) >= _copies.MIXED_RUN else SpanKind.INTERLEAVED
-                yield span(places, kind, word, copies, 1)
+            if flagged_keys:
+                yield span(places, SpanKind.FLAGGED, flagged_keys[0], len(flagged_keys), len(places))
+            elif stretch.period:
+                phrase = " ".join(keys[stretch.first : stretch.first + stretch.period])
+                copies = len(places) // stretch.period
+                yield span(places, SpanKind.REPETITION, phrase, copies, stretch.period)
             else:
-                what = " ".join(keys[run.first : run.first + run.period])
-                yield span(places, SpanKind.RUN, what, len(places) // run.period, run.period)
-        for found, kind in ((flagged, SpanKind.FLAGGED), (planted - flagged, SpanKind.INTERLEAVED)):
-            for group in _groups(document, sorted(found)):
-                yield span(group, kind, keys[group[0]], len(group), 1)
+                counts = Counter(keys[stretch.first : stretch.last])
+                word, copies = counts.most_common(1)[0]
+                is_long = len(places) >= _copies.MIXED_RUN
+                kind = SpanKind.REPETITION if is_long else SpanKind.SUSPECTED
+                yield span(places, kind, word, copies, 1)
+        for group in _groups(document, sorted(flagged)):
+            yield span(group, SpanKind.FLAGGED, keys[group[0]], len(group), 1)
+        for group in _groups(document, sorted(suspected - flagged)):
+            yield span(group, SpanKind.SUSPECTED, keys[group[0]], len(group), 1)
 
-    def _is_run(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
+    def _is_repetition(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
+        """Return whether a stretch of repeated words is more than ordinary text, tables and code have."""
         keys = document.keys[stretch.first : stretch.last]
         words = set(keys)
         if not words.isdisjoint(self._reader.flagged):
@@ -176,49 +223,85 @@ class SpanFinder:
         if len(keys) < self._fewest * stretch.period:
             return False
         # Tables and formulas hold rows of numbers, letters and placeholders.
-        others = (word for word in words if keys.count(word) > 1 and word not in _VALUES)
-        if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in others):
+        counts = Counter(keys)
+        repeated = [word for word in words if counts[word] > 1 and word not in _PLACEHOLDERS]
+        if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in repeated):
             return False
         return not _is_structured(document, stretch)
-
-
-def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool:
-    joints = document.joints[stretch.first + 1 : stretch.last]
-    around = document.joints[stretch.first : stretch.last + 1]
-    if sum(not _CODE.isdisjoint(joint) for joint in around) >= 0.25 * len(around):
-        return True
-    if stretch.period == 1:
-        return False
-    if set(joints) == {"-"} and len(joints) < 4 * stretch.period:
-        return True
-    copies = (len(joints) + 1) // stretch.period if stretch.period else len(joints)
-    lines = sum("\n" in joint for joint in joints)
-    return lines >= copies - 1 or sum(not _NAMES.isdisjoint(joint) for joint in joints) >= 0.5 * len(joints)
-
-
-def _groups(document: _copies.Document, places: list[int]) -> Iterator[range]:
-    joints = document.joints
-    start = 0
-    for number in range(1, len(places) + 1):
-        if number < len(places) and places[number] == places[number - 1] + 1:
-            joint = joints[places[number]]
-            signs = joint.strip()
-            if not (signs and joint[0].isspace() and frozenset(".?!").issuperset(signs)):
-                continue
-        yield range(places[start], places[number - 1] + 1)
-        start = number
 
 
 finder_of = lru_cache(maxsize=32)(SpanFinder)
 
 
-_INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
-_DISGUISED = re.compile(f"[{_INVISIBLE}\uff01-\uff5e]")
-_INVISIBLE_CHARACTERS = re.compile(f"[{_INVISIBLE}]+")
-_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+def _precedes(span: Span, other: Span) -> bool:
+    kinds = list(SpanKind)
+    return kinds.index(span.kind) < kinds.index(other.kind)
+
+
+def _segments(text: str) -> list[tuple[int, int]]:
+    """Divide a long text into about equal parts, cut at spaces where there are any."""
+    count = -(-len(text) // _SEGMENT)
+    bounds = [0]
+    for part in range(1, count):
+        place = part * len(text) // count
+        space = text.rfind(" ", place - _CUT_WITHIN, place)
+        bounds.append(place if space < 0 else space)
+    return list(pairwise([*bounds, len(text)]))
+
+
+# Words that stand for values in tables and code.
+_PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
+# Characters between words of code and of drawn tables, and those of names and paths as well.
+_CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
+_NAMES = _CODE | frozenset("_:/|")
+# A stretch is code if this share of what stands between its words has a character of code, or of names.
+_CODE_SHARE = 0.25
+_NAMES_SHARE = 0.5
+# So many copies of a phrase joined by hyphens are still a compound, as in "dict-of-dict-of-dict-of-dict".
+_COMPOUND = 4
+
+
+def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool:
+    """Return whether a stretch is code, a table, a list with a phrase on each line, or a compound."""
+    between = document.joints[stretch.first + 1 : stretch.last]
+    around = document.joints[stretch.first : stretch.last + 1]
+    code = sum(not _CODE.isdisjoint(joint) for joint in around)
+    if code >= _CODE_SHARE * len(around):
+        return True
+    if stretch.period == 1:
+        return False
+    if set(between) == {"-"} and len(between) < _COMPOUND * stretch.period:
+        return True
+    copies = (len(between) + 1) // stretch.period if stretch.period else len(between)
+    lines = sum("\n" in joint for joint in between)
+    names = sum(not _NAMES.isdisjoint(joint) for joint in between)
+    return lines >= copies - 1 or names >= _NAMES_SHARE * len(between)
+
+
+def _groups(document: _copies.Document, places: list[int]) -> Iterator[range]:
+    """Divide units into groups that follow each other within a sentence."""
+    if not places:
+        return
+    joints = document.joints
+    first = last = places[0]
+    for place in places[1:]:
+        signs = joints[place].strip()
+        starts_sentence = bool(signs) and joints[place][0].isspace() and set(signs) <= set(".?!")
+        if place != last + 1 or starts_sentence:
+            yield range(first, last + 1)
+            first = place
+        last = place
+    yield range(first, last + 1)
+
+
+_DISGUISED = re.compile(f"[{INVISIBLE}\uff01-\uff5e]")
+_INVISIBLE_CHARACTERS = re.compile(f"[{INVISIBLE}]+")
+_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}  # full-width characters of ASCII
 
 
 class SpecialFinder:
+    """Finds texts of special tokens, also with invisible characters inside and in full width."""
+
     def __init__(self, specials: Iterable[str]) -> None:
         texts = {text.strip() for text in specials}
         source = alternation(texts)
@@ -234,75 +317,103 @@ class SpecialFinder:
         for match in self._pattern.finditer(plain):
             alone = match.end() == match.end("first")
             copies = 1 if alone else sum(1 for _ in self._single.finditer(plain, *match.span()))
-            start, end = places[match.start()], places[match.end() - 1] + 1
-            first_end = places[match.end("first") - 1] + 1
-            yield Span(start, end, SpanKind.SPECIAL, match["first"], copies, first_end)
+            yield Span(
+                start=places[match.start()],
+                end=places[match.end() - 1] + 1,
+                kind=SpanKind.SPECIAL,
+                what=match["first"],
+                count=copies,
+                first_end=places[match.end("first") - 1] + 1,
+            )
 
     def starts(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield where each special token begins, and its text."""
         if self._pattern is not None:
             plain, places = _plain(text)
             for match in self._single.finditer(plain):
                 yield places[match.start()], match.group()
 
     def find_nested(self, text: str) -> list[tuple[int, int, str]]:
-        # Each removal joins what stands before and behind it, and only there a new special token can arise;
-        # so the time is linear in the length of the text, however deep tokens are nested in each other.
+        """Return what to remove so that no special token is left, and the token that each part begins with.
+
+        A removal joins what stands before and behind it, and only there a new special token can arise:
+        ``<|endof<|endoftext|>text|>``. Only the joint is searched again, so the time is linear in the length
+        of the text, however deep tokens are nested in each other.
+        """
         plain, places = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
             return []
-        kept: list[tuple[int, int]] = []
-        names: dict[int, str] = {}
+        kept: list[tuple[int, int]] = []  # parts of the plain text that stay
+        removed: dict[int, str] = {}  # by the place where what is kept before it ends
         place = 0
         while match := self._pattern.search(plain, place):
             if match.start() > place:
                 kept.append((place, match.start()))
-            place, name = match.end(), match["first"]
-            while True:
-                # The end of what is kept, as long as a token that spans the joint can begin with.
-                parts: list[str] = []
-                missing = self._reach
-                for start, end in reversed(kept):
-                    parts.append(plain[max(start, end - missing) : end])
-                    missing -= end - start
-                    if missing <= 0:
-                        break
-                before = "".join(reversed(parts))
-                joined = self._pattern.search(before + plain[place : place + self._reach])
-                if joined is None or joined.start() >= len(before):
-                    break
-                place += max(0, joined.end() - len(before))
-                characters = len(before) - joined.start()
-                while characters > 0:  # taken off the end of what is kept
-                    start, end = kept.pop()
-                    if end - start > characters:
-                        kept.append((start, end - characters))
-                    characters -= end - start
-            names[kept[-1][1] if kept else 0] = name
+            place = match.end()
+            while joined := self._token_across(self._pattern, plain, kept, place):
+                before, behind = joined
+                _shorten(kept, before)
+                place += behind
+            removed[kept[-1][1] if kept else 0] = match["first"]
         if place < len(plain):
             kept.append((place, len(plain)))
-        bounds = pairwise([(0, 0), *kept, (len(plain), len(plain))])
-        return [
-            (
-                places[end - 1] + 1 if end else 0,
-                places[start] if start < len(plain) else len(text),
-                names[end],
-            )
-            for (_, end), (start, _) in bounds
-            if end in names and start > end
-        ]
+        parts = []
+        for (_, end), (start, _) in pairwise([(0, 0), *kept, (len(plain), len(plain))]):
+            if end in removed and start > end:
+                first = places[end - 1] + 1 if end else 0
+                last = places[start] if start < len(plain) else len(text)
+                parts.append((first, last, removed[end]))
+        return parts
+
+    def _token_across(
+        self, pattern: re.Pattern[str], plain: str, kept: Sequence[tuple[int, int]], place: int
+    ) -> tuple[int, int] | None:
+        """Return how many characters before and behind a joint a special token takes that spans it.
+
+        Args:
+            pattern: The special tokens.
+            plain: The text.
+            kept: The parts that stay of what stands before the joint.
+            place: Where the text goes on behind the joint.
+        """
+        # The end of what is kept, as long as a token that spans the joint can begin with.
+        parts: list[str] = []
+        missing = self._reach
+        for start, end in reversed(kept):
+            parts.append(plain[max(start, end - missing) : end])
+            missing -= end - start
+            if missing <= 0:
+                break
+        before = "".join(reversed(parts))
+        match = pattern.search(before + plain[place : place + self._reach])
+        if match is None or match.start() >= len(before):
+            return None
+        return len(before) - match.start(), max(0, match.end() - len(before))
+
+
+def _shorten(parts: list[tuple[int, int]], characters: int) -> None:
+    """Take characters off the end of a list of parts."""
+    while characters > 0:
+        start, end = parts.pop()
+        if end - start > characters:
+            parts.append((start, end - characters))
+        characters -= end - start
 
 
 def _plain(text: str) -> tuple[str, Sequence[int]]:
+    """Return a text without invisible characters and in half width, and where its characters stood."""
     if text.isascii() or not _DISGUISED.search(text):
         return text, range(len(text))
-    ends = chain.from_iterable(match.span() for match in _INVISIBLE_CHARACTERS.finditer(text))
-    bounds = [0, *ends, len(text)]
-    offsets = (
-        range(len(text))
-        if len(bounds) == 2
-        else array("q", chain.from_iterable(map(range, bounds[::2], bounds[1::2])))
-    )
-    return _INVISIBLE_CHARACTERS.sub("", text).translate(_NARROW), offsets
+    plain = _INVISIBLE_CHARACTERS.sub("", text).translate(_NARROW)
+    if len(plain) == len(text):
+        return plain, range(len(text))
+    places = array("q")
+    done = 0
+    for match in _INVISIBLE_CHARACTERS.finditer(text):
+        places.extend(range(done, match.start()))
+        done = match.end()
+    places.extend(range(done, len(text)))
+    return plain, places
 
 
 Kind = TypeVar("Kind", bound=StrEnum)
@@ -312,9 +423,9 @@ class Action(StrEnum):
     """What to do with a finding."""
 
     REMOVE = "remove"
-    """Take it out; of a run, keep the first copy."""
+    """Take it out; of a repetition, keep the first copy."""
     REPLACE = "replace"
-    """Replace it with the replacement; in a run, replace what follows the first copy."""
+    """Replace it with the replacement; in a repetition, replace what follows the first copy."""
     ESCAPE = "escape"
     """Put a space after its first character, so that no tokenizer reads it. Special tokens only."""
     REPORT = "report"
@@ -323,27 +434,40 @@ class Action(StrEnum):
     """Raise an error instead of returning a text."""
 
 
-# Copies of a word without a flag that are no run are a guess, and no text is taken out on a guess.
+# What is only suspected may be ordinary use, and no text is taken out on a guess.
 DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
     {
         SpanKind.FLAGGED: Action.REMOVE,
         SpanKind.SPECIAL: Action.REMOVE,
-        SpanKind.RUN: Action.REMOVE,
-        SpanKind.INTERLEAVED: Action.REPORT,
+        SpanKind.REPETITION: Action.REMOVE,
+        SpanKind.SUSPECTED: Action.REPORT,
     }
 )
 
 
 def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
+    """Return the action for every kind: the given ones, and the defaults for the others.
+
+    Raises:
+        InputError: There is no such kind or action, or it does not fit.
+    """
     if not isinstance(values, Mapping):
         raise InputError(f"actions is {shown(values)}: pass a mapping such as {{'special': 'escape'}}")
     actions = dict(DEFAULT_ACTIONS)
-    for key, value in values.items():
-        kind, action = _member(SpanKind, "kind of finding", key), _member(Action, "action", value)
+    for name, value in values.items():
+        kind = kind_of(name)
+        action = _member(Action, "action", value)
         if action is Action.ESCAPE and kind is not SpanKind.SPECIAL:
             raise InputError(f"the action for {kind.value} is escape: only special tokens can be escaped")
         actions[kind] = action
     return actions
+
+
+def kind_of(name: Any) -> SpanKind:
+    """Return the kind of finding with a name, which may be one that earlier versions gave it."""
+    if isinstance(name, str) and name in EARLIER_NAMES:
+        return EARLIER_NAMES[name]
+    return _member(SpanKind, "kind of finding", name)
 
 
 def _member(kinds: type[Kind], what: str, value: Any) -> Kind:

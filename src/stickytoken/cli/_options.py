@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
@@ -96,7 +97,7 @@ CATEGORIES = {
     "MEANINGLESS": "decodes to white space",
     "UNREACHABLE_SPECIAL": "special, and text cannot produce it",
     "UNDECODEABLE": "not valid UTF-8 by itself",
-    "UNREACHABLE_SINGLE_TOKEN": "its text encodes to another token",
+    "UNREACHABLE_SINGLE_TOKEN": "its text encodes to another token, or the model has no row for it",
     "UNREACHABLE_MULTI_TOKEN": "its text encodes to several tokens",
 }
 
@@ -148,18 +149,23 @@ class LoadingOptions:
 
     Attributes:
         device: cpu, cuda, cuda:1, mps. Default: the best one available.
+        route: How an asymmetric model reads texts: query, document, or another of its routes. Default: the
+            model's own.
         dtype: Precision: float32, float16, bfloat16, or tf32 on CUDA. Default: the run's, else float32.
         token_budget: Tokens in a batch. Default: chosen by device.
         packed_layers: Pack the weights of linear layers on a CPU. Default: if that is faster on this machine,
             as measured once for each model.
+        truncate_dim: Read only so many first components of every vector. Default: all.
     """
 
     revision: Revision = None
     trust_remote_code: TrustRemoteCode = False
+    route: Annotated[str | None, model_option()] = None
     device: Computation[str | None] = None
     dtype: Computation[str | None] = None
     token_budget: Annotated[int | None, setting(min=1)] = None
     packed_layers: Annotated[bool | None, setting("--packed-layers/--no-packed-layers")] = None
+    truncate_dim: Annotated[int | None, model_option(min=1)] = None
 
 
 @dataclass(frozen=True)
@@ -204,8 +210,8 @@ class PromptingOptions:
             ACL 2025).
         start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.
         exit: First layer after start that it leaves alone. Default: the prompt's preset.
-        layer: Layer to read the vector from, counted from 1; -1 is the last. Default: that of a published
-            preset, else the last one for a plain prompt.
+        layer: Read the vectors after so many layers. Default: the last one; for a language model with a
+            prompt, that of a published preset, and -1 is the last.
         contrast: With a prompt: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
         contrast_layer: Layer whose attention contrast changes, counted from 0. Default: the prompt's preset.
         contrast_strength: Factor of what contrast leaves, from 0. Default: the prompt's preset.
@@ -218,7 +224,7 @@ class PromptingOptions:
     token_prepending: Annotated[bool, language_option("--token-prepending")] = False
     start: Setting[int | None] = None
     exit: Setting[int | None] = None
-    layer: Setting[int | None] = None
+    layer: Annotated[int | None, model_option()] = None
     contrast: Annotated[bool, language_option("--contrast")] = False
     contrast_layer: Setting[int | None] = None
     contrast_strength: Setting[float | None] = None
@@ -300,6 +306,7 @@ def load(
         from stickytoken.encoders import Prompting, load_encoder
 
         encoder: stickytoken.Encoder = load_encoder(model, prompt=Prompting(**loading.prompting), **options)
+    _tell_route(encoder)
     if console.current_verbosity() is Verbosity.VERBOSE:
         from stickytoken.encoders.loading.resolution import resolve_model
 
@@ -351,13 +358,21 @@ def load_for(
                 moved = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
                 endpoint = recorded.endpoint.model_copy(update=moved)
                 recorded = recorded.model_copy(update={"endpoint": endpoint})
+            if loading.truncate_dim is not None:
+                recorded = recorded.model_copy(update={"truncate_dim": loading.truncate_dim})
             with console.status(f"asking {name}"):
                 encoder: Any = load_recorded_endpoint(name, recorded, loading.options)
             return _told_of_server(encoder)
         if PromptingOptions(**loading.prompting) == PromptingOptions():
             loading = replace(loading, **recorded.prompting())
-        revision = loading.revision or recorded.revision
-        return load(name, replace(loading, dtype=loading.dtype or recorded.dtype, revision=revision))
+        loading = replace(
+            loading,
+            dtype=loading.dtype or recorded.dtype,
+            revision=loading.revision or recorded.revision,
+            truncate_dim=loading.truncate_dim or recorded.truncate_dim,
+            route=loading.route or recorded.route,
+        )
+        return load(name, loading)
 
 
 def require_found(
@@ -381,6 +396,14 @@ def _named_by(source: str) -> Iterator[None]:
         yield
     except ModelError as error:
         raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
+
+
+def _tell_route(encoder: stickytoken.Encoder) -> None:
+    from stickytoken.encoders.loading import route_of
+
+    route = route_of(encoder, described=True)
+    if route is not None:
+        console.inform(f"route: {route}")
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:
@@ -454,6 +477,25 @@ def announced(
         if endpoint.spending.requests:
             sent, cost = endpoint.spending, _cost(endpoint.spending.cost)
             console.inform(f"sent, with the checks: {sent.requests:,} requests, {sent.tokens:,} tokens{cost}")
+        _tell_refused(endpoint.refused)
+
+
+# Texts without a vector that are named on the screen.
+_REFUSED_SHOWN = 5
+
+
+def _tell_refused(refused: Mapping[str, str]) -> None:
+    """Name the texts for which the server gave no vector, and why."""
+    from stickytoken.encoders.protocol import shown
+
+    if not refused:
+        return
+    texts = "1 text" if len(refused) == 1 else f"{len(refused):,} texts"
+    console.inform(f"the server gave no vector for {texts}:")
+    for text, reason in islice(refused.items(), _REFUSED_SHOWN):
+        console.inform(f"  {shown(text)}: {reason}")
+    if len(refused) > _REFUSED_SHOWN:
+        console.inform(f"  and {len(refused) - _REFUSED_SHOWN:,} more")
 
 
 def _cost(cost: float | None, unknown: str = "") -> str:

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -33,13 +33,13 @@ from rich.table import Table
 from rich.text import Text
 
 from stickytoken.errors import StickyTokenWarning
+from stickytoken.methods import Column
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
     import polars as pl
 
     from stickytoken.measurement.engine import Progress, ProgressCallback
-    from stickytoken.methods import Column
 
 
 class Verbosity(IntEnum):
@@ -119,20 +119,40 @@ def print_table(
     rows: Iterable[Sequence[Any]],
     digits: Sequence[int | None] | None = None,
 ) -> None:
-    body = [list(row) for row in rows]
-    digits = [None] * len(columns) if digits is None else digits
-    cells = [[_cell(value, digit) for value, digit in zip(row, digits, strict=True)] for row in body]
-    widths = [max(cell_len(text) for text in column) for column in zip(columns, *cells, strict=True)]
-    # Where a table is too wide for the terminal, numbers stay on one line, the words of their headings stand
-    # below each other, and only text is broken.
+    """Print a table; ``digits`` are those behind the decimal point, by column."""
+    all_digits = [None] * len(columns) if digits is None else digits
+    described = [Column(title, title, digit) for title, digit in zip(columns, all_digits, strict=True)]
+    _print_cells(title, described, [list(row) for row in rows])
+
+
+def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> None:
+    """Print some columns of a data frame as a table."""
+    keys = [column.key for column in columns]
+    _print_cells(title, columns, [list(row) for row in rows.select(keys).iter_rows()])
+
+
+def print_records(title: str, columns: Sequence[Column], records: Iterable[Mapping[str, Any]]) -> None:
+    """Print records as a table; what a record lacks is shown as missing."""
+    _print_cells(title, columns, [[record.get(column.key) for column in columns] for record in records])
+
+
+def _print_cells(title: str, columns: Sequence[Column], rows: list[list[Any]]) -> None:
+    """Print a table; numbers stand on the right.
+
+    Where a table is too wide for the terminal, numbers stay on one line, the words of their headings stand
+    below each other, and only text is broken.
+    """
+    cells = [[_cell(value, column) for value, column in zip(row, columns, strict=True)] for row in rows]
+    titles = [column.title for column in columns]
+    widths = [max(map(cell_len, texts)) for texts in zip(titles, *cells, strict=True)]
     console = stdout()
     wide = sum(widths) + 2 * (len(columns) - 1) > console.width
     padding = (0, 0 if wide else 1, 0, 0)
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
-    for place, column in enumerate(columns):
-        numeric = all(isinstance(row[place], (int, float)) or row[place] is None for row in body)
+    for place, heading in enumerate(titles):
+        numeric = all(isinstance(row[place], (int, float)) or row[place] is None for row in rows)
         table.add_column(
-            Text(column.replace(" ", "\n") if wide and numeric else column),
+            Text(heading.replace(" ", "\n") if wide and numeric else heading),
             justify="right" if numeric else "left",
             overflow="fold",
             no_wrap=wide and (numeric or widths[place] <= _SHORT),
@@ -142,11 +162,6 @@ def print_table(
     console.print(Text(visible(title), style="italic"), soft_wrap=True)
     console.print(table)
     console.print()
-
-
-def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> None:
-    keys, titles, digits = zip(*columns, strict=True)
-    print_table(title, titles, rows.select(keys).iter_rows(), digits)
 
 
 def print_line(message: str) -> None:
@@ -188,12 +203,15 @@ def stdout() -> Console:
     return console if console.is_terminal else _Console(width=160)
 
 
-def _cell(value: Any, digits: int | None) -> str:
+def _cell(value: Any, column: Column) -> str:
+    """Write a value as its column says; a missing one is a hyphen."""
     if value is None:
         return "-"
+    if column.unit:
+        return column.text(value)
     if isinstance(value, float):
-        if digits is not None:
-            return f"{value:,.{digits}f}"
+        if column.digits is not None:
+            return f"{value:,.{column.digits}f}"
         return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 100_000 else str(value)
@@ -274,6 +292,8 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
             raise KeyboardInterrupt
         if quiet:
             return
+        if step.note:
+            inform(step.note)
         now, stage = time.perf_counter(), step.stage
         seconds = now - started.setdefault(stage, now)
         # Only what this session computed has a pace.

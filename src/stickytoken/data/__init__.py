@@ -463,20 +463,16 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
         texts = tuple(dict.fromkeys(text for pair in corpus.pairs for text in pair.sentences))
     else:
         texts = corpus.texts
-    unknown, repeated = 0.0, set()  # characters; places of sentences that equal an earlier one
+    unknown = 0.0  # characters
+    repeated = set()  # places of sentences that equal an earlier one
     seen: set[tuple[int, ...]] = set()
-    unknown_id = -1 if tokenizer.unknown_id is None else tokenizer.unknown_id
-    for start in range(0, len(texts) if unknown_id >= 0 else 0, _CHUNK):
-        found = tokenizer.encode_many(texts[start : start + _CHUNK])
-        places = [start + place for place, ids in enumerate(found) if unknown_id in ids]
-        spans = tokenizer.encode_with_spans([texts[place] for place in places])
-        for place, (ids, characters) in zip(places, spans, strict=True):
-            text = texts[place]
-            if characters is None:  # the tokenizer does not tell: every token counts alike
-                unknown += _characters(text) * ids.count(unknown_id) / len(ids)
-            else:
-                parts = zip(ids, characters, strict=True)
-                unknown += sum(_characters(text[a:b]) for token, (a, b) in parts if token == unknown_id)
+    for start in range(0, len(texts), _CHUNK):
+        part = texts[start : start + _CHUNK]
+        for place, (ids, spans) in enumerate(tokenizer.encode_with_spans(part), start):
+            unread = unread_characters(texts[place], ids, spans, tokenizer.unknown_id)
+            if unread == 0:
+                continue
+            unknown += unread
             if tuple(ids) in seen:
                 repeated.add(place)
             seen.add(tuple(ids))
@@ -487,6 +483,46 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
     topics = None if corpus.topics is None else tuple(corpus.topics[place] for place in kept)
     kept_texts, duplicates = tuple(texts[place] for place in kept), corpus.duplicates + len(repeated)
     return replace(corpus, texts=kept_texts, topics=topics, duplicates=duplicates, unknown=share)
+
+
+def unread_characters(
+    text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown_id: int | None
+) -> float:
+    """Count the characters of a text that a tokenizer does not know or drops, white space left out.
+
+    A character is dropped if no id stands for it. Combining marks and control characters do not count: many
+    tokenizers drop them on purpose, and the letters stay.
+
+    Args:
+        text: the text.
+        ids: its ids.
+        spans: the characters that each id stands for; None if the tokenizer does not tell. Then every id
+            counts alike.
+        unknown_id: the id of the unknown token, if there is one.
+    """
+    if spans is None:
+        unknown_share = ids.count(unknown_id) / len(ids) if ids else 1.0
+        return _characters(text) * unknown_share
+    unread = 0
+    # Spans may overlap: the mark of a word's beginning has that of its first character.
+    read_until = 0
+    unknown_until = 0
+    for token_id, (begin, end) in zip(ids, spans, strict=True):
+        unread += _letters(text[read_until:begin])
+        read_until = max(read_until, end)
+        if token_id == unknown_id:
+            unread += _characters(text[max(begin, unknown_until) : end])
+            unknown_until = max(unknown_until, end)
+    return unread + _letters(text[read_until:])
+
+
+# Categories of Unicode that normalisers drop without a loss: marks on letters, control and format characters.
+_DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
+
+
+def _letters(text: str) -> int:
+    visible = (character for character in text if not character.isspace())
+    return sum(unicodedata.category(character) not in _DROPPED_ON_PURPOSE for character in visible)
 
 
 def _characters(text: str) -> int:

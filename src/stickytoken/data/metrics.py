@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import require_package
 from stickytoken.insertion import Side
-from stickytoken.unit_vectors import exact_unit_vectors
+from stickytoken.unit_vectors import Similarity
 
 Values: TypeAlias = NDArray[np.float64]
 Outcomes: TypeAlias = Values
@@ -37,7 +37,12 @@ class Task:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything in the task that can change a number."""
-        content = [getattr(self, each.name) for each in fields(self) if each.name != "name"]
+        content = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            # A field with a default was added later: at its default, the task is what it was.
+            if field.name != "name" and value != field.default:
+                content.append(value)
         return fingerprint(self.layout, *content)
 
     @property
@@ -54,8 +59,14 @@ class Task:
         """Return the roles whose texts get copies: the chosen side, or both."""
         return side.roles
 
-    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
-        """Compute the outcomes of all units; the seed is that of random steps, such as of a clustering."""
+    def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
+        """Compute the outcomes of all units.
+
+        Args:
+            vectors: vectors of the texts by role.
+            seed: of random steps, such as those of a clustering.
+            similarity: how the model compares vectors.
+        """
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
@@ -87,12 +98,12 @@ class _PairTask(Task):
     def texts(self) -> Mapping[str, tuple[str, ...]]:
         return {"query": tuple(dict.fromkeys(self.first)), "document": tuple(dict.fromkeys(self.second))}
 
-    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+    def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         left, right = (
-            exact_unit_vectors(vectors[role])[_codes(sentences, self.texts[role])]
+            similarity.prepared(vectors[role])[_codes(sentences, self.texts[role])]
             for role, sentences in (("query", self.first), ("document", self.second))
         )
-        return np.asarray((left * right).sum(axis=1, keepdims=True))
+        return similarity.of_pairs(left, right)[:, None]
 
     @cached_property
     def _gold(self) -> NDArray[np.float64]:
@@ -161,11 +172,11 @@ class ClusteringTask(Task):
     def edited(self, side: Side) -> frozenset[str]:
         return frozenset({"text"})
 
-    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+    def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         from sklearn.cluster import KMeans
 
         model = KMeans(len(self._names), n_init=10, random_state=seed)
-        return np.asarray(model.fit_predict(exact_unit_vectors(vectors["text"])), np.float64)[:, None]
+        return np.asarray(model.fit_predict(similarity.prepared(vectors["text"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """V-measure equals normalised mutual information (arithmetic mean)."""
@@ -231,12 +242,12 @@ class ClassificationTask(Task):
     def edited(self, side: Side) -> frozenset[str]:
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
-    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+    def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(max_iter=1000, random_state=seed)
-        model.fit(exact_unit_vectors(vectors["train"]), _codes(self.train_labels, self._names))
-        return np.asarray(model.predict(exact_unit_vectors(vectors["test"])), np.float64)[:, None]
+        model.fit(similarity.prepared(vectors["train"]), _codes(self.train_labels, self._names))
+        return np.asarray(model.predict(similarity.prepared(vectors["test"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         gold, predicted = _drawn(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
@@ -254,6 +265,8 @@ class ClassificationTask(Task):
 
 
 _QUERIES_AT_ONCE = 256
+# Documents that are ranked for each query, as in trec_eval and MTEB.
+_RANKED = 1000
 _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
 
 
@@ -277,16 +290,19 @@ class _RankingTask(Task):
     def texts(self) -> Mapping[str, tuple[str, ...]]:
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
-    def outcomes(self, vectors: Vectors, seed: int) -> Outcomes:
+    def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         import pytrec_eval
 
-        queries, documents = exact_unit_vectors(vectors["query"]), exact_unit_vectors(vectors["document"])
+        queries = similarity.prepared(vectors["query"])
+        documents = similarity.prepared(vectors["document"])
         evaluator = pytrec_eval.RelevanceEvaluator(self.relevant, set(_TREC_NAMES.values()))
-        found = evaluator.evaluate(self._ranking(queries, documents))
+        found = evaluator.evaluate(self._ranking(queries, documents, similarity))
         names = [_TREC_NAMES[metric] for metric in self.metrics]
         return np.array([[found[query][name] for name in names] for query in self.queries])
 
-    def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
+    def _ranking(
+        self, queries: Values, documents: Values, similarity: Similarity
+    ) -> dict[str, dict[str, float]]:
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
@@ -294,22 +310,39 @@ class _RankingTask(Task):
         return np.asarray((values if sample is None else values[:, sample]).mean(axis=1))
 
 
+@dataclass(frozen=True)
 class RetrievalTask(_RankingTask):
-    """A corpus that every query searches, as in BEIR; its best 1,000 documents are ranked."""
+    """A corpus that every query searches, as in BEIR; its best 1,000 documents are ranked.
+
+    Attributes:
+        unranked: ids of queries that are documents of the corpus, too; each is not ranked for itself.
+    """
+
+    unranked: tuple[str, ...] = ()
 
     layout = "retrieval"
     metrics = ("ndcg_at_10", "recall_at_100", "map", "mrr")
     columns = metrics
 
-    def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
-        ids, names = list(self.documents), list(self.queries)
-        depth = min(1000, len(ids))  # as in trec_eval and MTEB
+    def _ranking(
+        self, queries: Values, documents: Values, similarity: Similarity
+    ) -> dict[str, dict[str, float]]:
+        ids = list(self.documents)
+        names = list(self.queries)
+        place_of = {document: place for place, document in enumerate(ids)}
+        own_places = {query: place_of[query] for query in self.unranked}
+        depth = min(_RANKED, len(ids))
         run: dict[str, dict[str, float]] = {}
         for start in range(0, len(names), _QUERIES_AT_ONCE):
-            cosines = queries[start : start + _QUERIES_AT_ONCE] @ documents.T
-            best = np.argpartition(-cosines, depth - 1, axis=1)[:, :depth]
-            for query, row, places in zip(names[start:], cosines, best, strict=False):
-                run[query] = {ids[place]: float(row[place]) for place in places}
+            batch = names[start : start + _QUERIES_AT_ONCE]
+            scores = similarity.of_all(queries[start : start + _QUERIES_AT_ONCE], documents)
+            for row, query in enumerate(batch):
+                if query in own_places:
+                    scores[row, own_places[query]] = -np.inf
+            best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
+            for query, row_of_scores, places in zip(batch, scores, best, strict=True):
+                ranked = [place for place in places.tolist() if place != own_places.get(query)]
+                run[query] = {ids[place]: float(row_of_scores[place]) for place in ranked}
         return run
 
 
@@ -321,10 +354,13 @@ class RerankingTask(_RankingTask):
     metrics = ("map",)
     columns = metrics
 
-    def _ranking(self, queries: Values, documents: Values) -> dict[str, dict[str, float]]:
+    def _ranking(
+        self, queries: Values, documents: Values, similarity: Similarity
+    ) -> dict[str, dict[str, float]]:
         places = {document: place for place, document in enumerate(self.documents)}
         run = {}
         for vector, (query, ids) in zip(queries, self.candidates.items(), strict=True):
-            cosines = documents[[places[document] for document in ids]] @ vector
-            run[query] = dict(zip(ids, cosines.tolist(), strict=True))
+            candidates = documents[[places[document] for document in ids]]
+            scores = similarity.of_all(vector[None], candidates)[0]
+            run[query] = dict(zip(ids, scores.tolist(), strict=True))
         return run

@@ -154,23 +154,57 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], .
 
 
 def _retrieval(folder: Path) -> tuple[Task, list[str]]:
-    documents, queries = read_texts(folder / CORPUS, titles=True), read_queries(folder / QUERIES)
+    """Read a folder in the layout of BEIR, with notes on what was left out or counts in a way of its own."""
+    documents = read_texts(folder / CORPUS, titles=True)
+    queries = read_queries(folder / QUERIES)
     qrels = folder / "qrels"
     files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
     chosen = [path for path in files if path.stem == "test"] or files
     if len(chosen) != 1:
-        found = ", ".join(path.name for path in files) or "none"
-        raise InputError(f"{qrels} must contain test.tsv, or a single .tsv file: it contains {found}")
-    relevant = _read_qrels(chosen[0], documents, queries)
+        names = ", ".join(path.name for path in files) or "none"
+        raise InputError(f"{qrels} must contain test.tsv, or a single .tsv file: it contains {names}")
+    relevant, notes = _read_qrels(chosen[0], documents, queries)
     judged = {query: text for query, text in queries.items() if query in relevant}
     if not judged:
         raise InputError(
             f"{chosen[0]}: no query has a relevant document: add judgements with a positive score"
         )
-    left_out = f"{len(queries) - len(judged)} of {len(queries)} queries have no relevant document"
-    notes = [f"{folder.name}: {left_out} and are left out"] if len(judged) < len(queries) else []
-    judgements = {query: relevant[query] for query in judged}
-    return metrics.RetrievalTask(folder.resolve().name, judged, documents, judgements), notes
+    if len(judged) < len(queries):
+        left_out = len(queries) - len(judged)
+        notes.append(f"{left_out} of {len(queries)} queries have no relevant document and are left out")
+    unranked = _queries_in_corpus(judged, documents, relevant)
+    if unranked:
+        notes.append(
+            f"{len(unranked)} of {len(judged)} queries are documents under the same id, which are not ranked "
+            "for them, as in MTEB's ArguAna"
+        )
+    task = metrics.RetrievalTask(
+        folder.resolve().name,
+        judged,
+        documents,
+        {query: relevant[query] for query in judged},
+        unranked,
+    )
+    return task, [f"{folder.name}: {note}" for note in notes]
+
+
+def _queries_in_corpus(
+    queries: dict[str, str], documents: dict[str, str], relevant: dict[str, dict[str, int]]
+) -> tuple[str, ...]:
+    """Return the queries whose document under the same id is the query itself.
+
+    In ArguAna and Quora, queries are documents of the corpus, and each would find itself first. In other
+    collections, queries and documents are numbered apart, and equal ids mean nothing; there, the document
+    under the id of a query may even be its answer.
+    """
+    shared = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
+    same_text = [query for query in shared if _as_words(queries[query]) in _as_words(documents[query])]
+    one_numbering = len(shared) == len(queries) or 2 * len(same_text) > len(shared)
+    return tuple(shared) if one_numbering else ()
+
+
+def _as_words(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
@@ -189,27 +223,90 @@ def read_queries(path: Path) -> dict[str, str]:
     return found
 
 
-def _read_qrels(path: Path, documents: dict[str, str], queries: dict[str, str]) -> dict[str, dict[str, int]]:
-    frame = tables.read_table(path)
-    tables.require_columns(frame, ("query-id", "corpus-id", "score"), path)
-    relevance = tables.numbers(frame, "score", path)
-    names = [tables.labels(frame, each, path) for each in ("query-id", "corpus-id")]
-    found: dict[str, dict[str, int]] = defaultdict(dict)
-    rows = zip(*names, relevance, strict=True)
+_QRELS_COLUMNS = ("query-id", "corpus-id", "score")
+
+
+def _read_qrels(
+    path: Path, documents: dict[str, str], queries: dict[str, str]
+) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """Return the judgements of queries with a relevant document, and notes.
+
+    Judgements of queries that are missing are left out. A judged document that is missing stays: it counts as
+    relevant and not found, as in trec_eval, BEIR and MTEB.
+
+    Raises:
+        InputError: a score is not a whole number, two judgements contradict each other, or all are of
+            documents or queries that are missing.
+    """
+    frame = _qrels_table(path)
+    scores = tables.numbers(frame, "score", path)
+    query_ids = tables.labels(frame, "query-id", path)
+    document_ids = tables.labels(frame, "corpus-id", path)
+    judgements: dict[str, dict[str, int]] = defaultdict(dict)
+    missing_documents: list[str] = []
+    missing_queries: list[str] = []
+    repeated = 0
+    rows = zip(query_ids, document_ids, scores, strict=True)
     for row, (query, document, score) in enumerate(rows, start=1):
-        for name, known, file in ((query, queries, QUERIES), (document, documents, CORPUS)):
-            if name not in known:
-                raise InputError(
-                    f"{path}: id {name!r} in row {row} is not in {file}: correct one of the two files"
-                )
         if score != int(score):
             raise InputError(f"{path}: the score in row {row} is {score}, not a whole number")
-        if document in found[query]:
+        if query not in queries:
+            missing_queries.append(query)
+            continue
+        if document in judgements[query]:
+            if judgements[query][document] != int(score):
+                raise InputError(
+                    f"{path}: row {row} judges document {document!r} for query {query!r} again, with another "
+                    "score: remove one"
+                )
+            repeated += 1
+            continue
+        if document not in documents:
+            missing_documents.append(document)
+        judgements[query][document] = int(score)
+    for missing, name in ((missing_queries, QUERIES), (missing_documents, CORPUS)):
+        if len(missing) == len(scores):
             raise InputError(
-                f"{path}: row {row} judges document {document!r} for query {query!r} again: remove it"
+                f"{path}: no id that it judges is in {name}, such as {missing[0]!r}: the files belong to "
+                "different collections"
             )
-        found[query][document] = int(score)
-    return {query: judged for query, judged in found.items() if any(score > 0 for score in judged.values())}
+    notes = []
+    if missing_documents:
+        notes.append(
+            f"{len(missing_documents)} of {len(scores)} judgements are of documents that are not in "
+            f"{CORPUS}, such as {missing_documents[0]!r}: they count as not found, as in BEIR and MTEB"
+        )
+    if missing_queries:
+        notes.append(
+            f"{len(missing_queries)} of {len(scores)} judgements are of queries that are not in {QUERIES}, "
+            f"such as {missing_queries[0]!r}: they are left out"
+        )
+    if repeated:
+        notes.append(f"{repeated} of {len(scores)} judgements repeat an earlier one")
+    relevant = {query: judged for query, judged in judgements.items() if max(judged.values()) > 0}
+    return relevant, notes
+
+
+def _qrels_table(path: Path) -> pl.DataFrame:
+    """Read judgements with a header, as in BEIR, or without one: of three columns, or of four as in TREC."""
+    content = tables.decode(tables.read_bytes(path), path)
+    lines = [line for line in content.splitlines() if line.strip()]
+    if "query-id" in lines[0]:
+        frame = tables.read_table(path)
+        tables.require_columns(frame, _QRELS_COLUMNS, path)
+        return frame
+    rows: list[tuple[str, str, str]] = []
+    for number, line in enumerate(lines, start=1):
+        fields = line.split("\t") if "\t" in line else line.split()
+        if len(fields) == 4:  # the second is the iteration, which nobody uses
+            del fields[1]
+        if len(fields) != 3:
+            raise InputError(
+                f"{path}: line {number} has {len(fields)} fields: write a header "
+                f"({', '.join(_QRELS_COLUMNS)}), or lines of query, document and score"
+            )
+        rows.append((fields[0].strip(), fields[1].strip(), fields[2].strip()))
+    return pl.DataFrame(rows, schema=dict.fromkeys(_QRELS_COLUMNS, pl.String), orient="row")
 
 
 def kinds_task() -> ClassificationTask:

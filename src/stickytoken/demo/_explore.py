@@ -13,8 +13,8 @@ from stickytoken.demo import _components as ui
 from stickytoken.demo.context import EXAMPLES, Startup, checked_token_id, worst_token
 from stickytoken.detection import token_evidence
 from stickytoken.errors import InputError
+from stickytoken.methods import Column
 from stickytoken.reports import content as facts
-from stickytoken.reports.templating import minus
 from stickytoken.validation import visible
 
 _TABLE_ROWS = 500
@@ -104,25 +104,27 @@ def _first(content: facts.RunContent) -> int | None:
 
 
 def _about(content: facts.RunContent) -> dict[str, str]:
+    """Render the answer of a run: its headline, and the rest of the first screen of its report."""
     steps = list(facts.steps(content))
     if content.path.is_relative_to(EXAMPLES):  # where the package is installed, which helps nobody
         installed = quote(str(content.path))
-        steps = [each._replace(command=each.command.replace(installed, "RUN")) for each in steps]
+        steps = [step._replace(command=step.command.replace(installed, "RUN")) for step in steps]
     tone = facts.tone(content)
-    said = ui.render(
+    sticky = len(content.sticky)
+    about = ui.render(
         "run.html.j2",
         tone=tone,
-        meaning=facts.meaning(content),
-        reasons=facts.reasons(content),
-        sticky=len(content.sticky),
+        cards=facts.cards(content, content.sticky.head(facts.FIRST_CARDS)),
+        sticky=sticky,
+        strongest=None if sticky else facts.strongest(content),
         steps=steps,
+        rule=facts.rule(content),
+        confidence=content.confidence,
         facts=facts.key_facts(content),
         notes=facts.notes(content),
     )
-    return {
-        "headline": ui.render("headline.html.j2", tone=tone, headline=facts.headline(content)),
-        "about": said,
-    }
+    headline = ui.render("headline.html.j2", tone=tone, headline=facts.headline(content))
+    return {"headline": headline, "about": about}
 
 
 def _counted(content: facts.RunContent, rows: int) -> str:
@@ -131,7 +133,7 @@ def _counted(content: facts.RunContent, rows: int) -> str:
         said += f"; the first {_TABLE_ROWS} are listed, so narrow the search"
     said += "."
     if "reason" in content.tokens.columns:
-        said += " A sticky token erases texts or lifts most kinds of them; the column reason says why."
+        said += " The column reason says why a token is flagged."
     return ui.message(said)
 
 
@@ -168,28 +170,35 @@ def _filtered(content: facts.RunContent, text: str = "", *wanted: object) -> pl.
 
 
 def _table(content: facts.RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
-    def cell(value: Any, digits: int | None) -> Any:
-        if isinstance(value, str):
-            return visible(value)
-        if value is None and digits is None:
-            return _NO_TEXT
-        return round(value, digits) if isinstance(value, float) and digits is not None else value
-
-    def read(value: Any, digits: int | None) -> str:
-        if isinstance(value, float) and digits is not None:
-            return minus(f"{value:.{digits}f}")
-        return _NO_TEXT if value is None else str(value)
-
-    heads = facts.columns(content)
-    rows = [
-        [(cell(row.get(column.key), column.digits), column.digits) for column in heads]
-        for row in facts.rows_of(content, tokens.head(_TABLE_ROWS))
-    ]
+    """Lay out tokens for Gradio: values to sort by, and the same as text to read."""
+    columns = facts.columns(content)
+    values = []
+    texts = []
+    for row in facts.rows_of(content, tokens.head(_TABLE_ROWS)):
+        values.append([_value(row.get(column.key), column) for column in columns])
+        texts.append([_text(row.get(column.key), column) for column in columns])
     return {
-        "headers": [column.title for column in heads],
-        "data": [[value for value, _ in row] for row in rows],
-        "metadata": {"display_value": [[read(*each) for each in row] for row in rows]},
+        "headers": [column.title for column in columns],
+        "data": values,
+        "metadata": {"display_value": texts},
     }
+
+
+def _value(value: Any, column: Column) -> Any:
+    """Return a cell's value as it is sorted; a number has as many digits as its text."""
+    if isinstance(value, str):
+        return visible(value)
+    if value is None:
+        return _NO_TEXT if column.digits is None else None
+    if isinstance(value, float) and column.digits is not None:
+        # A percentage has two digits fewer than the share.
+        return round(value, column.digits + 2 if column.unit == "%" else column.digits)
+    return value
+
+
+def _text(value: Any, column: Column) -> str:
+    """Return a cell's value as it is read."""
+    return _NO_TEXT if value is None else visible(column.text(value))
 
 
 def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:

@@ -83,7 +83,7 @@ def find_runs(
     for example in examples:
         if (example / store.RUN_FILE).is_file():
             record = RunFolder(example).read_run()
-            listed.append((f"{record.model.name} (example)", example, record))
+            listed.append((f"{record.model.title} (example)", example, record))
     labels = [label for label, *_ in listed]
     return RunLibrary(
         [
@@ -335,6 +335,7 @@ def worked_example(context: AppContext) -> Example:
 
 
 def worst_token(content: RunContent) -> int:
+    """Return the id of the worst flagged token, or of the strongest one if none is flagged."""
     if len(content.flagged):
         return int(content.flagged["token_id"][0])
     ranked = content.tokens.sort(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
@@ -20,17 +20,17 @@ import stickytoken.validation as checks
 from stickytoken.data import tables
 from stickytoken.detection import run as runs_of, run_folder
 from stickytoken.detection.run import Run, open_run
-from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only
+from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only, route_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity
-from stickytoken.encoders.views import view_encoders, views_of, whole_vectors
-from stickytoken.errors import InputError
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, similarity_of, without_refused_texts
+from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import base, probes, registry
-from stickytoken.validation import Numbers, distinct_numbers, shown
+from stickytoken.methods import base, probes, registry, small_search
+from stickytoken.unit_vectors import Similarity
+from stickytoken.validation import shown
 from stickytoken.vocabulary import Vocabulary, categorize, written
 
 __all__ = ["Run", "detect", "judge", "open_run", "probe"]
@@ -38,7 +38,7 @@ __all__ = ["Run", "detect", "judge", "open_run", "probe"]
 TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
 
 # Increase it when the same inputs give other numbers than before.
-IDENTITY_VERSION = 7
+IDENTITY_VERSION = 8
 
 
 def identity_parts(
@@ -47,10 +47,7 @@ def identity_parts(
     settings: Any,
     corpus: str,
     tokens: Sequence[Token] | None,
-    *,
-    chosen_by_whole: bool = False,
 ) -> dict[str, Any]:
-    more = {"chosen_by": "whole vectors"} if chosen_by_whole else {}
     return resume.identity_of(
         IDENTITY_VERSION,
         encoder,
@@ -58,7 +55,6 @@ def identity_parts(
         method=method,
         corpus=corpus,
         tokens=None if tokens is None else digest([token.id for token in tokens]),
-        **more,
     )
 
 
@@ -72,12 +68,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     sample: int | None = None,
     settings: base.MethodSettings | None = None,
     seed: int | None = None,
-    dimensions: Numbers = (),
-    layers: Numbers = (),
     out: str | Path | None = None,
     engine: ray_engine.EngineChoice = "local",
     evidence: bool = True,
-    shard_probes: int = base.SHARD_PROBES,
+    shard_probes: int | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Run:
     """Find sticky tokens. The same call continues a run that was cut off.
@@ -93,18 +87,15 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         sample: look at a random sample of this many of them.
         settings: of the method; None is its defaults, and insertion as words where a model reads only texts.
         seed: replaces the seed of the settings.
-        dimensions: also judge the tokens by so many first components of the vectors, as a model trained with
-            a Matryoshka loss is used; it replaces those of the settings.
-        layers: also judge them by the vectors after so many layers, counted from 1; together with dimensions,
-            by each of these at each layer.
         out: the run folder; None is ``runs/<model>-<method>-<identity>``.
         engine: ``local``, this process; ``ray``, the workers of a Ray on this machine or of the cluster
             that RAY_ADDRESS names; a `RayCluster`; or an engine that is open, such as that of `ray_engine`.
             It changes no number beyond rounding, and a run can be continued with another.
         evidence: also keep what reports show beside the numbers: symptom curves and real pairs.
             A finished run without it gets it.
-        shard_probes: texts in a shard, which is what a kill costs at most. It changes no number beyond
-            rounding, but a run that is continued with another value computes its shards again.
+        shard_probes: texts in a shard, which is what a kill costs at most; None is 8,192, or 32,768 on a
+            CUDA GPU. It changes no number beyond rounding, but a run that is continued with another value
+            computes its shards again.
         progress: told of every step.
 
     Returns:
@@ -117,14 +108,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     """
     chosen_method = registry.choose_method(method, settings, pairs is not None)
     settings = settings or base.adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
-    asked = {"dimensions": dimensions, "layers": layers}
-    given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
-    if lacking := [name for name in given if not hasattr(settings, name)]:
-        raise InputError(
-            f"the method {chosen_method.entry.name} has no {lacking[0]}: it measures the model as it is, so "
-            "leave them out or use the method profile"
-        )
-    settings = replace(settings, **given, **({} if seed is None else {"seed": seed}))
+    if seed is not None:
+        settings = replace(settings, seed=seed)
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     out = None if out is None else checks.file_path("out", out)
@@ -132,6 +117,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         run_folder.require_usable(out, chosen_method.entry.name, settings)
     files = runs_of.look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
+    _say_what_is_measured(encoder)
     model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
@@ -147,25 +133,45 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         if not held.finished:
             with ray_engine.chosen_engine(engine, encoder) as opened:
                 entries = vocabulary.frame()
-                plan = folder.read_record(store.PLAN_FILE, chosen_method.plan_record)
+                plan = folder.read_plan(chosen_method.entry.name)
                 if plan is None:
-                    plan = chosen_method.make_plan(job, progress)
+                    plan = without_refused_texts(encoder, lambda: chosen_method.make_plan(job, progress))
                 held.begin(held.record.model_copy(update={"result": None}))
                 folder.write_record(store.PLAN_FILE, plan)
                 folder.write_table(store.VOCABULARY_FILE, entries)
+                if shard_probes is None:
+                    shard_probes = base.shard_probes_for(encoder.device)
                 runner = base.FolderRunner(opened, folder, progress, shard_probes)
                 table, result = chosen_method.compute(job, plan, entries, runner)
-                folder.write_table(store.TOKENS_FILE, table)
+                folder.write_table(store.TOKENS_FILE, runner.without_unanswered(table))
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):
             stage = chosen_method.evidence_stage(job, run.plan)
             if stage is not None:
-                found = run_folder.measured_evidence(job, stage, run, progress=progress)
+                search = small_search.search_stage(encoder, settings.insertion, _searchable(run))
+                found = run_folder.measured_evidence(job, stage, run, search=search, progress=progress)
                 folder.write_table(run_folder.EVIDENCE_FILE, found.tokens)
                 folder.write_record(run_folder.EVIDENCE_RECORD_FILE, found.record)
     runs_of.record_model(run.path, run.record, files)
     return run
+
+
+def _searchable(run: Run) -> list[str]:
+    """Return the texts of a run that a small search can be made of."""
+    texts = run.method.texts(run.plan)
+    return [*texts.carriers, *texts.anchors]
+
+
+def _say_what_is_measured(encoder: Encoder) -> None:
+    similarity = similarity_of(encoder)
+    if similarity is not Similarity.COSINE:
+        warnings.warn(
+            f"{encoder.name} compares vectors by {similarity}; detection measures cosine similarity, which "
+            "ignores the lengths of vectors",
+            StickyTokenWarning,
+            stacklevel=3,
+        )
 
 
 def _record(
@@ -174,8 +180,7 @@ def _record(
     encoder, corpus, name = job.encoder, job.corpus, method.entry.name
     fingerprint = readers.corpus_fingerprint(corpus, method.uses_topics)
     tokens = job.tokens if job.restricted else None
-    by_whole = method.uses_whole_vectors and whole_vectors(encoder) is not encoder
-    parts = identity_parts(model, name, job.settings, fingerprint, tokens, chosen_by_whole=by_whole)
+    parts = identity_parts(model, name, job.settings, fingerprint, tokens)
     loading = endpoint = None
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is not None:  # or nobody but its maker can load the encoder again
@@ -191,7 +196,9 @@ def _record(
             dtype=spec.dtype,
             revision=spec.revision,
             layer_choice=spec.layer_choice,
+            truncate_dim=spec.truncate_dim,
             endpoint=endpoint,
+            route=spec.route,
             **{name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"},
         )
     return run_folder.RunRecord(
@@ -205,6 +212,7 @@ def _record(
             device=encoder.device,
             parameters=getattr(encoder, "parameters", None),
             loading=loading,
+            route=route_of(encoder),
         ),
         corpus=run_folder.CorpusRecord(
             source=corpus.source,
@@ -255,6 +263,7 @@ def probe(
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     encoder = load_encoder(encoder)
+    _say_what_is_measured(encoder)
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
     probed = []
@@ -281,8 +290,6 @@ def judge(
     column: str | None = None,
     encoder: AnyModel | None = None,
     anchors: int = ANCHORS,
-    dimensions: Numbers = (),
-    layers: Numbers = (),
     progress: ProgressCallback = ignore_progress,
 ) -> base.Judgement:
     """Measure what the tokens of a finished run do to the texts of a corpus.
@@ -297,8 +304,6 @@ def judge(
         column: the column with the texts, for files and Hub datasets.
         encoder: the run's model; None loads the one that the run names, as it was loaded.
         anchors: random texts of the corpus to compare with, at most.
-        dimensions: also judge by so many first components of the vectors; the run must have measured them.
-        layers: also judge by the vectors after so many layers; the run must have measured them.
         progress: told of every step.
 
     Raises:
@@ -310,18 +315,6 @@ def judge(
     opened.method.require_judging(opened)
     checks.require_callable("progress", progress)
     anchors = checks.whole_number("anchors", anchors, 2)
-    numbers = {
-        name: distinct_numbers(name, given, 1)
-        for name, given in (("dimensions", dimensions), ("layers", layers))
-    }
-    for name, asked in numbers.items():
-        measured = opened.settings.values.get(name) or []
-        if missing := [number for number in asked if number not in measured]:
-            known = f"has {name} {', '.join(map(str, measured))}" if measured else f"was made without {name}"
-            raise InputError(
-                f"{name} include {missing[0]}, but the run in {opened.path} {known}: detect with "
-                f"--{name} {','.join(map(str, dict.fromkeys([*measured, *asked])))} into another folder"
-            )
     corpus = readers.load_sentences(sentences, column)
     model = runs_of.encoder_for(encoder, opened, "judge")
     corpus = readers.readable(corpus, model.tokenizer, model.name)
@@ -331,23 +324,7 @@ def judge(
     tokens = [token for token in vocabulary.available if token.id in of_run]
     restricted = len(tokens) < len(vocabulary.available)
     job = base.Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
-    if not any(numbers.values()):
-        return opened.method.judge(job, opened, anchors, progress)
-    # By the model as it is, and by some of the views that the run measured, from one encoding.
-    views = views_of(model, settings.dimensions, settings.layers)
-    named = product(settings.layers or (None,), settings.dimensions or (views.own.dimension,))
-    chosen = [
-        view
-        for view, (layer, dimension) in zip(views.asked, named, strict=True)
-        if dimension in (numbers["dimensions"] or (dimension,)) and layer in (numbers["layers"] or (layer,))
-    ]
-    found = {
-        view: opened.method.judge(
-            replace(job, encoder=each), opened, anchors, progress, None if view == views.own else view
-        )
-        for view, each in view_encoders(model, replace(views, asked=tuple(chosen))).items()
-    }
-    return replace(found[views.own], others={view: found[view] for view in chosen})
+    return opened.method.judge(job, opened, anchors, progress)
 
 
 _BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)

@@ -18,19 +18,19 @@ from typing import Any, NamedTuple, TypeVar
 import polars as pl
 
 from stickytoken.data import SentenceSource
-from stickytoken.detection import run_folder
+from stickytoken.detection import _older_runs, run_folder
 from stickytoken.detection.run_folder import EndpointRecord, LoadingRecord, RunEvidence, RunFolder, RunRecord
 from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.encoders.loading.resolution import Origin, resolve_model
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, Prompting
-from stickytoken.encoders.views import View
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.machine import digest
-from stickytoken.measurement import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences, package_versions
-from stickytoken.methods import Column, Moved, Severity, base
+from stickytoken.methods import Column, Moved, Severity, base, wording
 from stickytoken.methods.registry import method_named
+from stickytoken.methods.wording import SearchHarm
 from stickytoken.validation import file_path, visible, whole_number
 
 RecordKind = TypeVar("RecordKind")
@@ -55,11 +55,7 @@ class Run:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
         self.method: base.AnyMethod = method_named(self.record.method)
         self.result: base.ResultRecord = self.record.result
-        later = self.method.later_columns
-        needed = [column for column in self.method.columns if column not in later]
-        tokens = self._folder.read_table(TOKENS_FILE, needed)
-        nulls = [pl.lit(None, later[name]).alias(name) for name in later if name not in tokens.columns]
-        self.tokens: pl.DataFrame = tokens.with_columns(nulls)
+        self.tokens: pl.DataFrame = self._read_tokens()
         for column in (*self.method.listed, *self.method.reported, self.method.ranked_by):
             dtype = self.tokens.schema.get(column.key, pl.Null())
             if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):
@@ -72,6 +68,24 @@ class Run:
                 f"{path / TOKENS_FILE} has sticky tokens without a number in the column "
                 f"{self.method.ranked_by.key!r}: delete it and run the same command again"
             )
+
+    def _read_tokens(self) -> pl.DataFrame:
+        """Read tokens.parquet, in today's form."""
+        if not self.is_of_older_rule:
+            return self._folder.read_table(TOKENS_FILE, self.method.columns)
+        plan: Any = self.plan
+        result: Any = self.result
+        return _older_runs.upgraded_tokens(
+            self._folder.read_table(TOKENS_FILE, ("token_id", "lift", "lift_low", "lift_high", "verdict")),
+            ordinary_lift=result.ordinary_lift,
+            spread=plan.similarity_spread,
+            ordinary_contraction=result.ordinary_contraction,
+        )
+
+    @property
+    def is_of_older_rule(self) -> bool:
+        """Whether the verdicts were given by the rule of an earlier version."""
+        return self.record.schema_version < self.method.rule_since
 
     def __repr__(self) -> str:
         found = f"{len(self.sticky):,} of {self.record.tokens:,} tokens sticky"
@@ -96,17 +110,30 @@ class Run:
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """The sticky tokens, worst first: by severity, by how much of a text they erase, by lift.
-
-        A method that does not grade tokens, or knows none that erase, orders them by the rest.
-        """
+        """The sticky tokens, worst first."""
         sticky = self.tokens.filter(pl.col("verdict") == "sticky")
-        order = [pl.col(self.method.ranked_by.key), -pl.col("token_id")]
-        if "erases" in sticky.columns:
-            order.insert(0, pl.when("erases").then("contraction"))
         if "severity" in sticky.columns:
-            order.insert(0, pl.col("severity").cast(pl.Enum([each.value for each in Severity])).to_physical())
-        return sticky.sort(order, descending=True, nulls_last=True)
+            return base.worst_first(sticky)
+        return sticky.sort(self.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
+
+    def strongest(self, count: int) -> pl.DataFrame:
+        """The tokens that stand out most without being flagged.
+
+        Half of them are those with the largest value in the column that the method ranks by. The other half
+        are those with the largest lift, where the method measures one in standard deviations.
+        """
+        others = self.tokens.filter(~run_folder.is_flagged())
+        measures = [self.method.ranked_by.key]
+        if "lift_sd" in others.columns:
+            measures.append("lift_sd")
+        share = max(1, count // len(measures))
+        chosen: list[int] = []
+        for measure in measures:
+            left = others.filter(~pl.col("token_id").is_in(chosen)).drop_nulls(measure)
+            ranked = left.sort(measure, "token_id", descending=[True, False])
+            chosen += ranked["token_id"].head(share).to_list()
+        order = pl.DataFrame({"token_id": chosen}, schema={"token_id": pl.Int64})
+        return order.join(others, on="token_id", maintain_order="left").select(others.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
         """Columns of a short table of some tokens; without those of text that are empty for all of them."""
@@ -121,6 +148,11 @@ class Run:
     def model_name(self) -> str:
         """The model as the user named it."""
         return self.record.model.name
+
+    @property
+    def model_title(self) -> str:
+        """The model as the user named it, and how it was read if not as it was saved."""
+        return self.record.model.long_title
 
     @property
     def available(self) -> int:
@@ -144,7 +176,7 @@ class Run:
         Raises:
             RunError: plan.json is missing or damaged.
         """
-        plan: base.PlanRecord | None = self._folder.read_record(PLAN_FILE, self.method.plan_record)
+        plan = self._folder.read_plan(self.record.method)
         if plan is None:
             raise RunError(f"{self.path} has no plan.json: run the same command again to write it")
         return plan
@@ -165,6 +197,20 @@ class Run:
         """
         evidence = self.evidence
         return None if evidence is None else evidence.moved(token_id)
+
+    def harm(self, token_id: int) -> SearchHarm | None:
+        """What copies of a token do in a small search; None where the run has not kept it."""
+        evidence = self.evidence
+        return None if evidence is None else evidence.harm(token_id)
+
+    def harm_sentences(self, limit: int) -> list[str]:
+        """Say for the worst sticky tokens what their copies do in a search, without full stops."""
+        sentences = []
+        for row in self.sticky.head(limit).iter_rows(named=True):
+            sentence = wording.harm_sentence(row, self.harm(row["token_id"]))
+            if sentence is not None:
+                sentences.append(sentence)
+        return sentences
 
     def plan_of(self, kind: type[RecordKind]) -> RecordKind:
         """The plan of a method.
@@ -203,45 +249,6 @@ class Run:
             raise InputError(f"the run in {self.path} has no token {token!r}")
         return rows
 
-    @property
-    def dimensions(self) -> list[base.DimensionRecord]:
-        """What was found by dimension and layer, the model as it is first; empty without further ones.
-
-        Raises:
-            RunError: dimensions.json is damaged.
-        """
-        record = self._folder.read_record(base.DIMENSIONS_FILE, base.DimensionsRecord)
-        return [] if record is None else record.views
-
-    def by_dimension(self) -> pl.DataFrame:
-        """One row per dimension and layer: counts of verdicts and severities, lifts, spread of similarities.
-
-        The model as it is comes first. The table is empty if the run was made without dimensions and layers.
-        """
-        kinds = {"layer": pl.Int64, "largest_sd": pl.Float64}
-        return pl.DataFrame([record.model_dump() for record in self.dimensions], schema_overrides=kinds)
-
-    def at(self, dimension: int, layer: int | None = None) -> pl.DataFrame:
-        """The tokens by so many first components of the vectors, with the columns of `tokens`.
-
-        Args:
-            dimension: number of components.
-            layer: layers that run; None is the model as it is.
-
-        Raises:
-            InputError: the run has no such dimension or layer.
-            RunError: the table is missing or damaged.
-        """
-        known = [record.view for record in self.dimensions]
-        view = View(
-            whole_number("dimension", dimension, 1),
-            None if layer is None else whole_number("layer", layer, 1),
-        )
-        if view not in known:
-            said = "; ".join(map(str, known)) or "only the model as it is"
-            raise InputError(f"the run in {self.path} has no {view}: it has {said}")
-        return base.tokens_in(self.path, view)
-
     def judge(self, sentences: SentenceSource, **options: Any) -> base.Judgement:
         """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
         from stickytoken.detection import judge
@@ -258,7 +265,6 @@ class Run:
             "available": self.record.model.available,
             **self.result.model_dump(),
             "sticky": self.sticky.to_dicts(),
-            **({"dimensions": views} if (views := self.by_dimension().to_dicts()) else {}),
         }
 
 
@@ -442,7 +448,14 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
                 encoder = load_recorded_endpoint(name, recorded, EndpointOptions())
             else:
                 prompt = Prompting(**recorded.prompting())
-                encoder = load_encoder(name, prompt=prompt, dtype=recorded.dtype, revision=recorded.revision)
+                encoder = load_encoder(
+                    name,
+                    prompt=prompt,
+                    dtype=recorded.dtype,
+                    revision=recorded.revision,
+                    truncate_dim=recorded.truncate_dim,
+                    route=recorded.route,
+                )
         except ModelError as error:
             moved = "(if it has moved, pass it as encoder)"
             raise ModelError(f"the model of {run.path}: {error} {moved}") from error
@@ -456,6 +469,7 @@ def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: Endpoint
         name,
         prompt=recorded.prompt,
         max_length=known.max_length,
+        truncate_dim=recorded.truncate_dim,
         tokenizer=known.tokenizer,
         candidates=known.candidates,
         endpoint=replace(
@@ -498,7 +512,7 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     find = NextStep("find the documents that contain copies", f"{scan} --effect")
     loading = run.record.model.loading
     if loading is not None and (loading.endpoint is not None or loading.layer is not None):
-        return find, clean  # behind an endpoint or a prompt, only documents can be mended
+        return find, clean  # of an endpoint, a prompt or a layer, only documents can be mended
     check = NextStep("check the repaired copy, or another model, in CI", "stickytoken check YOUR_FOLDER")
     repair = NextStep(
         "write a repaired, verified copy of the model, then encode your documents with it",
@@ -509,8 +523,22 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
             f"encode your documents again with the repaired model (YOUR_FOLDER), verified on {repaired}",
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
+    elif not run.method.judges_corpora:
+        # Sticky by another definition; most of these tokens do what ordinary ones do.
+        compare = NextStep(
+            "see which of these tokens matter on texts, before you repair any",
+            f"stickytoken detect {quote(run.model_name)}",
+        )
+        return compare, find, clean, check
     elif "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:
-        look = "see whether your documents repeat these mild tokens, and repair the model only if they do"
+        check_first = (
+            "see whether your documents repeat these mild tokens, and repair the model only if they do"
+        )
         mend = repair._replace(purpose=f"if they do, {repair.purpose}")
-        return find._replace(purpose=look), mend, clean._replace(purpose="or take the copies out"), check
+        return (
+            find._replace(purpose=check_first),
+            mend,
+            clean._replace(purpose="or take the copies out"),
+            check,
+        )
     return repair, find._replace(purpose=f"or keep this model, and {find.purpose}"), clean, check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,19 +15,24 @@ import polars as pl
 from pydantic import ConfigDict, SerializeAsAny, ValidationInfo, field_validator
 
 import stickytoken.measurement as store
+from stickytoken.data import SpanTokenizer
+from stickytoken.detection import _older_runs
+from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import RunError
-from stickytoken.insertion import Placement
+from stickytoken.insertion import Placement, Token
 from stickytoken.measurement import resume
-from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.engine import UNANSWERED, ProgressCallback, ignore_progress
 from stickytoken.methods import Moved, Verdict, base
 from stickytoken.methods.probes import EvidenceStage
 from stickytoken.methods.registry import entries, method_named
+from stickytoken.methods.small_search import COPIES, SearchShares, SearchStage
+from stickytoken.methods.wording import SearchHarm
 
 if TYPE_CHECKING:
     from stickytoken.detection.run import Run
 
 # Files that a run may lack (evidence, report) need no new version.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 class EndpointRecord(resume.Record):
@@ -54,9 +59,13 @@ class LoadingRecord(resume.Record):
     contrast_rule: str | None = None
     layer_choice: str | None = None  # where the layer comes from; null without a prompt
     endpoint: EndpointRecord | None = None  # of a model behind an endpoint
+    truncate_dim: int | None = None  # components that are read; null for all
+    route: str | None = None  # as asked; null is the default of the model
 
     def prompting(self) -> dict[str, Any]:
-        return self.model_dump(exclude={"dtype", "revision", "layer_choice", "endpoint"})
+        return self.model_dump(
+            exclude={"dtype", "revision", "layer_choice", "endpoint", "truncate_dim", "route"}
+        )
 
 
 class ModelRecord(resume.Record):
@@ -66,6 +75,7 @@ class ModelRecord(resume.Record):
     device: str
     parameters: int | None  # number of parameters, if known
     loading: LoadingRecord | None = None  # null if the encoder was made from a model object
+    route: str | None = None  # that was measured; null for a model without routes
 
     @property
     def short_name(self) -> str:
@@ -73,6 +83,29 @@ class ModelRecord(resume.Record):
             return self.name.rpartition("#")[2] or self.name
         path = Path(self.name)
         return path.name if path.is_absolute() and path.name else self.name
+
+    @property
+    def reading(self) -> str:
+        """How the model was read if not as it was saved, such as ``layer 6, 64 dimensions``."""
+        if self.loading is None:
+            return ""
+        parts = []
+        # A language model with a prompt has a choice of the layer, and always a layer.
+        if self.loading.layer is not None and self.loading.layer_choice is None:
+            parts.append(f"layer {self.loading.layer}")
+        if (count := self.loading.truncate_dim) is not None:
+            parts.append("1 dimension" if count == 1 else f"{count} dimensions")
+        return ", ".join(parts)
+
+    @property
+    def title(self) -> str:
+        """The short name, and how the model was read."""
+        return f"{self.short_name} ({self.reading})" if self.reading else self.short_name
+
+    @property
+    def long_title(self) -> str:
+        """The name as the user typed it, and how the model was read."""
+        return f"{self.name} ({self.reading})" if self.reading else self.name
 
 
 class CorpusRecord(resume.Record):
@@ -115,7 +148,7 @@ class RunRecord(resume.MeasurementRecord):
 # Columns of both tables of tokens that hold text; null stands for a verdict that was not given.
 _TEXTS, _TEXTS_OR_NULL = (
     ("token", "decoded"),
-    ("category", "verdict", "severity", "kind", "reason", "precision"),
+    ("category", "verdict", "severity", "kind", "strongest_kind", "reason", "precision"),
 )
 _LONGEST_TEXT = 10_000
 
@@ -157,12 +190,23 @@ class RunFolder(store.ResultFolder):
                     f"needed): {store.repair_advice(path)}"
                 )
             store.require_version(version, SCHEMA_VERSION, path)
-            if version < SCHEMA_VERSION:
+            if version == _older_runs.OLDER_SCHEMA:
+                raw = _older_runs.upgraded_run(raw)
+            elif version < SCHEMA_VERSION:
                 raise RunError(
                     f"{self.path} was written by an earlier version of stickytoken: run the detection again, "
                     "in another folder"
                 )
         return store.validated(RunRecord, raw, path)
+
+    def read_plan(self, method: str) -> base.PlanRecord | None:
+        """Read plan.json; None if it is not written yet."""
+        path = self.path / store.PLAN_FILE
+        if not path.is_file():
+            return None
+        raw = _older_runs.upgraded_plan(store.read_json(path))
+        plan: base.PlanRecord = store.validated(method_named(method).plan_record, raw, path)
+        return plan
 
     def read_table(
         self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
@@ -206,6 +250,15 @@ RUN = resume.MeasurementKind(
 )
 
 
+class SearchRecord(resume.Record):
+    """The small search that shows what copies do to results, without any copies."""
+
+    documents: int
+    copies: int  # in a document
+    answering: float  # share of queries with the document that answers them among the first ten
+    unrelated: float  # share of pairs of a query and another document with that document among the first ten
+
+
 class EvidenceRecord(resume.Record):
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
@@ -215,6 +268,7 @@ class EvidenceRecord(resume.Record):
     pair_copies: int  # number of copies in the pairs
     sequences: int  # number of encoded texts
     seconds: float
+    search: SearchRecord | None = None  # null if too few texts are long enough, and in earlier versions
 
 
 FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
@@ -244,6 +298,8 @@ _EVIDENCE_SCHEMA: dict[str, Any] = {
     "below": pl.List(pl.Float64),
     "above": pl.List(pl.Float64),
     "ahead": pl.List(pl.Float64),
+    "answering": pl.Float64,
+    "unrelated": pl.Float64,
     **{f"{kind}_{part}": dtype for kind in ("typical", "largest") for part, dtype in _PARTS.items()},
 }
 
@@ -251,8 +307,9 @@ _EVIDENCE_SCHEMA: dict[str, Any] = {
 class RunEvidence(NamedTuple):
     record: EvidenceRecord
     # One row per token with a curve; below and above are mean similarities by number of copies, empty if no
-    # pair lies on that side; ahead is the rank that `CarrierPanel.ahead` computes, null in runs of earlier
-    # versions; pairs are null if none lies below.
+    # pair lies on that side, and null for numbers of copies that the tokenizer reads as unknown; ahead is the
+    # rank that `CarrierPanel.ahead` computes, null in runs of earlier versions; pairs are null if none lies
+    # below.
     tokens: pl.DataFrame
 
     def moved(self, token_id: int) -> Moved | None:
@@ -261,10 +318,46 @@ class RunEvidence(NamedTuple):
             row["token_id"]: (row["ordinary"], row["ahead"][row["copies"].index(copies)])
             for row in self.tokens.filter(pl.col("ahead").list.len() > 0).to_dicts()
         }
-        if token_id not in ranks:
+        if token_id not in ranks or ranks[token_id][1] is None:
             return None
         ordinary = [ahead for is_ordinary, ahead in ranks.values() if is_ordinary]
         return Moved(copies, ranks[token_id][1], fmean(ordinary) if ordinary else None)
+
+    def cut_curves(self) -> str | None:
+        """Say which curves leave numbers of copies out; None if none does."""
+        curves = [pl.col(name).list.eval(pl.element().is_null()).list.any() for name in ("below", "above")]
+        is_cut = pl.any_horizontal(curves).fill_null(value=False)
+        tokens = self.tokens.filter(is_cut)
+        if tokens.is_empty():
+            return None
+        first = tokens.row(0, named=True)
+        unknown = [
+            copies
+            for copies, below, above in zip_longest(first["copies"], first["below"], first["above"])
+            if below is None and above is None
+        ]
+        others = f", and those of {len(tokens) - 1} more tokens" if len(tokens) > 1 else ""
+        return (
+            f"the curve of token {first['token_id']} leaves {min(unknown)} copies and more out{others}: the "
+            "tokenizer reads so many copies as an unknown word"
+        )
+
+    def harm(self, token_id: int) -> SearchHarm | None:
+        """Return what copies of a token do in a small search; None where that was not measured."""
+        search = self.record.search
+        rows = self.tokens.filter(pl.col("answering").is_not_null())
+        own = rows.filter(pl.col("token_id") == token_id)
+        if search is None or own.is_empty():
+            return None
+        ordinary = rows.filter("ordinary")
+        of_ordinary = None
+        if not ordinary.is_empty():
+            of_ordinary = SearchShares(fmean(ordinary["answering"]), fmean(ordinary["unrelated"]))
+        return SearchHarm(
+            SearchShares(own["answering"][0], own["unrelated"][0]),
+            SearchShares(search.answering, search.unrelated),
+            of_ordinary,
+        )
 
 
 def measured_evidence(
@@ -273,37 +366,107 @@ def measured_evidence(
     run: Run,
     named: Sequence[int] | None = None,
     with_ordinary: bool = True,
+    search: SearchStage | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> RunEvidence:
+    """Measure curves, pairs and search results of the worst tokens, and of ordinary ones as a control.
+
+    Args:
+        job: the run's job.
+        stage: measures curves and pairs.
+        run: the finished run.
+        named: ids of the tokens to show; None is the sticky tokens, and the strongest others if they are few.
+        with_ordinary: also measure a few random tokens that are not flagged.
+        search: measures search results; None leaves them out.
+        progress: told of every step.
+    """
     started = time.perf_counter()
-    available, ranked_by = job.vocabulary.available, run.method.ranked_by.key
-    # The sticky tokens, worst first; if they are few, also those that come next.
-    ranked = run.tokens.filter(pl.col(ranked_by).is_not_null()).sort(
-        pl.col("verdict").eq_missing("sticky"), ranked_by, "token_id", descending=[True, True, False]
-    )
-    sticky = int((ranked["verdict"] == "sticky").sum())
-    worst = ranked["token_id"].head(min(_MOST_SHOWN, max(sticky, _LEAST_SHOWN))).to_list()
-    shown = worst if named is None else named
+    worst = _tokens_to_show(run)
+    shown = worst if named is None else list(named)
+    available = job.vocabulary.available
     ordinary: list[int] = []
-    if with_ordinary:  # a few random tokens that are not flagged, as a control
+    if with_ordinary:
         excluded = {*flagged_ids(run.tokens), *worst, *shown}
         order = np.random.default_rng([job.settings.seed, _ORDINARY]).permutation(len(available))
-        drawn = (available[place].id for place in order if available[place].id not in excluded)
+        others = (available[place] for place in order if available[place].id not in excluded)
+        drawn = (token.id for token in others if not unknown_copies(job.encoder, stage, token))
         ordinary = list(islice(drawn, _ORDINARY_TOKENS))
     by_id = {token.id: token for token in available}
+    tokens = [by_id[token_id] for token_id in (*shown, *ordinary)]
     # One shard for all would fill batches best; small ones bound the memory.
     measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
-    measured = measure(stage, [by_id[token_id] for token_id in (*shown, *ordinary)]).to_dicts()
-    for row in measured:
-        row.update(ordinary=row["token_id"] in ordinary, copies=[0, *stage.copies])
+    rows = {row["token_id"]: row for row in _answered(measure(stage, tokens)).to_dicts()}
+    sequences = len(tokens) * stage.probes_per_token
+    search_record = None
+    if search is not None:
+        for found in _answered(measure(search, tokens)).to_dicts():
+            if found["token_id"] in rows:
+                rows[found["token_id"]] |= found
+        sequences += len(tokens) * search.probes_per_token
+        without = search.without_copies
+        search_record = SearchRecord(
+            documents=search.probes_per_token,
+            copies=COPIES,
+            answering=without.answering,
+            unrelated=without.unrelated,
+        )
+    for token_id, row in rows.items():
+        row.update(ordinary=token_id in ordinary, copies=[0, *stage.copies])
+        _leave_out_unknown(row, unknown_copies(job.encoder, stage, by_id[token_id]))
     record = EvidenceRecord(
         carriers=list(stage.texts),
         anchors=len(stage.panel.panel.vectors),
         pair_copies=stage.pair_copies,
-        sequences=len(measured) * stage.probes_per_token,
+        sequences=sequences,
         seconds=round(time.perf_counter() - started, 1),
+        search=search_record,
     )
-    return RunEvidence(record, pl.DataFrame(measured, schema=_EVIDENCE_SCHEMA))
+    return RunEvidence(record, pl.DataFrame(list(rows.values()), schema=_EVIDENCE_SCHEMA))
+
+
+def _answered(table: pl.DataFrame) -> pl.DataFrame:
+    """Leave out tokens for which a server gave no vector for one of their texts."""
+    if UNANSWERED not in table.columns:
+        return table
+    return table.filter(pl.col(UNANSWERED).is_null()).drop(UNANSWERED)
+
+
+def _tokens_to_show(run: Run) -> list[int]:
+    """Return the worst sticky tokens; if they are few, also those that come next."""
+    sticky = run.sticky["token_id"].to_list()
+    others = run.strongest(_MOST_SHOWN)["token_id"].to_list()
+    count = min(_MOST_SHOWN, max(len(sticky), _LEAST_SHOWN))
+    return list(dict.fromkeys([*sticky, *others]))[:count]
+
+
+def _leave_out_unknown(row: dict[str, Any], unknown: set[int]) -> None:
+    """Remove from the curves of a token the numbers of copies that the tokenizer reads as unknown."""
+    if not unknown:
+        return
+    for curve in ("below", "above", "ahead"):
+        values = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
+        row[curve] = [None if copies in unknown else value for copies, value in values]
+
+
+def unknown_copies(encoder: Encoder, stage: EvidenceStage, token: Token) -> set[int]:
+    """Return the numbers of copies with which the tokenizer reads a part of a text as unknown.
+
+    Copies that are joined to a text become one long word, and a BERT tokenizer does not know words of more
+    than 100 characters.
+    """
+    carriers = [carrier for carrier in stage.carriers if isinstance(carrier, str)]
+    tokenizer = encoder.tokenizer
+    if not carriers or not isinstance(tokenizer, SpanTokenizer) or tokenizer.unknown_id in (None, token.id):
+        return set()
+    unknown_id = tokenizer.unknown_id
+    before = [ids.count(unknown_id) for ids in encoder.content_ids(carriers)]
+    texts = [probe for probe in stage.probes(token) if isinstance(probe, str)]
+    found: set[int] = set()
+    for place, ids in enumerate(encoder.content_ids(texts)):
+        carrier, number = divmod(place, len(stage.copies))
+        if ids.count(unknown_id) > before[carrier]:
+            found.add(stage.copies[number])
+    return found
 
 
 def has_evidence(folder: RunFolder) -> bool:
@@ -314,8 +477,8 @@ def read_evidence(folder: RunFolder) -> RunEvidence | None:
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None
-    needed = [name for name in _EVIDENCE_SCHEMA if name != "ahead"]
-    table = folder.read_table(EVIDENCE_FILE, needed)
-    if "ahead" not in table.columns:  # a run of an earlier version
-        table = table.with_columns(ahead=pl.lit(None, dtype=_EVIDENCE_SCHEMA["ahead"]))
+    later = ("ahead", "answering", "unrelated")  # runs of earlier versions lack them
+    table = folder.read_table(EVIDENCE_FILE, [name for name in _EVIDENCE_SCHEMA if name not in later])
+    absent = [name for name in later if name not in table.columns]
+    table = table.with_columns(pl.lit(None, dtype=_EVIDENCE_SCHEMA[name]).alias(name) for name in absent)
     return RunEvidence(record, table.select(list(_EVIDENCE_SCHEMA)))

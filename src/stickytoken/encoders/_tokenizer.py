@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import EncodingError, ModelError
@@ -22,13 +23,37 @@ if TYPE_CHECKING:
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
 _WORD = re.compile(r"\S+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Characters of several planes: a vocabulary that has all of them at their own numbers is Unicode.
+_CODE_POINTS = ("a", "Z", "é", "中", "😀")
 _OWN_TOKENIZER = ("entries", "special_ids", "decode_many", "encode_many")
 
 
-class HuggingFaceTokenizer:
-    # The Rust pipeline if there is one, copied if others use it too; one in Python is called text by text.
+# What decides whether a pipeline alone does what its tokenizer does: this many entries, spread over the
+# vocabulary, are decoded in both ways, and these texts and those entries are encoded in both ways. An
+# override in Python that changes only rarer entries than one in 256 is not seen.
+_COMPARED_ENTRIES = 256
+_COMPARED_TEXTS = (
+    "The river is COLD in winter, isn't it?",
+    "  two  spaces,\ttab\nand line ",
+    "42.50 for two tickets!",
+    "Über café naïve \u201cquoted\u201d",
+    "река зимой 東京 🙂",
+    "word_with-signs@example.org/a?b=c",
+)
+# What tokenizers raise that need more than a text, such as the places of words on a page.
+_REFUSALS = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
 
-    def __init__(self, tokenizer: Any, *, shared: bool = True) -> None:
+
+class HuggingFaceTokenizer:
+    """One batched interface to a tokenizer.
+
+    The Rust pipeline does the work, in a copy if others use it too. Some classes change in Python what their
+    pipeline does. So results of the pipeline are first compared with those of the tokenizer on a sample, and
+    where they differ, the tokenizer is called text by text, as one is that is written in Python.
+    """
+
+    def __init__(self, tokenizer: Any, *, shared: bool = True, rows: int | None = None) -> None:
+        self.rows = rows  # of the model's embedding matrix; None if they are unknown or unlimited
         self._tokenizer = tokenizer
         self._backend: Tokenizer | None = None
         if (backend := _backend_of(tokenizer)) is not None:
@@ -44,8 +69,55 @@ class HuggingFaceTokenizer:
                 f"the vocabulary of a {type(tokenizer).__name__} contains words, not tokens: pass a model "
                 "with a subword tokenizer"
             )
-        if not set(self.entries) - self.special_ids - {getattr(tokenizer, "cls_token_id", None)}:
-            raise ModelError("the tokenizer has only special tokens: pass a model with a vocabulary")
+        self._require_entries()
+        self._decoder: Tokenizer | None = self._backend
+        if self._backend is not None:
+            self._compare_with_own()
+
+    def _compare_with_own(self) -> None:
+        """Do without the pipeline for what the tokenizer does otherwise, on a sample of entries and texts."""
+        ids = list(self.entries)
+        every = -(-len(ids) // _COMPARED_ENTRIES)
+        added = sorted(self.special_ids.intersection(ids))
+        rows = [[token_id] for token_id in dict.fromkeys((*ids[::every], *added))]
+        rows += [[*first, *second] for first, second in pairwise(rows)]
+        decoded = self.decode_many(rows)
+        if decoded != self._decoded_by_own(rows):
+            self._decoder = None
+            decoded = self._decoded_by_own(rows)
+        if self._is_bare:  # its encodings are those of the copy
+            return
+        texts = [*_COMPARED_TEXTS, *(text for text in decoded if not _SURROGATE.search(text))]
+        try:
+            with self.settings_kept():
+                own = self._encoded_by_own(texts)
+        except _REFUSALS:  # nothing to compare with
+            return
+        if self.encode_many(texts) != own:
+            self._backend = None
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the tokenizer has a pipeline of the tokenizers library, which can be edited."""
+        return _backend_of(self._tokenizer) is not None
+
+    @property
+    def _is_bare(self) -> bool:
+        """Whether the tokenizer is a pipeline without a class of transformers around it."""
+        from tokenizers import Tokenizer
+
+        return isinstance(self._tokenizer, Tokenizer)
+
+    def _decoded_by_own(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        options = {"skip_special_tokens": False}
+        if not self._is_bare:
+            options["clean_up_tokenization_spaces"] = False
+        return [self._tokenizer.decode(list(row), **options) for row in ids]
+
+    def _encoded_by_own(self, texts: Sequence[str]) -> list[list[int]]:
+        return [
+            list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False)) for text in texts
+        ]
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:
@@ -62,11 +134,34 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
-        vocabulary = self._backend.get_vocab() if self._backend else self._tokenizer.get_vocab()
+        vocabulary = self._vocabulary()
         return {
             int(token_id): token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
             for token, token_id in sorted(vocabulary.items(), key=lambda entry: int(entry[1]))
         }
+
+    def _vocabulary(self) -> Mapping[Any, Any]:
+        if self._backend is not None:
+            return self._backend.get_vocab()
+        try:
+            vocabulary: Mapping[Any, Any] = self._tokenizer.get_vocab()
+        except NotImplementedError:  # the method is optional in transformers
+            return {}
+        return vocabulary
+
+    def _require_entries(self) -> None:
+        """Refuse a vocabulary without entries to search, before anything walks through it."""
+        kind = type(self._tokenizer).__name__
+        if not self.entries:
+            raise ModelError(f"the vocabulary of a {kind} has no entries: pass a model with a vocabulary")
+        # CANINE: the vocabulary of its tokenizer is Unicode itself.
+        if all(self.entries.get(ord(character)) == character for character in _CODE_POINTS):
+            raise ModelError(
+                f"the ids of a {kind} are Unicode code points, which are no vocabulary to search for sticky "
+                "tokens: pass a model with a vocabulary of pieces"
+            )
+        if not set(self.entries) - self.special_ids - {getattr(self._tokenizer, "cls_token_id", None)}:
+            raise ModelError("the tokenizer has only special tokens: pass a model with a vocabulary")
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -97,17 +192,14 @@ class HuggingFaceTokenizer:
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        if self._backend is not None:
-            return self._backend.decode_batch(ids, skip_special_tokens=False)
-        return [
-            self._tokenizer.decode(list(row), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-            for row in ids
-        ]
+        if self._decoder is not None:
+            return self._decoder.decode_batch(ids, skip_special_tokens=False)
+        return self._decoded_by_own(ids)
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         if self._backend is not None:
             return [encoding.ids for encoding in self._encodings(self._backend, texts, offsets=False)]
-        return [self._tokenizer.encode(text, add_special_tokens=False, truncation=False) for text in texts]
+        return self._encoded_by_own(texts)
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
         if self._backend is None:

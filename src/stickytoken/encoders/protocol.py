@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
+from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import list_of, shown as described
 from stickytoken.vocabulary import RoundTripTokenizer
 
@@ -94,7 +95,8 @@ class Encoder(Protocol):
 
         Args:
             texts: n texts.
-            allow_zero: return zero vectors instead of raising on them.
+            allow_zero: return rows without a usable vector instead of raising on them: zeros where the model
+                gives zeros, NaN where a server gives no vector. `has_vector` tells them from the others.
 
         Returns:
             float32 array of shape (n, d).
@@ -122,7 +124,7 @@ class IdReader(WordEncoder, Protocol):
 
         Args:
             ids: n lists like `TokenizedText.ids`, including the prompt.
-            allow_zero: return zero vectors instead of raising on them.
+            allow_zero: as for `encode`.
 
         Returns:
             float32 array of shape (n, d), equal to `encode` of the text with these ids.
@@ -142,6 +144,69 @@ class IdEncoder(IdReader, Protocol):
         Raises:
             InputError: The device or the model does not support the precision.
         """
+
+
+@runtime_checkable
+class RefusingEncoder(Protocol):
+    """An encoder whose server gives no vector for some texts."""
+
+    @property
+    def refused_texts(self) -> Collection[str]:
+        """Texts without the prompt that were asked for in this session and got no vector."""
+
+
+def refused_texts(encoder: object) -> Collection[str]:
+    return encoder.refused_texts if isinstance(encoder, RefusingEncoder) else frozenset()
+
+
+Made = TypeVar("Made")
+
+
+def without_refused_texts(encoder: object, make: Callable[[], Made]) -> Made:
+    """Call a function that chooses and encodes texts, again each time that a server refuses some of them.
+
+    The function must leave `refused_texts` out, so every call chooses others.
+    """
+    while True:
+        refused = len(refused_texts(encoder))
+        try:
+            return make()
+        except EncodingError:
+            if len(refused_texts(encoder)) == refused:
+                raise
+
+
+@runtime_checkable
+class DeclaresSimilarity(Protocol):
+    """An encoder that says how its model compares vectors."""
+
+    @property
+    def similarity(self) -> Similarity:
+        """The similarity that the model declares."""
+
+
+def similarity_of(encoder: Encoder) -> Similarity:
+    """Return how the model of an encoder compares vectors; one that does not say so compares by cosine."""
+    return encoder.similarity if isinstance(encoder, DeclaresSimilarity) else Similarity.COSINE
+
+
+class Route(Protocol):
+    """One of several ways in which a model reads texts."""
+
+    route: str  # its name
+
+    @property
+    def description(self) -> str:
+        """The name for a person, and what else can be asked for."""
+
+
+@runtime_checkable
+class RoutedEncoder(Protocol):
+    """An encoder of a model that may have several routes, such as for queries and documents."""
+
+    @property
+    def route(self) -> Route | None:
+        """The route that texts take; None for a model without routes."""
 
 
 def _parts(*kinds: type) -> tuple[str, ...]:
@@ -218,6 +283,11 @@ def texts_of(texts: object) -> list[str]:
     return found
 
 
+def has_vector(vectors: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+    """Return which rows are vectors with a direction: finite and not zero."""
+    return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
+
+
 def require_usable(
     vectors: NDArray[np.float32], name: str, label: Callable[[int], str], *, allow_zero: bool
 ) -> None:
@@ -273,10 +343,11 @@ class Prompting:
             or a text with ``{sentence}`` in it.
         prompt_name: name of one of the model's own prompts, instead of ``prompt``.
         token_prepending: let every token of the sentence attend to the whole sentence (Fu et al., ACL 2025).
-            This option and the following ones need a prompted language model.
+            This option and the following ones, except ``layer``, need a prompted language model.
         start: first layer of token prepending, from 0; None is the preset's.
         exit: first later layer without it; None is the preset's.
-        layer: layer to read, an index into the embedding and the outputs of all layers; -1 is after the
+        layer: layer to read. Of a SentenceTransformer, the number of layers that run, from 1. Of a prompted
+            language model, an index into the embedding and the outputs of all layers; -1 is after the
             final norm. None is the published preset's; without one, a plain prompt reads the last layer, and
             token prepending and contrast the layer at the same relative depth as for Llama 2 7B.
         contrast: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
@@ -299,7 +370,11 @@ class Prompting:
     @property
     def given(self) -> dict[str, Any]:
         """The given options that only a prompted language model supports."""
-        values = {key: value for key, value in asdict(self).items() if not key.startswith("prompt")}
+        values = {
+            key: value
+            for key, value in asdict(self).items()
+            if key != "layer" and not key.startswith("prompt")
+        }
         return {key: value for key, value in values.items() if value is not None and value is not False}
 
 
@@ -314,6 +389,10 @@ class EncoderWrapper(Generic[Whole_co]):  # subclasses encode the texts of anoth
         self.tokenizer: RoundTripTokenizer = encoder.tokenizer
         self.noise = float(getattr(encoder, "noise", 0.0))
 
+    @property
+    def refused_texts(self) -> Collection[str]:
+        return refused_texts(self._encoder)
+
     @cached_property
     def identity(self) -> EncoderIdentity:
         return self._encoder.identity
@@ -325,6 +404,10 @@ class EncoderWrapper(Generic[Whole_co]):  # subclasses encode the texts of anoth
     @property
     def dimension(self) -> int:
         return self._encoder.dimension
+
+    @property
+    def similarity(self) -> Similarity:
+        return similarity_of(self._encoder)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         return self._encoder.tokenize(texts)

@@ -19,17 +19,25 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders import compute
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer, vocabulary_size
-from stickytoken.encoders.compute import batches, linear, prefixes
+from stickytoken.encoders.compute import batches, layers, linear, prefixes
 from stickytoken.encoders.protocol import EncoderIdentity, require_usable, shown, texts_of
-from stickytoken.encoders.text_encoder import NO_LIMIT, learned_positions, read_template, readable_positions
+from stickytoken.encoders.text_encoder import (
+    NO_LIMIT,
+    learned_positions,
+    read_template,
+    readable_positions,
+    require_components,
+)
+from stickytoken.encoders.token_table import table_rows
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
-from stickytoken.unit_vectors import unit_vectors
+from stickytoken.unit_vectors import Similarity, unit_vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from stickytoken.encoders._routes import RoutedModel
     from stickytoken.encoders.loading.resolution import EncoderSpec
 
 Content = tuple[int, ...]
@@ -191,11 +199,31 @@ class ModelEncoder(ABC):
         self._follow()
         if not contents:
             return np.empty((0, self.dimension), np.float32)
-        for row, content in enumerate(contents):
-            self.check_input(content, partial(label, row))
+        self._check_inputs(contents, label)
         vectors = self._vectors(contents)
         require_usable(vectors, self.name, label, allow_zero=allow_zero)
         return (unit_vectors(vectors) if self.normalizes else vectors)[places]
+
+    def _check_inputs(self, contents: Sequence[Content], label: Callable[[int], str]) -> None:
+        """Check every content; the error names the first one that the model cannot read.
+
+        Whether a content is readable depends on its length and on its smallest and largest id. If the
+        extreme contents are readable, so are all others, and a GPU does not wait for a loop over texts.
+        """
+        lengths = np.fromiter(map(len, contents), np.intp, len(contents))
+        extreme_rows = {int(lengths.argmin()), int(lengths.argmax())}
+        ids = np.fromiter(itertools.chain.from_iterable(contents), np.int64, int(lengths.sum()))
+        if ids.size:
+            ends = lengths.cumsum()
+            for place in (ids.argmin(), ids.argmax()):
+                extreme_rows.add(int(np.searchsorted(ends, place, side="right")))
+        try:
+            for row in extreme_rows:
+                self.check_input(contents[row], partial(label, row))
+        except EncodingError:
+            for row, content in enumerate(contents):
+                self.check_input(content, partial(label, row))
+            raise
 
     # What all vectors share, to be subtracted before precisions are compared.
     def _center(self, exact: NDArray[np.float32]) -> Any:
@@ -283,9 +311,9 @@ _PARTS = {"attention", "intermediate", "output"}
 class SentenceTransformerEncoder(ModelEncoder):
     """Encode with a loaded SentenceTransformer, which is not changed except for ``max_length``."""
 
-    _from_weights: ClassVar = (*ModelEncoder._from_weights, "_reuse", "_wholes", "_first_token")
+    _from_weights: ClassVar = (*ModelEncoder._from_weights, "_reuse", "_first_token")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of them keyword-only, one decision each
         self,
         model: SentenceTransformer,
         name: str,
@@ -296,17 +324,33 @@ class SentenceTransformerEncoder(ModelEncoder):
         reuse: prefixes.ReuseLimits | None = prefixes.REUSE,
         precision: Precision | None = None,
         packed_layers: bool | None = None,
+        truncate_dim: int | None = None,
+        layer: int | None = None,
+        route: str | None = None,
     ) -> None:
-        if len(model) == 0 or getattr(model, "tokenizer", None) is None:
+        from stickytoken.encoders._routes import routed
+
+        if len(model) == 0:
+            raise ModelError(f"{name}: the model has no modules, so it does not read text")
+        self.model = routed(model, route, name)
+        # The user's model, where the encoder works with one route of it.
+        self._whole_model = None if self.model is model else model
+        self._asked_route = route
+        if getattr(self.model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
-        self.model, self._asked_prompt = model, prompt
+        # How the model is read; None where that is as it was saved.
+        self.truncate_dim: int | None = None
+        self.layer: int | None = None
+        if layer is not None:
+            self._cut(layer, name)
+        self._asked_prompt = prompt
         self._token_budget, self._reuse_limits = token_budget, reuse
-        self._layers: tuple[int, ...] = ()
-        self._reader: batches.LayerReader | None = None
-        super().__init__(model, name, precision, packed_layers)
+        super().__init__(self.model, name, precision, packed_layers)
+        if truncate_dim is not None:
+            self._truncate(truncate_dim)
         if max_length is None:
             return
-        readable_positions(model, max_length, name)
+        readable_positions(self.model, max_length, name)
         taken = self.template.overhead + len(self.own_tokenizer.encode_many([self.prompt])[0])
         if max_length <= taken:
             raise InputError(
@@ -314,15 +358,40 @@ class SentenceTransformerEncoder(ModelEncoder):
                 "tokens, which leaves no room for a text; pass more"
             )
         with suppress(AttributeError):  # a static embedding has the property without a setter
-            model.max_seq_length = max_length
-        if model.max_seq_length != max_length:
+            self.model.max_seq_length = max_length
+        if self.model.max_seq_length != max_length:
             raise InputError(
                 f"max_length is {max_length}: {name!r} reads texts of any length and has no limit to set; "
                 "leave max_length out"
             )
         self._read_again()
 
+    def _cut(self, layer: int, name: str) -> None:
+        """Run only so many layers from now on, without a change to the user's model."""
+        shorter = layers.first_layers(self.model, layer, name)
+        if shorter is self.model:
+            return
+        self.layer = layer
+        self.model = shorter
+        self._whole_model = None  # the shorter model is a copy that no longer follows its routes
+
+    def _truncate(self, dimension: int) -> None:
+        """Read only so many components from now on, without a change to the user's model."""
+        require_components(dimension, self.dimension, self.name)
+        if dimension == self.dimension:
+            return
+        self.truncate_dim = dimension
+        self.model = self._network = copy.copy(self.model)
+        self.model.truncate_dim = dimension
+        self._read_again()
+
     def _read(self) -> None:
+        if self._whole_model is not None:
+            from stickytoken.encoders._routes import routed
+
+            self.model = routed(self._whole_model, self._asked_route, self.name)
+            if self.truncate_dim is not None:
+                self.model.truncate_dim = self.truncate_dim
         try:
             self.own_tokenizer = self.entries_tokenizer = HuggingFaceTokenizer(self.model.tokenizer)
         except ModelError as error:
@@ -331,24 +400,41 @@ class SentenceTransformerEncoder(ModelEncoder):
         # The smallest of the truncation limits and the number of positions.
         truncation = getattr(self.model.tokenizer, "truncation", None)
         cut = truncation["max_length"] if truncation else None
-        limits = [self.model.max_seq_length, cut, *learned_positions(self.model)]
+        limits = [self.model.max_seq_length, cut, *learned_positions(self.model), *self._task_limits()]
         known = [int(limit) for limit in limits if limit is not None and limit < NO_LIMIT]
         self.max_length = min(known, default=None)
-        self._rows = self._embedding_rows()
-        self._runner = batches.BatchRunner(
-            self.model, self.template, self.name, self._token_budget, self._reader
-        )
+        self._rows = self.own_tokenizer.rows = table_rows(self.model)
+        self._runner = batches.BatchRunner(self.model, self.template, self.name, self._token_budget)
 
     def _settings(self) -> tuple[object, ...]:
         model = self.model
-        return (self.prompt, model.max_seq_length, model.truncate_dim, self._embedding_rows())
+        settings: tuple[object, ...] = (
+            self.prompt,
+            model.max_seq_length,
+            model.truncate_dim,
+            table_rows(model),
+        )
+        whole = self._whole_model
+        if whole is not None:
+            settings += (whole.default_prompt_name, tuple(whole.prompts.items()), whole.truncate_dim)
+        return settings
 
-    def _embedding_rows(self) -> int | None:
-        module: Any = self.model[0]
-        if hasattr(module, "num_embeddings"):
-            return int(module.num_embeddings)
-        embeddings = getattr(getattr(module, "model", None), "get_input_embeddings", lambda: None)()
-        return getattr(embeddings, "num_embeddings", None)
+    def _task_limits(self) -> list[int | None]:
+        """Return the longest input that the first module declares for the task of the route."""
+        if self.route is None or self.route.task is None:
+            return []
+        return [getattr(self.model[0], f"{self.route.task}_length", None)]
+
+    @property
+    def similarity(self) -> Similarity:
+        return Similarity(self.model.similarity_fn_name)
+
+    @property
+    def route(self) -> RoutedModel | None:
+        """The route that texts take; None for a model without routes."""
+        from stickytoken.encoders._routes import RoutedModel
+
+        return self.model if isinstance(self.model, RoutedModel) else None
 
     @property
     def device(self) -> str:
@@ -369,10 +455,6 @@ class SentenceTransformerEncoder(ModelEncoder):
     def dtype(self) -> torch.dtype:
         return next(self.model.parameters()).dtype
 
-    @property
-    def layer_count(self) -> int | None:
-        return None if self._reader is None else self._reader.count
-
     def _modules_and_prompt(self) -> tuple[str, str]:
         return compute.modules_fingerprint(self.model), self.prompt
 
@@ -380,24 +462,6 @@ class SentenceTransformerEncoder(ModelEncoder):
     def dimension(self) -> int:
         with compute.computing(self._network):
             return int(self._runner.vectors([(self.usable_entries()[0],)]).shape[1])
-
-    def whole(self, layers: tuple[int, ...] = ()) -> SentenceTransformerEncoder:
-        if layers in ((), self._layers) and self.model.truncate_dim is None:
-            return self
-        self._follow()
-        if layers not in self._wholes:
-            untruncated = copy.copy(self.model)
-            untruncated.truncate_dim = None
-            settings: dict[str, Any] = {"model": untruncated, "_network": untruncated, "_layers": layers}
-            if layers:  # trees give vectors of the last layer alone
-                settings["_reuse_limits"] = None
-                settings["_reader"] = batches.LayerReader(untruncated, layers, self.name)
-            self._wholes[layers] = self._changed(**settings)
-        return self._wholes[layers]
-
-    @cached_property
-    def _wholes(self) -> dict[tuple[int, ...], SentenceTransformerEncoder]:
-        return {}
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         self._follow()
@@ -462,8 +526,8 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _first_token(self) -> torch.nn.Module | None:
         if not batches.pools_by(self.model, "cls"):
             return None
-        layers = getattr(getattr(self.model[0].model, "encoder", None), "layer", None)
-        last: Any = layers[-1] if isinstance(layers, torch.nn.ModuleList) and len(layers) else None
+        stack = getattr(getattr(self.model[0].model, "encoder", None), "layer", None)
+        last: Any = stack[-1] if isinstance(stack, torch.nn.ModuleList) and len(stack) else None
         samples = self._samples[:: max(1, len(self._samples) // 4)]
         if (
             not samples
@@ -478,7 +542,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         try:
             with batches.first_token_only(attention):
                 found = self._runner.vectors(samples)
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        except ModelError:
             return None  # another version of transformers, or a module that reads more
         return attention if prefixes.agree(found, plain, self._rounding) else None
 

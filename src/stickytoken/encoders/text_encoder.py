@@ -78,7 +78,7 @@ class FunctionModel:
 
 
 class TextEncoder:
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, truncate_dim: int | None = None) -> None:
         if isinstance(model, type):
             raise ModelError(f"{model.__name__} is a class: pass an object of it, {model.__name__}(...)")
         if not callable(getattr(model, "encode", None)):
@@ -90,6 +90,9 @@ class TextEncoder:
         self.model = model
         self.name = str(getattr(model, "name", None) or type(model).__name__)
         self.device = str(getattr(model, "device", None) or "cpu")
+        self.truncate_dim = truncate_dim  # components that are read; None reads all
+        if truncate_dim is not None:
+            require_components(truncate_dim, self._vectors(SENTINELS[:1]).shape[1], self.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name} on {self.device}>"
@@ -101,7 +104,7 @@ class TextEncoder:
 
     @cached_property
     def dimension(self) -> int:
-        return int(self._vectors(SENTINELS[:1]).shape[1])
+        return int(self._vectors(SENTINELS[:1])[:, : self.truncate_dim].shape[1])
 
     @property
     def identity(self) -> EncoderIdentity:
@@ -163,9 +166,14 @@ class TextEncoder:
                         f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, "
                         f"the model reads {self.max_length}: use shorter sentences or fewer copies"
                     )
-        vectors = self._vectors(distinct)
-        protocol.require_usable(vectors, self.name, lambda row: shown(distinct[row]), allow_zero=allow_zero)
+        vectors = self._vectors(distinct)[:, : self.truncate_dim]
+        self._require_usable(vectors, distinct, allow_zero=allow_zero)
         return vectors[[rows[text] for text in texts]]
+
+    def _require_usable(
+        self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
+    ) -> None:
+        protocol.require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=allow_zero)
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         found = self.model.encode(list(texts))
@@ -198,6 +206,14 @@ class TextEncoder:
             return int(added())
         except TypeError:  # that of the tokenizers library asks whether it is for a pair
             return int(added(False))
+
+
+def require_components(truncate_dim: int, components: int, name: str) -> None:
+    if truncate_dim > components:
+        raise InputError(
+            f"truncate_dim is {truncate_dim}, and the vectors of {name} have {components} components: pass 1 "
+            f"to {components}"
+        )
 
 
 def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
@@ -300,6 +316,7 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
 
 _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
 _ROOM = 8
+_SHOWN_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,12 +333,38 @@ class InputTemplate:
         return len(self.before) + len(self.after)
 
 
+def _why_changed(model: SentenceTransformer, prompt: str) -> str:
+    """Say why the input of a model does not contain the tokens of its prompt and text as they are."""
+    first: Any = model[0]
+    processor = getattr(first, "processor", None)
+    templates = (getattr(part, "chat_template", None) for part in (processor, first.tokenizer))
+    through_chat = "message" in getattr(first, "modalities", ()) and any(templates)
+    if through_chat and prompt:
+        return (
+            f"its chat template puts the prompt {shown(prompt)} into a message of its own, apart from the "
+            "text, so that copies cannot be inserted by token id: leave the prompt out (prompt='')"
+        )
+    if through_chat:
+        return (
+            "its chat template changes the text, so that copies cannot be inserted by token id: use a model "
+            "that reads plain text"
+        )
+    return "its input does not contain the tokens of the text as they are"
+
+
 def read_template(
     model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
     def template_of(sample: str) -> InputTemplate:
-        features = model.preprocess([sample], prompt=prompt or None)
-        if "input_ids" not in features:
+        try:
+            features = model.preprocess([sample], prompt=prompt or None)
+        except Exception as error:  # processors of images and sound fail in ways of their own; chained
+            reason = " ".join(str(error).split())[:_SHOWN_REASON]
+            raise ModelError(
+                f"{name} does not read text alone ({type(error).__name__}: {reason}): pass a text model"
+            ) from error
+        tensors = [features.get("input_ids"), features.get("attention_mask", features.get("input_ids"))]
+        if not all(hasattr(value, "shape") for value in tensors):  # a processor of sound gives lists
             raise ModelError(f"{name}: its first module does not read token ids (is it a text model?)")
         flat = "offsets" in features
         ids = features["input_ids"] if flat else features["input_ids"][0]
@@ -332,7 +375,7 @@ def read_template(
         size = len(content)
         starts = (start for start in range(len(whole) - size + 1) if whole[start : start + size] == content)
         if (start := next(starts, None)) is None:
-            raise ModelError(f"{name}: its input does not contain the tokens of the text as they are")
+            raise ModelError(f"{name}: {_why_changed(model, prompt)}")
         token_types = None
         if "token_type_ids" in features and not flat:
             types = tuple(features["token_type_ids"][0][kept].tolist())

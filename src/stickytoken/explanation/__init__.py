@@ -38,7 +38,7 @@ __all__ = ["ExplainSettings", "Explanation", "explain"]
 Vector = NDArray[np.float64]
 
 # Increase it when the same inputs give different numbers than before.
-_IDENTITY_VERSION = 2
+_IDENTITY_VERSION = 3
 
 
 def explain(
@@ -177,10 +177,7 @@ class _Job:
         of_run: dict[str, Any] = {}
         rows = [] if self.run is None else self.run.tokens.filter(token_id=token_id).to_dicts()
         if self.run is not None and rows and rows[0]["verdict"] is not None:
-            row, scale, lift = rows[0], self.run.method.scale(self.run), rows[0]["lift"]
-            # The lift beyond an ordinary token's, in standard deviations of the model's similarities.
-            row["sd"] = None if scale is None or lift is None else (lift - scale.ordinary) / scale.spread
-            of_run = {name: row.get(name) for name in OF_RUN}
+            of_run = {name: rows[0].get(name) for name in OF_RUN}
         return identity_of(
             _IDENTITY_VERSION,
             self.inspector.encoder.identity,

@@ -12,7 +12,7 @@ from stickytoken.errors import InputError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.measuring import ExplainSettings
-from stickytoken.methods import Verdict
+from stickytoken.methods import Verdict, wording
 
 _WORDS = {name: words for measures in files.AREAS.values() for name, words in measures.items()}
 _LIFT = "lift_sentences"
@@ -21,9 +21,8 @@ _LIFT = "lift_sentences"
 ENOUGH_BENIGN = 8
 # The effect comes first, then its possible causes in the order of the model.
 _ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
-# Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts behind the lift, and `kind`
-# the kind of text that a topical token lifts most.
-OF_RUN = ("verdict", "severity", "lift", "sd", "universality", "kind", "texts")
+# Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts behind the numbers.
+OF_RUN = ("verdict", "severity", "erased", "lift_sd", "kinds_lifted", "strongest_kind", "texts")
 
 
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
@@ -90,17 +89,17 @@ def verdict(
 
 
 def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
-    called, severity, rise, sd, universality, kind, texts = (run.get(name) for name in OF_RUN)
+    called, severity = run.get("verdict"), run.get("severity")
     quoted = f"the run calls it {called}" + (f" ({severity})" if severity else "")
     numbers = []
-    if rise is not None:
-        numbers.append(f"lift {rise:.4f}" + (f" over {_texts(texts)}" if texts else ""))
-    if sd is not None:
-        numbers.append(f"{sd:.2f} SD beyond an ordinary token's")
-    if universality is not None:
-        numbers.append(f"on {universality:.0%} of the kinds of text")
-    if kind is not None:
-        numbers.append(f"most on {kind}")
+    if run.get("erased") is not None:
+        numbers.append(f"{wording.percent(run['erased'])} erased")
+    if run.get("lift_sd") is not None:
+        numbers.append(f"lift {wording.in_sd(run['lift_sd'])}")
+    if run.get("texts"):
+        numbers.append(f"over {_texts(run['texts'])}")
+    if called == Verdict.TOPICAL and run.get("strongest_kind") is not None:
+        numbers.append(f"most on {run['strongest_kind']}")
     quoted += f": {', '.join(numbers)}." if numbers else "."
     if lift is None:
         return quoted

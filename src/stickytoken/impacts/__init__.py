@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 import stickytoken.measurement as store
 from stickytoken.data import bundled_frame, load_sentences, tasks as task_data
-from stickytoken.data.metrics import Outcomes, Task, fingerprint
+from stickytoken.data.metrics import Outcomes, Task, Values, fingerprint
 from stickytoken.data.tasks import AnyTask, MtebTask
 from stickytoken.detection import TokenSource, available_tokens, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
-from stickytoken.encoders.protocol import Encoder, IdEncoder
+from stickytoken.encoders.protocol import Encoder, IdEncoder, similarity_of
 from stickytoken.errors import InputError
 from stickytoken.impacts import results, statistics
 from stickytoken.impacts.results import Impact, ImpactSettings, TaskRecord, TokenRecord, open_impact
@@ -33,7 +33,7 @@ from stickytoken.insertion import Insertion, Placement, Probe, Side, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
-from stickytoken.unit_vectors import exact_unit_vectors
+from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary import categorize, match_apart
 
@@ -128,6 +128,7 @@ def impact(
         sticky=[token.id for token in sticky],
         benign=[token.id for token in benign],
         **({"named": named} if named else {}),
+        **_noted_similarity(reading, notes),
     )
     record = results.ImpactRecord(
         identity=digest(parts),
@@ -171,6 +172,15 @@ def impact(
             for path in out.glob(f"{VECTORS}*.npz"):  # the shards contain all outcomes
                 path.unlink(missing_ok=True)
         return open_impact(out)
+
+
+def _noted_similarity(encoder: Encoder, notes: list[str]) -> dict[str, str]:
+    """Return what the model's own similarity adds to the identity, and add it to the notes."""
+    similarity = similarity_of(encoder)
+    if similarity is Similarity.COSINE:  # the identity is what it was before there were others
+        return {}
+    notes.append(f"vectors are compared by the model's own similarity, {similarity}")
+    return {"similarity": similarity.value}
 
 
 def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
@@ -370,6 +380,7 @@ class TaskWork(GroupWork):
     edited: frozenset[str]
     settings: ImpactSettings
     clean: CleanVectors
+    similarity: Similarity
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         edited: dict[Probe, NDArray[np.float32]] = {}
@@ -380,7 +391,8 @@ class TaskWork(GroupWork):
                 copies = self.settings.copies if role in self.edited else 0
                 probes = [probe(self.settings, each, condition, copies) for each in carriers]
                 by_role[role] = self.clean.of(probes, encoder, edited)
-            rows += as_rows(self.task.columns, self.task.outcomes(by_role, condition.seed))
+            outcomes = self.task.outcomes(by_role, condition.seed, self.similarity)
+            rows += as_rows(self.task.columns, outcomes)
         return rows, len(edited)
 
 
@@ -402,7 +414,8 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
 
     def make_work() -> tuple[TaskWork, ShardCost]:
         clean, spent = runner.clean(name, [carrier.clean(insertion) for carrier in everything])
-        return TaskWork(name, task, carriers, edited, settings, clean), spent
+        similarity = similarity_of(runner.encoder)
+        return TaskWork(name, task, carriers, edited, settings, clean, similarity), spent
 
     outcomes = runner.run(name, make_work, task.units, task.columns, conditions, task.name)
     cut = sum(carrier.cut for carrier in everything)
@@ -471,6 +484,7 @@ class _IntrusionWork(GroupWork):
     queries: Sequence[Probe]
     documents: Sequence[Probe]
     clean: CleanVectors
+    similarity: Similarity
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[Rows, int]:
         (condition,) = prepared
@@ -480,7 +494,8 @@ class _IntrusionWork(GroupWork):
         ]
         # Rank each vector among the other documents, shape (queries, vectors); it wins ties.
         queries, similarities, in_order = self._searched
-        found = queries @ exact_unit_vectors(self.clean.of(probes, encoder, edited)).T
+        vectors = self.similarity.prepared(self.clean.of(probes, encoder, edited))
+        found = self.similarity.of_all(queries, vectors)
         own = np.repeat(self.places, len(COPIES))
         above = [
             len(row) - np.searchsorted(row, each, side="right")
@@ -493,13 +508,14 @@ class _IntrusionWork(GroupWork):
         return as_rows(_COLUMNS, np.hstack([hits, middle]).astype(np.float64)), len(edited)
 
     @cached_property
-    def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def _searched(self) -> tuple[Values, Values, Values]:
+        """Return the queries, their similarities to all documents, and these in ascending order."""
         places = self.clean.places
         queries, documents = (
-            exact_unit_vectors(self.clean.vectors[[places[each] for each in probes]])
-            for probes in (self.queries, self.documents)
+            self.similarity.prepared(self.clean.vectors[[places[text] for text in texts]])
+            for texts in (self.queries, self.documents)
         )
-        similarities = queries @ documents.T
+        similarities = self.similarity.of_all(queries, documents)
         return queries, similarities, np.sort(similarities, axis=1)
 
 
@@ -520,7 +536,10 @@ def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, Tok
     def make_work() -> tuple[_IntrusionWork, ShardCost]:
         probes = [*queries, *documents, *(target.clean(insertion) for target in targets)]
         clean, spent = runner.clean(name, probes)
-        return _IntrusionWork(name, places, targets, settings, queries, documents, clean), spent
+        work = _IntrusionWork(
+            name, places, targets, settings, queries, documents, clean, similarity_of(encoder)
+        )
+        return work, spent
 
     title = f"intrusion into {corpus.name}"
     found = runner.run(name, make_work, len(targets), _COLUMNS, conditions, title)

@@ -18,6 +18,7 @@ from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, pooled_states, prompt_states
 from stickytoken.encoders.protocol import equal_length_batches, require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+from stickytoken.encoders.token_table import token_table
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.unit_vectors import unit_vectors
 
@@ -56,10 +57,10 @@ def backbone_of(model: Any) -> Any:
 
 
 def input_embeddings(model: Any) -> Any:
-    backbone = backbone_of(model)
-    if backbone is None:
-        return getattr(model[0], "embedding", None)
-    return backbone.get_input_embeddings() if hasattr(backbone, "get_input_embeddings") else None
+    """Return the table of token vectors, or None if it is missing or not a matrix (a quantized one)."""
+    table: Any = token_table(model)
+    weight = getattr(table, "weight", None)
+    return table if isinstance(weight, torch.Tensor) and weight.ndim == 2 else None
 
 
 def sharing_weights(model: Any, embeddings: Any) -> list[Any]:

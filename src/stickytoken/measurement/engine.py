@@ -13,14 +13,26 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity, reads_ids, require_ids
-from stickytoken.encoders.views import whole_vectors
+from stickytoken.encoders.protocol import (
+    Encoder,
+    EncoderIdentity,
+    content_limit,
+    reads_ids,
+    require_ids,
+    require_usable,
+    shown,
+)
+from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement import ResultFolder, ShardCost
 
-Measured: TypeAlias = float | str | list[float] | NDArray[np.floating[Any]]
+Measured: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
 """What a row of a stage holds: a number, a text, or several numbers."""
+
+# Column of a shard: a text of the token for which a server gave no vector; null if it gave all. The column is
+# missing from shards in which it would be null throughout.
+UNANSWERED = "unanswered"
 
 # The number of shards is a multiple of this, so that one, two or four workers get equal shares.
 _TURNS = 4
@@ -30,8 +42,7 @@ class Stage(Protocol):
     """One pass over tokens. Pure and self-contained.
 
     With ``carrier_texts``, the text without copies of each probe, its rows say, as ``seen``, how many copies
-    the tokenizer sees. With ``measure_all`` it measures many tokens at once, from `whole_vectors` of its
-    ``layers`` where it names any.
+    the tokenizer sees. With ``measure_all`` it measures many tokens at once.
     """
 
     @property
@@ -72,6 +83,7 @@ class Progress:
     total: int
     computed: int = 0  # units that this session computed
     sequences: int = 0  # texts that this session encoded in this stage
+    note: str = ""  # something to tell the user once
 
 
 ProgressCallback: TypeAlias = Callable[[Progress], None]
@@ -137,21 +149,29 @@ class LocalEngine:
                 yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
 
 
-# Tokens; their probes, as content ids, or as texts if the encoder reads only texts; and for each token the
-# copies that the tokenizer sees in its probes, if the stage asks.
-_Prepared: TypeAlias = tuple[Sequence[Token], Sequence[Probe], Sequence[list[int]]]
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The probes of a shard, token by token."""
+
+    tokens: Sequence[Token]
+    counts: Sequence[int]  # probes of each token
+    probes: Sequence[Probe]  # as content ids, or as texts if the encoder reads only texts
+    seen: Sequence[list[int]]  # copies that the tokenizer sees in the probes of each token, if the stage asks
 
 
 @dataclass(frozen=True, slots=True)
 class TokenWork:
     stage: Stage
+    truncate: bool = False  # cut texts that are longer than the model reads, as the model does
 
     @property
     def name(self) -> str:
         return self.stage.name
 
     def prepare(self, shard: Shard, encoder: Encoder) -> _Prepared:
-        probes = [probe for token in shard.tokens for probe in self.stage.probes(token)]
+        by_token = [self.stage.probes(token) for token in shard.tokens]
+        probes = [probe for of_token in by_token for probe in of_token]
+        counts = [len(of_token) for of_token in by_token]
         seen = []
         if texts := getattr(self.stage, "carrier_texts", ()):  # beyond those of the text without copies
             ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
@@ -160,43 +180,93 @@ class TokenWork:
                 [max(0, next(ids).count(token.id) - carrier.count(token.id)) for carrier in carriers]
                 for token in shard.tokens
             ]
-        return shard.tokens, tokenized_probes(encoder, probes), seen
+        return _Prepared(shard.tokens, counts, tokenized_probes(encoder, probes, self.truncate), seen)
 
     def compute(self, prepared: _Prepared, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        stage, (tokens, probes, seen) = self.stage, prepared
-        layers, measure_all = getattr(stage, "layers", None), getattr(stage, "measure_all", None)
-        reading = encoder if layers is None else whole_vectors(encoder, layers)
-        vectors = encode_probes(reading, probes, stage.precision)
+        stage, tokens = self.stage, prepared.tokens
+        measure_all = getattr(stage, "measure_all", None)
+        vectors = encode_probes(encoder, prepared.probes, stage.precision)
+        unanswered = _fill_unanswered(vectors, prepared, encoder.name)
         found: Sequence[Mapping[str, Any]]
         if measure_all is not None:
             found = measure_all(tokens, vectors)
         else:
-            by_token = vectors.reshape(len(tokens), -1, vectors.shape[-1])
+            by_token = np.split(vectors, np.cumsum(prepared.counts)[:-1])
             found = [stage.measure(token, own) for token, own in zip(tokens, by_token, strict=True)]
         rows: list[dict[str, Any]] = [
             {"token_id": token.id, **numbers} for token, numbers in zip(tokens, found, strict=True)
         ]
-        for row, counts in zip(rows, seen, strict=False):
-            row["seen"] = counts
-        return rows, len(probes)
+        for row, copies in zip(rows, prepared.seen, strict=False):
+            row["seen"] = copies
+        if unanswered:
+            for place, row in enumerate(rows):
+                row[UNANSWERED] = unanswered.get(place)
+        return rows, len(prepared.probes)
 
 
-def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-    work = TokenWork(stage)
+def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: str) -> dict[int, str]:
+    """Replace missing vectors by the mean of other tokens' vectors at the same place, in place.
+
+    A server may give no vector for a text. Its token is measured like an ordinary one, so that methods need
+    not know of this, and the numbers of the token are removed at the end (`FolderRunner.unanswered`).
+
+    Args:
+        vectors: one row per probe, shape (P, d); rows of NaN are missing.
+        prepared: the probes.
+        name: name of the encoder.
+
+    Returns:
+        One of the texts without a vector, by the place of the token.
+
+    Raises:
+        EncodingError: the server gives no token a vector for one of the places.
+    """
+    missing = np.isnan(vectors[:, 0])
+    unanswered: dict[int, str] = {}
+    if not missing.any():
+        return unanswered
+    token_of_probe = np.repeat(np.arange(len(prepared.counts)), prepared.counts)
+    place_of_probe = np.concatenate([np.arange(count) for count in prepared.counts])
+    for row in np.flatnonzero(missing).tolist():
+        text = str(prepared.probes[row])
+        unanswered.setdefault(int(token_of_probe[row]), text)
+        answered = vectors[(place_of_probe == place_of_probe[row]) & ~missing]
+        if not len(answered):
+            raise EncodingError(
+                f"{name}: the server gives no vector for the text {shown(text)}, nor for others like it: "
+                "leave the token out, or use shorter sentences or fewer copies"
+            )
+        vectors[row] = answered.mean(axis=0)
+    return unanswered
+
+
+def compute_shard(
+    stage: Stage, shard: Shard, encoder: Encoder, truncate: bool = False
+) -> tuple[list[dict[str, Any]], int]:
+    work = TokenWork(stage, truncate)
     return work.compute(work.prepare(shard, encoder), encoder)
 
 
-def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Probe]:
+def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
     texts = [probe for probe in probes if isinstance(probe, str)]
-    return list(map(tuple, encoder.content_ids(texts))) if texts and reads_ids(encoder) else probes
+    if not texts or not reads_ids(encoder):
+        return probes
+    limit = content_limit(encoder) if truncate else None
+    return [tuple(ids[:limit]) for ids in encoder.content_ids(texts)]
 
 
 def encode_probes(
     encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
 ) -> NDArray[np.float32]:
+    """Encode texts or ids. Rows of NaN are texts for which a server gives no vector."""
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and precision is None:
-        return encoder.encode(texts)
+        vectors = encoder.encode(texts, allow_zero=True)
+        answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
+        require_usable(
+            vectors[answered], encoder.name, lambda row: shown(texts[answered[row]]), allow_zero=False
+        )
+        return vectors
     ids = [probe for probe in probes if not isinstance(probe, str)]
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 

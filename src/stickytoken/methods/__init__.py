@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,6 +44,13 @@ class MethodEntry:
     load: Callable[[], Any]  # imports and makes the method, a `stickytoken.methods.base.Method`
 
 
+class Scores(StrEnum):
+    """Which tokens get an exact score of the paper's method."""
+
+    NEEDED = "needed"  # those that may become candidates; the others get an upper bound
+    ALL = "all"
+
+
 def insertion_option(default: Insertion) -> Option:
     return Option(
         "insertion",
@@ -70,9 +76,25 @@ SEED = Option(
 
 
 class Column(NamedTuple):
+    """A column of a table as it is shown."""
+
     key: str  # in tokens.parquet
     title: str
     digits: int | None = None  # after the decimal point; None for text and whole numbers
+    unit: str = ""  # shown behind the number; a share in % is multiplied by 100
+
+    def text(self, value: object) -> str:
+        """Write a value of the column; a missing one is empty."""
+        if value is None:
+            return ""
+        if self.digits is None or not isinstance(value, int | float):
+            return str(value)
+        number = 100 * value if self.unit == "%" else value
+        written = f"{number:,.{self.digits}f}"
+        if float(written.replace(",", "")) == 0:
+            written = written.lstrip("-")  # no minus zero
+        separator = "" if self.unit in ("", "%") else " "
+        return f"{written}{separator}{self.unit}".replace("-", "\N{MINUS SIGN}")
 
 
 class Fact(NamedTuple):
@@ -93,16 +115,6 @@ class Moved(NamedTuple):
     copies: int
     ahead: float  # share of the other unrelated documents that it is then ahead of
     ordinary: float | None  # the same with copies of ordinary tokens, on average; None where none is measured
-
-    def sentence(self, token: str = "") -> str:
-        """Say it without a full stop; with the name of the token, also compare with ordinary ones."""
-        copies, let = ("copy", "lets") if self.copies == 1 else ("copies", "let")
-        usual = f", with copies of an ordinary token {self.ordinary:.0%}" if token and self.ordinary else ""
-        of = f" of {token}" if token else ""
-        return (
-            f"{self.copies} {copies}{of} {let} an average unrelated document outrank {self.ahead:.0%} of the "
-            f"others in a search; without copies it outranks 50%{usual}"
-        )
 
 
 class PlanTexts(NamedTuple):
@@ -146,19 +158,16 @@ class Verdict(StrEnum):
 
 
 class Severity(StrEnum):
-    # By the lift in standard deviations of the similarities: small, medium and large effects (Cohen 1988).
-    NEGLIGIBLE = "negligible"
+    """How bad a flagged token is, the mildest first."""
+
     MILD = "mild"
+    """Only the halved thresholds, which apply to unusual vectors, are reached."""
     SERIOUS = "serious"
+    """A full threshold is reached."""
     SEVERE = "severe"
-
-
-SEVERITY_BOUNDS = {Severity.MILD: 0.2, Severity.SERIOUS: 0.5, Severity.SEVERE: 0.8}
-
-
-def severity_of(effect: float) -> Severity:
-    return tuple(Severity)[bisect_right(tuple(SEVERITY_BOUNDS.values()), effect)]
+    """The token lifts unrelated texts by 0.8 SD or erases 70% of a text."""
 
 
 def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
+    """Count tokens by severity, the worst first."""
     return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

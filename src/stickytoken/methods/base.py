@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -18,9 +18,8 @@ import polars as pl
 
 import stickytoken.methods as terms
 from stickytoken.data import PairCorpus, Sentences
-from stickytoken.encoders import views as model_views
-from stickytoken.encoders.protocol import Encoder, IdEncoder, reads_ids
-from stickytoken.encoders.views import MeanSimilarity, View, Views
+from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
+from stickytoken.encoders.protocol import Encoder, reads_ids, shown
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest, keep, recalled
@@ -61,42 +60,6 @@ class ResultRecord(Record):
     seconds: float  # time that shards took
 
 
-DIMENSIONS_FILE = "dimensions.json"
-DIMENSION_TOKENS_FILE = "dimensions.parquet"
-
-
-class DimensionRecord(Record):
-    layer: int | None  # layers that run; null for the model as it is
-    dimension: int
-    sticky: int
-    topical: int
-    severe: int  # flagged tokens of this severity
-    serious: int
-    mild: int
-    negligible: int
-    similarity_spread: float  # standard deviation of the similarities of texts
-    ordinary_lift: float  # lift of the typical token
-    ordinary_sd: float  # spread of ordinary tokens' lifts, in those standard deviations
-    largest_sd: float | None  # largest lift above the typical token's, in those standard deviations
-    mean_similarity: float  # u, the mean cosine over the vocabulary
-    # Contraction of the typical token; null in runs of earlier versions.
-    ordinary_contraction: float | None = None
-
-    @property
-    def view(self) -> View:
-        return View(self.dimension, self.layer)
-
-
-class DimensionsRecord(Record):
-    views: list[DimensionRecord]  # the model as it is first
-
-
-def tokens_in(path: Path, view: View) -> pl.DataFrame:
-    table = ResultFolder(path).read_table(DIMENSION_TOKENS_FILE, ("layer", "dimension", "token_id"))
-    own = pl.col("layer").eq_missing(pl.lit(view.layer, dtype=pl.Int64))
-    return table.filter(own & (pl.col("dimension") == view.dimension)).drop("layer", "dimension")
-
-
 class MethodSettings(Protocol):  # a frozen dataclass with defaults and at least these fields
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -132,6 +95,16 @@ class Job(Generic[Settings_co]):
 
 # Texts in a shard: what a kill loses, and enough of every length to fill batches.
 SHARD_PROBES = 8192
+# On a CUDA GPU: small batches leave it idle, and these texts take it a second or two.
+GPU_SHARD_PROBES = 32768
+
+
+def shard_probes_for(device: str) -> int:
+    return GPU_SHARD_PROBES if device.startswith("cuda") else SHARD_PROBES
+
+
+# Columns of a table of tokens that are known without a measurement.
+_OF_VOCABULARY = ("token_id", "token", "decoded", "category")
 
 
 @dataclass
@@ -140,17 +113,48 @@ class FolderRunner:
     folder: ResultFolder
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
+    # For tokens that could not be measured because a server gave no vector for a text, that text.
+    unanswered: dict[int, str] = field(default_factory=dict)
     _shards: dict[str, int] = field(default_factory=dict)  # by stage
 
-    def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
+    def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
         shards = engines.cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         self._shards[stage.name] = len(shards)
         rows: engines.Rows[engines.Shard] = engines.Rows(
             lambda shard: [token.id for token in shard.tokens], "token_id", lambda shard: len(shard.tokens)
         )
-        work = engines.TokenWork(stage), ShardCost(0, 0)
+        work = engines.TokenWork(stage, truncate), ShardCost(0, 0)
         place = self.engine, self.folder, self.progress
-        return pl.concat(engines.run_work(stage.name, lambda: work, shards, rows, *place))
+        frames = engines.run_work(stage.name, lambda: work, shards, rows, *place)
+        table = pl.concat(frames, how="diagonal")
+        if engines.UNANSWERED in table.columns:
+            incomplete = table.filter(pl.col(engines.UNANSWERED).is_not_null())
+            for token_id, text in incomplete.select("token_id", engines.UNANSWERED).rows():
+                self.unanswered.setdefault(token_id, text)
+            table = table.drop(engines.UNANSWERED)
+        return table
+
+    def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Return a table of tokens in which those with an unanswered text have no numbers and no verdict."""
+        if not self.unanswered:
+            return table
+        is_unanswered = pl.col("token_id").is_in(list(self.unanswered))
+        measured = [name for name in table.columns if name not in _OF_VOCABULARY]
+        cleared = [
+            pl.when(is_unanswered).then(0 if name == "texts" else None).otherwise(pl.col(name)).alias(name)
+            for name in measured
+        ]
+        table = table.with_columns(cleared)
+        if "reason" in table.columns:
+            reasons = {
+                token_id: f"not judged: the server gives no vector for the text {shown(text)}"
+                for token_id, text in self.unanswered.items()
+            }
+            reason = pl.col("token_id").replace_strict(reasons, default=None, return_dtype=pl.String)
+            table = table.with_columns(
+                pl.when(is_unanswered).then(reason).otherwise("reason").alias("reason")
+            )
+        return table
 
     @property
     def cost(self) -> ShardCost:
@@ -163,114 +167,41 @@ class MemoryRunner:
     progress: ProgressCallback
     shard_probes: int = 2048  # small enough to show progress
 
-    def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
+    def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
         size = max(1, self.shard_probes // stage.probes_per_token)
         rows: list[dict[str, Any]] = []
         sequences = 0
         self.progress(Progress(stage.name, 0, len(tokens)))
         for start in range(0, len(tokens), size):
             shard = engines.Shard(start, tuple(tokens[start : start + size]))
-            measured, encoded = engines.compute_shard(stage, shard, self.encoder)
+            measured, encoded = engines.compute_shard(stage, shard, self.encoder, truncate)
             rows += measured
             sequences += encoded
             self.progress(Progress(stage.name, len(rows), len(tokens), len(rows), sequences))
         return pl.DataFrame(rows, infer_schema_length=None)
 
 
-class Tokens(NamedTuple):
-    as_ids: list[Token]  # the model sees exactly n copies
-    written: list[Token]  # words of the text, tokenized with it
-    glued: list[Token]  # tokenized with the text, joined to it without a space
-
-    @property
-    def ids(self) -> list[int]:
-        return [token.id for tokens in self for token in tokens]
-
-
-class Rechecked(NamedTuple):
-    rows: pl.DataFrame  # one per token, as in tokens.parquet
-    lifts: dict[int, float]  # mean lift of each token, by id, without shrinkage
-    ordinary_lift: float  # of the typical token
-    ordinary_contraction: float
-
-
-@dataclass(frozen=True)
-class RecheckJob:
-    encoder: IdEncoder
-    vocabulary: Vocabulary
-    corpus: Sentences  # of the run, or another one
-    plan: PlanRecord  # of the run
-    used: Collection[str]  # carriers and anchors of the run
-    settings: MethodSettings  # of the run, of any method
-    seed: int  # another one than that of the run
-    same_model: bool  # whether the mean similarity of the plan is that of the encoder
-    progress: ProgressCallback
-
-
-class Recheck(Protocol):  # one model on texts that a run has not used
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-    @property
-    def similarity_spread(self) -> float: ...  # standard deviation of the similarities of the texts
-    @property
-    def carriers(self) -> int: ...  # number of texts that copies go into
-    @property
-    def anchors(self) -> int: ...  # number of texts that they are compared with
-    @property
-    def copies(self) -> tuple[int, ...]: ...  # of `curves`, without 0
-
-    def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> Recheck: ...
-    def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]: ...
-    # Mean lift and contraction of tokens by id, in all carriers.
-    def measured(self, tokens: Tokens) -> dict[int, tuple[float, float]]: ...
-    # Measured together with ordinary tokens, and judged as a run does.
-    def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked: ...
-    # Mean similarity of unrelated pairs by number of copies, 0 first.
-    def curves(self, tokens: Tokens) -> dict[int, list[float]]: ...
-
-
 def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = None) -> MeanSimilarity:
-    views = model_views.only_own(encoder)
-    return model_means(encoder, views, [views.own], progress, most)[views.own]
+    """Compute u, or look it up by the model's identity; see `mean_similarity`."""
 
-
-def model_means(
-    encoder: Encoder,
-    views: Views,
-    wanted: Sequence[View],
-    progress: ProgressCallback,
-    most: int | None = None,
-) -> dict[View, MeanSimilarity]:
-    """Compute u in some views in one pass, or look it up by the model's identity; see `mean_similarity`."""
-    keys, known = dict[View, str](), dict[View, MeanSimilarity]()
-    # An encoder of texts only may change without notice: an object of the user, a server.
-    for view in wanted if reads_ids(encoder) else ():
-        # The version is increased when the same model gives another value.
-        parts: dict[str, Any] = {"version": 2, "encoder": asdict(encoder.identity), "most": most}
-        if view != views.own:
-            parts |= {"layer": view.layer, "dimension": view.dimension}
-        keys[view] = f"mean-similarity-{digest(parts)}"
-        with suppress(TypeError):  # none, or of another version: computed again
-            known[view] = MeanSimilarity(**(recalled(keys[view]) or {}))
-
-    def report(done: int, total: int, computed: int = 0) -> None:
+    def report(done: int, total: int, computed: int) -> None:
         progress(Progress("mean similarity", done, total, computed, computed))
 
-    if missing := [view for view in wanted if view not in known]:
-        # The model itself where its own vectors are all that is needed.
-        reading = encoder if missing == [views.own] else model_views.whole_vectors(encoder, views.layers)
-        found = model_views.mean_similarities(
-            reading, missing, lambda done, total: report(done, total, done), most=most
-        )
-        for view, u in zip(missing, found, strict=True):
-            known[view] = u
-            if view in keys:
-                keep(keys[view], u._asdict())
-    else:
-        entries = known[wanted[0]].entries + known[wanted[0]].left_out
-        report(0, entries)
-        report(entries, entries)
-    return {view: known[view] for view in wanted}
+    key = None
+    # An encoder of texts only may change without notice: an object of the user, a server.
+    if reads_ids(encoder):
+        # The version is increased when the same model gives another value.
+        key = f"mean-similarity-{digest({'version': 2, 'encoder': asdict(encoder.identity), 'most': most})}"
+        with suppress(TypeError):  # none, or of another version: computed again
+            known = MeanSimilarity(**(recalled(key) or {}))
+            entries = known.entries + known.left_out
+            report(0, entries, 0)
+            report(entries, entries, 0)
+            return known
+    found = mean_similarity(encoder, lambda done, total: report(done, total, done), most)
+    if key is not None:
+        keep(key, found._asdict())
+    return found
 
 
 @dataclass(frozen=True)
@@ -280,7 +211,8 @@ class StoredSettings:
     place: str  # the file, for errors
 
     def number(self, name: str) -> float:
-        return real_number(f"{name} in {self.place}", self.values.get(name, getattr(self.defaults, name)))
+        default = getattr(self.defaults, name, None)  # an earlier version had other settings
+        return real_number(f"{name} in {self.place}", self.values.get(name, default))
 
     def restored(self) -> MethodSettings:
         """The settings as the method's own class; what is unknown or compound keeps its default."""
@@ -291,7 +223,7 @@ class StoredSettings:
         return replace(self.defaults, **plain)
 
     def text(self, name: str) -> str:
-        value = self.values.get(name, getattr(self.defaults, name))
+        value = self.values.get(name, getattr(self.defaults, name, None))
         return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
@@ -311,26 +243,23 @@ def evidence_stage(
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdicts of a run for a corpus.
+    """Verdicts of a run for the texts of a corpus.
 
     Attributes:
-        tokens: one row per token of the run: token_id, token, decoded, category, texts (carriers of this
-            corpus that the token was put into; 0 if its lift is computed from the run alone), lift,
-            lift_low, lift_high, universality, moves_up, contraction, fixed_point, q_value, severity and
-            verdict. moves_up is the share of random queries and documents of the corpus for which the copies
-            move the document up by at least a tenth of the corpus; only flagged tokens have it.
+        tokens: one row per token of the run, with the columns of its tokens.parquet but ``strongest_kind``
+            and ``rising_share``. The lift and its interval are measured on the corpus; what a token erases
+            is the run's. Tokens that were not measured on the corpus (``confirmed`` is false) have no lift
+            and no verdict.
         source: where the corpus came from.
         texts: distinct texts of the corpus.
         anchors: number of them that carriers were compared with.
         left_out: texts that the model does not read whole.
-        ordinary_lift: lift of the typical token on the corpus.
+        ordinary_lift: lift of the ordinary token on the corpus, as a difference of cosines.
         similarity_spread: standard deviation of the similarities within the corpus.
-        error: standard error of the lifts that are computed from the run.
         measured: number of tokens that were put into texts of the corpus.
-        undecided: tokens that may be flagged but were not among those.
+        undecided: number of tokens whose computed lift reaches a threshold, but that were not among those.
         narrow_limit: median similarity within a narrow corpus, which has too few pairs below the model's mean
             similarity: its pairs below this median count as unrelated. None for any other corpus.
-        others: judgements in the other views that were asked for.
     """
 
     tokens: pl.DataFrame
@@ -340,11 +269,9 @@ class Judgement:
     left_out: int
     ordinary_lift: float
     similarity_spread: float
-    error: float
     measured: int
     undecided: int
     narrow_limit: float | None = None
-    others: Mapping[View, Judgement] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(self.having(verdict)):,} {verdict}" for verdict in terms.Verdict)
@@ -352,55 +279,39 @@ class Judgement:
 
     @property
     def sticky(self) -> pl.DataFrame:
+        """The sticky tokens, worst first."""
         return self.having(terms.Verdict.STICKY)
 
     @property
     def flagged(self) -> pl.DataFrame:
+        """The sticky and the topical tokens, worst first."""
         return self.having(terms.Verdict.STICKY, terms.Verdict.TOPICAL)
 
     def having(self, *verdicts: terms.Verdict) -> pl.DataFrame:
-        return self.tokens.filter(pl.col("verdict").is_in(list(verdicts))).sort(
-            "lift", "token_id", descending=[True, False]
-        )
-
-    def at(self, dimension: int, layer: int | None = None) -> Judgement:
-        found = next((each for view, each in self.others.items() if view.is_at(dimension, layer)), None)
-        if found is None:
-            known = "; ".join(map(str, self.others)) or "no other view"
-            raise InputError(f"the judgement has no {View(dimension, layer)}: it has {known}")
-        return found
-
-    def by_dimension(self) -> pl.DataFrame:
-        rows = [
-            {
-                "layer": view.layer,
-                "dimension": view.dimension,
-                "sticky": len(found.sticky),
-                "topical": len(found.flagged) - len(found.sticky),
-                **found.severities(),
-                "similarity_spread": found.similarity_spread,
-                "ordinary_lift": found.ordinary_lift,
-                "largest_sd": found.tokens.select(
-                    (pl.col("lift").max() - found.ordinary_lift) / found.similarity_spread
-                ).item(),
-            }
-            for view, found in self.others.items()
-        ]
-        return pl.DataFrame(rows, schema_overrides={"layer": pl.Int64})
+        """The tokens with one of these verdicts, worst first."""
+        return worst_first(self.tokens.filter(pl.col("verdict").is_in(list(verdicts))))
 
     def severities(self) -> dict[str, int]:
+        """Count the flagged tokens by severity, the worst first."""
         return terms.severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
-        numbers = {name: value for name, value in vars(self).items() if name not in ("tokens", "others")}
-        found = numbers | {"flagged": self.flagged.to_dicts()}
-        if not self.others:
-            return found
-        by_view = [
-            row | {"flagged": each.flagged.to_dicts()}
-            for row, each in zip(self.by_dimension().to_dicts(), self.others.values(), strict=True)
-        ]
-        return found | {"dimensions": by_view}
+        """The judgement in JSON values, the flagged tokens included."""
+        numbers = {name: value for name, value in vars(self).items() if name != "tokens"}
+        return numbers | {"flagged": self.flagged.to_dicts()}
+
+
+def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
+    """Sort tokens: sticky before topical before others, then by severity, erased share and lift."""
+    verdicts = {verdict.value: place for place, verdict in enumerate(terms.Verdict)}
+    grades = {grade.value: place for place, grade in enumerate(terms.Severity)}
+    order = [
+        pl.col("verdict").replace_strict(verdicts, default=len(verdicts), return_dtype=pl.Int8),
+    ]
+    if "severity" in tokens.columns:
+        order.append(-pl.col("severity").replace_strict(grades, default=-1, return_dtype=pl.Int8))
+    order += [-pl.col(name) for name in ("erased", "lift_sd") if name in tokens.columns]
+    return tokens.sort(*order, "token_id", nulls_last=True)
 
 
 Settings = TypeVar("Settings", bound=MethodSettings)
@@ -425,6 +336,8 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # what a method reads of a `st
     @property
     def model_name(self) -> str: ...  # as the user named it
     @property
+    def model_title(self) -> str: ...  # the same, and how the model was read if not as it was saved
+    @property
     def available(self) -> int: ...  # vocabulary entries that can occur in text
     @property
     def settings(self) -> StoredSettings: ...
@@ -437,15 +350,23 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # what a method reads of a `st
     @property
     def sticky(self) -> pl.DataFrame: ...  # worst first
     def moved(self, token_id: int) -> terms.Moved | None: ...  # None where the run has not kept it
+    @property
+    def is_of_older_rule(self) -> bool: ...
+
+
+class AnswerTable(NamedTuple):
+    """Tokens as the answer of a run shows them."""
+
+    columns: tuple[terms.Column, ...]
+    rows: pl.DataFrame
 
 
 class Method(ABC, Generic[Settings, Plan, Result]):
     """A detection method.
 
     tokens.parquet has at least token_id, token, decoded, category, lift and verdict. A method that grades
-    flagged tokens has a column severity (severe, serious, mild or negligible, null for benign tokens); one
-    that says what a topical token is about has a column kind; one with intervals has lift_low and lift_high.
-    Reports use them where they are.
+    flagged tokens has a column severity (severe, serious or mild, null for benign tokens). The interval of a
+    measure is in the columns that end in _low and _high. Reports use them where they are.
     """
 
     entry: terms.MethodEntry  # set by the registry
@@ -453,21 +374,19 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     plan_record: type[Plan]  # plan.json
     result_record: type[Result]  # the result in run.json
     columns: tuple[str, ...]  # that tokens.parquet must have
-    # Those of them that runs of earlier versions lack, with their types: they are null there.
-    later_columns: Mapping[str, Any] = MappingProxyType({})
     # Columns that `stickytoken show` prints between category and verdict; one of text is left out where no
     # token has a value.
     listed: tuple[terms.Column, ...]
-    # Columns that a report shows behind the verdict; ``sd`` is the lift on the method's scale.
+    # Columns that a report shows behind the verdict.
     reported: tuple[terms.Column, ...]
     ranked_by: terms.Column  # how bad a token is, the worst highest
     verdicts: tuple[terms.Verdict, ...] = (terms.Verdict.STICKY, terms.Verdict.BENIGN)
     judges_every_token: bool = True  # whether every token that it puts into texts gets a verdict
     judges_corpora: bool = False  # whether a finished run can judge the texts of another corpus, by `judge`
     measures_lift: bool = True  # whether it puts tokens into texts; else the column lift is null
+    rule_since: int = 0  # schema version of the first runs whose verdicts follow today's rule
     uses_topics: bool = False  # whether topics of the sentences, and bundled kinds of text, change numbers
     glossary: Mapping[str, str] = MappingProxyType({})  # words of its reports and what they mean
-    uses_whole_vectors: bool = False  # whether it reads the whole vectors of a model that truncates them
     effort: frozenset[str] = frozenset()  # settings of how closely tokens are measured, not of what is
 
     # To compute.
@@ -504,6 +423,16 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     def lines(self, run: FinishedRun[Plan, Result]) -> list[str]:
         """Summarise a run for a terminal: the finding first, then its basis."""
         return [self.headline(run)]
+
+    def answer_table(self, run: FinishedRun[Plan, Result], tokens: pl.DataFrame) -> AnswerTable | None:
+        """Lay out rows of tokens.parquet as the answer shows them; None shows the columns `listed`."""
+        return None
+
+    def thresholds(
+        self, run: FinishedRun[Plan, Result], row: Mapping[str, Any] | None = None
+    ) -> dict[str, float]:
+        """Say what a token must reach to be flagged, by column; a row with an unusual vector needs less."""
+        return {}
 
     def notes(self, run: FinishedRun[Plan, Result]) -> list[str]:
         """Say what a reader should know before relying on the run."""
@@ -551,18 +480,12 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         run: FinishedRun[Plan, Result],
         anchors: int,
         progress: ProgressCallback,
-        view: View | None = None,
     ) -> Judgement:
         """Judge the tokens of a run, which are the job's, by a run that `require_judging` accepts.
 
-        At most `anchors` texts of the job's corpus are compared with. The view, which the run must have
-        measured, is that of the job's encoder; None is the model as it is.
+        At most `anchors` texts of the job's corpus are compared with.
         """
         raise NotImplementedError
-
-    def recheck(self, job: RecheckJob, name: str) -> Recheck:
-        """Put a model on texts that a run has not used, to measure tokens again."""
-        raise InputError(f"the method {self.entry.name} does not measure tokens again on other texts")
 
     def token_effects(self, run: FinishedRun[Plan, Result]) -> TokenEffects | None:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.machine import Precision
-from stickytoken.methods import SEED, MethodEntry, Option, insertion_option
+from stickytoken.methods import SEED, MethodEntry, Option, Scores, insertion_option
 from stickytoken.validation import shown
 
 if TYPE_CHECKING:
@@ -21,35 +21,30 @@ _PROFILE = MethodEntry(
     options=(
         SEED,
         insertion_option(Insertion.IDS),
-        Option("budget", float, "Texts per available token, on average.", "4"),
-        Option("confidence", float, "Coverage of the intervals.", "0.9", probe=True),
-        Option("fdr", float, "False discovery rate of the verdicts.", "0.05"),
         Option(
-            "smallest_effect",
+            "smallest_lift",
             float,
-            "Smallest lift that must not be missed, in standard deviations of the model's similarities.",
+            "Smallest lift of a sticky token beyond an ordinary token's, in standard deviations of the "
+            "model's similarities.",
             "0.5",
+            probe=True,
         ),
         Option(
-            "adaptive",
-            bool,
-            "Spend more texts on the tokens that lift most; false spends the same on every token.",
-            "true",
+            "smallest_erased",
+            float,
+            "Smallest share of a text that a sticky token erases of what an ordinary token leaves.",
+            "0.4",
+            probe=True,
         ),
         Option(
-            "dimensions",
-            str,
-            "Also judge by so many first components of the vectors, such as 64,128,256.",
-            "the model's own",
-            rare=False,
+            "unusual",
+            float,
+            "Median absolute deviations above the median from which a token vector is unusual.",
+            "6",
+            probe=True,
         ),
-        Option(
-            "layers",
-            str,
-            "Also judge by the vectors after so many layers, such as 2,4,6.",
-            "the model's own",
-            rare=False,
-        ),
+        Option("confidence", float, "Coverage of the intervals.", "0.9", probe=True),
+        Option("budget", float, "Most texts per token, on average.", "3.4"),
         Option(
             "screen_precision",
             Precision,
@@ -67,13 +62,19 @@ _STD = MethodEntry(
     options=(
         SEED,
         insertion_option(Insertion.TEXT),
-        Option("copies", int, "Largest number of copies in a text.", "8", least=1, probe=True),
+        Option(
+            "copies",
+            int,
+            "Largest number of copies in a text (the paper's insert_num).",
+            "8",
+            least=1,
+            probe=True,
+        ),
         Option(
             "sentence_count",
             int,
             "Number of sentences sampled from the corpus.",
             "1000",
-            field="sentences",
             least=2,
             probe=True,
         ),
@@ -82,13 +83,31 @@ _STD = MethodEntry(
             int,
             "Number of pairs sampled from the sentences, evenly over similarity.",
             "1000",
-            field="pairs",
             least=1,
             probe=True,
         ),
-        Option("scoring_pairs", int, "Number of pairs that score a token.", "5", least=1),
-        Option("validation_pairs", int, "Number of pairs that validate a token.", "250", least=1, probe=True),
+        Option(
+            "scoring_pairs",
+            int,
+            "Number of pairs that score a token (the paper's sent_pair_num).",
+            "5",
+            least=1,
+        ),
+        Option(
+            "validation_pairs",
+            int,
+            "Number of pairs that validate a token (the paper's verification_sent_pair_num).",
+            "250",
+            least=1,
+            probe=True,
+        ),
         Option("candidate_share", float, "Share of the tokens that is validated.", "0.02"),
+        Option(
+            "scores",
+            Scores,
+            "needed: score tokens until they are known to be no candidates. all: score every token exactly.",
+            "needed",
+        ),
         Option(
             "outlier_range",
             float,

@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stickytoken.measurement import ResultFolder
+from stickytoken.methods import wording
 from stickytoken.repairs import result
-from stickytoken.repairs.result import DOCUMENT_FILE, PICTURE_FILE, RepairRecord, Strategy
+from stickytoken.repairs.result import (
+    DOCUMENT_FILE,
+    PICTURE_FILE,
+    MeasuredRecord,
+    RepairRecord,
+    Strategy,
+    VerificationRecord,
+)
 from stickytoken.validation import markdown, markdown_table
 
-_MINUS = "\N{MINUS SIGN}"
-_SAID = {
+_MEANINGS = {
     Strategy.UNREACHABLE: "no longer produced by text, which is split into pieces; ids are unchanged",
     Strategy.PLAIN_SPECIALS: "plain text when a user writes them; the model's own are kept",
     Strategy.RELATIVES: "given a row made from entries with similar spelling",
@@ -23,88 +30,65 @@ _SAID = {
 
 
 def write_documents(folder: Path, record: RepairRecord) -> None:
+    """Write all documents into the folder of the model; repair.json, the record, comes last."""
     files = ResultFolder(folder)
-    if (curves := mean_curves(record)) is not None:
+    curves = mean_curves(record)
+    if curves is not None:
         files.write_text(PICTURE_FILE, drawn(curves))
     files.write_text(DOCUMENT_FILE, repair_document(record))
     card = folder / "README.md"
-    earlier = card.read_text("utf-8", "replace").rstrip() + "\n\n" if card.is_file() else ""
-    files.write_text(card.name, earlier + repair_block(record))
+    earlier_text = ""
+    if card.is_file():
+        earlier_text = card.read_text("utf-8", "replace").rstrip() + "\n\n"
+    files.write_text(card.name, earlier_text + repair_block(record))
     files.write_text(result.REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
 
 
+# Tokens that the block of the model card names.
+_NAMED_TOKENS = 20
+
+
 def repair_block(record: RepairRecord) -> str:
-    names = [markdown(token.token) for token in record.tokens[:20]]
-    more = len(record.tokens) - len(names)
-    listed = ", ".join(names) + (f" and {more} more" if more else "")
+    """Write the block of the model card."""
+    listed = ", ".join(markdown(token.token) for token in record.tokens[:_NAMED_TOKENS])
+    unnamed = len(record.tokens) - _NAMED_TOKENS
+    if unnamed > 0:
+        listed += f" and {unnamed} more"
     return (
         "## Repaired tokens\n\n"
-        f"**{_headline(record)}** Copies of a sticky token in a text pull its vector toward those of "
-        f"unrelated texts. Repaired: {listed}. What was done, and what was measured before and after, is in "
-        f"[{DOCUMENT_FILE}]({DOCUMENT_FILE}) and `{result.REPAIR_FILE}`, written by stickytoken.\n"
+        f"**{_headline(record)}** Copies of a sticky token erase what a text says, or pull its vector toward "
+        f"those of unrelated texts. Repaired: {listed}. [{DOCUMENT_FILE}]({DOCUMENT_FILE}) and "
+        f"`{result.REPAIR_FILE}`, written by stickytoken, say what was done, and what was measured before "
+        "and after.\n"
     )
 
 
 def repair_document(record: RepairRecord) -> str:
-    counts = Counter(token.strategy for token in record.tokens)
-    changed = [
-        f"- {count} {'token' if count == 1 else 'tokens'} ({strategy}): {said}"
-        for strategy, said in _SAID.items()
-        if (count := counts[strategy])
-    ]
-    plain = "" if any(token.strategy in result.ROWS for token in record.tokens) else " No weight was changed."
-    parts = [
+    """Write REPAIR.md."""
+    verification = record.verification
+    sections = [
         f"# Repair of {markdown(record.model)}",
         f"**{_headline(record)}**",
-        "\n".join(changed),
-        "## What to encode again",
-        "Only texts that contain a repaired token must be encoded again: `stickytoken repair ... --affected "
-        f"documents.parquet` lists them. All other vectors of an index stay valid, bit for bit.{plain}",
+        _changes(record),
+        *_what_to_encode(record),
     ]
-    found = record.verification
-    if found is not None:
-        checks = [
-            [check.name, "passed" if check.passed else "**FAILED**", markdown(check.finding)]
-            for check in found.checks
-        ]
-        parts += [
-            "## Checks",
-            markdown_table(["check", "", "finding"], checks),
-            f"Measured on {found.carriers} texts with copies in them against {found.anchors} others, from "
-            f"{markdown(found.source)} and the bundled kinds of text. The detection used none of them.",
-        ]
-    parts += ["## The tokens", _tokens(record)]
-    if found is not None:
-        parts.append(
-            "Lift is given beyond an ordinary token's, in standard deviations (SD) of the model's own "
-            "similarities. Meaning lost: how much copies shrink a text's differences from others (the "
-            f"contraction; an ordinary token's is {_number(found.ordinary_contraction)})."
-        )
-    if (curves := mean_curves(record)) is not None:
-        copies, lines = curves
-        rows = [
-            [name, *(f"{value:.3f}".replace("-", _MINUS) for value in line)] for name, line in lines.items()
-        ]
-        parts += [
-            "## Before and after",
-            f"![Similarity by number of copies]({PICTURE_FILE})",
-            "Mean similarity of unrelated texts as copies of a repaired token are added to one of them:",
-            markdown_table(["copies", *map(str, copies)], rows),
-        ]
-    if found is not None and found.scores:
-        scores = []
-        for each in found.scores:
-            values = each.before, each.after, each.after - each.before
-            scores.append([markdown(each.task), each.metric, *(_number(100 * value) for value in values)])
-        parts += ["## Scores", markdown_table(["task", "metric", "before", "after", "change"], scores)]
+    if verification is not None:
+        sections += _checks(verification)
+    sections += ["## The tokens", _tokens(record)]
+    if verification is not None:
+        sections.append(_meaning_of_columns(verification))
+    curves = mean_curves(record)
+    if curves is not None:
+        sections += _curves(curves)
+    if verification is not None and verification.scores:
+        sections += _scores(verification)
     if record.notes:
-        parts += ["## Notes", "\n".join(f"- {markdown(note)}" for note in record.notes)]
-    return "\n\n".join(parts) + "\n"
+        sections += ["## Notes", "\n".join(f"- {markdown(note)}" for note in record.notes)]
+    return "\n\n".join(sections) + "\n"
 
 
 def _headline(record: RepairRecord) -> str:
-    count = len(record.tokens)
-    tokens = "1 token" if count == 1 else f"{count} tokens"
+    tokens = wording.counted(len(record.tokens), "token")
     if record.verified is None:
         return f"{tokens} repaired. NOT VERIFIED: the verification was switched off."
     if record.verified:
@@ -112,29 +96,121 @@ def _headline(record: RepairRecord) -> str:
     return f"{tokens} changed. NOT VERIFIED: the repaired model did not pass every check. Do not rely on it."
 
 
+def _changes(record: RepairRecord) -> str:
+    """List what was done, with the number of tokens."""
+    counts = Counter(token.strategy for token in record.tokens)
+    return "\n".join(
+        f"- {wording.counted(counts[strategy], 'token')} ({strategy}): {meaning}"
+        for strategy, meaning in _MEANINGS.items()
+        if counts[strategy]
+    )
+
+
+def _what_to_encode(record: RepairRecord) -> list[str]:
+    text = (
+        "Only texts that contain a repaired token must be encoded again: `stickytoken repair ... --affected "
+        "documents.parquet` lists them. All other vectors of an index stay valid, bit for bit."
+    )
+    changes_weights = any(token.strategy in result.ROWS for token in record.tokens)
+    return ["## What to encode again", text if changes_weights else f"{text} No weight was changed."]
+
+
+def _checks(verification: VerificationRecord) -> list[str]:
+    rows = [
+        [check.name, "passed" if check.passed else "**FAILED**", markdown(check.finding)]
+        for check in verification.checks
+    ]
+    basis = (
+        f"Measured on {verification.carriers} texts with copies in them against {verification.anchors} "
+        f"others, from {markdown(verification.source)} and the bundled kinds of text. The detection used "
+        "none of them."
+    )
+    return ["## Checks", markdown_table(["check", "", "finding"], rows), basis]
+
+
 def _tokens(record: RepairRecord) -> str:
-    headings = ["token", "strategy", "why", "lift before", "lift after"]
-    headings += ["meaning lost before", "meaning lost after"]
-    units = {"deviations_before": " SD", "deviations_after": " SD"}
-    units |= {"contraction_before": "", "contraction_after": ""}
-    rows = []
-    for token, values in zip(record.tokens, result.token_rows(record), strict=True):
-        cells = [markdown(token.token), token.strategy, markdown(token.reason)]
-        measured = [(values[name], unit) for name, unit in units.items()]
-        rows.append([*cells, *("–" if value is None else _number(value) + unit for value, unit in measured)])
-    if any(token.pieces for token in record.tokens):
+    """Make the table of the tokens, in the units of the rule."""
+    headings = ["token", "strategy", "why", "erased before", "erased after", "lift before", "lift after"]
+    shows_pieces = any(token.pieces for token in record.tokens)
+    if shows_pieces:
         headings.append("read as")
-        for row, token in zip(rows, record.tokens, strict=True):
+    rows = []
+    for token in record.tokens:
+        sides = (token.before, token.after)
+        row = [
+            markdown(token.token),
+            token.strategy,
+            markdown(token.reason),
+            *(_erased(measured) for measured in sides),
+            *(_lift(measured) for measured in sides),
+        ]
+        if shows_pieces:
             row.append(" ".join(map(markdown, token.pieces)) or "the same token")
+        rows.append(row)
     return markdown_table(headings, rows)
 
 
-def _number(value: float) -> str:
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", _MINUS)  # adding 0.0 turns -0.0 into 0.0
+_MISSING = "\N{EN DASH}"
 
 
-_WIDTH, _HEIGHT = 640, 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 150, 16, 44
+def _erased(measured: MeasuredRecord | None) -> str:
+    if measured is None or measured.erased is None:
+        return _MISSING
+    return wording.percent(measured.erased)
+
+
+def _lift(measured: MeasuredRecord | None) -> str:
+    return _MISSING if measured is None else wording.in_sd(measured.lift_sd)
+
+
+def _meaning_of_columns(verification: VerificationRecord) -> str:
+    """Say what the columns mean, and the rule that was applied."""
+    sentences = [
+        "Erased: the share that copies erase of what copies of an ordinary token leave of a text. An "
+        f"ordinary token erases {wording.percent(verification.ordinary_contraction)}. The share is missing "
+        "for a token that is now read as several pieces: more tokens in a text erase more, whatever they "
+        "are.",
+        "Lift: how much closer copies move unrelated texts than copies of an ordinary token do, in standard "
+        "deviations (SD) of the model's similarities.",
+    ]
+    if verification.smallest_lift is not None and verification.smallest_erased is not None:
+        sentences.append(wording.rule(verification.smallest_lift, verification.smallest_erased))
+    if verification.vectors_compared is False:
+        sentences.append(wording.WITHOUT_VECTORS)
+    return " ".join(sentences)
+
+
+def _curves(curves: MeanCurves) -> list[str]:
+    copies, lines = curves
+    rows = [[name, *(_number(value, 3) for value in line)] for name, line in lines.items()]
+    return [
+        "## Before and after",
+        f"![Similarity by number of copies]({PICTURE_FILE})",
+        "Mean similarity of unrelated texts as copies of a repaired token are added to one of them:",
+        markdown_table(["copies", *map(str, copies)], rows),
+    ]
+
+
+def _scores(verification: VerificationRecord) -> list[str]:
+    rows = []
+    for score in verification.scores:
+        values = (score.before, score.after, score.after - score.before)
+        rows.append([markdown(score.task), score.metric, *(_number(100 * value, 2) for value in values)])
+    return ["## Scores", markdown_table(["task", "metric", "before", "after", "change"], rows)]
+
+
+def _number(value: float, digits: int) -> str:
+    rounded = round(value, digits) + 0.0  # adding 0.0 turns -0.0 into 0.0
+    return f"{rounded:.{digits}f}".replace("-", wording.MINUS)
+
+
+# The picture, in pixels: its size, and the margins around the plot.
+_WIDTH = 640
+_HEIGHT = 320
+_LEFT = 56
+_RIGHT = 150
+_TOP = 16
+_BOTTOM = 44
 _COLORS = {"before": "#b5402a", "after": "#00609a", "ordinary token": "#57606f"}
 _TICKS = 4
 
@@ -144,21 +220,35 @@ MeanCurves: TypeAlias = tuple[Sequence[int], dict[str, list[float]]]
 
 
 def mean_curves(record: RepairRecord) -> MeanCurves | None:
+    """Average the curves of the repaired tokens; None if none was measured."""
     curves = [token.curve for token in record.tokens if token.curve is not None]
     usable = [curve for curve in curves if curve.before and curve.after and curve.ordinary]
     if not usable:
         return None
-    lines = zip(*((curve.before, curve.after, curve.ordinary) for curve in usable), strict=True)
-    means = [[sum(values) / len(values) for values in zip(*line, strict=True)] for line in lines]
+    lines = (
+        [curve.before for curve in usable],
+        [curve.after for curve in usable],
+        [curve.ordinary for curve in usable],
+    )
+    means = [_mean_line(of_tokens) for of_tokens in lines]
     return usable[0].copies, dict(zip(_COLORS, means, strict=True))
 
 
+def _mean_line(lines: Sequence[Sequence[float]]) -> list[float]:
+    """Average lines point by point."""
+    return [sum(values) / len(values) for values in zip(*lines, strict=True)]
+
+
 def drawn(curves: MeanCurves) -> str:
+    """Draw curves as an SVG picture."""
     copies, lines = curves
     values = [value for line in lines.values() for value in line]
-    low, high = min(0.0, *values), max(values)
+    low = min(0.0, *values)
+    high = max(values)
     room = (high - low) * 0.08 or 1.0
-    low, high = low - (room if low < 0 else 0), high + room
+    if low < 0:
+        low -= room
+    high += room
     step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(copies) - 1)
 
     def x(place: int) -> float:
@@ -179,20 +269,22 @@ def drawn(curves: MeanCurves) -> str:
             f'<path d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}" stroke="#e3e7ec"/>'
             f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>'
         )
-    parts += [
-        f'<text x="{x(place):.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{count}</text>'
-        for place, count in enumerate(copies)
-    ]
+    for place, count in enumerate(copies):
+        height = _HEIGHT - _BOTTOM + 18
+        parts.append(f'<text x="{x(place):.1f}" y="{height}" text-anchor="middle">{count}</text>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">copies in a text</text>')
-    for place, (name, line) in enumerate(lines.items()):
-        points = " ".join(f"{x(k):.1f},{y(value):.1f}" for k, value in enumerate(line))
-        dashes = ' stroke-dasharray="5 4"' if name == "ordinary token" else ""
-        height = _TOP + 16 + 20 * place
-        edge = _WIDTH - _RIGHT + 14
+    edge = _WIDTH - _RIGHT + 14  # where the legend begins
+    for row, (name, line) in enumerate(lines.items()):
+        points = " ".join(f"{x(place):.1f},{y(value):.1f}" for place, value in enumerate(line))
+        stroke = f'stroke="{_COLORS[name]}" stroke-width="2.5"'
+        if name == "ordinary token":
+            stroke += ' stroke-dasharray="5 4"'
+        height = _TOP + 16 + 20 * row
         parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{_COLORS[name]}" stroke-width="2.5"{dashes}/>'
-            f'<path d="M{edge} {height - 4}h22" stroke="{_COLORS[name]}" stroke-width="2.5"{dashes}/>'
+            f'<polyline points="{points}" fill="none" {stroke}/>'
+            f'<path d="M{edge} {height - 4}h22" {stroke}/>'
             f'<text x="{edge + 28}" y="{height}">{name}</text>'
         )
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"

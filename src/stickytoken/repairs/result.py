@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,16 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from pydantic import Field
+from pydantic import Field, model_validator
 
 import stickytoken.measurement as store
 from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
 from stickytoken.encoders import Encoder
-from stickytoken.encoders.loading.resolution import resolve_model
+from stickytoken.encoders.loading.resolution import resolve_model, user_tokenizer
 from stickytoken.encoders.protocol import require_ids
+from stickytoken.encoders.text_encoder import NO_LIMIT
 from stickytoken.errors import InputError, RepairError, RunError, reading
 from stickytoken.measurement import resume
-from stickytoken.repairs import tokenizer_edit
+from stickytoken.methods.statistics import share_erased
 from stickytoken.repairs.model_folder import repairable
 from stickytoken.validation import file_path
 
@@ -72,19 +72,23 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[t
         raise RepairError(f"there are not as many names as documents: {error}") from error
 
 
-def _encoder(pipeline: tokenizer_edit.Pipeline) -> Callable[[Sequence[str]], list[list[int]]]:
-    if (tokenizer := pipeline.tokenizer) is not None:
-        length = tokenizer_edit.read_object(pipeline.folder / "sentence_bert_config.json")
-        length = length.get("max_seq_length") or tokenizer.model_max_length
-        cut = {"truncation": True, "max_length": int(length)} if length and length < 10**9 else {}
-        return lambda texts: tokenizer(list(texts), **cut)["input_ids"]
+def _encoder(folder: Path) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Return the function that tokenizes texts as sentence-transformers does, cut to the model's length."""
     from tokenizers import Tokenizer
 
-    backend = Tokenizer.from_str(json.dumps(pipeline.loaded))
-    return lambda texts: [each.ids for each in backend.encode_batch(list(texts), add_special_tokens=False)]
+    tokenizer = user_tokenizer(folder, str(folder))
+    if isinstance(tokenizer, Tokenizer):
+        return lambda texts: [
+            encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ]
+    length = tokenizer.model_max_length
+    cut = {"truncation": True, "max_length": int(length)} if length < NO_LIMIT else {}
+    return lambda texts: tokenizer(list(texts), **cut)["input_ids"]
 
 
-REPAIR_SCHEMA_VERSION = 1
+REPAIR_SCHEMA_VERSION = 2
+# Records of this version have verdicts of an older rule, and other units.
+_OLDER_SCHEMA = 1
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
 PICTURE_FILE = "repair.svg"
@@ -106,10 +110,13 @@ TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 
 
 class MeasuredRecord(resume.Record):
-    lift: float
-    deviations: float  # lift beyond an ordinary token's, in standard deviations of the model's similarities
-    contraction: float | None = None  # share of a text's meaning that 8 copies take
-    verdict: str | None = None  # null where the token was measured but not judged
+    """What copies of a token do in texts that the run has not used, in the units of the rule."""
+
+    lift_sd: float  # beyond the ordinary token, in standard deviations of the model's similarities
+    # Share that copies erase of what the ordinary token leaves of a text; null where the copies are read as
+    # several pieces, which erase more whatever they are.
+    erased: float | None
+    verdict: str | None  # null in some older records
 
 
 class CurveRecord(resume.Record):
@@ -120,8 +127,11 @@ class CurveRecord(resume.Record):
 
 
 class TriedRecord(resume.Record):
+    """A repair of a token that was tried, with what copies do after it."""
+
     strategy: str
-    deviations: float
+    lift_sd: float  # as in `MeasuredRecord`
+    erased: float | None
 
 
 class RepairedTokenRecord(resume.Record):
@@ -161,9 +171,14 @@ class CheckRecord(resume.Record):
 
 
 class VerificationRecord(resume.Record):
-    ordinary_lift: float
-    similarity_spread: float
-    ordinary_contraction: float
+    """What the verification measured on the repaired model."""
+
+    ordinary_lift: float  # of the ordinary token, as a difference of cosines
+    similarity_spread: float  # standard deviation of the model's similarities
+    ordinary_contraction: float  # share of a text that copies of the ordinary token erase
+    smallest_lift: float | None  # the thresholds of the rule; null in older records
+    smallest_erased: float | None
+    vectors_compared: bool | None  # whether the rule on unusual vectors applied; null in older records
     carriers: int
     anchors: int
     source: str  # where the texts come from; none of them was used by the run
@@ -177,6 +192,8 @@ class VerificationRecord(resume.Record):
 
 
 class RepairRecord(resume.MeasurementRecord):
+    """repair.json: what was done to a model, and whether it was verified."""
+
     schema_version: int = REPAIR_SCHEMA_VERSION
     model: str  # last part of the name of the model
     run: str  # identity of the run
@@ -190,13 +207,73 @@ class RepairRecord(resume.MeasurementRecord):
     started: str
     seconds: float
 
+    @model_validator(mode="before")
+    @classmethod
+    def _upgraded(cls, raw: Any) -> Any:
+        """Read a record of the older rule in today's units."""
+        if isinstance(raw, dict) and raw.get("schema_version") == _OLDER_SCHEMA:
+            return _upgraded_record(raw)
+        return raw
+
     @property
     def verified(self) -> bool | None:
+        """Whether all checks passed; None if the verification was switched off."""
         return None if self.verification is None else self.verification.passed
 
     @property
     def state(self) -> str:
+        """The outcome of the verification in words."""
         return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
+
+
+_OLDER_RULE = "this repair was verified by the rule of an older version: repair the model again for today's"
+
+
+def _upgraded_record(raw: dict[str, Any]) -> Any:
+    """Convert a record of schema 1. One that lacks an entry stays as it is, and its validation says which."""
+    verification = raw.get("verification")
+    ordinary = 0.0
+    if isinstance(verification, dict):
+        ordinary = verification.get("ordinary_contraction", 0.0)
+    try:
+        upgraded: dict[str, Any] = dict(raw)
+        upgraded["schema_version"] = REPAIR_SCHEMA_VERSION
+        upgraded["tokens"] = [_upgraded_token(token, ordinary) for token in raw["tokens"]]
+        upgraded["notes"] = [*raw["notes"], _OLDER_RULE]
+        if verification is not None:
+            new_entries = dict.fromkeys(("smallest_lift", "smallest_erased", "vectors_compared"))
+            neighbours = [_upgraded_sides(neighbour, ordinary) for neighbour in verification["neighbours"]]
+            upgraded["verification"] = {**verification, **new_entries, "neighbours": neighbours}
+    except (KeyError, TypeError):
+        return raw
+    return upgraded
+
+
+def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
+    upgraded = _upgraded_sides(token, ordinary_contraction)
+    # The number of a trial was the larger of lift and erased share.
+    upgraded["tried"] = [
+        {"strategy": tried["strategy"], "lift_sd": tried["deviations"], "erased": None}
+        for tried in token.get("tried", [])
+    ]
+    return upgraded
+
+
+def _upgraded_sides(entry: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
+    """Convert what was measured before and after a repair."""
+    upgraded = dict(entry)
+    for side in ("before", "after"):
+        measured = entry.get(side)
+        if measured is None:
+            continue
+        contraction = measured.get("contraction")
+        erased = None if contraction is None else share_erased(contraction, ordinary_contraction)
+        upgraded[side] = {
+            "lift_sd": measured["deviations"],
+            "erased": erased,
+            "verdict": measured.get("verdict"),
+        }
+    return upgraded
 
 
 REPAIR = "repair"  # prefix of the folders in a run folder that hold the record of a repair
@@ -237,7 +314,7 @@ class Repair:
 
     @property
     def tokens(self) -> pl.DataFrame:
-        """One row per repaired token: strategy and reason, lift and contraction before and after."""
+        """One row per repaired token: strategy, reason, and erased share, lift and verdict of both models."""
         return pl.DataFrame(token_rows(self.record), infer_schema_length=None)
 
     def affected(
@@ -263,7 +340,7 @@ class Repair:
             RepairError: there are not as many names as documents.
         """
         folders = Path(resolve_model(str(original), revision).location), self.path
-        before, after = (_encoder(tokenizer_edit.read_pipeline(folder)) for folder in folders)
+        before, after = (_encoder(folder) for folder in folders)
         prompt = str(self.record.identity_parts.get("encoder", {}).get("prompt", ""))
         gone = {token.token_id for token in self.record.tokens if token.strategy in TOKENIZER}
         new_rows = {token.token_id for token in self.record.tokens} - gone
@@ -286,14 +363,20 @@ class Repair:
 
 
 def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
+    """Make one row per repaired token; numbers that were not measured are None."""
     rows = []
     for token in record.tokens:
-        row = {name: getattr(token, name) for name in ("token_id", "token", "strategy", "reason")}
-        for side in ("before", "after"):
-            measured = getattr(token, side)
-            for name in ("lift", "deviations", "contraction"):
-                row[f"{name}_{side}"] = None if measured is None else getattr(measured, name)
-        rows.append(row | {"verdict_after": None if token.after is None else token.after.verdict})
+        row: dict[str, Any] = {
+            "token_id": token.token_id,
+            "token": token.token,
+            "strategy": token.strategy,
+            "reason": token.reason,
+        }
+        for side, measured in (("before", token.before), ("after", token.after)):
+            row[f"erased_{side}"] = None if measured is None else measured.erased
+            row[f"lift_sd_{side}"] = None if measured is None else measured.lift_sd
+            row[f"verdict_{side}"] = None if measured is None else measured.verdict
+        rows.append(row)
     return rows
 
 

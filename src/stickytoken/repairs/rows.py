@@ -46,15 +46,16 @@ def new_rows(
         raise RepairError("the embedding matrix of the model cannot be reached: new rows need one")
     tokenizer = model.tokenizer
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise RepairError(
-            f"a {type(tokenizer).__name__} is written in Python: new rows need a fast tokenizer"
-        )
     matrix: NDArray[np.float32] = module.weight.detach().float().cpu().numpy()
     for token_id in ids:
-        if not 0 <= token_id < len(matrix) or backend.id_to_token(token_id) is None:
+        if not 0 <= token_id < len(matrix):
             raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
     if strategy is Strategy.RELATIVES:
+        if not isinstance(backend, Tokenizer):
+            raise RepairError(
+                f"a {type(tokenizer).__name__} is written in Python, so that the pieces of a token are "
+                "unknown: use keep-meaning or nearest"
+            )
         return related_rows(matrix, backend, ids, frozenset((*ids, *avoided)), seed)
     network = Network(model)
     rows: dict[int, Row] = {}

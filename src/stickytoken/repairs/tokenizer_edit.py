@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.encoders.loading.resolution import tokenizer_folder
+from stickytoken.encoders.loading.resolution import text_module
 from stickytoken.errors import RepairError
 from stickytoken.repairs import _pipeline
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 _TOKENIZER_FILE, _CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 _ROLES_FILE = "special_tokens_map.json"
+
+
+# What is left where a tokenizer cannot be edited.
+WITHOUT_EDITING = (
+    "give other tokens than the model's own special ones a new row (keep-meaning or nearest), and remove the "
+    "others from documents with stickytoken clean"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +67,12 @@ class Pipeline:
 def read_pipeline(model: Path) -> Pipeline:
     from tokenizers import Tokenizer
 
-    folder = tokenizer_folder(model, str(model))
+    module = text_module(model, str(model))
+    folder = module.folder
     path = folder / _TOKENIZER_FILE
     stored = read_object(path) or None
-    if stored and not any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json")):
+    bare = not any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json"))
+    if stored and (bare or module.is_static):
         return Pipeline(folder, stored, json.loads(Tokenizer.from_file(str(path)).to_str()), None)
     tokenizer = _transformers_tokenizer(folder)
     return Pipeline(folder, stored, json.loads(tokenizer.backend_tokenizer.to_str()), tokenizer)
@@ -81,7 +90,7 @@ def _transformers_tokenizer(folder: Path) -> Any:
     if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         raise RepairError(
             f"the tokenizer in {folder} is a {type(tokenizer).__name__}, written in Python: only fast "
-            "tokenizers can be edited; save it as tokenizer.json, or repair rows instead"
+            f"tokenizers can be edited; {WITHOUT_EDITING}"
         )
     return tokenizer
 
@@ -102,6 +111,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
     """Say of each entry why it cannot become unreachable together with those before it; None if it can."""
+    if not ids:
+        return {}
     pipeline = read_pipeline(folder)
     vocabulary = _pipeline.Vocabulary(pipeline.document, pipeline.can_change_steps)
     reasons: dict[int, str | None] = {}

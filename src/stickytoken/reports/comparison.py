@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
 
 from stickytoken import comparisons
-from stickytoken.comparisons import Comparison, WorstToken
+from stickytoken.comparisons import (
+    Answer,
+    ComparedRun,
+    ComparedToken,
+    Comparison,
+    Quantiles,
+    TokenInRun,
+    WorstToken,
+)
+from stickytoken.methods import Column, wording
+from stickytoken.methods.wording import ERASED, LIFT, MEASURES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.page import render
@@ -17,9 +28,11 @@ from stickytoken.validation import visible
 
 # By the answer to whether measures can be compared, the gravest first.
 _WARNINGS = {
-    "not comparable": "Not all of their numbers can be compared.",
-    "with care": "Compare their numbers with care.",
+    Answer.NO: "Not all of their numbers can be compared.",
+    Answer.CARE: "Compare their numbers with care.",
 }
+# Words that only the report of a run uses.
+_IN_REPORTS = ("u", "IsoScore")
 
 
 def comparison_parts(comparison: Comparison) -> dict[str, Any]:
@@ -43,7 +56,8 @@ def comparison_parts(comparison: Comparison) -> dict[str, Any]:
                 "shared": "tokens in both",
                 "sticky_in_both": "sticky in both",
                 "jaccard": "Jaccard index of sticky",
-                "spearman": "Spearman of lifts",
+                "spearman_erased": "Spearman of erased shares",
+                "spearman_lift": "Spearman of lifts",
             },
             map(vars, comparison.agreements),
         ),
@@ -51,35 +65,43 @@ def comparison_parts(comparison: Comparison) -> dict[str, Any]:
 
 
 def finding(comparison: Comparison) -> str:
-    found = [each.name for each in comparison.runs if len(each.run.sticky)]
-    none = [each.name for each in comparison.runs if not len(each.run.sticky)]
-    if not found:
+    """Say which runs found sticky tokens, and whether their numbers can be compared."""
+    with_sticky = [compared.name for compared in comparison.runs if not compared.run.sticky.is_empty()]
+    without = [compared.name for compared in comparison.runs if compared.run.sticky.is_empty()]
+    if not with_sticky:
         said = "No run found a sticky token."
-    elif not none:
+    elif not without:
         said = "Every run found sticky tokens."
     else:
-        said = f"{comparisons.listed(found)} found sticky tokens; {comparisons.listed(none)} found none."
-    answered = {answer.value for answer in comparison.comparability.answers.values()}
-    warning = next((text for answer, text in _WARNINGS.items() if answer in answered), "")
-    return f"{said} {warning}".strip()
+        found = comparisons.listed(with_sticky)
+        said = f"{found} found sticky tokens; {comparisons.listed(without)} found none."
+    answers = set(comparison.comparability.answers.values())
+    for answer, warning in _WARNINGS.items():
+        if answer in answers:
+            return f"{said} {warning}"
+    return said
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
+    """Collect the words of the comparison and of the methods of its runs."""
     words = dict(comparisons.READING)
-    for each in comparison.runs:
-        words |= {word: text for word, text in glossary(each.run.method).items() if word not in words}
+    for compared in comparison.runs:
+        own = glossary(compared.run.method)
+        words |= {word: text for word, text in own.items() if word not in words and word not in _IN_REPORTS}
     return words
 
 
 def comparison_page(comparison: Comparison) -> str:
-    tones = {comparisons.tone_of(each.run.sticky) for each in comparison.runs}
+    """Render a comparison as one self-contained HTML page."""
+    tones = {comparisons.tone_of(compared.run.sticky) for compared in comparison.runs}
+    worst_tone = next(tone for tone in ("severe", "serious", "mild", "clean") if tone in tones)
     return render(
         "comparison.html.j2",
         comparison_figures(comparison),
         title=", ".join(comparison.names),
         names=comparison.names,
         finding=finding(comparison),
-        tone=next((each for each in ("severe", "serious", "mild", "clean") if each in tones), "unknown"),
+        tone=worst_tone,
         glossary=_glossary(comparison),
         **comparison_parts(comparison),
     )
@@ -104,154 +126,258 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
 _NARROW_LETTERS = 18
 _NAME_BEGIN, _NAME_END = 12, 18
 _MOST_TOKENS = 30
-_UNIT = "lift beyond an ordinary token's, in standard deviations of similarity"
-_NARROW_UNIT = {"xaxis.title.text": "lift beyond ordinary,<br>in SD of similarity"}
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
 
 
+@dataclass(frozen=True)
+class _WorstOfRun:
+    """A run's token with the largest value of a measure."""
+
+    name: str  # of the run
+    worst: WorstToken
+    quantiles: Quantiles
+    threshold: float | None  # from which the run calls a token sticky
+
+
 def worst_by_run(comparison: Comparison) -> ReportFigure:
-    rows, parts, left_out, serious = [], [], [], set()
-    for each in comparison.runs:
-        if each.worst is None or each.quantiles is None or each.scale is None:
-            left_out.append(each.name)
-            continue
-        worst = each.worst
-        rows.append((each.name, worst, each.quantiles))
-        serious.add(each.scale.serious)
-        interval = "" if worst.low is None else f", interval {worst.low:.2f} to {worst.high:.2f}"
-        parts.append(f"{each.name}: {worst.token!r} at {worst.deviations:.2f} SD{interval}")
+    """Draw the largest erased share and the largest lift of each run, with their intervals."""
+    drawn = {measure: _worst_of_runs(comparison, measure) for measure in MEASURES}
+    names = [compared.name for compared in comparison.runs if _has_measures(compared)]
+    left_out = [compared.name for compared in comparison.runs if not _has_measures(compared)]
+    parts = []
+    rows = []
+    for measure, entries in drawn.items():
+        for entry in entries:
+            value = comparisons.shown_value(measure, entry.worst)
+            parts.append(f"{entry.name}: {measure.title} {value} by {wording.quoted(entry.worst.token)}")
+            rows.append(_table_row(measure, entry))
     if left_out:
-        parts.append(f"not drawn, without a scale that models share: {', '.join(left_out)}")
+        parts.append(f"not drawn, because the method does not measure it: {', '.join(left_out)}")
+    figure = _draw_worst(names, drawn) if names else fig.empty_figure("no run has erased shares or lifts")
+    narrow: dict[str, Any] = {}
+    if names:
+        narrow = fig.stacked(figure, len(MEASURES), 2 * figure.layout.height)
+        narrow["yaxis.ticktext"] = [fig.label(_cut(visible(name))) for name in names]
+        narrow["yaxis2.ticktext"] = narrow["yaxis.ticktext"]
     return ReportFigure(
         "worst-by-run",
-        "The worst token of each run",
-        _worst(rows, serious) if rows else fig.empty_figure("no run has lifts in standard deviations"),
+        "The worst tokens of each run",
+        figure,
         f"{'; '.join(parts)}.",
         "One row per run, in the order that they were passed in. Marks are filled if the run calls the token "
         "sticky; the line through a mark is its interval. The bar goes from the median token to the 99th "
-        "percentile: one token in a hundred lifts more. A lift is serious from the dotted line on.",
+        "percentile: one token in a hundred lies beyond it. Dotted: the threshold of the rule.",
         DataTable(
-            ("run", "worst token", "verdict", "SD", "low", "high", "median token", "99th percentile"),
-            [(name, worst.token, worst.verdict, *worst[4:7], *quantiles) for name, worst, quantiles in rows],
+            ("measure", "run", "token", "verdict", "value", "low", "high", "median token", "99th percentile"),
+            rows,
         ),
-        _NARROW_UNIT
-        | {
-            "yaxis.tickvals": [fig.label(name) for name, *_ in rows],
-            "yaxis.ticktext": [fig.label(_cut(visible(name))) for name, *_ in rows],
-        },
+        narrow,
     )
 
 
-def _worst(rows: Sequence[tuple[str, WorstToken, tuple[float, float]]], serious: set[float]) -> go.Figure:
-    names, worst = [fig.label(name) for name, *_ in rows], [token for _, token, _ in rows]
-    figure = fig.new_figure(height=130 + 52 * len(rows))
+def _has_measures(compared: ComparedRun) -> bool:
+    return compared.erases_most is not None or compared.lifts_most is not None
+
+
+def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]:
+    """Collect the worst token of each run that has a measure."""
+    entries = []
+    for compared in comparison.runs:
+        worst = compared.erases_most if measure is ERASED else compared.lifts_most
+        quantiles = compared.quantiles(measure)
+        if worst is None or quantiles is None:
+            continue
+        threshold = compared.run.method.thresholds(compared.run).get(measure.key)
+        entries.append(_WorstOfRun(compared.name, worst, quantiles, threshold))
+    return entries
+
+
+def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
+    """Write a row of the figure's table."""
+    worst = entry.worst
+    values = (worst.value, worst.low, worst.high, *entry.quantiles)
+    cells = [None if value is None else measure.text(value) for value in values]
+    return (measure.title, entry.name, worst.token, worst.verdict, *cells)
+
+
+def _draw_worst(names: Sequence[str], drawn: Mapping[Column, Sequence[_WorstOfRun]]) -> go.Figure:
+    """Draw a panel per measure: the bulk of the tokens as a bar, the worst token as a mark."""
+    titles = [fig.axis_title(measure) for measure in drawn]
+    figure = fig.new_panels(titles, 150 + 52 * len(names), 0.08, same_scale=True)
+    for panel, (measure, entries) in enumerate(drawn.items(), start=1):
+        _draw_bulk(figure, entries, panel)
+        _draw_marks(figure, entries, measure, panel)
+        for threshold in {entry.threshold for entry in entries if entry.threshold is not None}:
+            figure.add_vline(x=threshold, line={"width": 1.5, "color": fig.STICKY, "dash": "dot"}, col=panel)
+        figure.add_vline(x=0, line=fig.THIN_LINE, col=panel)
+        figure.update_xaxes(tickformat=fig.tick_format(measure), col=panel)
+    labels = [fig.label(name) for name in names]
+    figure.update_yaxes(
+        type="category",
+        categoryorder="array",
+        categoryarray=labels[::-1],
+        tickvals=labels,
+        ticktext=labels,
+        showgrid=False,
+    )
+    figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
+    return figure
+
+
+def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) -> None:
+    """Draw bars from the median token to the 99th percentile."""
     figure.add_bar(
-        y=names,
-        x=[round(high - low, 4) for *_, (low, high) in rows],
-        base=[round(low, 4) for *_, (low, _) in rows],
+        y=[fig.label(entry.name) for entry in entries],
+        x=[round(entry.quantiles.high - entry.quantiles.median, 4) for entry in entries],
+        base=[round(entry.quantiles.median, 4) for entry in entries],
         orientation="h",
         width=0.34,
         marker={"color": fig.ORDINARY, "opacity": 0.4},
         name="median to 99th percentile",
-        customdata=[[low, high] for *_, (low, high) in rows],
+        legendgroup="bulk",
+        showlegend=panel == 1,
+        customdata=[list(entry.quantiles) for entry in entries],
         hovertemplate="median %{customdata[0]:.2f}, 99th percentile %{customdata[1]:.2f}<extra>%{y}</extra>",
+        row=1,
+        col=panel,
     )
-    # A token is written on the side of its mark that has more room.
-    ends = [end for _, token, shares in rows for end in (*shares, *token[4:7], 0.0) if end is not None]
-    middle = (min(ends) + max(ends)) / 2
 
-    def between(low: float | None, high: float | None) -> float | None:
-        return None if low is None or high is None else round(high - low, 4)
+
+def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Column, panel: int) -> None:
+    """Draw the worst tokens with their intervals and names."""
+    largest = max((abs(entry.worst.value) for entry in entries), default=0.0)
+
+    def arm(start: float | None, end: float | None) -> float | None:
+        return None if start is None or end is None else round(end - start, 4)
 
     figure.add_scatter(
-        y=names,
-        x=[between(0, token.deviations) for token in worst],
+        y=[fig.label(entry.name) for entry in entries],
+        x=[round(entry.worst.value, 4) for entry in entries],
         error_x={
             "type": "data",
             "symmetric": False,
-            "array": [between(token.deviations, token.high) for token in worst],
-            "arrayminus": [between(token.low, token.deviations) for token in worst],
+            "array": [arm(entry.worst.value, entry.worst.high) for entry in entries],
+            "arrayminus": [arm(entry.worst.low, entry.worst.value) for entry in entries],
         },
         mode="markers+text",
-        text=[fig.legend_label(token.token) for token in worst],
-        textposition=["top left" if (token.deviations or 0.0) > middle else "top right" for token in worst],
+        text=[fig.legend_label(entry.worst.token) for entry in entries],
+        # A token is written on the side of its mark that has more room.
+        textposition=["top left" if entry.worst.value > largest / 2 else "top right" for entry in entries],
         cliponaxis=False,
         marker={
             "color": fig.STICKY,
             "size": 11,
-            "symbol": ["diamond" if token.verdict == "sticky" else "diamond-open" for token in worst],
+            "symbol": ["diamond" if entry.worst.verdict == "sticky" else "diamond-open" for entry in entries],
         },
         name="worst token (filled: sticky)",
-        hovertemplate="%{text}: %{x:.2f} SD<extra>%{y}</extra>",
+        legendgroup="worst",
+        showlegend=panel == 1,
+        hovertemplate=f"%{{text}}: %{{x:{fig.number_format(measure)}}}<extra>%{{y}}</extra>",
+        row=1,
+        col=panel,
     )
-    for level in serious:
-        figure.add_vline(x=level, line={"width": 1.5, "color": fig.STICKY, "dash": "dot"})
-    figure.add_vline(x=0, line=fig.THIN_LINE)
-    figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_xaxes(title_text=_UNIT)
-    figure.update_layout(hovermode="closest")
-    return figure
 
 
 def tokens_by_run(comparison: Comparison) -> ReportFigure:
-    tokens, names = comparison.tokens, comparison.names
-    drawn = [each for each in tokens if any(value is not None for value in each.standardized_lifts)]
+    """Draw both measures of every token that a run calls sticky, with a mark for each run."""
+    tokens = comparison.tokens
+    drawn = [token for token in tokens if any(_is_measured(in_run) for in_run in token.in_runs)]
     drawn = drawn[:_MOST_TOKENS]
-    shared = sum(all(verdict == "sticky" for verdict in each.verdicts) for each in tokens)
-    columns = ["token", *(f"{name}: {what}" for name in names for what in ("SD", "verdict"))]
-    rows = [
-        [
-            each.token,
-            *(cell for pair in zip(each.standardized_lifts, each.verdicts, strict=True) for cell in pair),
-        ]
-        for each in tokens
-    ]
-    figure = fig.new_figure(height=150 + 24 * len(drawn))
-    texts = [fig.label(each.token) for each in drawn]
-    for place, name in enumerate(names):
-        marks = [
-            (row, lift, each.verdicts[place])
-            for row, each in enumerate(drawn)
-            if (lift := each.standardized_lifts[place]) is not None
-        ]
-        if not marks:
-            continue
-        shape, whole = _SHAPES[place % len(_SHAPES)], visible(name)
-        if len(whole) > _NAME_BEGIN + _NAME_END + 1:  # the end of a run's name holds its identity
-            whole = f"{whole[:_NAME_BEGIN]}…{whole[-_NAME_END:]}"
-        figure.add_scatter(
-            x=[round(lift, 4) for _, lift, _ in marks],
-            y=[row for row, *_ in marks],
-            mode="markers",
-            customdata=[[texts[row], fig.label(verdict or "not judged")] for row, _, verdict in marks],
-            hovertemplate="%{customdata[0]}: %{x:.2f} SD, "
-            f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
-            marker={
-                "color": fig.SERIES[place % len(fig.SERIES)],
-                "symbol": [shape if verdict == "sticky" else f"{shape}-open" for *_, verdict in marks],
-                "size": 10,
-            },
-            name=fig.label(whole),
-        )
-    figure.add_vline(x=0, line=fig.THIN_LINE)
-    figure.update_yaxes(
-        tickvals=list(range(len(drawn))), ticktext=texts, autorange="reversed", title_text=None
-    )
-    figure.update_xaxes(title_text=_UNIT)
-    figure.update_layout(hovermode="closest")
-    if not drawn:
-        figure = fig.empty_figure("no run has a sticky token with a lift in standard deviations")
+    shared = sum(all(in_run.verdict == "sticky" for in_run in token.in_runs) for token in tokens)
+    figure = fig.empty_figure("no run has a sticky token with an erased share or a lift")
+    narrow: dict[str, Any] = {}
+    if drawn:
+        figure = _draw_tokens(comparison.names, drawn)
+        narrow = fig.stacked(figure, len(MEASURES), 2 * figure.layout.height)
+        narrow["yaxis.ticktext"] = [fig.label(_cut(visible(token.token))) for token in drawn]
+        narrow["yaxis2.ticktext"] = narrow["yaxis.ticktext"]
     return ReportFigure(
         "sticky-tokens-by-run",
         "Sticky tokens, run by run",
         figure,
         f"{len(tokens)} tokens are sticky in at least one run; {shared} in all of them.",
         "One row per token that any run calls sticky; one mark per run, filled if that run calls the "
-        "token sticky. The scale is in standard deviations of each model's own similarities, so "
-        "models can be compared. Runs of a method without such a scale appear in the table only.",
-        DataTable(columns, rows),
-        _NARROW_UNIT | {"yaxis.ticktext": [fig.label(_cut(visible(each.token))) for each in drawn]},
+        "token sticky. Both scales are those of each model's own ordinary tokens and similarities, so models "
+        "can be compared. Runs of a method without these measures appear in the table only.",
+        _table_of_tokens(comparison),
+        narrow,
     )
+
+
+def _is_measured(in_run: TokenInRun) -> bool:
+    return in_run.erased is not None or in_run.lift_sd is not None
+
+
+def _table_of_tokens(comparison: Comparison) -> DataTable:
+    """List what every run says of every token that one of them calls sticky."""
+    columns = ["token"]
+    for name in comparison.names:
+        columns += [f"{name}: erased", f"{name}: lift", f"{name}: verdict"]
+    rows = []
+    for token in comparison.tokens:
+        row: list[str | None] = [token.token]
+        for in_run in token.in_runs:
+            row.append(None if in_run.erased is None else ERASED.text(in_run.erased))
+            row.append(None if in_run.lift_sd is None else LIFT.text(in_run.lift_sd))
+            row.append(in_run.verdict)
+        rows.append(row)
+    return DataTable(columns, rows)
+
+
+def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Figure:
+    """Draw a panel per measure, with a row for each token and a mark for each run."""
+    titles = [fig.axis_title(measure) for measure in MEASURES]
+    figure = fig.new_panels(titles, 170 + 24 * len(tokens), 0.08, same_scale=True)
+    for place, name in enumerate(names):
+        shown_name = _shortened(visible(name))
+        for panel, measure in enumerate(MEASURES, start=1):
+            marks = [
+                (row, getattr(token.in_runs[place], measure.key), token.in_runs[place].verdict)
+                for row, token in enumerate(tokens)
+            ]
+            marks = [mark for mark in marks if mark[1] is not None]
+            if not marks:
+                continue
+            shape = _SHAPES[place % len(_SHAPES)]
+            figure.add_scatter(
+                x=[round(value, 4) for _, value, _ in marks],
+                y=[row for row, _, _ in marks],
+                mode="markers",
+                customdata=[
+                    [fig.label(tokens[row].token), fig.label(verdict or "not judged")]
+                    for row, _, verdict in marks
+                ],
+                hovertemplate=f"%{{customdata[0]}}: %{{x:{fig.number_format(measure)}}}, "
+                f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
+                marker={
+                    "color": fig.SERIES[place % len(fig.SERIES)],
+                    "symbol": [shape if verdict == "sticky" else f"{shape}-open" for _, _, verdict in marks],
+                    "size": 10,
+                },
+                name=fig.label(shown_name),
+                legendgroup=str(place),
+                showlegend=panel == 1,
+                row=1,
+                col=panel,
+            )
+    for panel, measure in enumerate(MEASURES, start=1):
+        figure.add_vline(x=0, line=fig.THIN_LINE, col=panel)
+        figure.update_xaxes(tickformat=fig.tick_format(measure), col=panel)
+    figure.update_yaxes(
+        tickvals=list(range(len(tokens))),
+        ticktext=[fig.label(token.token) for token in tokens],
+        range=[len(tokens) - 0.4, -0.6],
+        title_text=None,
+    )
+    figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
+    return figure
+
+
+def _shortened(name: str) -> str:
+    """Shorten the middle of a long name: the end of a run's name holds its identity."""
+    if len(name) <= _NAME_BEGIN + _NAME_END + 1:
+        return name
+    return f"{name[:_NAME_BEGIN]}…{name[-_NAME_END:]}"
 
 
 def _cut(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.comparisons import ComparedRun, deviations, short_headline, tone_of
+from stickytoken.comparisons import rule_lines, short_headline, shown_interval, tone_of
 from stickytoken.detection.run import NextStep, Run, next_steps, open_run
 from stickytoken.detection.run_folder import RunEvidence, RunFolder, RunRecord, is_flagged, read_evidence
 from stickytoken.errors import InputError, RunError
@@ -17,7 +17,7 @@ from stickytoken.explanation import files
 from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement import PLAN_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import differences
-from stickytoken.methods import Column, Distribution, Fact, Moved, Scale, Scatter
+from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
 from stickytoken.methods.base import AnyMethod, PlanRecord, StoredSettings
 from stickytoken.methods.registry import method_named
 from stickytoken.repairs.documents import mean_curves
@@ -26,7 +26,6 @@ from stickytoken.reports.figures import DataTable, ReportFigure, effects, run as
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import scan as scans
-from stickytoken.validation import visible
 from stickytoken.vocabulary import kind_of, script_of, word_mark
 
 _UNFINISHED = (
@@ -81,12 +80,10 @@ class RunContent:
         return RunFolder(self.path).settings_of(self.record)
 
     @property
-    def scale(self) -> Scale | None:
-        return None if self.run is None else self.method.scale(self.run)
-
-    @property
     def confidence(self) -> str | None:
-        return None if self.scale is None else f"{100 * self.scale.confidence:.4g}"  # in percent
+        """Coverage of the intervals in percent; None where the method has none."""
+        scale = None if self.run is None else self.method.scale(self.run)
+        return None if scale is None else f"{100 * scale.confidence:.4g}"
 
 
 def read_content(path: str | Path, explanations: Path | None = None) -> RunContent:
@@ -173,8 +170,10 @@ def _explanations(run: Run, asked: Path | None) -> tuple[list[files.StoredExplan
 
 MOST_CARDS = 12
 """Sticky tokens with a card of their own."""
-# The least similarity that two digits show.
-_LEAST_SHOWN = 0.005
+FIRST_CARDS = 3
+"""Cards that stand before what to do."""
+# Tokens below the thresholds that are listed, as in a terminal.
+_STRONGEST = 8
 
 
 def headline(content: RunContent) -> str:
@@ -182,7 +181,7 @@ def headline(content: RunContent) -> str:
         # Stages overlap, and beside a selection of tokens random ones are measured.
         measured = min(max(content.measured.values(), default=0), content.record.tokens)
         return (
-            f"{content.record.model.name}: not finished, {measured:,} of {content.record.tokens:,} tokens "
+            f"{content.record.model.title}: not finished, {measured:,} of {content.record.tokens:,} tokens "
             "have been measured so far."
         )
     return short_headline(content.run)
@@ -199,54 +198,84 @@ def key_facts(content: RunContent) -> list[Fact]:
             for stage, count in content.measured.items()
         ]
     examined, available = len(content.tokens), content.record.model.available
-    of = (
-        f"all {available:,} tokens that can appear in text"
-        if examined == available
-        else f"{examined:,} tokens examined ({available:,} can appear in text)"
-    )
-    facts = [Fact(f"{len(content.sticky):,}", f"sticky, of {of}"), *content.method.key_facts(content.run)]
-    compared = ComparedRun(content.run.model_name, content.run)
-    copies, worst, scale = compared.copies, compared.worst, compared.scale
-    if copies is None or worst is None or scale is None:
-        return facts
-    # The few texts of a curve can miss what many texts show: then it has no number to give.
-    if copies.enough is not None or (worst.deviations or 0.0) < scale.serious:
-        count, token = str(copies), visible(repr(worst.token))
-        unit, are = ("copy", "is") if count == "1" else ("copies", "are")
-        said = f"{unit} of {token} {are} needed for a serious effect, {scale.serious:g} SD"
-        facts.append(Fact(count, said))
-    return facts
+    scope = f"{examined:,} tokens examined ({available:,} can appear in text)"
+    if examined == available:
+        scope = f"all {available:,} tokens that can appear in text"
+    count = Fact(f"{len(content.sticky):,}", f"sticky, of {scope}")
+    return [count, *content.method.key_facts(content.run)]
 
 
-def meaning(content: RunContent) -> str | None:
+def rule(content: RunContent) -> list[str]:
+    """Return the rule of the run and remarks on it, one sentence or two each."""
+    return [] if content.run is None else rule_lines(content.run)
+
+
+def rank_in_a_search(content: RunContent) -> str | None:
+    """Say what the largest lift of the tokens with evidence means for the rank of an unrelated document."""
+    if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
+        return None
+    measured = content.evidence.tokens.filter(~pl.col("ordinary"))["token_id"]
+    rows = content.tokens.filter(pl.col("token_id").is_in(measured.implode()), pl.col("lift_sd") > 0)
+    if rows.is_empty():
+        return None
+    row = rows.sort("lift_sd", "token_id", descending=[True, False]).row(0, named=True)
+    moved = content.evidence.moved(row["token_id"])
+    return None if moved is None else wording.rank_in_a_search(row["token"], row["lift_sd"], moved)
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """Tokens as a table of text."""
+
+    title: str
+    table: DataTable
+
+
+def strongest_rows(content: RunContent) -> list[dict[str, Any]]:
+    """Return the rows of the tokens that stand out most without being flagged."""
+    return [] if content.run is None else content.run.strongest(_STRONGEST).to_dicts()
+
+
+def strongest(content: RunContent) -> ShownTable | None:
+    """Lay out the tokens that stand out most without being flagged; None if there are none."""
     if content.run is None:
         return None
-    told = (
-        "A sticky token draws texts together: a text that repeats it loses its meaning, becomes more "
-        "similar to unrelated texts, and turns up in searches that it has nothing to do with. "
-    )
-    raised = ""
-    worst = _worst_tokens(content).head(1)
-    # Of a token that erases texts, a lift too small to be shown says nothing.
-    least = _LEAST_SHOWN if len(content.sticky) else 0.0
-    if content.scale is not None and len(worst) and worst["lift"][0] > least:
-        lift, token = worst["lift"][0], visible(repr(worst["token"][0]))
-        by = f"{lift:.2f}" if lift >= _LEAST_SHOWN else "less than 0.01"
-        raised = f"copies of {token} raise the cosine similarity of unrelated texts by {by} on average"
-    if len(content.sticky):
-        return f"{told}This model has such tokens{f': {raised}' if raised else ''}."
-    if not content.method.measures_lift:
-        method = content.record.method
-        return f"{told}The method {method} puts no tokens into texts, so it cannot tell whether any does."
-    whole = content.tokens["verdict"].count() == content.record.model.available
-    if not whole or not content.method.judges_every_token:
-        return f"{told}None of the tokens examined does so enough to matter; the others may."
-    most = f": even {raised}. It" if raised else ": it"
-    return f"{told}No token of this model does so enough to matter{most} needs no repair."
+    rows = content.run.strongest(_STRONGEST)
+    if rows.is_empty():
+        return None
+    return ShownTable(_strongest_title(content, rows), token_table(content, rows))
 
 
-def reasons(content: RunContent) -> list[dict[str, Any]]:
-    return content.sticky.head(3).to_dicts() if "reason" in content.sticky.columns else []
+def _strongest_title(content: RunContent, rows: pl.DataFrame) -> str:
+    """Name the thresholds in the title of the strongest tokens, where the method has some."""
+    numbers = content.settings.number
+    if "lift_sd" in rows.columns:
+        limits = f"{wording.percent(numbers('smallest_erased'))}, {wording.in_sd(numbers('smallest_lift'))}"
+        return f"Strongest tokens below the thresholds ({limits})"
+    return "Tokens that come next"
+
+
+def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
+    """Lay out rows of tokens as the answer in a terminal does."""
+    if content.run is None:
+        return DataTable()
+    answer = content.method.answer_table(content.run, rows)
+    if answer is None:
+        columns = (Column("token", "token"), *content.run.listed(rows), Column("verdict", "verdict"))
+        table = rows
+    else:
+        columns = answer.columns
+        table = answer.rows
+    columns = tuple(column for column in columns if _has_values(table, column))
+    titles = [column.title for column in columns]
+    cells = [[column.text(row[column.key]) for column in columns] for row in table.iter_rows(named=True)]
+    return DataTable(titles, cells)
+
+
+def _has_values(table: pl.DataFrame, column: Column) -> bool:
+    """Say whether any row has something to show in a column."""
+    values = table[column.key].drop_nulls()
+    return not values.is_empty() and not (values.dtype == pl.String and (values == "").all())
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
@@ -352,73 +381,134 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 
 def rows_of(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
-    return [] if tokens.is_empty() else tokens.with_columns(sd=deviations(content.scale)).to_dicts()
+    """Return rows of the table of tokens; none of an unfinished run."""
+    return [] if content.run is None else tokens.to_dicts()
+
+
+@dataclass(frozen=True)
+class Strip:
+    """An interval on a scale that all cards share; places in percent of its width."""
+
+    low: float
+    value: float
+    high: float
+    ordinary: float  # the place of an ordinary token
+    threshold: float
+
+
+@dataclass(frozen=True)
+class CardMeasure:
+    """A number of a token as its card shows it."""
+
+    title: str
+    value: str
+    interval: str  # empty without one
+    threshold: str  # from which value on the token is what, such as ``sticky from 40%``; empty without one
+    strip: Strip | None  # None without an interval or a threshold
 
 
 @dataclass(frozen=True)
 class Card:
-    row: dict[str, Any]  # of the table of tokens, with ``sd``
-    # Its interval on the scale of all cards, in percent: low, value, high and the ordinary token; None if
-    # there is no interval
-    strip: dict[str, float] | None
+    row: dict[str, Any]  # of the table of tokens
+    consequences: list[str]  # what its copies do in a search; empty for a token that is not flagged
+    measures: list[CardMeasure]  # the erased share first
     # What it did to pairs of texts, the typical and the largest change: which of them, anchor, carrier,
-    # copies, similarity before and after; empty if the run holds none
+    # copies, similarity before and after; empty if the run holds none, or if the token is not about lift
     pairs: list[dict[str, Any]]
-    moved: Moved | None  # what copies do to the rank of a document; None where the run does not keep it
 
 
 def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]:
-    rows = rows_of(content, _worst_tokens(content) if tokens is None else tokens)
+    """Make the cards of some tokens, or of the worst sticky ones."""
+    run = content.run
+    if run is None:
+        return []
+    rows = rows_of(content, content.sticky.head(MOST_CARDS) if tokens is None else tokens)
+    pairs = _pairs_by_token(content)
+    scales = {column.key: _Scale.of(content, column, rows) for column in content.method.listed}
+    made = []
+    for row in rows:
+        thresholds = content.method.thresholds(run, row)
+        harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
+        is_graded = row.get("severity") is not None
+        measures = []
+        for column in content.method.listed:
+            if column.digits is None or row.get(column.key) is None:
+                continue
+            # The card of a flagged token compares only those numbers with a threshold that reach it.
+            is_compared = not is_graded or wording.reaches(row, column.key, thresholds)
+            threshold = thresholds.get(column.key) if is_compared else None
+            measures.append(_card_measure(row, column, threshold, scales[column.key]))
+        # Pairs show a lift. A token that is flagged for what it erases may lift nothing.
+        shows_lift = not is_graded or wording.reaches(row, "lift_sd", thresholds)
+        own_pairs = pairs.get(row["token_id"], []) if shows_lift else []
+        made.append(Card(row, wording.consequences(row, thresholds, harm), measures, own_pairs))
+    return made
+
+
+def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
+    """Collect the pairs of texts that the run keeps, by token."""
+    if content.evidence is None:
+        return {}
     pairs: dict[int, list[dict[str, Any]]] = {}
-    moved: dict[int, Moved | None] = {}
-    if content.evidence is not None:
-        copies = content.evidence.record.pair_copies
-        for own in content.evidence.tokens.to_dicts():
-            pairs[own["token_id"]] = [
-                {
-                    "which": which,
-                    "anchor": own[f"{which}_anchor"],
-                    "carrier": own[f"{which}_carrier"],
-                    "copies": copies,
-                    "before": own[f"{which}_before"],
-                    "after": own[f"{which}_after"],
-                }
-                for which in ("typical", "largest")
-                if own[f"{which}_before"] is not None
-            ]
-            moved[own["token_id"]] = content.evidence.moved(own["token_id"])
-    strips: list[dict[str, float] | None] = [None] * len(rows)
-    scale = content.scale
-    if scale is not None and rows and all(row.get("lift_low") is not None for row in rows):
-        low = min(0.0, scale.ordinary, *(row["lift_low"] for row in rows))
-        span = float(max(scale.ordinary, *(row["lift_high"] for row in rows)) - low) or 1.0
-
-        def percent(value: float) -> float:
-            return round(2 + 96 * float(value - low) / span, 2)
-
-        strips = [
+    for row in content.evidence.tokens.to_dicts():
+        pairs[row["token_id"]] = [
             {
-                "low": percent(row["lift_low"]),
-                "value": percent(row["lift"]),
-                "high": percent(row["lift_high"]),
-                "ordinary": percent(scale.ordinary),
+                "which": which,
+                "anchor": row[f"{which}_anchor"],
+                "carrier": row[f"{which}_carrier"],
+                "copies": content.evidence.record.pair_copies,
+                "before": row[f"{which}_before"],
+                "after": row[f"{which}_after"],
             }
-            for row in rows
+            for which in ("typical", "largest")
+            if row[f"{which}_before"] is not None
         ]
-    return [
-        Card(row, strip, pairs.get(row["token_id"], []), moved.get(row["token_id"]))
-        for row, strip in zip(rows, strips, strict=True)
-    ]
+    return pairs
 
 
-def _worst_tokens(content: RunContent) -> pl.DataFrame:
-    if content.run is None:
-        return content.tokens
-    if len(content.sticky):
-        return content.sticky.head(MOST_CARDS)
-    ranked = content.method.ranked_by.key
-    known = content.tokens.filter(pl.col(ranked).is_not_null())
-    return known.sort(ranked, "token_id", descending=[True, False]).head(3)
+@dataclass(frozen=True)
+class _Scale:
+    """The range of a measure over all cards."""
+
+    start: float
+    end: float
+
+    @classmethod
+    def of(cls, content: RunContent, column: Column, rows: list[dict[str, Any]]) -> _Scale:
+        """Find the range of a measure's intervals; it includes the ordinary token and the threshold."""
+        values = [0.0]
+        for row in rows:
+            ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
+            values += [end for end in ends if end is not None]
+            if content.run is not None:
+                values += [
+                    threshold
+                    for key, threshold in content.method.thresholds(content.run, row).items()
+                    if key == column.key
+                ]
+        return cls(min(values), max(values))
+
+    def place(self, value: float) -> float:
+        """Return the place of a value in percent, with a margin at both ends."""
+        span = self.end - self.start or 1.0
+        return round(2 + 96 * (value - self.start) / span, 2)
+
+
+def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:
+    """Write a number of a token with its interval; one with a threshold is also drawn."""
+    value = row[column.key]
+    low = row.get(f"{column.key}_low")
+    high = row.get(f"{column.key}_high")
+    if low is None or high is None:
+        return CardMeasure(column.title, column.text(value), "", "", None)
+    interval = shown_interval(column, low, high)
+    if threshold is None:
+        return CardMeasure(column.title, column.text(value), interval, "", None)
+    strip = Strip(
+        scale.place(low), scale.place(value), scale.place(high), scale.place(0.0), scale.place(threshold)
+    )
+    needed = f"sticky from {column.text(threshold)}"
+    return CardMeasure(column.title, column.text(value), interval, needed, strip)
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
@@ -430,8 +520,6 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     ]
     found += curve_figures(content)
     found += [run_figures.scatter(content.tokens, each) for each in described if isinstance(each, Scatter)]
-    if rows := content.run.by_dimension().to_dicts():
-        found.append(run_figures.by_dimension(rows))
     if len(content.sticky) > MOST_CARDS:  # cards say it of fewer
         found.append(run_figures.composition(content.tokens))
     for place, impact in enumerate(content.impacts[:MOST_IMPACTS]):
@@ -549,7 +637,7 @@ def shown_scans(content: RunContent) -> list[dict[str, Any]]:
                 "basis": scans.basis(scan),
                 "sources": DataTable(columns, rows),
                 "documents": documents,
-                "more": scan.result.found - len(worst),
+                "more": len(scan.documents) - len(worst),
                 "skipped": scan.result.skipped,
             }
         )

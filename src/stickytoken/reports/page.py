@@ -16,6 +16,7 @@ from markupsafe import Markup
 from stickytoken.attribution import Part, Why, sentences
 from stickytoken.errors import InputError
 from stickytoken.measurement import write_atomically
+from stickytoken.methods import Column
 from stickytoken.reports import content as facts, templating
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures import DataTable, ReportFigure, template
@@ -26,11 +27,13 @@ def _values(content: RunContent) -> dict[str, Any]:
         "content": content,
         "record": content.record,
         "headline": facts.headline(content),
-        "meaning": facts.meaning(content),
+        "rule": facts.rule(content),
         "steps": facts.steps(content),
         "facts": facts.key_facts(content),
         "notes": facts.notes(content),
         "cards": facts.cards(content),
+        "strongest": facts.strongest(content),
+        "rank_in_a_search": facts.rank_in_a_search(content),
         "overview": facts.report_figures(content),
         "explained": facts.explained_tokens(content),
         "scans": facts.shown_scans(content),
@@ -42,26 +45,19 @@ def _values(content: RunContent) -> dict[str, Any]:
 
 
 def run_page(content: RunContent) -> str:
-    values, flagged = _values(content), content.flagged
-    overview, tokens = values["overview"], values["explained"]
-    parts = {"computed": "What was computed", "words": "How to read the numbers"}
-    if content.run is not None:
-        parts = {
-            "worst": "The worst tokens" if len(content.sticky) else "No token is sticky",
-            **{figure.name: figure.title for figure in overview},
-            **({"explanations": "Why tokens stick"} if tokens else {}),
-            **({"documents": "Documents with copies"} if values["scans"] else {}),
-            "flagged": "All flagged tokens",
-            **parts,
-        }
+    """Render the report of a run as one self-contained HTML page."""
+    values = _values(content)
+    flagged = content.flagged
+    overview = values["overview"]
+    explained = values["explained"]
     tone = facts.tone(content)
     own = {
-        "parts": parts,
+        "parts": _parts(content, values),
         # Of a model that needs nothing, a reader wants the answer; what else was measured is closed.
         "quiet": tone == "clean",
         "tone": tone,
-        "title": content.record.model.short_name,
-        "reasons": facts.reasons(content),
+        "title": content.record.model.title,
+        "first_cards": facts.FIRST_CARDS,
         "confidence": content.confidence,
         # A page has no room for columns in which no flagged token has a value.
         "columns": [
@@ -70,46 +66,81 @@ def run_page(content: RunContent) -> str:
             if column.key not in flagged.columns or flagged[column.key].is_not_null().any()
         ],
         # More rows would make the file slow to open; tokens.parquet has them all.
-        "rows": values["rows"][:1000],
+        "rows": values["rows"][:_MOST_ROWS],
         "flagged": len(flagged),
     }
-    figures = [*overview, *(figure for each in tokens for figure in each["figures"])]
+    figures = list(overview)
+    for token in explained:
+        figures += token["figures"]
     return render("run.html.j2", figures, **values | own)
 
 
+_MOST_ROWS = 1000
+
+
+def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
+    """Return the titles of the page's parts below the first screen, by id."""
+    parts: dict[str, str] = {}
+    if content.run is not None:
+        if len(values["cards"]) > facts.FIRST_CARDS:
+            parts["worst"] = "More sticky tokens"
+        if content.sticky.height and values["strongest"] is not None:
+            parts["strongest"] = values["strongest"].title
+        parts |= {figure.name: figure.title for figure in values["overview"]}
+        if values["explained"]:
+            parts["explanations"] = "Why tokens stick"
+        if values["scans"]:
+            parts["documents"] = "Documents with copies"
+        parts["flagged"] = "All flagged tokens"
+    return parts | {"computed": "What was computed", "words": "How to read the numbers"}
+
+
 def run_markdown(content: RunContent) -> str:
-    values, columns = _values(content), facts.columns(content)
-    rows = [[templating.number(row[each.key], each.digits) for each in columns] for row in values["rows"]]
-    flagged = DataTable([each.title for each in columns], rows)
+    """Render the report of a run as Markdown."""
+    values = _values(content)
+    columns = facts.columns(content)
+    rows = [[_cell(column, row[column.key]) for column in columns] for row in values["rows"]]
+    flagged = DataTable([column.title for column in columns], rows)
     return templating.render_markdown("run.md.j2", flagged=flagged, **values)
 
 
+def _cell(column: Column, value: Any) -> str | None:
+    """Write a cell of the table of flagged tokens; None is missing."""
+    return None if value is None else column.text(value)
+
+
 def run_document(content: RunContent) -> dict[str, Any]:
-    values, (curves, ordinary) = _values(content), facts.curves_of(content)
+    """Return the report of a run as JSON values."""
+    values = _values(content)
+    curves, ordinary_curves = facts.curves_of(content)
     return {
         "run": str(content.path),
         "model": content.record.model.name,
         "method": content.record.method,
         "finished": content.run is not None,
         "headline": values["headline"],
-        "meaning": values["meaning"],
+        "rule": values["rule"],
         "next_steps": [step._asdict() for step in values["steps"]],
         "tone": facts.tone(content),
+        "facts": [fact._asdict() for fact in values["facts"]],
         "notes": values["notes"],
         "worst": [
-            card.row | {"pairs": card.pairs, "moved": card.moved and card.moved._asdict()}
-            for card in values["cards"]
+            card.row | {"consequences": card.consequences, "pairs": card.pairs} for card in values["cards"]
         ],
+        "strongest": facts.strongest_rows(content),
+        "rank_in_a_search": values["rank_in_a_search"],
         "flagged": values["rows"],
         "curves": curves,
-        "ordinary_curves": ordinary,
+        "ordinary_curves": ordinary_curves,
         "figures": [_figure(figure) for figure in values["overview"]],
         "explanations": [
-            each | {"figures": [_figure(figure) for figure in each["figures"]]}
-            for each in values["explained"]
+            token | {"figures": [_figure(figure) for figure in token["figures"]]}
+            for token in values["explained"]
         ],
-        "scans": [each | {"sources": vars(each["sources"])} for each in values["scans"]],
-        **{key: values[key] for key in ("how", "computed", "glossary")},
+        "scans": [scan | {"sources": vars(scan["sources"])} for scan in values["scans"]],
+        "how": values["how"],
+        "computed": values["computed"],
+        "glossary": values["glossary"],
     }
 
 

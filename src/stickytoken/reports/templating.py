@@ -11,7 +11,6 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from stickytoken.methods import SEVERITY_BOUNDS
 from stickytoken.methods.base import AnyMethod
 from stickytoken.validation import markdown, visible
 
@@ -49,9 +48,9 @@ def plain(value: Any) -> str:
     if isinstance(value, float):
         return minus(f"{value:.6g}")
     if isinstance(value, (list, tuple)):
-        return ", ".join(plain(each) for each in value) or number(None)
+        return ", ".join(plain(item) for item in value) or number(None)
     if isinstance(value, dict):
-        return ", ".join(f"{spaced(key)}: {plain(each)}" for key, each in value.items()) or number(None)
+        return ", ".join(f"{spaced(key)}: {plain(item)}" for key, item in value.items()) or number(None)
     return number(value)
 
 
@@ -104,9 +103,8 @@ def environment(package: str = _OWN) -> Environment:
         finalize=finalized,
         **_OPTIONS,
     )
-    environment.globals["bounds"] = SEVERITY_BOUNDS
-    for each in (commands, cosine, flowing, number, ord, plain, spaced):
-        environment.filters[each.__name__] = each
+    for function in (commands, cosine, flowing, number, ord, plain, spaced):
+        environment.filters[function.__name__] = function
     return environment
 
 
@@ -132,20 +130,30 @@ def packaged(name: str, package: str = _OWN) -> str:
     return (files(package) / "templates" / name).read_text("utf-8")
 
 
+# Words of every report; those of its method come before them.
 _SHARED = {
-    "sticky token": "A vocabulary entry whose copies draw unrelated texts together, whatever the texts are "
-    "about.",
-    "u": "The model's mean similarity: the mean cosine over all pairs of vocabulary embeddings. Texts with a "
-    "lower similarity count as unrelated.",
+    "sticky token": "A vocabulary entry whose copies take a text's meaning away, or draw unrelated texts "
+    "together, whatever the texts are about.",
     "lift": "How far the cosine similarity of unrelated texts rises on average when copies of the token go "
     "into one of them. A lift of 0.1 takes a pair from 0.05 to 0.15.",
-    "validation rate": "The share of unrelated pairs whose similarity rises. A rate means little by itself: "
-    "compare it with those of other tokens.",
     "entry": "Special: a control token. Unused: a placeholder. Byte: a piece of a character. Symbol: neither "
     "letters nor digits. Subword: continues a word. Whole word: a word or its beginning.",
     "category": "Whether decoding and encoding gives the entry back. OK and OK_SPECIAL can appear in text.",
+    "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Texts with a lower "
+    "similarity count as unrelated.",
+    "IsoScore": "How evenly the vectors of the vocabulary use their space: 0 if they vary along one "
+    "direction only, 1 if they vary alike along all. A low value alone is no defect.",
+}
+# Words of columns that only some methods have.
+_COLUMNS = {
+    "validation rate": "The share of unrelated pairs whose similarity rises. A rate means little by itself: "
+    "compare it with those of other tokens."
 }
 
 
 def glossary(method: AnyMethod) -> dict[str, str]:
-    return _SHARED | dict(method.glossary)
+    """Return the words of a method's reports with their meanings."""
+    words = {"sticky token": _SHARED["sticky token"], **method.glossary}
+    titles = {column.title for column in method.reported}
+    words |= {title: meaning for title, meaning in _COLUMNS.items() if title in titles}
+    return words | {word: meaning for word, meaning in _SHARED.items() if word not in words}

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.rules import CleaningRules
-from stickytoken.cleaning.spans import Action, SpanKind, find_spans
+from stickytoken.cleaning.spans import Action, Span, SpanKind, find_spans
 from stickytoken.errors import RunError
 
 Finding: TypeAlias = dict[str, Any] | None
@@ -32,9 +32,16 @@ Batch = TypeVar("Batch")
 KEPT_TEXT = 40_000
 # Characters that are cleaned to see what is left: all are read only if nearly all of them are copies.
 _CLEANED = 1_000_000
+# Words and special tokens that are named of one document.
+_NAMED_WORDS = 5
+# Characters of an excerpt, and those of them that stand before the first finding.
+_EXCERPT = 320
+_EXCERPT_BEFORE = 60
+_ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def examine(text: str, rules: CleaningRules) -> Finding:
+    """Return what is found in a text as JSON values, or None if nothing is."""
     spans = find_spans(text, rules)
     if not spans:
         return None
@@ -42,10 +49,25 @@ def examine(text: str, rules: CleaningRules) -> Finding:
     for span in spans:
         words[span.what] += span.count
     covered = sum(span.end - span.start for span in spans)
-    # The text around the first spans, in pieces that are marked or not.
-    start = max(0, spans[0].start - 60)
-    end = min(len(text), start + 320)
-    excerpt: list[list[Any]] = [["\N{HORIZONTAL ELLIPSIS}", False]] if start else []
+    return {
+        "kinds": sorted({span.kind.value for span in spans}),
+        "words": [list(counted) for counted in words.most_common(_NAMED_WORDS)],
+        "spans": len(spans),
+        "copies": sum(span.count for span in spans),
+        "longest_run": max(span.count for span in spans),
+        "share": covered / len(text),
+        "line": text.count("\n", 0, spans[0].start),
+        "excerpt": _excerpt(text, spans),
+        "text": text[:KEPT_TEXT],
+        "rest": _cleaner_of(rules)(text[:_CLEANED])[:KEPT_TEXT].strip(),
+    }
+
+
+def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
+    """Return the text around the first spans, in pieces that are marked as found or not."""
+    start = max(0, spans[0].start - _EXCERPT_BEFORE)
+    end = min(len(text), start + _EXCERPT)
+    excerpt: list[list[Any]] = [[_ELLIPSIS, False]] if start else []
     place = start
     for span in spans:
         if span.start >= end:
@@ -57,19 +79,8 @@ def examine(text: str, rules: CleaningRules) -> Finding:
     if place < end:
         excerpt.append([text[place:end], False])
     if end < len(text):
-        excerpt.append(["\N{HORIZONTAL ELLIPSIS}", False])
-    return {
-        "kinds": sorted({span.kind.value for span in spans}),
-        "words": [list(each) for each in words.most_common(5)],
-        "spans": len(spans),
-        "copies": sum(span.count for span in spans),
-        "longest_run": max(span.count for span in spans),
-        "share": covered / len(text),
-        "line": text.count("\n", 0, spans[0].start),
-        "excerpt": excerpt,
-        "text": text[:KEPT_TEXT],
-        "rest": _cleaner_of(rules)(text[:_CLEANED])[:KEPT_TEXT].strip(),
-    }
+        excerpt.append([_ELLIPSIS, False])
+    return excerpt
 
 
 @lru_cache(maxsize=1)
@@ -81,11 +92,13 @@ def _cleaner_of(rules: CleaningRules) -> Cleaner:
 def examined(
     batches: Iterable[tuple[Batch, Sequence[str]]], rules: CleaningRules, workers: int
 ) -> Generator[tuple[Batch, list[Finding]]]:
+    """Yield each batch with what is found in its texts, in order, using several processes."""
     stream = iter(batches)
     # Few batches are examined in this process: starting others would take longer.
     for batch, texts in stream if workers <= 1 else islice(stream, 2):
         yield batch, [examine(text, rules) for text in texts]
-    if (first := next(stream, None)) is None:
+    first = next(stream, None)
+    if first is None:
         return
     idle: SimpleQueue[_Worker] = SimpleQueue()
 
@@ -115,6 +128,8 @@ def examined(
 
 
 class _Worker:
+    """A process that examines texts."""
+
     def __init__(self, rules: CleaningRules) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         # Without -P, a module in the current folder could take the place of one that the worker imports.
@@ -128,7 +143,13 @@ class _Worker:
         self._rules = json.dumps(rules.to_json()).encode() + b"\n"
 
     def ask(self, texts: Sequence[str]) -> list[Finding]:
-        requests, answers = self._process.stdin, self._process.stdout
+        """Return what the process finds in texts.
+
+        Raises:
+            RunError: The process has ended.
+        """
+        requests = self._process.stdin
+        answers = self._process.stdout
         answer = b""
         if requests is not None and answers is not None:
             with suppress(BrokenPipeError, ValueError):

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 from pydantic import Field
 
 import stickytoken.measurement as store
+from stickytoken.cleaning import document_counts
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
+from stickytoken.cleaning.spans import EARLIER_NAMES, SpanKind, kind_of
 from stickytoken.data import SentenceSource, load_sentences
-from stickytoken.data.documents import Collection, DocumentSource, Skipped, Wanted, open_documents
+from stickytoken.data.documents import (
+    STDIN_COLLECTION,
+    Collection as Documents,
+    DocumentSource,
+    Skipped,
+    Wanted,
+    open_documents,
+)
 from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, RunError
-from stickytoken.findings import Finding, Level, Rule, repository_path
+from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
 from stickytoken.machine import available_cores, digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import SEVERITY_BOUNDS, Severity, severity_of
+from stickytoken.methods import Severity, wording
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
 from stickytoken.validation import file_path, require_callable, set_choices, whole_number
 
 SCAN = "scan"
-SCAN_SCHEMA_VERSION = 1
+SCAN_SCHEMA_VERSION = 2
 DOCUMENTS_FILE = "documents.parquet"
 _SCAN_FILE = "scan.json"
 
@@ -72,7 +80,8 @@ class EffectRecord(resume.Record):
 
 class ScanResultRecord(resume.Record):
     documents: int
-    found: int
+    found: int = Field(description="documents with findings, which clean changes")
+    suspected: int = Field(0, description="documents with suspected copies and no other finding")
     matter: int | None = Field(
         description="documents that copies lift by half a spread or more; null without effects"
     )
@@ -99,8 +108,9 @@ class Scan:
     """What a scan found.
 
     ``documents`` has one row per document with findings, in the order of the collection: number (its place in
-    the collection, from 0), id, source, path, line, kinds, words (what was found, with copies), spans,
-    copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change of its
+    the collection, from 0), id, source, path, line, kinds (of findings: flagged, special, repetition or
+    suspected; ``clean`` changes those with another kind than the last), words (what was found, with copies),
+    spans, copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change of its
     similarity to the queries that copies cause), rise (share of clean documents that it passes), moves_up
     (share of queries for which it passes a tenth of them), predicted (the shift as predicted), effect (in
     standard deviations of the similarities), severity and matters.
@@ -118,9 +128,9 @@ class Scan:
 
     @property
     def worst(self) -> pl.DataFrame:
-        return self.documents.sort(
-            "effect", "share", "number", descending=[True, True, False], nulls_last=True
-        )
+        """The documents by effect; those without one by their share of copies, suspected copies last."""
+        order = [pl.col("effect"), ~is_only_suspected(), pl.col("share"), pl.col("number")]
+        return self.documents.sort(order, descending=[True, True, True, False], nulls_last=True)
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -130,6 +140,12 @@ class Scan:
             "collection": self.record.documents,
             **self.result.model_dump(),
         }
+
+
+def is_only_suspected() -> pl.Expr:
+    """Return which documents have suspected copies and no other finding."""
+    kinds = pl.col("kinds")
+    return (kinds.list.len() == 1) & kinds.list.contains(SpanKind.SUSPECTED.value)
 
 
 def open_scan(path: str | Path) -> Scan:
@@ -142,7 +158,23 @@ def open_scan(path: str | Path) -> Scan:
             f"the scan in {folder.path} is not finished: run the same command again to continue it"
         )
     documents = folder.read_table(DOCUMENTS_FILE, SCHEMA, _FILLED)
-    return Scan(record, record.result, documents, folder.path)
+    result = record.result
+    if record.schema_version == 1:
+        documents, result = _upgraded(documents, result)
+    return Scan(record, result, documents, folder.path)
+
+
+def _upgraded(documents: pl.DataFrame, result: ScanResultRecord) -> tuple[pl.DataFrame, ScanResultRecord]:
+    """Give kinds of findings of the first version today's names, and count what is only suspected apart."""
+    documents = documents.with_columns(
+        pl.col("kinds").list.eval(
+            pl.element().replace({old: kind.value for old, kind in EARLIER_NAMES.items()})
+        )
+    )
+    suspected = documents.filter(is_only_suspected()).height
+    kinds = {kind_of(name).value: count for name, count in result.kinds.items()}
+    update = {"found": result.found - suspected, "suspected": suspected, "kinds": kinds}
+    return documents, result.model_copy(update=update)
 
 
 def _read_record(folder: store.ResultFolder) -> ScanRecord | None:
@@ -160,8 +192,12 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
-# It is raised when the same documents would be found otherwise.
-_IDENTITY_VERSION = 1
+# Of a user's own queries so many are used, drawn with this seed.
+_QUERIES_KEPT = 500
+_QUERIES_SEED = 42
+
+# It is raised when the same documents would be found otherwise, or findings are called otherwise.
+_IDENTITY_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,39 +215,84 @@ class ScanOptions(Wanted):
         object.__setattr__(self, "workers", workers)
 
 
-def scan(
+def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     run: Run | str | Path,
     documents: DocumentSource,
     *,
+    column: str | None = None,
+    id_column: str | None = None,
+    source_column: str | None = None,
+    effect: Effect | str | None = None,
+    queries: SentenceSource | None = None,
+    workers: int | None = None,
     encoder: AnyModel | None = None,
     out: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
-    **options: object,
 ) -> pl.DataFrame:
-    """Find the documents that have copies of flagged tokens, text of special tokens, or runs.
+    """Find the documents that have copies of flagged tokens, text of special tokens, or repetitions.
 
-    See `scan_documents`, which also returns the totals, for the arguments.
+    Args:
+        run: A finished run, or its folder.
+        documents: Texts or rows of a table, a file or folder, ``hub:REPOSITORY``, or ``-`` for stdin.
+        column: Column with the text. None finds it by name, and so the others.
+        id_column: Column with the id.
+        source_column: Column with the source of a document.
+        effect: ``measured`` encodes each document with findings with the copies and without; ``predicted``
+            encodes it as it is and computes the rest from the run. None measures no effects.
+        queries: Texts that effects are measured on. None takes the first words of clean documents.
+        workers: Number of processes. None takes one per core.
+        encoder: The model of the run, for effects. None loads it.
+        out: Folder for the scan, in which an interrupted one continues. None writes nothing.
+        progress: Told of every step.
 
     Returns:
         One row per document with findings; see `Scan.documents`.
+
+    Raises:
+        InputError: The documents cannot be read, or an option cannot be used.
+        ModelError: The model cannot be found or used.
+        RunError: The run is damaged or not finished, or the folder contains something else.
     """
-    return scan_documents(run, documents, encoder=encoder, out=out, progress=progress, **options).documents
+    found = scan_documents(
+        run,
+        documents,
+        column=column,
+        id_column=id_column,
+        source_column=source_column,
+        effect=effect,
+        queries=queries,
+        workers=workers,
+        encoder=encoder,
+        out=out,
+        progress=progress,
+    )
+    return found.documents
 
 
-def scan_documents(
+def scan_documents(  # noqa: PLR0913 - as `scan`
     run: Run | str | Path,
     documents: DocumentSource,
     *,
+    column: str | None = None,
+    id_column: str | None = None,
+    source_column: str | None = None,
+    effect: Effect | str | None = None,
+    queries: SentenceSource | None = None,
+    workers: int | None = None,
     encoder: AnyModel | None = None,
     out: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
-    **options: object,
 ) -> Scan:
+    """Find documents as `scan` does, and return them with the totals."""
     require_callable("progress", progress)
-    try:
-        chosen = ScanOptions(**options)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InputError(f"{str(error).removeprefix('ScanOptions.__init__() ')}: see ScanOptions") from None
+    chosen = ScanOptions(
+        column=column,
+        id_column=id_column,
+        source_column=source_column,
+        effect=effect,  # type: ignore[arg-type]  # a text becomes a member
+        queries=queries,
+        workers=workers,
+    )
     opened = open_run(run)
     collection = open_documents(documents, chosen)
     rules = rules_of_run(opened)
@@ -228,7 +309,8 @@ def scan_documents(
         versions=resume.package_versions(),
     )
     encoding = None
-    queries: tuple[tuple[str, ...] | None, str] = None, ""
+    own_queries: tuple[str, ...] | None = None
+    queries_from = ""
     effects = opened.method.token_effects(opened) if chosen.effect is not None else None
     # What effects need is loaded before anything is scanned.
     if chosen.effect is not None:
@@ -239,7 +321,8 @@ def scan_documents(
             )
         if chosen.queries is not None:
             own = load_sentences(chosen.queries)
-            queries = own.sample(min(len(own), 500), 42), own.source
+            own_queries = own.sample(min(len(own), _QUERIES_KEPT), _QUERIES_SEED)
+            queries_from = own.source
         encoding = as_id_reader(encoder_for(encoder, opened, "scan"), "an effect")
 
     def compute(keeper: Keeper, path: Path | None) -> Scan:
@@ -261,8 +344,9 @@ def scan_documents(
         if not tally.documents:
             raise InputError(f"{collection.name} is empty: pass documents")
         work = None
-        if chosen.effect is not None and encoding is not None and tally.found:
-            texts = _passes.panel_texts(list(tally.drawn.values()), *queries, collection.name)
+        if chosen.effect is not None and encoding is not None and tally.rows:
+            drawn = list(tally.drawn.values())
+            texts = _passes.panel_texts(drawn, own_queries, queries_from, collection.name)
             work = EffectPass(chosen.effect, encoding, effects, *texts, opened.record.identity, keeper)
             work.run(tally, progress)
         found = _documents(keeper, tally, work)
@@ -286,7 +370,7 @@ def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Pa
 
 
 def _identity(
-    run: Run, rules: CleaningRules, collection: Collection, options: ScanOptions
+    run: Run, rules: CleaningRules, collection: Documents, options: ScanOptions
 ) -> dict[str, object]:
     # The content of documents is no part of it: each batch has a digest of its own.
     return {
@@ -314,10 +398,24 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
     if effects is None:
         return table
     effect = table["shift" if effects.kind is Effect.MEASURED else "predicted"] / effects.panel.spread
-    grades = [None if np.isnan(each) else severity_of(each) for each in effect.to_numpy()]
-    severity = pl.Series(grades, dtype=pl.String)
-    matters = effect >= SEVERITY_BOUNDS[Severity.SERIOUS]
+    severity = pl.Series([_grade_of(shift) for shift in effect.to_list()], dtype=pl.String)
+    matters = effect >= _SERIOUS_SHIFT
     return table.with_columns(effect=effect, severity=severity, matters=matters)
+
+
+# Shifts of a document, in standard deviations of the similarities, from which its copies matter. They are the
+# smallest lift of a sticky token, and half of it.
+_SERIOUS_SHIFT = 0.5
+_MILD_SHIFT = 0.25
+
+
+def _grade_of(shift: float | None) -> Severity | None:
+    """Grade how far copies move a document; None if it is not known, or too little to matter."""
+    if shift is None or not shift >= _MILD_SHIFT:  # NaN is not
+        return None
+    if shift < _SERIOUS_SHIFT:
+        return Severity.MILD
+    return Severity.SERIOUS if shift < wording.SEVERE_LIFT else Severity.SEVERE
 
 
 def _totals(
@@ -343,7 +441,7 @@ def _totals(
     # The sources with the most findings; none where no document names one.
     sources = []
     if tally.sources is not None and not set(tally.sources) <= {None}:
-        found = Counter(documents["source"])
+        found = Counter(documents.filter(~is_only_suspected())["source"])
         matter = Counter(documents.filter("matters")["source"])
         for source, count in tally.sources.items():
             shown = None if effect is None else matter[source]
@@ -353,6 +451,7 @@ def _totals(
     return ScanResultRecord(
         documents=tally.documents,
         found=tally.found,
+        suspected=tally.suspected,
         matter=None if effect is None else int(documents["matters"].sum()),
         skipped=tally.skipped,
         skipped_first=tally.skipped_first,
@@ -375,26 +474,34 @@ def basis(scan: Scan) -> str | None:
 
 
 def headline(scan: Scan) -> str:
+    """Say how many documents have findings, and of which causes."""
     result = scan.result
+    counted, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
+    said = f"{counted} {'has' if result.found == 1 else 'have'} findings{causes}"
     if not result.found:
-        return f"none of {result.documents:,} documents has copies of flagged tokens, special tokens or runs"
-    have = "has" if result.found == 1 else "have"
-    share = result.found / result.documents
-    found = (
-        f"{result.found:,} of {result.documents:,} documents {have} copies of flagged tokens, special tokens "
-        f"or runs ({share:.2%})"
-    )
+        said = f"{counted} has findings"
+    if result.suspected:
+        more = " more" if result.found else ""
+        said += f"; {result.suspected:,}{more} {'is' if result.suspected == 1 else 'are'} only suspected"
     if result.matter is None or result.effect is None:
-        return found
+        return said
     how = "" if result.effect.kind == "measured" else ", as predicted"
-    return f"{found}; {result.matter:,} of them {'matters' if result.matter == 1 else 'matter'}{how}"
+    return f"{said}; {result.matter:,} of these {'matters' if result.matter == 1 else 'matter'}{how}"
+
+
+def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of documents by kind of finding without what is only suspected."""
+    return {kind: count for kind, count in kinds.items() if kind != SpanKind.SUSPECTED}
 
 
 def skipped_records(count: int) -> str:
     return "1 record was skipped" if count == 1 else f"{count:,} records were skipped"
 
 
-_COPIES, _SPECIAL, _REPEATED = "document-copies", "document-special-token", "document-repetition"
+_COPIES = "document-copies"
+_SPECIAL = "document-special-token"
+_REPEATED = "document-repetition"
+_SUSPECTED = "document-suspected"
 
 RULES = (
     Rule(
@@ -417,21 +524,58 @@ RULES = (
         "Many copies of any word draw a document toward it. Look whether the repetition belongs there.",
         Level.WARNING,
     ),
+    Rule(
+        _SUSPECTED,
+        "No document seems to have copies of a word among other words",
+        "Copies seem to have been put into this text, but ordinary text may look alike. Look at the "
+        "document; `stickytoken clean --remove-suspected` takes the copies out.",
+        Level.NOTE,
+    ),
 )
+_RULE_OF = {
+    SpanKind.FLAGGED: _COPIES,
+    SpanKind.SPECIAL: _SPECIAL,
+    SpanKind.REPETITION: _REPEATED,
+    SpanKind.SUSPECTED: _SUSPECTED,
+}
 _LEVELS = {rule.id: rule.level for rule in RULES}
 _PROPERTIES = ("number", "source", "copies", "share", "effect", "severity")
 
 
-def scan_findings(scan: Scan) -> Iterator[Finding]:
+def with_kinds(scan: Scan, kinds: Collection[str]) -> pl.DataFrame:
+    """Return the documents that have a finding of one of some kinds."""
+    return scan.documents.filter(pl.col("kinds").list.set_intersection(list(kinds)).list.len() > 0)
+
+
+def counts_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str, int]:
+    """Return how many documents have findings of each kind."""
+    counts = Counter(kind for row in documents["kinds"].to_list() for kind in row)
+    return {kind: counts[kind] for kind in SpanKind if kind in kinds and counts[kind]}
+
+
+def scan_findings(scan: Scan, closing: Collection[str] = (SpanKind.FLAGGED,)) -> Iterator[Finding]:
+    """Yield one finding per document, the worst first.
+
+    Args:
+        scan: A finished scan.
+        closing: The kinds that are errors. A document that has one is a finding of the first of them.
+    """
     for row in scan.worst.iter_rows(named=True):
-        kinds = row["kinds"]
-        rule = _COPIES if "flagged" in kinds else _SPECIAL if "special" in kinds else _REPEATED
-        path = None if row["path"] is None else repository_path(Path(row["path"]))
+        kinds = [kind for kind in SpanKind if kind in row["kinds"]]
+        errors = [kind for kind in kinds if kind in closing]
+        rule = _RULE_OF[errors[0] if errors else kinds[0]]
+        level = Level.ERROR if errors else _LEVELS[rule]
+        path = outside = None
+        if row["path"] is not None:
+            path, outside = place_of(Path(row["path"]))
+        elif scan.record.documents == STDIN_COLLECTION:
+            outside = STDIN_NAME
         yield Finding(
             rule=rule,
-            level=Level.NOTE if row["matters"] is False else _LEVELS[rule],
+            level=Level.NOTE if row["matters"] is False else level,
             message=f"document {row['id']}: {described(row)}",
             path=path,
+            outside=outside,
             line=row["line"],
             identity=(scan.record.model, row["id"], *(each["text"] for each in row["words"])),
             properties={name: row[name] for name in _PROPERTIES if row[name] is not None},

@@ -1,8 +1,10 @@
 """Vectors through a real server: as the model's own, kept, never asked for twice, whatever goes wrong."""
 
 import hashlib
+import json
 import os
 import random
+import sqlite3
 import tempfile
 import threading
 import time
@@ -17,7 +19,7 @@ import tiny
 from embedding_server import FAULTS, Behaviour, EmbeddingServer
 from interrupted import started
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.endpoint import _client
+from stickytoken.encoders.endpoint import _answers
 from stickytoken.encoders.endpoint.encoder import estimate_cost
 from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
@@ -71,17 +73,142 @@ def test_a_prompt_goes_before_every_text_and_into_the_identity(serve, encoder):
 def test_texts_that_a_server_refuses_are_named_and_found_in_few_requests(serve, encoder):
     bad = "a stone stone"
     served = serve(refused_text="stone stone", empty="refuse")
-    found = served.encoder()
+    endpoint = served.encoder()
     seen = served.server.seen
-    vectors = found.encode([bad, *TEXTS], allow_zero=True)
-    assert not vectors[0].any()
+    vectors = endpoint.encode([bad, *TEXTS], allow_zero=True)
+    assert np.isnan(vectors[0]).all()
     np.testing.assert_array_equal(vectors[1:], encoder.encode(TEXTS))
     assert served.paid(TEXTS) == sorted(TEXTS)
     assert served.server.seen - seen <= 2 * 7 + 4  # two requests per halving, and the check of the model
-    assert found.spending.pending == pytest.approx(0)
+    assert endpoint.spending.pending == pytest.approx(0)
     for text in (bad, ""):
-        with pytest.raises(EncodingError, match=rf"refuses the text '{text}' \(HTTP 400, "):
-            found.encode(["a", text])
+        with pytest.raises(EncodingError, match=rf"no vector for the text '{text}' \(HTTP 400, "):
+            endpoint.encode(["a", text])
+
+
+BAD = "the river nan"
+
+
+@pytest.mark.parametrize("places", [(0,), (30,), (59,), (0, 30), (29, 30), (0, 59)])
+@pytest.mark.parametrize("status", [500, 400, 200])
+def test_texts_on_which_a_server_fails_cost_no_other_text(serve, encoder, status, places):
+    texts = list(TEXTS[:60])
+    for place in places:
+        texts[place] = f"{BAD} {place}"
+    served = serve(bad_text=BAD, bad_status=status)
+    endpoint = served.encoder()
+    vectors = endpoint.encode(texts, allow_zero=True)
+    is_bad = np.isin(np.arange(60), places)
+    assert np.isnan(vectors[is_bad]).all()
+    good_texts = [text for text in texts if BAD not in text]
+    np.testing.assert_array_equal(vectors[~is_bad], encoder.encode(good_texts))
+    assert sorted(endpoint.refused) == sorted(texts[place] for place in places)
+    assert endpoint.answers.find(texts).keys() == set(good_texts)
+    assert served.paid(good_texts) == sorted(good_texts)
+
+
+@pytest.mark.parametrize(
+    ("status", "behaviour", "reason"),
+    [
+        (413, {}, "HTTP 413, told to"),
+        (422, {"plain_errors": True}, "HTTP 422, told to"),
+        (403, {"plain_errors": True, "said": "<html>blocked"}, "HTTP 403, a web page"),
+        (429, {"retry_after": "0.01"}, "HTTP 429, told to"),
+        (429, {"retry_after": None}, "HTTP 429, told to"),
+        (503, {"retry_after": None}, "HTTP 503, told to"),
+        (502, {"retry_after": None, "plain_errors": True}, "HTTP 502, told to"),
+        (500, {"batch_limit": 1}, "HTTP 500, told to"),
+        (500, {"usage": None, "base64": "refuse"}, "HTTP 500, told to"),
+        (200, {"base64": "ignore"}, "no vector"),
+    ],
+)
+def test_a_failure_on_one_text_is_told_by_its_reason(serve, encoder, status, behaviour, reason):
+    endpoint = serve(bad_text=BAD, bad_status=status, **behaviour).encoder()
+    vectors = endpoint.encode([*TEXTS[:7], BAD], allow_zero=True)
+    np.testing.assert_array_equal(vectors[:7], encoder.encode(TEXTS[:7]))
+    assert endpoint.refused == {BAD: reason}
+
+
+def test_a_text_that_failed_in_an_earlier_session_is_asked_for_once(serve, encoder):
+    served = serve(bad_text=BAD)
+    served.encoder().encode([*TEXTS[:7], BAD], allow_zero=True)
+    again = served.encoder()
+    seen = served.server.seen
+    assert np.isnan(again.encode([*TEXTS[:7], BAD], allow_zero=True)[-1]).all()
+    assert served.server.seen - seen == 2  # with the check of the model
+    again.encode([BAD], allow_zero=True)
+    assert served.server.seen - seen == 2
+    served.server.behaviour.bad_text = None
+    np.testing.assert_array_equal(served.encoder().encode([BAD]), encoder.encode([BAD]))
+
+
+def test_all_texts_may_be_bad(serve):
+    endpoint = serve(bad_text=BAD).encoder()
+    texts = [f"{BAD} {place}" for place in range(5)]
+    assert np.isnan(endpoint.encode(texts, allow_zero=True)).all()
+    with pytest.raises(EncodingError, match=rf"no vector for the text '{BAD} 0' and 4 others \(HTTP 500"):
+        endpoint.encode(texts)
+
+
+def test_a_field_that_is_refused_from_some_time_on_is_left_out(serve, encoder):
+    served = serve()
+    served.encoder()
+    endpoint = served.encoder()
+    endpoint.unchecked = 0
+    served.server.behaviour.refused_fields = ("encoding_format",)
+    np.testing.assert_array_equal(endpoint.encode(TEXTS[:7]), encoder.encode(TEXTS[:7]))
+    assert endpoint.client.form.encoding == "omitted"
+    assert not endpoint.refused
+
+
+def test_refused_dimensions_are_left_out_if_the_model_has_them_anyway(serve, encoder):
+    served = serve(refused_fields=("dimensions",))
+    endpoint = served.encoder(dimensions=encoder.dimension)
+    np.testing.assert_array_equal(endpoint.encode(TEXTS[:7]), encoder.encode(TEXTS[:7]))
+    with pytest.raises(ModelError, match="vectors of 32 components, not the 8"):
+        served.encoder(dimensions=8)
+
+
+def test_zeros_that_stood_for_refused_texts_in_earlier_versions_are_asked_for(serve, encoder):
+    served = serve()
+    answers = served.encoder().answers
+    answers.keep({TEXTS[0]: np.zeros(32, np.float32)})
+    answers.close()
+    with sqlite3.connect(answers.folder / "answers.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 0")
+    connection.close()
+    np.testing.assert_array_equal(served.encoder().encode(TEXTS[:1]), encoder.encode(TEXTS[:1]))
+
+
+@pytest.mark.parametrize(
+    ("indices", "order"),
+    [
+        ([None, 1], [0, 1]),
+        ([0, 0], [0, 1]),
+        (["1", "0"], [1, 0]),
+        ([2, None, 1], [2, 0, 1]),
+        ([None, 0, 1], [2, 0, 1]),
+        ([0.0, 1.0], [0, 1]),
+        ([5], [0]),
+        (["a", "b"], [0, 1]),
+    ],
+)
+def test_an_index_is_read_however_it_is_written(indices, order):
+    data = []
+    for place, index in zip(order, indices, strict=True):
+        item = {"embedding": [place, 1.0]}
+        if index is not None:
+            item["index"] = index
+        data.append(item)
+    content = json.dumps({"data": data}).encode()
+    assert _answers.read_answer(content, len(data)).vectors[:, 0].tolist() == sorted(order)
+
+
+@pytest.mark.parametrize("indices", [[0, 0, 1], [0, 1, 1], [0, 3, 1], [-1, 0, 1], [2, None, None]])
+def test_indices_that_name_no_order_are_refused(indices):
+    data = [{"index": index, "embedding": [1.0]} for index in indices]
+    with pytest.raises(ValueError, match="indices do not match"):
+        _answers.read_answer(json.dumps({"data": data}), 3)
 
 
 @pytest.mark.slow
@@ -117,6 +244,24 @@ def test_other_dimensions_are_refused(serve):
         serve().encoder(dimensions=8)
 
 
+def test_vectors_are_truncated_after_they_are_kept_whole(serve, encoder):
+    served = serve()
+    whole = served.encoder().encode(TEXTS)
+    seen = served.server.seen
+    found = served.encoder(truncate_dim=8)
+    np.testing.assert_array_equal(found.encode(TEXTS), whole[:, :8])
+    assert served.server.seen == seen
+    assert (found.dimension, found.identity.dimension, found.spec.truncate_dim) == (8, 8, 8)
+    assert found.encode([]).shape == (0, 8)
+
+
+def test_a_rehearsal_has_vectors_of_the_truncated_length(serve):
+    found = serve().encoder(truncate_dim=8)
+    shapes = []
+    estimate_cost(found, lambda stand_in: shapes.append(stand_in.encode(TEXTS[:3]).shape))
+    assert shapes == [(3, 8)]
+
+
 def test_a_damaged_file_of_answers_is_named(serve):
     served = serve()
     found = served.encoder()
@@ -130,6 +275,8 @@ def test_a_damaged_file_of_answers_is_named(serve):
     ("options", "said"),
     [
         ({"device": "cpu", "revision": "main"}, "device, revision cannot be set"),
+        ({"layer": 1}, "layer cannot be set"),
+        ({"truncate_dim": 33}, "truncate_dim is 33, and the vectors of .* have 32 components: pass 1 to 32"),
         ({"tokenizer": None}, "hides its vocabulary: pass its tokenizer"),
         ({"tokenizer": "x", "candidates": ["a"]}, "tokenizer and candidates"),
     ],
@@ -231,8 +378,10 @@ def test_a_detection_costs_what_is_estimated_after_the_pilot_and_about_that_befo
         before, later = server.tokens, []
         first = before + estimated()
         profiled.detect_profile(encoder, tmp_path / "run", progress=step_taken, insertion="words")
-    assert server.tokens - before == pytest.approx(first - before, rel=0.15)
-    assert server.tokens - before == pytest.approx(later[0] - before, rel=0.05)
+    # How many tokens are confirmed is known only after the screen: the estimates allow for the most.
+    paid = server.tokens - before
+    assert 0.6 * (first - before) < paid <= first - before
+    assert 0.6 * (later[0] - before) < paid <= later[0] - before
 
 
 # Whatever goes wrong on the way: the same vectors and bill in the end, or a line that says why not.
@@ -261,7 +410,7 @@ def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, monkeypat
 
 @pytest.mark.parametrize("asked", ["-5", "nan", "inf", "9" * 400])
 def test_what_is_no_time_to_wait_is_not_waited_for(asked):
-    assert _client._wait({"retry-after": asked}) is None
+    assert _answers.seconds_to_wait({"retry-after": asked}) is None
 
 
 @pytest.mark.slow
@@ -274,12 +423,27 @@ def test_a_slow_answer_is_asked_for_again_in_halves(serve, encoder):
 
 
 @pytest.mark.parametrize(
-    "told", [{"shuffle": True}, {"without_places": True}, {"base64": "ignore"}, {"base64": "refuse"}]
+    ("told", "encoding"),
+    [
+        ({"shuffle": True}, "base64"),
+        ({"index": "none"}, "base64"),
+        ({"index": "omit-zero"}, "base64"),
+        ({"index": "omit-zero", "shuffle": True}, "base64"),
+        ({"index": "zeros"}, "base64"),
+        ({"index": "strings", "shuffle": True}, "base64"),
+        ({"index": "from-one", "shuffle": True}, "base64"),
+        ({"index": "twice"}, "base64"),
+        ({"base64": "ignore"}, "base64"),
+        ({"base64": "refuse"}, "float"),
+        ({"refused_fields": ("encoding_format",)}, "omitted"),
+        ({"only_strings": True}, "base64"),
+        ({"only_strings": True, "refused_fields": ("encoding_format",), "usage": None}, "omitted"),
+    ],
 )
-def test_all_forms_of_an_answer_are_read(serve, encoder, told):
-    found = serve(**told).encoder()
-    np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
-    assert found.capabilities.encoding == ("float" if told.get("base64") == "refuse" else "base64")
+def test_all_forms_of_an_answer_are_read(serve, encoder, told, encoding):
+    endpoint = serve(**told).encoder()
+    np.testing.assert_array_equal(endpoint.encode(TEXTS), encoder.encode(TEXTS))
+    assert endpoint.capabilities.encoding == encoding
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,8 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(folder, tmp_path):
     assert record["model"]["loading"] == {
         "dtype": "float32",
         "revision": None,
+        "truncate_dim": None,
+        "route": None,
         "endpoint": None,
         "contrast": False,
         "contrast_layer": None,

@@ -14,8 +14,9 @@ from stickytoken import load_encoder
 from stickytoken.data import bundled_frame, load_sentences, text_kinds_frame
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.methods.base import Job
-from stickytoken.methods.profile.anchors import (
-    ProfileSettings,
+from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.texts import (
     TextGroup,
     anchor_panel,
     choose_anchors,
@@ -24,9 +25,7 @@ from stickytoken.methods.profile.anchors import (
     representative_carriers,
     sources,
     typical_carriers,
-    vocabulary_anchors,
 )
-from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.unit_vectors import unit_vectors
 
 KINDS = list(dict.fromkeys(text_kinds_frame()["kind"]))
@@ -115,39 +114,19 @@ def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
     assert [(group.name, group.weight, group.kind) for group in one] == [("cluster 0", 1.0, False)]
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_the_panel_of_a_plan_has_the_vectors_of_its_texts_one_by_one(encoder, beside):
+@pytest.mark.parametrize("lift_only", [True, False])
+def test_the_panel_of_a_plan_has_the_vectors_of_its_texts_one_by_one(encoder, lift_only):
     vocabulary = analyze_vocabulary(encoder)
-    available, settings = vocabulary.available, replace(profiled.SMALL, vocabulary_anchors=30)
-    job = Job(encoder, settings, profiled.corpus(), vocabulary, [], restricted=False, sampled=False)
+    job = Job(encoder, profiled.SMALL, profiled.corpus(), vocabulary, [], restricted=False, sampled=False)
     plan = make_profile_plan(job, lambda progress: None)
-    panel = anchor_panel(encoder, plan, available, beside)
-    named = {token.id: token.text for token in available}
-    texts = [(anchor.text, anchor.group) for anchor in plan.anchors if beside or anchor.group == 0]
-    if beside:
-        texts += [(named[token_id], len(plan.groups) - 1) for token_id in plan.vocabulary_anchors]
-    assert [plan.groups[0].name, plan.groups[-1].name] == ["corpus", "vocabulary entries"]
+    panel = anchor_panel(encoder, plan, lift_only=lift_only)
+    texts = [(anchor.text, anchor.group) for anchor in plan.anchors if anchor.group == 0 or not lift_only]
     assert len(panel.vectors) == len(texts)
     for row, (text, group) in enumerate(texts):
         assert panel.vectors[row] == pytest.approx(unit_vectors(encoder.encode([text]))[0], abs=1e-6)
         assert panel.groups[row] == group
-    assert panel.group_weights.tolist() == ([group.weight for group in plan.groups] if beside else [1.0])
-    assert panel.weights.sum() == pytest.approx(1)
-
-
-def test_vocabulary_entries_are_drawn_at_random_in_the_order_of_their_ids(encoder):
-    available = analyze_vocabulary(encoder).available
-
-    def drawn(**options):
-        return vocabulary_anchors(encoder, replace(SETTINGS, **options), available)
-
-    ids = [token.id for token in drawn()]
-    assert ids == sorted(set(ids))
-    assert len(ids) == 200
-    assert ids != [token.id for token in available][:200]
-    assert drawn(seed=1) != drawn() == drawn()
-    assert drawn(vocabulary_anchors=0) == []
-    assert drawn(vocabulary_anchors=10**4) == sorted(available, key=lambda token: token.id)
+    weights = [1.0] if lift_only else [group.weight for group in plan.groups]
+    assert panel.group_weights.tolist() == weights
 
 
 def draw(seed, count, dimension=5):
@@ -184,28 +163,24 @@ def test_vectors_that_occur_many_times_are_no_first_centers_twice(seed):
             assert all(len(set(found[places == place].tolist())) == 1 for place in range(7))
 
 
-PILOT, GROUPS = 128, 3
-GROUP_WEIGHTS = np.array([0.5, 0.3, 0.2])
-
-
-def lifts_of(seed, noise, groups=GROUPS):
-    """Effects of random tokens by group, seen through carriers of which each has noise of its own size."""
+def values_of(seed, noise, measures=2):
+    """Effects of random tokens by measure, seen through carriers of which each has noise of its own size."""
     generator = np.random.default_rng(seed)
-    effects = generator.normal(size=(PILOT, 1, groups))
+    effects = generator.normal(size=(128, 1, measures))
     noise = np.asarray(noise, dtype=float)[:, None]
-    return effects + noise * generator.normal(size=(PILOT, len(noise), groups))
+    return effects + noise * generator.normal(size=(128, len(noise), measures))
 
 
-def slow_choice(lifts, weights, count):
-    """Greedy, by numpy's correlation of the mean over the chosen with the mean over all, group by group."""
-    chosen, whole = [], lifts.mean(axis=1)
+def slow_choice(values, count):
+    """Greedy, by numpy's correlation of the mean over the chosen with the mean over all, by measure."""
+    chosen, whole = [], values.mean(axis=1)
 
     def score(places):
-        few = lifts[:, places].mean(axis=1)
-        return sum(weights[k] * np.corrcoef(few[:, k], whole[:, k])[0, 1] for k in range(len(weights)))
+        few = values[:, places].mean(axis=1)
+        return sum(np.corrcoef(few[:, k], whole[:, k])[0, 1] for k in range(values.shape[2]))
 
     for _ in range(count):
-        rest = [k for k in range(lifts.shape[1]) if k not in chosen]
+        rest = [k for k in range(values.shape[1]) if k not in chosen]
         chosen.append(max(rest, key=lambda k: score([*chosen, k])))
     return sorted(chosen)
 
@@ -213,19 +188,12 @@ def slow_choice(lifts, weights, count):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_choice_equals_a_plain_greedy_search(seed, count):
-    lifts = lifts_of(seed, np.random.default_rng(seed).uniform(0.5, 4, 9))
-    assert representative_carriers(lifts, GROUP_WEIGHTS, count) == slow_choice(lifts, GROUP_WEIGHTS, count)
+    values = values_of(seed, np.random.default_rng(seed).uniform(0.5, 4, 9))
+    assert representative_carriers(values, count) == slow_choice(values, count)
 
 
-def test_a_group_that_no_carrier_has_a_pair_with_has_no_say():
-    lifts = lifts_of(3, np.linspace(0.5, 3, 7))
-    missing = lifts.copy()
-    missing[:, :, 1] = np.nan
-    kept = [0, 2]
-    for count in (1, 3, 7):
-        found = representative_carriers(missing, GROUP_WEIGHTS, count)
-        assert found == representative_carriers(lifts[:, :, kept], GROUP_WEIGHTS[kept], count)
-    assert representative_carriers(np.ones((5, 4, 2)), np.ones(2), 2) == [0, 1]  # all alike
+def test_carriers_in_which_all_tokens_are_alike_are_taken_in_order():
+    assert representative_carriers(np.ones((5, 4, 2)), 2) == [0, 1]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.data())

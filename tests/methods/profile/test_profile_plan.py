@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import profiled
 from stickytoken.data import Sentences, load_sentences, open_ended
@@ -19,17 +19,17 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
 from stickytoken.machine import Precision
 from stickytoken.methods.base import Job
-from stickytoken.methods.profile.anchors import ProfileSettings, TextGroup, short_texts, sources
-from stickytoken.methods.profile.plan import (
-    LATE_REFERENCE,
+from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.profile.rounds import (
+    LEAST_CONFIRMED,
+    PILOT_TOKENS,
     Cell,
     carriers_needed,
     cells,
-    highest,
-    make_profile_plan,
-    screening_carriers,
     tokens_to_confirm,
 )
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.texts import TextGroup, short_texts, sources
 from stickytoken.validation import real_number, whole_number
 
 
@@ -49,26 +49,21 @@ def test_anchors_and_carriers_share_no_sentence(plan):
     texts = set(profiled.corpus().texts)
     assert set(own) <= texts
     assert {f"{text}." for text in plan.carriers} <= texts - set(anchors)
-    assert len(set(plan.carriers)) == len(plan.carriers) == 3 + 24
+    assert len(set(plan.carriers)) == len(plan.carriers) == 2 + 24
     assert len(set(anchors)) == len(anchors)
 
 
-def test_reference_tokens_are_random_and_the_pilot_is_a_part_of_them(encoder, plan):
-    available = {token.id for token in analyze_vocabulary(encoder).available}
-    assert set(plan.late_reference) <= set(plan.reference) <= available
-    assert (len(plan.reference), len(plan.late_reference)) == (250, 128)
-    assert plan.reference == sorted(set(plan.reference))
-    fewer = planned(encoder, profiled.corpus(), replace(profiled.SMALL, reference=50))
-    assert fewer.late_reference == fewer.reference
-    assert len(fewer.reference) == 50
-    assert set(fewer.reference) <= set(plan.reference)
+def test_pilots_are_random_available_tokens(encoder, plan):
+    available = [token.id for token in analyze_vocabulary(encoder).available]
+    assert set(plan.pilots) <= set(available)
+    assert len(plan.pilots) == len(set(plan.pilots)) == PILOT_TOKENS
+    assert plan.pilots == sorted(plan.pilots)
+    assert plan.pilots != available[:PILOT_TOKENS]
 
 
-def test_the_numbers_of_a_plan_equal_loops_over_pairs(model, plan, encoder):
-    named = {token.id: token.text for token in analyze_vocabulary(encoder).available}
-    texts = [*(anchor.text for anchor in plan.anchors), *(named[k] for k in plan.vocabulary_anchors)]
+def test_the_numbers_of_a_plan_equal_loops_over_pairs(model, plan):
+    texts = [anchor.text for anchor in plan.anchors]
     groups = [anchor.group for anchor in plan.anchors]
-    groups += [len(plan.groups) - 1] * len(plan.vocabulary_anchors)
     carriers, anchors = (model.encode(own, normalize_embeddings=True) for own in (plan.carriers, texts))
     before, sizes = carriers @ anchors.T, Counter(groups)
     weights = np.array([plan.groups[group].weight / sizes[group] for group in groups])
@@ -81,10 +76,10 @@ def test_the_numbers_of_a_plan_equal_loops_over_pairs(model, plan, encoder):
         assert group.spread == pytest.approx(np.std(before[:, np.array(groups) == place]), abs=1e-5)
 
 
-def test_the_seed_draws_carriers_and_reference_tokens(encoder, plan):
+def test_the_seed_draws_carriers_and_pilots(encoder, plan):
     other = planned(encoder, profiled.corpus(), replace(profiled.SMALL, seed=7))
     assert other.carriers != plan.carriers
-    assert other.reference != plan.reference
+    assert other.pilots != plan.pilots
     assert other.mean_similarity == plan.mean_similarity
 
 
@@ -92,13 +87,13 @@ def test_topics_of_the_corpus_or_clusters_are_the_groups_of_a_model_that_reads_n
     corpus = profiled.corpus(200, topics=5)
     plan, clustered = (planned(foreign, each) for each in (corpus, Sentences(corpus.texts, corpus.source)))
     names = [f"topic {place}" for place in range(5)]
-    assert [group.name for group in plan.groups] == [*names, "vocabulary entries"]
+    assert [group.name for group in plan.groups] == names
     topic_of = dict(zip(corpus.texts, corpus.topics, strict=True))
     about = [topic_of[anchor.text] for anchor in plan.anchors]
     assert [names[anchor.group] for anchor in plan.anchors] == about
     assert [about.count(name) for name in names] == [16] * 5
     clusters = [f"cluster {place}" for place in range(6)]
-    assert [group.name for group in clustered.groups] == [*clusters, "vocabulary entries"]
+    assert [group.name for group in clustered.groups] == clusters
 
 
 @pytest.mark.parametrize("ending", ["?!", " .", "…", "。", '."', ".)", ""])
@@ -124,7 +119,7 @@ def test_groups_with_few_texts_leave_their_carriers_to_the_others(foreign):
     corpus = profiled.corpus(160, topics=2)
     topics = [f"rare {k}" if k < 2 else topic for k, topic in enumerate(corpus.topics)]
     plan = planned(foreign, replace(corpus, topics=tuple(topics)))
-    assert len(plan.carriers) == 27
+    assert len(plan.carriers) == 26
     assert "rare 0" not in {group.name for group in plan.groups}
 
 
@@ -149,8 +144,6 @@ def test_carriers_leave_room_for_the_copies(encoder):
 
 # How the budget is spent: cells, carriers and tokens of each round.
 
-# However small the selection is, this many tokens go on.
-LEAST = 30
 distinct_copies = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
 
 
@@ -165,55 +158,22 @@ def test_any_three_neighbours_hold_all_placements_and_a_full_turn_every_combinat
         assert len(copies) == 1 or left.copies != right.copies
 
 
-@pytest.mark.parametrize("vocabulary", [5_000, 13_000, 25_000, 30_522, 50_257, 128_000, 200_000])
-@pytest.mark.parametrize("budget", [3, 4, 5, 7.5, 10, 20])
-def test_the_budget_holds_on_average_unless_the_least_selection_alone_exceeds_it(vocabulary, budget):
+@pytest.mark.parametrize("vocabulary", [13_000, 30_522, 128_000, 250_000])
+@pytest.mark.parametrize("budget", [2.5, 3.4, 5, 20])
+def test_screen_and_confirmation_keep_within_the_budget(vocabulary, budget):
     plan = ProfileSettings(budget=budget)
-    # All texts of a run on a whole vocabulary, at most: no token of the pilot is also confirmed.
-    late = min(LATE_REFERENCE, plan.reference, vocabulary)
-    further = min(vocabulary - late, tokens_to_confirm(plan, vocabulary))
-    spent = vocabulary * screening_carriers(plan) + late * carriers_needed(plan)
-    spent, over = spent + further * plan.confirming_texts, 0
-    if tokens_to_confirm(plan, vocabulary) == LEAST:
-        over = LATE_REFERENCE * carriers_needed(plan) + LEAST * plan.confirming_texts
-    assert spent <= budget * vocabulary + over
-    if not over:
-        # Nothing is left unspent but what one more token would cost.
-        assert spent > budget * vocabulary - plan.confirming_texts
+    confirmed = tokens_to_confirm(plan, vocabulary)
+    spent = vocabulary * plan.screening_texts + confirmed * plan.confirming_texts
+    if confirmed > LEAST_CONFIRMED:
+        assert budget * vocabulary - plan.confirming_texts < spent <= budget * vocabulary
 
 
-value_columns = st.integers(1, 3).flatmap(
-    lambda width: st.lists(
-        st.tuples(st.integers(0, 10**6), st.lists(st.integers(-3, 3), min_size=width, max_size=width)),
-        unique_by=lambda own: own[0],
-        min_size=1,
-    )
-)
+def test_a_small_selection_may_exceed_the_budget():
+    assert tokens_to_confirm(ProfileSettings(), 3) == LEAST_CONFIRMED
 
 
-def in_turn(tokens, count):
-    """Each column picks its best among those that are left, one after another."""
-    left, chosen = dict(tokens), []
-    width = len(tokens[0][1])
-    passed = [sorted(left, key=lambda own, k=k: (-left[own][k], own)) for k in range(width)]
-    for rank in range(len(tokens)):
-        for column in range(width):
-            own = passed[column][rank]
-            if own not in chosen and len(chosen) < count:
-                chosen.append(own)
-    return sorted(chosen)
-
-
-@settings(max_examples=60)
-@given(value_columns, st.integers(0, 12), st.randoms(use_true_random=False))
-def test_the_columns_choose_in_turn_in_whatever_order_the_tokens_come(tokens, count, shuffler):
-    expected = in_turn(tokens, count)
-    shuffler.shuffle(tokens)
-    ids = np.array([own[0] for own in tokens], dtype=np.int64)
-    found = highest(ids, np.array([own[1] for own in tokens], dtype=float), count)
-    assert found.tolist() == expected
-    assert len(found) == min(count, len(tokens))
-    assert found.dtype == np.int64
+def test_a_run_needs_the_carriers_of_its_screen_and_those_that_confirm():
+    assert carriers_needed(ProfileSettings(screening_texts=3, confirming_texts=20)) == 23
 
 
 def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):
@@ -228,8 +188,7 @@ def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):
 # Settings, and numbers from users: what is taken, refused and made one.
 
 SPELLINGS = [3, 3.0, np.int8(3), np.float32(3), Decimal("3"), Fraction(3)]
-BOUNDS = {"anchors": 2, "vocabulary_anchors": 0, "topics": 1, "confirming_texts": 4, "reference": 2}
-BOUNDS |= {"seed": 0, "budget": 3, "smallest_effect": 0}
+BOUNDS = {"anchors": 2, "topics": 1, "confirming_texts": 4, "screening_texts": 2, "seed": 0}
 
 
 def refused(message, **values):
@@ -257,14 +216,19 @@ def test_what_is_not_a_whole_number_is_refused_by_its_name_and_value(value):
 
 
 @pytest.mark.parametrize(("name", "least"), BOUNDS.items())
-def test_numbers_are_taken_from_their_least_on(name, least):
+def test_whole_numbers_are_taken_from_their_least_on(name, least):
     assert getattr(ProfileSettings(**{name: least}), name) == least
-    below = float(np.nextafter(least, -1)) if name in ("budget", "smallest_effect") else least - 1
-    refused(f"{name} is {below}: ", **{name: below})
+    refused(f"{name} is {least - 1}: ", **{name: least - 1})
     refused(f"{name} is nan: ", **{name: math.nan})
 
 
-@pytest.mark.parametrize("name", ["confidence", "fdr"])
+@pytest.mark.parametrize("name", ["smallest_lift", "unusual", "budget"])
+@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan])
+def test_sizes_are_finite_and_above_zero(name, value):
+    refused(f"{name} is {float(value)}: it must be a finite number above 0", **{name: value})
+
+
+@pytest.mark.parametrize("name", ["confidence", "smallest_erased"])
 def test_shares_lie_strictly_between_zero_and_one(name):
     for value in (np.nextafter(0, 1), np.nextafter(1, 0)):
         assert getattr(ProfileSettings(**{name: value}), name) == value
@@ -276,15 +240,13 @@ def test_shares_lie_strictly_between_zero_and_one(name):
     ("values", "message"),
     [
         ({"budget": "0.5"}, "budget is '0.5': it must be a number"),
-        ({"budget": math.inf}, "budget is inf: "),
+        ({"budget": 1.5}, "budget is 1.5 texts per token, and screening alone takes 2: "),
         ({"topics": 10.5}, "topics is 10.5: it must be a whole number"),
-        ({"adaptive": 1}, "adaptive is 1: it must be True or False"),
         ({"copies": ()}, "copies is empty: "),
         ({"copies": (8, 0)}, "copies is 0: it must be at least 1"),
         ({"copies": "84"}, "copies is '84': it must be a whole number"),
         ({"insertion": "TEXT"}, "it must be text or ids or words"),
-        ({"screen_precision": "int8"}, "must be one of tf32, bfloat16, float16"),
-        ({"screen_precision": "bfloat16", "adaptive": False}, "there is nothing to screen for"),
+        ({"screen_precision": "int8"}, "it must be tf32 or bfloat16 or float16"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_its_name_and_value(values, message):
@@ -292,7 +254,7 @@ def test_what_cannot_be_used_is_refused_by_its_name_and_value(values, message):
 
 
 def test_spellings_of_the_same_values_are_the_same_settings():
-    spelled = {"budget": np.float64(4), "insertion": "ids", "copies": [np.int64(8), 4.0], "anchors": 440.0}
+    spelled = {"budget": np.float64(3.4), "insertion": "ids", "copies": [np.int64(8), 4.0], "anchors": 440.0}
     assert repr(ProfileSettings(**spelled, seed=np.int32(42))) == repr(ProfileSettings())
     assert ProfileSettings(copies=np.int64(8)) == ProfileSettings(copies=[8])
     assert ProfileSettings(screen_precision="bfloat16").screen_precision is Precision.BFLOAT16

@@ -39,13 +39,12 @@ def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(encod
     assert [evidence.token_id for evidence in found] == ids
     for evidence in found:
         row = stored[evidence.token_id]
-        shared = set(row) & set(evidence.__slots__) - {"validation_rate"}
-        assert len(shared) >= 14
+        shared = set(row) & set(evidence.__slots__)
+        assert len(shared) >= 19
         for name in shared:
             value = getattr(evidence, name)
             wanted = pytest.approx(row[name], abs=1e-6) if isinstance(row[name], float) else row[name]
             assert value == wanted, name
-        assert evidence.validation_rate == {"cosine": pytest.approx(row["validation_rate"], abs=1e-6)}
         assert evidence.mean_similarity == run.plan.mean_similarity
         assert evidence.ordinary_lift == pytest.approx(run.result.ordinary_lift, abs=1e-6)
     assert [evidence.verdict for evidence in found] == ["benign", "benign", "sticky"]
@@ -57,11 +56,12 @@ def test_lifts_by_placement_and_the_symptom_curve_are_of_the_carriers_and_anchor
 ):
     run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[STICKY])
     (evidence,), plan = probed(encoder, [STICKY]), run.plan
-    lifts = profiled.shard_rows(run, "pilot")[STICKY]["lifts"]  # the pilot measures this token
-    rest = [place for place in range(27) if place not in run.result.screening_carriers]
+    rest = [place for place in range(26) if place not in run.result.screening_carriers]
+    assert STICKY in plan.pilots  # the pilot measures it in all carriers
+    lifts = profiled.shard_rows(run, "pilot")[STICKY]["lifts"]
     for turn, placement in enumerate(("prefix", "suffix", "random")):
         own = [lifts[place] for place in rest if place % 3 == turn]
-        assert evidence.by_placement[placement]["lift"] == pytest.approx(np.mean(own), abs=1e-6)
+        assert evidence.lift_by_placement[placement] == pytest.approx(np.mean(own), abs=1e-6)
 
     curve = evidence.curve
     assert curve.copies == [0, *SYMPTOM_COPIES]
@@ -97,11 +97,10 @@ OTHERS = [entry.name for entry in entries() if entry.name != "profile"]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"settings": replace(profiled.SMALL, adaptive=False)}, "all rounds: leave adaptive on"),
         *(({"method": name}, f"which the method '{name}' does not take") for name in OTHERS),
         ({"settings": None, "method": "guess"}, "method 'guess' is unknown: use profile or "),
     ],
-    ids=["not adaptive", *OTHERS, "unknown"],
+    ids=[*OTHERS, "unknown"],
 )
 def test_what_cannot_be_probed_is_refused(encoder, options, message):
     with pytest.raises(InputError, match=message):

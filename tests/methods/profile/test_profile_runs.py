@@ -16,15 +16,13 @@ from stickytoken.detection import judge, probe
 from stickytoken.errors import InputError
 from stickytoken.gate import check
 from stickytoken.insertion import Insertion
+from stickytoken.methods.profile import TOKEN_COLUMNS
 from stickytoken.methods.profile.estimates import read_effects
-from stickytoken.methods.profile.plan import Round
-from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
 pytestmark = pytest.mark.slow  # whole runs
 
 ROUNDS = ("pilot", "screen", "confirm")
-# With fewer texts, noise explains all that the tokens of this model differ by.
-detect_profile = functools.partial(profiled.detect_profile, budget=8)
+detect_profile = functools.partial(profiled.detect_profile, budget=12)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
     for found in (run, judgement):
         assert found.sticky["token"].to_list() == ["qq qq"]
         (row,) = found.tokens.filter(token="qq").to_dicts()
-        assert [row[name] for name in ("verdict", "lift", "severity", "erases")] == [None] * 4
+        assert [row[name] for name in ("verdict", "lift", "severity", "erased")] == [None] * 4
         assert "texts spell 0% of its copies" in row["reason"]
         assert len(found.tokens) == run.available
     ((token_id, seen),) = run.token("qq").select("token_id", "copies_seen").rows()
@@ -60,29 +58,32 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
         detect_profile(encoder, tmp_path / "one", insertion=Insertion.WORDS, tokens=[token_id])
 
 
-def test_a_planted_token_is_sticky_and_erases_texts_and_no_other_does(run, tmp_path):
+def test_a_planted_token_is_sticky_for_what_it_erases_and_lifts(run):
     (row,) = run.sticky.to_dicts()
     assert row["token"] == planted.PLANTED
-    assert row["severity"] in ("serious", "severe")
-    assert row["lift_low"] > 2 * run.result.ordinary_lift
-    assert row["universality"] == pytest.approx(1)
-    assert row["kind"] is None
-    assert row["validation_rate"] > 0.95
-    assert row["q_value"] < 1e-3
-    assert run.tokens["lift"].max() == row["lift"]
-    assert row["erases"]
+    assert row["severity"] == "severe"
+    assert row["erased_low"] > 0.4
+    assert row["lift_sd_low"] > 0.5
+    assert row["reason"].startswith(f"erases {row['contraction']:.0%} of a text (ordinary token: ")
+    assert row["kinds_lifted"] == run.plan.kinds
+
+
+def test_raw_numbers_are_those_of_the_rule_in_other_units(run):
+    row = run.sticky.row(0, named=True)
+    lift = run.result.ordinary_lift + row["lift_sd"] * run.plan.similarity_spread
+    assert row["lift"] == pytest.approx(lift)
     ordinary = run.result.ordinary_contraction
-    assert ordinary < row["contraction_low"] < row["contraction"] < row["contraction_high"]
-    assert row["reason"].startswith(f"erases {row['contraction']:.0%} of a text")
-    assert f"{ordinary:.0%}" in row["reason"]
-    others = run.tokens.filter(pl.col("token") != planted.PLANTED)
-    assert not others["erases"].any()
-    assert others["reason"].null_count() == len(others)
-    # Carriers agree with the one contraction of the whole fit.
-    for kept in profiled.shard_rows(run, "screen").values():
-        assert np.mean(kept["contractions"]) == pytest.approx(kept["contraction"], abs=1e-5)
+    assert row["contraction"] == pytest.approx(ordinary + row["erased"] * (1 - ordinary))
+
+
+def test_without_a_planted_token_nothing_is_sticky(tmp_path):
     ordinary = load_encoder(profiled.planted_model(0))
     assert detect_profile(ordinary, tmp_path / "ordinary").sticky.is_empty()
+
+
+def test_carriers_agree_with_the_one_contraction_of_the_whole_fit(run):
+    for kept in profiled.shard_rows(run, "screen").values():
+        assert np.mean(kept["contractions"]) == pytest.approx(kept["contraction"], abs=1e-5)
 
 
 def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
@@ -95,33 +96,38 @@ def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
     assert len(table) == profiled.AVAILABLE == run.record.tokens == run.result.looked_at
     assert table["token_id"].is_sorted()
     missing = {name for name, count in table.null_count().row(0, named=True).items() if count}
-    assert missing <= {"fixed_point", "severity", "kind", "reason"}
+    assert missing <= {"severity", "reason", "vector_deviation"}
     assert not any(series.is_nan().any() for series in table.select(pl.col(pl.Float64)))
-    assert ((table["lift_low"] < table["lift"]) & (table["lift"] < table["lift_high"])).all()
+    assert ((table["lift_sd_low"] < table["lift_sd"]) & (table["lift_sd"] < table["lift_sd_high"])).all()
+    assert ((table["erased_low"] < table["erased"]) & (table["erased"] < table["erased_high"])).all()
     for words in ("severity", "reason"):
         assert table.filter(pl.col(words).is_null())["verdict"].unique().to_list() == ["benign"]
 
 
-def test_the_run_counts_its_texts_and_tokens_and_keeps_the_effects_of_both_rounds(run, encoder):
+def test_the_run_counts_its_texts_and_tokens(run, encoder):
     assert run.record.model.parameters == encoder.parameters == 32 * len(encoder.tokenizer.entries)
     measured = {step: set(profiled.shard_rows(run, step)) for step in ROUNDS}
-    late = set(run.plan.late_reference)
+    pilots = set(run.plan.pilots)
     assert len(measured["screen"]) == profiled.AVAILABLE
-    assert measured["pilot"] == late
-    assert len(late) == 128
-    assert not measured["confirm"] & late  # the pilot measured them on these carriers
-    assert len(measured["confirm"] | late) == run.result.candidates >= 128
-    few = len(run.result.screening_carriers)
-    texts = 128 * len(run.plan.carriers) + profiled.AVAILABLE * few + len(measured["confirm"]) * 24
+    assert measured["pilot"] == pilots
+    assert len(pilots) == 128
+    assert not measured["confirm"] & pilots  # the pilot measured them in these carriers
+    assert len(measured["confirm"] | pilots) == run.result.confirmed
+    texts = 128 * 26 + profiled.AVAILABLE * 2 + len(measured["confirm"]) * 24
     assert run.result.sequences == texts
-    assert run.result.empirical_null
     assert run.result.texts_per_token == round(texts / profiled.AVAILABLE, 2)
-    screened, confirmed = read_effects(run.path), read_effects(run.path, step=Round.CONFIRM)
-    assert screened.ids.tolist() == run.tokens["token_id"].to_list()
-    assert set(run.plan.late_reference) <= set(confirmed.ids.tolist()) <= set(screened.ids.tolist())
-    assert len(confirmed.ids) == run.result.candidates
     for row in run.tokens.to_dicts():
-        assert row["texts"] == (24 if row["token_id"] in measured["confirm"] | late else few)
+        is_confirmed = row["token_id"] in measured["confirm"] | pilots
+        assert row["confirmed"] == is_confirmed
+        assert row["texts"] == (24 if is_confirmed else 2)
+
+
+def test_the_effects_of_all_tokens_are_those_of_the_screen(run):
+    effects = read_effects(run.path)
+    screened = profiled.shard_rows(run, "screen")
+    assert effects.ids.tolist() == run.tokens["token_id"].to_list()
+    for token_id, contraction in zip(effects.ids.tolist(), effects.contraction, strict=True):
+        assert contraction == pytest.approx(screened[token_id]["contraction"], abs=1e-6)
 
 
 def plain_lift(model, run, place, token):
@@ -163,18 +169,17 @@ def test_lifts_of_every_round_equal_those_of_a_plain_version_of_the_method(tmp_p
 
 
 def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
-    late = set(run.plan.late_reference)
-    ids = sorted({34, run.plan.late_reference[0], *list(profiled.shard_rows(run, "confirm"))[:2]})
+    """But for the mean similarity, which is estimated from fewer entries for a few tokens."""
+    pilots = set(run.plan.pilots)
+    ids = sorted({34, run.plan.pilots[0], *list(profiled.shard_rows(run, "confirm"))[:2]})
     named = detect_profile(encoder, tmp_path / "named", tokens=[*reversed(ids), 34])
     assert named.tokens["token_id"].to_list() == ids
-    assert named.result.looked_at == named.result.candidates == len(ids)
-    assert named.plan == run.plan
-    assert named.result.screening_carriers == run.result.screening_carriers
-    beside = {"pilot": late, "screen": {*ids, *run.plan.reference}, "confirm": {*ids} - late}
+    assert named.result.looked_at == named.result.confirmed == len(ids)
+    assert named.plan == run.plan  # of a vocabulary this small, all entries are read
+    beside = {"pilot": pilots, "screen": {*ids, *pilots}, "confirm": {*ids} - pilots}
     for step in ROUNDS:
         whole, ours = profiled.shard_rows(run, step), profiled.shard_rows(named, step)
         assert set(ours) == beside[step]
-        assert set(whole) & set(ours)
         for token_id in set(whole) & set(ours):
             for name, value in whole[token_id].items():
                 close = pytest.approx(value, abs=1e-3 if name == "pull" else 1e-5, nan_ok=True)
@@ -183,30 +188,24 @@ def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
     assert named.record.identity != run.record.identity
 
 
-def test_without_adaptation_every_token_gets_the_budget_and_no_more(encoder, tmp_path):
-    run = detect_profile(encoder, tmp_path / "run", adaptive=False, budget=10)
-    assert set(run.tokens["texts"]) == {10}
-    assert run.result.sequences == 10 * profiled.AVAILABLE
-    assert {path.name.split("-")[0] for path in (run.path / "shards").iterdir()} == {"screen"}
-    assert len(run.plan.carriers) == 10
-    assert run.result.screening_carriers == list(range(10))
-    assert run.result.candidates == profiled.AVAILABLE
-    assert len(read_effects(run.path, step=Round.CONFIRM).ids) == 0
-    assert run.sticky["token"].to_list() == [planted.PLANTED]
-
-
-def test_a_vocabulary_smaller_than_the_pilot_is_measured_on_all_carriers(tmp_path):
+def test_a_vocabulary_smaller_than_the_pilot_is_measured_in_all_carriers(tmp_path):
     words = profiled.WORDS[:20]
     encoder = load_encoder(profiled.planted_model(2, words=words))
     run = detect_profile(encoder, tmp_path / "run", sentences=profiled.corpus(words=words))
-    assert len(run.tokens) == run.result.candidates == 115
-    assert run.plan.late_reference == run.tokens["token_id"].to_list()
+    assert len(run.tokens) == run.result.confirmed == 115
+    assert run.plan.pilots == run.tokens["token_id"].to_list()
     assert {path.name.split("-")[0] for path in (run.path / "shards").iterdir()} == {"pilot", "screen"}
     assert set(run.tokens["texts"]) == {24}
-    assert run.result.sequences == len(run.tokens) * (len(run.plan.carriers) + 7)  # both rounds
-    assert not run.result.empirical_null  # below 200 tokens, intervals decide
-    assert run.tokens["q_value"].is_null().all()
     assert planted.PLANTED in run.sticky["token"].to_list()
+
+
+def test_tokens_that_the_budget_leaves_out_are_counted(encoder, tmp_path):
+    """With thresholds that every token may reach, the budget decides."""
+    run = profiled.detect_profile(
+        encoder, tmp_path / "run", smallest_lift=1e-6, smallest_erased=1e-6, budget=2
+    )
+    assert run.result.unconfirmed > 0
+    assert any("--set budget" in note for note in run.method.notes(run))
 
 
 def test_groups_without_a_pair_below_the_mean_have_no_say(tmp_path):
@@ -241,8 +240,8 @@ def alike(noise):
 
 SAME = r"the same similarity \(1\.0000\): there is nothing that a token could"
 REFUSED = {
-    "too few": ({"sentences": profiled.corpus(67)}, "31 carriers .* are needed; use .* smaller budget$"),
-    "far too few": ({"sentences": profiled.corpus(28)}, "31 are needed: use more or shorter sentences$"),
+    "too few": ({"sentences": profiled.corpus(67)}, "26 carriers .* are needed; use more sentences$"),
+    "far too few": ({"sentences": profiled.corpus(23)}, "26 are needed: use more or shorter sentences$"),
     "alike": ({"model": lambda: alike(1e-5)}, SAME),
     "pairs": (
         {"sentences": None, "pairs": [SentencePair("a bird", "a song", 0.1)]},
@@ -261,17 +260,12 @@ def test_what_cannot_be_measured_is_refused_and_leaves_the_folder_free(encoder, 
 
 
 @pytest.mark.slow
-def test_only_the_round_of_all_tokens_is_in_lower_precision_and_the_table_says_which(tmp_path):
-    """The rows of the other rounds are those of the plain run, for the tokens in both.
-
-    Not to the bit: shards of the last round hold other tokens, so that a text is computed in another batch.
-    """
+def test_only_the_screen_is_in_lower_precision(tmp_path):
+    """Not to the bit: shards of the last round hold other tokens, so that batches differ."""
     (tmp_path / "model").mkdir()
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "model", words=profiled.WORDS))
     plain = profiled.detect_profile(load_encoder(model), tmp_path / "plain")
     lower = profiled.detect_profile(load_encoder(model), tmp_path / "lower", screen_precision="bfloat16")
-    assert set(plain.tokens["precision"]) == {"float32"}
-    assert set(lower.tokens["precision"]) == {"float32", "bfloat16"}
     assert plain.result.screening_carriers == lower.result.screening_carriers
     for step, least in (("pilot", 128), ("confirm", 5)):
         rows = {run: profiled.shard_rows(run, step) for run in (plain, lower)}
@@ -281,9 +275,6 @@ def test_only_the_round_of_all_tokens_is_in_lower_precision_and_the_table_says_w
     early = {run: profiled.shard_rows(run, "screen") for run in (plain, lower)}
     assert early[plain].keys() == early[lower].keys()
     assert max(difference(early, token) for token in early[plain]) > 1e-4
-    exact = lower.tokens.filter(pl.col("precision") == "float32")["token_id"].to_list()
-    assert set(exact) == {*profiled.shard_rows(lower, "confirm"), *lower.plan.late_reference}
-    assert any("screened in bfloat16; numbers of the" in line for line in lower.method.lines(lower))
 
 
 def difference(rounds, token):

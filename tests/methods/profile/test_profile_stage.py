@@ -15,7 +15,7 @@ import profiled
 from stickytoken.insertion import Placement, Token, TokenizedText, insert_as_ids, insert_as_text
 from stickytoken.measurement.engine import Shard, TokenWork
 from stickytoken.methods.probes import AnchorPanel
-from stickytoken.methods.profile.plan import Cell, ProfileStage
+from stickytoken.methods.profile.rounds import Cell, ProfileStage
 from stickytoken.unit_vectors import unit_vectors
 
 PREFIX, SUFFIX, RANDOM = Placement
@@ -173,5 +173,5 @@ def test_copies_are_counted_beyond_those_that_the_carrier_has(encoder):
     carriers, probes = ("the river", "a song", "the river"), ("the river river", "a song", "a song")
     stage = SimpleNamespace(carrier_texts=carriers, probes=lambda token: list(probes))
     token = Token(encoder.content_ids(["river"])[0][0], "river")
-    *_, seen = TokenWork(stage).prepare(Shard(0, (token,)), encoder)
+    seen = TokenWork(stage).prepare(Shard(0, (token,)), encoder).seen
     assert seen == [[1, 0, 0]]

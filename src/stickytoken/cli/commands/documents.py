@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
@@ -19,13 +22,16 @@ from stickytoken.errors import InputError
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
+    from stickytoken.cleaning import Cleaned, Cleaner
+    from stickytoken.cleaning.files import CleaningTotals
+    from stickytoken.data.documents import Document, Skipped
     from stickytoken.scanning.scan import Scan
 
 
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 
-@command("revision", "prompt", "token_prepending", "contrast")
+@command("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer")
 def scan(
     run: opt.Argument[Path],
     documents: opt.Argument[str],
@@ -44,7 +50,7 @@ def scan(
     output_format: opt.FormatChoice[ScanFormat | None] = None,
     limit: opt.ListLimit[int] = 20,
 ) -> None:
-    """Find the documents with copies of sticky tokens, text of special tokens or runs of any word.
+    """Find the documents with copies of sticky tokens, text of special tokens or repetitions of any word.
 
     Run the same command again to continue an interrupted scan.
 
@@ -52,8 +58,9 @@ def scan(
 
     Args:
         run: Run folder of the model.
-        documents: Your documents: a txt file with one per line, a csv, tsv, jsonl or parquet file, a folder,
-            hub:REPOSITORY or hub:REPOSITORY@SPLIT, or - for stdin: lines, or JSON lines with --column.
+        documents: Your documents: a txt file with one per line, a csv, tsv, jsonl or parquet file, all but
+            parquet also with .gz; a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin: lines, or
+            JSON lines with --column.
         id_column: Column with the id. Default: found by name.
         source_column: Column with the source of a document. Default: source.
         effect: Measure what copies do: encode the documents with findings, with copies and without.
@@ -83,8 +90,12 @@ def scan(
             raise InputError(
                 f"--out {str(out)!r} names no format: end it in .json, .csv or .sarif, or pass a folder"
             )
-        folder, out = out, None
+        folder = out
+        out = None
     opened = stickytoken.open_run(run)
+    kind = None
+    if effect or predict:
+        kind = "measured" if effect else "predicted"
     measured = partial(
         scanning.scan_documents,
         opened,
@@ -92,7 +103,7 @@ def scan(
         column=column,
         id_column=id_column,
         source_column=source_column,
-        effect="measured" if effect else "predicted" if predict else None,
+        effect=kind,
         queries=texts,
         workers=workers,
     )
@@ -132,6 +143,8 @@ def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
 
 
 def _print_scan(scan: Scan, limit: int) -> None:
+    """Print totals, sources and the worst documents."""
+    from stickytoken.cleaning.spans import SpanKind
     from stickytoken.scanning import scan as scanning
 
     result, effect = scan.result, scan.result.effect
@@ -141,7 +154,7 @@ def _print_scan(scan: Scan, limit: int) -> None:
         counts = [(each.source or "(none)", each.documents, each.found, each.matter) for each in sources]
         columns = ("source", "documents", "found", "matter")
         console.print_table("by source", columns[:width], [row[:width] for row in counts])
-    if result.found:
+    if len(scan.documents):
         worst = scan.worst.head(limit)
         effects = ("effect", "moves_up", "severity") if worst["effect"].null_count() < len(worst) else ()
         rows = []
@@ -150,10 +163,11 @@ def _print_scan(scan: Scan, limit: int) -> None:
             marked = [f"[[{each['text']}]]" if each["found"] else each["text"] for each in row["excerpt"]]
             text = " ".join("".join(marked).split())
             measured = [row[name] for name in effects]
-            rows.append([row["id"], ", ".join(found), row["copies"], row["share"], *measured, text])
-        titles = ["document", "found", "copies", "share", *effects, "text"]
-        digits = [None, None, None, 2, *((2, 2, None) if effects else ()), None]
-        title = f"the worst {len(worst)} of {result.found:,}, findings in [[ ]]"
+            causes = ", ".join(SpanKind(kind).cause for kind in row["kinds"])
+            rows.append([row["id"], causes, ", ".join(found), row["copies"], row["share"], *measured, text])
+        titles = ["document", "cause", "found", "copies", "share", *effects, "text"]
+        digits = [None, None, None, None, 2, *((2, 2, None) if effects else ()), None]
+        title = f"the worst {len(worst)} of {len(scan.documents):,}, findings in [[ ]]"
         console.print_table(title, titles, rows, digits)
     if effect is not None:
         console.print_line(scanning.basis(scan) or "")
@@ -166,94 +180,146 @@ def _print_scan(scan: Scan, limit: int) -> None:
     where = "" if scan.path is None else f"; scan: {scan.path}"
     read = f"{result.documents:,} documents of {scan.record.documents}"
     console.print_line(f"{read} in {result.seconds:,.0f} s{where}")
-    if result.skipped:
-        console.inform(f"note: {scanning.skipped_records(result.skipped)}, without readable text:")
-        for each in result.skipped_first[:5]:
-            console.inform(f"  {each.place}: {each.reason}")
+    _inform_skipped(result.skipped, result.skipped_first, "skipped")
 
 
-LineFormat = StrEnum("LineFormat", "TEXT JSON")
+CleanFormat = StrEnum("CleanFormat", "TEXT JSON")
+
+# Bytes of cleaned documents for stdout that are kept in memory; more go to a temporary file.
+_IN_MEMORY = 64 * 2**20
 
 
 @command()
 def clean(
     rules: Annotated[Path, typer.Argument(metavar="RUN|RULES")],
     file: Annotated[Path, typer.Argument(show_default=True)] = Path("-"),
-    action: Annotated[list[str] | None, opt.texts_option(metavar="KIND=ACTION")] = None,
+    column: opt.TextColumn = None,
+    id_column: Annotated[str | None, opt.texts_option("--id")] = None,
+    remove_suspected: Annotated[bool, opt.method_option("--remove-suspected")] = False,
+    remove_all: Annotated[bool, opt.method_option("--remove-all")] = False,
+    action: Annotated[list[str] | None, opt.method_option(metavar="KIND=ACTION")] = None,
+    out: opt.Output[Path | None] = None,
     diff: Annotated[bool, opt.output_option("--diff")] = False,
     rules_out: opt.Output[Path | None] = None,
     *,
-    output_format: opt.FormatChoice[LineFormat] = LineFormat.TEXT,
+    output_format: opt.FormatChoice[CleanFormat] = CleanFormat.TEXT,
 ) -> None:
-    """Remove copies of the tokens that a run flags, special tokens and runs from lines of text.
+    """Remove copies of the tokens that a run flags, special tokens and repetitions from documents.
 
-    Every line is written back, and nothing else in it is touched. What was done is said on stderr.
+    Only the text changes: format, other columns and unreadable records stay as they are.
 
-    Example: stickytoken clean runs/minilm documents.txt --diff
+    The first copy of a repetition stays, and so does a flagged word that stands alone.
+
+    Example: stickytoken clean runs/minilm documents.jsonl --out cleaned.jsonl
 
     Args:
         rules: Run folder, or a file that --rules-out wrote.
-        file: File of UTF-8 lines; - is standard input.
-        action: What to do with flagged, special, run or interleaved findings: remove, replace, escape
-            (special only), report or refuse. Repeatable. Default: remove, report for interleaved.
-        diff: Print the changed lines only, before and after.
-        rules_out: Write the cleaner as a small JSON file that needs no run, and read no lines unless FILE is
-            given.
-        output_format: Print the lines, or one JSON document of the removals.
+        file: Your documents: a txt file with one per line, or a csv, tsv, jsonl or parquet file; all but
+            parquet also with .gz. - is stdin: lines, or JSON lines with --column.
+        id_column: Column with the id, for messages. Default: found by name.
+        remove_suspected: Also remove what is only suspected.
+        remove_all: Remove flagged tokens wherever they occur, also a single word in a sentence.
+        action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
+            (special only), report or refuse. Repeatable. Default: remove, report for suspected.
+        out: File for the documents instead of stdout, written whole or not at all. It may be FILE itself.
+        diff: Print the changed documents only, before and after.
+        rules_out: Write the cleaner as a small JSON file that needs no run, and read no documents unless FILE
+            is given.
+        output_format: Print the documents, or one JSON document of the removals.
     """
-    from stickytoken.cleaning import LineTotals, clean_lines, counts_in_words, open_cleaner
-    from stickytoken.cleaning.spans import actions_of
+    from stickytoken.cleaning.files import clean_file
+    from stickytoken.data.documents import Wanted
+    from stickytoken.data.rewriting import open_source, require_same_format
+    from stickytoken.measurement import require_writable, write_atomically
 
-    if diff and output_format is LineFormat.JSON:
+    is_json = output_format is CleanFormat.JSON
+    if diff and is_json:
         raise typer.BadParameter("use one of --diff and --format json", param_hint="--diff")
-    given = dict(_kind_and_action(value) for value in action or ())
+    cleaner = _cleaner(rules, action or (), remove_suspected, remove_all)
+    if rules_out is not None:
+        cleaner.save(rules_out)
+        rules_saved = f"{len(cleaner.rules.words):,} words, {len(cleaner.rules.specials):,} special tokens"
+        console.inform(f"{rules_out}: {rules_saved}")
+        if file == Path("-"):
+            return
+    source = open_source(file, Wanted(column, id_column))
+    compress = None
+    if out is not None:
+        require_same_format(source, out)
+        require_writable(out.absolute().parent)
+        compress = out.suffix.lower() == ".gz"
+    removals: list[dict[str, Any]] = []
+
+    def show(document: Document, cleaned: Cleaned) -> None:
+        if diff:
+            place = document.id if document.line is None else f"line {document.line}"
+            console.print_line(place if document.id in (place, "") else f"{place} ({document.id})")
+            console.print_line(f"- {document.text}")
+            console.print_line(f"+ {cleaned.text}")
+        elif is_json:
+            for removal in cleaned.removals:
+                text = document.text[removal.start : removal.end]
+                removals.append({"id": document.id, "line": document.line, **asdict(removal), "text": text})
+
+    def write(stream: BinaryIO) -> CleaningTotals:
+        with console.progress_bar() as progress:
+            return clean_file(source, cleaner, stream, on_cleaned=show, compress=compress, progress=progress)
+
+    if out is not None:
+        outcome: list[CleaningTotals] = []
+        write_atomically(out, lambda stream: outcome.append(write(stream)))
+        totals = outcome[0]
+    elif diff or is_json:
+        with Path(os.devnull).open("wb") as nowhere:
+            totals = write(nowhere)
+    elif source.is_binary and sys.stdout.isatty():
+        raise InputError(f"{source.name} would be written to a terminal: pass --out FILE, or redirect it")
+    else:
+        totals = _write_to_stdout(write)
+    if is_json:
+        console.print_json(totals.summary() | {"removals": removals})
+    console.inform(totals.headline())
+    for remark in totals.remarks():
+        console.inform(f"note: {remark}")
+    if out is not None:
+        console.inform(f"written: {out}")
+    _inform_skipped(totals.skipped, totals.skipped_first, "passed through unchanged")
+
+
+def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTotals:
+    """Print what ``write`` writes, all of it or, after an error, nothing."""
+    with SpooledTemporaryFile(_IN_MEMORY) as whole:
+        totals = write(cast(BinaryIO, whole))
+        whole.seek(0)
+        shutil.copyfileobj(whole, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    return totals
+
+
+def _cleaner(rules: Path, actions: Sequence[str], remove_suspected: bool, remove_all: bool) -> Cleaner:
+    """Open a cleaner and change it as the options say."""
+    from stickytoken.cleaning import open_cleaner
+    from stickytoken.cleaning.spans import Action, SpanKind, actions_of, kind_of
+
+    given = dict(_kind_and_action(value) for value in actions)
+    if remove_suspected:
+        given = {SpanKind.SUSPECTED.value: Action.REMOVE.value} | given
     try:
         chosen = actions_of(given)
     except InputError as error:
         raise typer.BadParameter(str(error), param_hint="--action") from error
     read = open_cleaner(rules)
-    actions = read.actions | {kind: each for kind, each in chosen.items() if kind in given}
-    cleaner = stickytoken.Cleaner(read.rules, actions, replacement=read.replacement, source=read.source)
-    if rules_out is not None:
-        cleaner.save(rules_out)
-        words, specials = len(cleaner.rules.words), len(cleaner.rules.specials)
-        console.inform(f"{rules_out}: {words:,} words, {specials:,} special tokens")
-        if file == Path("-"):
-            return
-    totals = LineTotals()
-    with ExitStack() as stack:
-        stream = sys.stdin.buffer
-        if file != Path("-"):
-            try:
-                stream = stack.enter_context(file.open("rb"))
-                stream.read(0)
-            except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-                raise InputError(f"{file} cannot be read: {error.strerror}") from error
-        lines = clean_lines(stream, cleaner, totals)
-        if output_format is LineFormat.JSON:
-            removals = [
-                {"line": line.number, **asdict(part), "text": line.before[part.start : part.end]}
-                for line in lines
-                for part in line.cleaned.removals
-            ]
-            told: dict[str, Any] = {"lines": totals.lines, "changed": totals.changed}
-            told |= {"removed": totals.removed, "reported": totals.reported}
-            console.print_json(told | {"not_utf8": totals.undecoded, "removals": removals})
-        else:
-            for line in lines:
-                if not diff:
-                    sys.stdout.buffer.write(line.content)
-                elif line.cleaned.text != line.before:
-                    console.print_line(f"line {line.number}")
-                    console.print_line(f"- {line.before}")
-                    console.print_line(f"+ {line.cleaned.text}")
-    said = counts_in_words(totals.removed, totals.reported)
-    console.inform(f"{totals.changed:,} of {totals.lines:,} lines changed{f' ({said})' if said else ''}")
-    if totals.first_undecoded is not None:
-        number, byte = totals.first_undecoded
-        named = "standard input" if file == Path("-") else str(file)
-        undecoded = f"{totals.undecoded:,} of {totals.lines:,} lines of {named} are not UTF-8"
-        console.inform(f"{undecoded}, first line {number:,} at byte {byte:,}; passed through unchanged")
+    changed = {kind_of(name) for name in given}
+    own_actions = dict(read.actions)
+    for kind in changed:
+        own_actions[kind] = chosen[kind]
+    return stickytoken.Cleaner(
+        read.rules,
+        own_actions,
+        replacement=read.replacement,
+        source=read.source,
+        remove_all=remove_all or read.remove_all,
+    )
 
 
 def _kind_and_action(value: str) -> tuple[str, str]:
@@ -261,3 +327,13 @@ def _kind_and_action(value: str) -> tuple[str, str]:
     if not sign:
         raise typer.BadParameter(f"{value!r} is not of the form KIND=ACTION", param_hint="--action")
     return kind.strip(), action.strip()
+
+
+def _inform_skipped(count: int, first: Sequence[Skipped], what_became: str) -> None:
+    """Name the first records that could not be read."""
+    if not count:
+        return
+    records = "1 record" if count == 1 else f"{count:,} records"
+    console.inform(f"note: {records} without readable text, {what_became}:")
+    for skipped in first[:5]:
+        console.inform(f"  {skipped.place}: {skipped.reason}")

@@ -12,7 +12,9 @@ from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
-    from stickytoken.evaluation import Tuning
+    from collections.abc import Sequence
+
+    from stickytoken.evaluation import Comparison, Difference, Tuning
 
 
 @command()
@@ -42,56 +44,110 @@ def embed(
     encoder = opt.load(model, loading, tokenizer_needed=False)
     opt.tell_layer(encoder)
     with opt.announced(encoder, loading, lambda stand_in, _: stand_in.encode(texts)) as progress:
-        dimension = embed_file(
+        embedded = embed_file(
             encoder, texts, out, lambda done, total: progress(Progress("texts", done, total, computed=done))
         )
+    missing = embedded.without_vector
     if output_format is opt.Format.JSON:
-        written = {"model": model, "texts": len(texts), "dimension": dimension, "output": str(out)}
-        console.print_json(written)
-    else:
-        console.print_line(f"{len(texts):,} vectors of {dimension:,} components in {out}")
+        console.print_json(
+            {
+                "model": model,
+                "texts": len(texts),
+                "dimension": embedded.dimension,
+                "without_vector": list(missing),
+                "output": str(out),
+            }
+        )
+        return
+    count = len(texts) - len(missing)
+    console.print_line(f"{count:,} vectors of {embedded.dimension:,} components in {out}")
+    if missing:
+        texts_are = "1 text is" if len(missing) == 1 else f"{len(missing):,} texts are"
+        console.print_line(f"{texts_are} without a vector, null in the file")
 
 
 @command()
 def evaluate(
     model: opt.ModelOrEndpoint,
-    task: opt.Texts[str],
+    task: opt.Texts[list[str]],
     *,
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Score a model on a labelled task, with token prepending or contrast and with the plain prompt.
+    """Score a model on labelled tasks, with token prepending or contrast and with the plain prompt.
 
     Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
 
     Args:
-        task: Task file, BEIR folder, or name of an MTEB task.
+        task: Task file, BEIR folder, or name of an MTEB task. Repeat it for several; their mean comes last.
     """
     from stickytoken.data.tasks import find_task
-    from stickytoken.evaluation import compare
+    from stickytoken.evaluation import average, compare, guess_note
+    from stickytoken.unit_vectors import Similarity
 
-    found, notes = find_task(task)
-    console.inform_notes(notes)
+    tasks = []
+    for name in task:
+        found, notes = find_task(name)
+        console.inform_notes(notes)
+        tasks.append(found)
     encoder = opt.load(model, loading, tokenizer_needed=False)
-    console.inform(f"encoding {found.units:,} {found.unit}")
-    with opt.announced(encoder, loading, lambda stand_in, _: compare(stand_in, found)):
-        comparison = compare(encoder, found)
-    if comparison.cut:
-        console.inform(f"note: {comparison.cut:,} texts were truncated to the length that the model reads")
+    comparisons = []
+    with opt.announced(encoder, loading, lambda stand_in, _: [compare(stand_in, each) for each in tasks]):
+        for found in tasks:
+            console.inform(f"encoding {found.units:,} {found.unit}")
+            comparisons.append(compare(encoder, found))
+    mean = average(comparisons) if len(tasks) > 1 else None
+    notes = [
+        f"{comparison.cut:,} texts were truncated to the length that the model reads"
+        for comparison in comparisons
+        if comparison.cut
+    ]
+    similarity = comparisons[0].similarity
+    if similarity is not Similarity.COSINE:
+        notes.append(f"vectors are compared by the model's own similarity, {similarity}")
+    guessed = guess_note(mean or comparisons[0])
+    console.inform_notes([*notes, *([guessed] if guessed else [])])
     if output_format is opt.Format.JSON:
-        told = {"model": model, "task": task, "kind": found.layout, "unit": found.unit, "units": found.units}
-        scores = [asdict(row) for row in comparison.scores]
-        console.print_json(told | {"cut": comparison.cut, "scores": scores})
+        documents = []
+        for name, found, comparison in zip(task, tasks, comparisons, strict=True):
+            about = {"task": name, "kind": found.layout, "unit": found.unit, "units": found.units}
+            scores = [asdict(row) for row in comparison.scores]
+            differences = [asdict(row) for row in comparison.differences]
+            about |= {"similarity": comparison.similarity, "cut": comparison.cut}
+            documents.append(about | {"scores": scores, "differences": differences})
+        if mean is None:
+            console.print_json({"model": model} | documents[0])
+        else:
+            console.print_json({"model": model, "tasks": documents, "mean": asdict(mean)})
         return
+    for name, found, comparison in zip(task, tasks, comparisons, strict=True):
+        _print_scores(f"{model} on {name}", found.metrics, comparison)
+        if mean is None:
+            _print_differences(f"{found.metrics[0]} minus that of the first", comparison.differences)
+    if mean is not None:
+        title = f"{model}, mean of {len(tasks)} main scores"
+        rows = [(*way, score) for way, score in zip(mean.encodings, mean.scores, strict=True)]
+        console.print_table(title, ("encoding", "layer", "mean"), rows)
+        _print_differences("mean minus that of the first", mean.differences)
+
+
+def _print_scores(title: str, metrics: Sequence[str], comparison: Comparison) -> None:
     contrasting = any(row.contrast_layer is not None for row in comparison.scores)
     rows = []
     for row in comparison.scores:
         contrast = (row.contrast_layer, row.contrast_strength, row.contrast_rule) if contrasting else ()
         settings = (row.encoding, row.start, row.exit, row.layer, *contrast)
-        rows.append([*settings, *map(row.scores.get, found.metrics), row.seconds])
+        rows.append([*settings, *map(row.scores.get, metrics), row.seconds])
     added = ("contrast layer", "strength", "rule") if contrasting else ()
-    columns = ("encoding", "start", "exit", "layer", *added, *found.metrics, "seconds")
-    console.print_table(f"{model} on {task}", columns, rows)
+    columns = ("encoding", "start", "exit", "layer", *added, *metrics, "seconds")
+    console.print_table(title, columns, rows)
+
+
+def _print_differences(title: str, differences: Sequence[Difference]) -> None:
+    if differences:
+        rows = [(row.encoding, row.layer, row.value, row.low, row.high) for row in differences]
+        columns = ("encoding", "layer", "difference", "low", "high")
+        console.print_table(f"{title}, 95% interval", columns, rows)
 
 
 @dataclass(frozen=True)
@@ -202,6 +258,6 @@ def _print_tuning(model: str, found: Tuning) -> None:
     beside = "no defined score" if plain.spearman is None else f"{plain.spearman:.2f}"
     console.print_line(
         f"best: {' '.join(options)} "
-        f"--set layer={best.layer} scores {best.spearman:.2f}; the plain prompt scores "
+        f"--layer {best.layer} scores {best.spearman:.2f}; the plain prompt scores "
         f"{beside} at that layer, and {found.plain.spearman:.2f} at its best layer, {found.plain.layer}"
     )

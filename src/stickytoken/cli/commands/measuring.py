@@ -13,7 +13,7 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
-from stickytoken.methods import Column, MethodEntry, Option, registry
+from stickytoken.methods import MethodEntry, Option, registry
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
@@ -165,55 +165,36 @@ def detect(
                 console.inform(f"report: {run.path / REPORT_FILE}")
 
 
-_COLUMNS = (
-    *runs.NAMED,
-    Column("sd", "SD", 2),
-    Column("lift", "lift", 4),
-    Column("lift_low", "low", 4),
-    Column("lift_high", "high", 4),
-    Column("universality", "universality", 2),
-    Column("moves_up", "moves up", 2),
-    *(Column(name, name) for name in ("severity", "verdict")),
-)
-
-
-@command("revision", "prompt", "token_prepending", "contrast")
+@command("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer")
 def judge(
     run: opt.RunFolder,
     *,
     sentences: opt.Texts[str],
     column: opt.SentencesColumn = None,
     anchors: Annotated[int, opt.texts_option(min=2)] = 2000,
-    dimensions: opt.Method[str | None] = None,
-    layers: opt.Method[str | None] = None,
     model: opt.RunsModel = None,
     loading: opt.AnyModelOptions,
     limit: opt.ListLimit[int] = 50,
     output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
 ) -> None:
-    """Find the tokens that are sticky on your own texts, from a finished run, in seconds.
+    """Find the tokens that are sticky on your own texts, from a finished run.
 
     Example: stickytoken judge runs/all-MiniLM-L6-v2-profile-0123456789ab --sentences documents.parquet
 
     Args:
         sentences: Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT.
         anchors: Maximum number of texts to compare with, drawn at random.
-        dimensions: Also judge by so many first components of the vectors, of those that the run measured.
-        layers: Also judge by the vectors after so many layers, of those that the run measured.
         limit: Maximum number of tokens to list in a table.
         output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.
     """
-    import polars as pl
-
+    from stickytoken.methods import base, wording
     from stickytoken.methods.base import MEASURING
 
     opened = stickytoken.open_run(run)
     opened.method.require_judging(opened)
     corpus = stickytoken.load_sentences(sentences, column)
     encoder = opt.load_for(str(run), opened.record, loading, model)
-    measured = partial(
-        stickytoken.judge, opened, corpus, anchors=anchors, dimensions=dimensions or (), layers=layers or ()
-    )
+    measured = partial(stickytoken.judge, opened, corpus, anchors=anchors)
 
     def rehearsed(stand_in: Any, _: Path) -> object:
         return measured(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
@@ -226,30 +207,28 @@ def judge(
         else:
             console.print_csv(found.tokens)
         return
-    flagged = found.flagged
-    sticky, topical = len(found.sticky), len(flagged) - len(found.sticky)
-    more = f", and {topical} topical: these texts rise, most other kinds do not" if topical else ""
-    if flagged.is_empty():
-        console.print_line(f"no token of {opened.model_name} is sticky on these texts")
-    else:
-        are = "token is" if sticky == 1 else "tokens are"
-        console.print_line(f"{sticky} {are} sticky on these texts{more}")
-        shown = flagged.head(limit).with_columns(
-            sd=(pl.col("lift") - found.ordinary_lift) / found.similarity_spread
-        )
-        console.print_columns(f"{len(shown)} of {len(flagged)} flagged tokens", _COLUMNS, shown)
+    count = len(found.sticky)
+    sticky = wording.counted(count, "sticky token") if count else "no sticky tokens"
+    console.print_line(f"{opened.model_title} on {found.source}: {sticky}")
+    topical = len(found.flagged) - len(found.sticky)
+    if topical:
+        lift = "lifts" if topical == 1 else "lift"
         console.print_line(
-            "moves up: share of random queries and documents of the corpus for which copies move the "
-            "document past a tenth of the corpus"
+            f"{wording.counted(topical, 'more token')} {lift} these texts but fewer than half of the kinds "
+            "of text, because of their meaning (topical)"
         )
+    measured_tokens = base.worst_first(found.tokens.drop_nulls("verdict"))
+    shown = measured_tokens.head(limit)
+    table = opened.method.answer_table(opened, shown)
+    if table is not None and not table.rows.is_empty():
+        title = f"Strongest {len(shown)} of {len(measured_tokens)} tokens that were measured on these texts"
+        console.print_columns(title, table.columns, table.rows)
+    settings = opened.settings
     console.print_line(
-        f"{found.texts:,} texts from {found.source}, compared with {found.anchors:,} of them; an ordinary "
-        f"token lifts by {found.ordinary_lift:.4f}, similarities spread by {found.similarity_spread:.4f}"
+        wording.rule(settings.number("smallest_lift"), settings.number("smallest_erased"))
+        + " What a token erases is the run's; the lift is measured on these texts."
     )
-    console.print_line(
-        f"{found.measured} tokens were measured on these texts; the lifts of the others are computed from "
-        f"the run, with a standard error of {found.error:.4f}"
-    )
+    console.print_line(f"{found.texts:,} texts, compared with {found.anchors:,} of them. Run: {opened.path}")
     if found.narrow_limit is not None:
         console.inform(
             "note: to the model, these texts are more alike than random words: lifts are measured on the "
@@ -258,13 +237,11 @@ def judge(
     if found.left_out:
         console.inform(f"note: {found.left_out} texts were left out: the model cannot read them in full")
     if found.undecided:
-        untold = f"{found.undecided} further tokens may matter but were not measured on these texts"
-        console.inform(f"note: {untold}")
-    if found.others:
-        runs.print_dimensions(opened.model_name, found.by_dimension())
+        tokens = wording.counted(found.undecided, "further token")
+        console.inform(f"note: {tokens} may reach a threshold but were not measured on these texts")
 
 
-@command()
+@command("route", "token_prepending", "contrast")
 def probe(
     model: opt.ModelOrEndpoint,
     tokens: opt.TokenArguments,

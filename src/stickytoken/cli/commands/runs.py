@@ -32,6 +32,7 @@ def tokens(
     weights: Annotated[bool, opt.texts_option("--weights")] = False,
     *,
     revision: opt.Revision = None,
+    route: Annotated[str | None, opt.model_option()] = None,
     trust_remote_code: opt.TrustRemoteCode = False,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
@@ -42,14 +43,19 @@ def tokens(
     Args:
         limit: Maximum number of tokens to list.
         weights: Also list the entries that training has hardly changed, from the weight file alone.
+        route: Route of an asymmetric model whose tokenizer to read, such as query. Default: the model's own.
     """
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
+    from stickytoken.encoders.loading import require_embedding_model
     from stickytoken.entries import entry_weights, fertility, script_shares
     from stickytoken.vocabulary import categorize
 
     opt.silence_transformers()
     with console.status(f"reading the tokenizer of {model}"), opt.collector_paused():
-        tokenizer = load_vocabulary(model, revision=revision, trust_remote_code=trust_remote_code)
+        require_embedding_model(model, revision)
+        tokenizer = load_vocabulary(
+            model, revision=revision, trust_remote_code=trust_remote_code, route=route
+        )
         vocabulary = categorize(tokenizer)
         learned = entry_weights(model, vocabulary, revision=revision) if weights else None
         scripts, languages = script_shares(vocabulary).to_dicts(), fertility(tokenizer).to_dicts()
@@ -90,7 +96,7 @@ def tokens(
     if learned is not None:
         console.print_line(_about_weights(learned))
     if listed is not None:
-        numbers = () if learned is None else ("norm", "distance", "cosine_distance", "q_value")
+        numbers = () if learned is None else ("norm", "distance", "cosine_distance", "vector_deviation")
         measured = [Column(name, name.replace("_", " "), 4) for name in numbers]
         title = f"First {min(limit, len(listed)):,} of {len(listed):,} {what}"
         console.print_columns(title, (*NAMED, Column("decoded", "decoded"), *measured), listed.head(limit))
@@ -121,9 +127,6 @@ def show(
     category: opt.InCategory = None,
     contains: opt.Texts[str | None] = None,
     validated: Annotated[bool, opt.texts_option("--validated")] = False,
-    dimension: Annotated[int | None, opt.texts_option("--at-dimension", min=1)] = None,
-    layer: Annotated[int | None, opt.texts_option("--at-layer", min=1)] = None,
-    dimensions: Annotated[bool, opt.output_option("--by-dimension")] = False,
     sort: opt.Output[str | None] = None,
     limit: opt.ListLimit[int | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -137,9 +140,6 @@ def show(
         verdict: List tokens with this verdict, such as sticky or benign.
         contains: List tokens whose text contains this.
         validated: List only tokens with a verdict; some methods judge only candidates.
-        dimension: List tokens by so many first components of the vectors, where the run has them.
-        layer: List tokens by the vectors after so many layers, where the run has them.
-        dimensions: Show the table by dimension and layer only.
         sort: Column to sort by, largest first. Default: the one that the method ranks by.
         limit: Maximum number of tokens to list. Default: 50.
     """
@@ -148,20 +148,10 @@ def show(
     if contains == "":
         raise InputError("--contains is '': pass a part of a token's text, or leave it out")
     found = stickytoken.open_run(run)
-    if dimensions:
-        table = found.by_dimension()
-        if table.is_empty():
-            made = f"the run in {found.path} was made without dimensions and layers"
-            raise InputError(f"{made}: detect with --dimensions")
-        if output_format is opt.Format.JSON:
-            console.print_json({"run": str(found.path), "dimensions": table.to_dicts()})
-        else:
-            print_dimensions(found.record.model.name, table)
-        return
-    if not any((token is not None, verdict, category, contains, validated, sort, limit, dimension, layer)):
+    if not any((token is not None, verdict, category, contains, validated, sort, limit)):
         show_run(found, output_format)
         return
-    rows = _rows_of(found, verdict, validated, sort, dimension, layer)
+    rows = _rows_of(found, verdict, validated, sort)
     if token is not None:
         rows = rows.filter(pl.col("token_id").is_in(found.token(token)["token_id"].to_list()))
     if category:
@@ -177,14 +167,7 @@ def show(
         print_rows(f"{len(shown)} of {len(rows)} tokens", found, shown)
 
 
-def _rows_of(
-    run: stickytoken.Run,
-    verdict: str | None,
-    validated: bool,
-    sort: str | None,
-    dimension: int | None,
-    layer: int | None,
-) -> pl.DataFrame:
+def _rows_of(run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None) -> pl.DataFrame:
     method, whose = run.method, f"the run in {run.path} used the method {run.record.method}"
     columns = dict.fromkeys([*(column.key for column in method.listed), *run.tokens.columns])
     sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
@@ -194,13 +177,7 @@ def _rows_of(
         raise InputError(f"{whose}, which judges every token: leave --validated out, or list by --verdict")
     if verdict is not None and verdict not in method.verdicts:
         raise InputError(f"{whose}, which has no verdict {verdict!r}: list by {' or '.join(method.verdicts)}")
-    if layer is not None and dimension is None:
-        known = [record.dimension for record in run.dimensions if record.layer == layer]
-        if len(known) > 1:
-            listed = ", ".join(map(str, known))
-            raise InputError(f"--at-layer {layer} has the dimensions {listed}: pass --at-dimension too")
-        dimension = known[0] if known else run.record.identity_parts["encoder"]["dimension"]
-    rows = run.tokens if dimension is None else run.at(dimension, layer)
+    rows = run.tokens
     if verdict is not None:
         rows = rows.filter(verdict=verdict)
     elif validated:
@@ -208,74 +185,86 @@ def _rows_of(
     return rows.sort(sort or method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
 
 
-_DIMENSIONS = (
-    *(Column(name, name) for name in ("layer", "dimension")),
-    *(Column(name, name) for name in ("sticky", "topical", "severe", "serious", "mild")),
-    Column("largest_sd", "largest lift, SD", 2),
-    Column("ordinary_sd", "ordinary spread, SD", 2),
-    Column("similarity_spread", "SD", 4),
-)
-
-
-def print_dimensions(model: str, table: pl.DataFrame) -> None:
-    import polars as pl
-
-    whole = table["layer"].null_count() == len(table)
-    columns = [each for each in _DIMENSIONS if each.key in table.columns]
-    console.print_columns(
-        f"{model} by dimension" if whole else f"{model} by layer and dimension",
-        columns[whole:],
-        table.with_columns(pl.col("layer").cast(pl.String).fill_null("all")),
-    )
-    console.print_line(
-        "SD: standard deviation of the similarities of texts; lifts are above the ordinary token's, in these"
-    )
-
-
 # A selection of so many tokens is listed whole, and no more sticky tokens are listed below the answer.
 _FEW = 20
+# Tokens below the thresholds that are listed.
+_STRONGEST = 8
 
 
 def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     # The category is left out where every token has the usual one.
     special = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if special else []
+    if not run.method.judges_every_token:
+        import polars as pl
+
+        verdict = pl.col("verdict").cast(pl.String).fill_null("not validated")
+        rows = rows.with_columns(verdict=verdict)
     console.print_columns(title, (*NAMED, *category, *run.listed(rows), Column("verdict", "verdict")), rows)
 
 
 def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
+    """Print the answer of a run: what was found, a table, the rule, and what to do next."""
     if output_format is opt.Format.JSON:
         console.print_json(run.summary())
         return
+    from stickytoken.comparisons.published import mention_of_paper
     from stickytoken.detection.run import next_steps
+    from stickytoken.methods.base import worst_first
     from stickytoken.repairs.result import last_verified, repairs_in
 
-    first, *others = run.method.lines(run)
-    console.print_line(first)
-    model, sticky = run.record.model.name, run.sticky
+    console.print_line(run.method.headline(run))
+    for sentence in run.harm_sentences(limit=1):
+        console.print_line(f"{sentence}.")
+    console.print_line("")
     if len(run.tokens) <= min(_FEW, run.available - 1):
-        order = [run.method.ranked_by.key, "token_id"]
-        ranked = run.tokens.sort(order, descending=[True, False], nulls_last=True)
-        print_rows(f"Tokens of {model} that were asked for", run, ranked)
-    elif not sticky.is_empty():
-        print_rows(f"Sticky tokens of {model}", run, sticky.head(_FEW))
-        if (more := len(sticky) - _FEW) > 0:
+        _print_tokens("Tokens that were asked for", run, worst_first(run.tokens))
+    else:
+        sticky = run.sticky
+        if not sticky.is_empty():
+            _print_tokens("Sticky tokens", run, sticky.head(_FEW))
+        if len(sticky) > _FEW:
             listing = f"stickytoken show {quote(str(run.path))} --verdict sticky --limit {len(sticky)}"
-            console.print_line(f"and {more:,} more: {listing}")
-    if run.dimensions:
-        print_dimensions(model, run.by_dimension())
-    for line in others:
+            console.print_line(f"and {len(sticky) - _FEW:,} more: {listing}")
+        _print_tokens("Strongest tokens below the thresholds", run, run.strongest(_STRONGEST))
+    for line in run.method.lines(run):
         console.print_line(line)
-    console.print_line(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")
+    mention = mention_of_paper(run)
+    if mention is not None:
+        console.print_line(mention)
+    console.print_line(_effort(run))
     console.inform_notes(run.method.notes(run))
+    cut_curves = None if run.evidence is None else run.evidence.cut_curves()
+    if cut_curves is not None:
+        console.inform_notes([cut_curves])
     step = next_steps(run, last_verified(repairs_in(run.path)[0]))[0]
-    console.inform(f"next, to {step.purpose}: {step.command}")
+    console.inform(f"Next, to {step.purpose}: {step.command}")
+
+
+def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
+    table = run.method.answer_table(run, rows)
+    if table is None:
+        print_rows(title, run, rows)
+    elif not table.rows.is_empty():
+        console.print_columns(title, table.columns, table.rows)
+
+
+def _effort(run: stickytoken.Run) -> str:
+    result = run.result
+    minutes, seconds = divmod(round(result.seconds), 60)
+    duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    per_token = result.sequences / max(1, len(run.tokens))
+    return f"{result.sequences:,} texts, {per_token:.1f} per token, {duration}. Run folder: {run.path}"
 
 
 _MODELS = (
-    *(Column(name, name) for name in ("model", "vocabulary", "available", "candidates", "sticky")),
+    *(
+        Column(name, name)
+        for name in ("model", "parameters", "vocabulary", "available", "candidates", "sticky")
+    ),
     Column("mean_similarity", "u", 3),
     Column("score_threshold", "score of the last candidate", 1),
+    Column("examples", "examples"),
 )
 _TOKENS = (
     *NAMED,
@@ -285,6 +274,11 @@ _TOKENS = (
     Column("sd_low", "low", 2),
     Column("sd_high", "high", 2),
     Column("percentile", "lifts more than", 2),
+    Column("published", "published"),
+    Column("run_score", "run: score", 1),
+    Column("run_score_at_most", "at most", 1),
+    Column("run_rate", "run: rate", 3),
+    Column("run_candidate", "candidate"),
     Column("verdict", "verdict"),
 )
 
@@ -293,6 +287,7 @@ _TOKENS = (
 def published(
     model: opt.Argument[str | None] = None,
     run: opt.Texts[Path | None] = None,
+    add: opt.Texts[list[Path] | None] = None,
     output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
 ) -> None:
     """Look up the published results of the paper's forty models. Needs no model and no network.
@@ -302,19 +297,19 @@ def published(
     Args:
         model: A model of the paper. Default: that of --run, else list all forty.
         run: Run folder of the same model, to put its numbers beside them.
+        add: Run folder of the method std, to append to the table of models. It can be repeated.
         output_format: Print tables, one JSON document, or CSV.
     """
     from stickytoken.comparisons import published as paper
 
     opened = None if run is None else stickytoken.open_run(run)
     if model is None and opened is not None:
-        try:
-            model = str(paper.published_model(Path(opened.model_name).name)["model"])
-        except InputError as error:
-            raise InputError(f"{error}; if the run is of a published model, name it before --run") from error
+        model = paper.model_of_run(opened)
     facts, in_words = None, []
+    if add and (model is not None or run is not None):
+        raise InputError("--add appends runs to the table of all models: leave out the model and --run")
     if model is None:
-        listed = paper.published_models()
+        listed = paper.with_runs([stickytoken.open_run(folder) for folder in add or []])
     else:
         facts = paper.published_model(model)
         if opened is None:
@@ -340,7 +335,8 @@ def published(
                 f"{facts['candidates']:,} candidates with a score of {facts['score_threshold']:.1f} or more; "
                 f"mean similarity u = {facts['mean_similarity']:.4f}"
             )
-        for line in (*in_words, paper.COMPARABLE, f"source: {paper.SOURCE}"):
+        remarks = paper.remarks("" if facts is None else str(facts["model"]))
+        for line in (*in_words, *remarks, paper.COMPARABLE, f"source: {paper.SOURCE}"):
             console.print_line(line)
 
 

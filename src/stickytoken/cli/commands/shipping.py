@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _TOKENS = (
     *NAMED,
     Column("strategy", "strategy"),
-    Column("deviations_before", "lift before (SD)", 2),
-    Column("deviations_after", "lift after (SD)", 2),
-    Column("contraction_before", "meaning lost before", 2),
-    Column("contraction_after", "meaning lost after", 2),
+    Column("erased_before", "erased before", 0, "%"),
+    Column("erased_after", "after", 0, "%"),
+    Column("lift_sd_before", "lift before", 2, "SD"),
+    Column("lift_sd_after", "after", 2, "SD"),
     Column("verdict_after", "verdict"),
 )
 
@@ -41,7 +41,7 @@ class RepairStrategy(StrEnum):
     NEAREST = "nearest"
 
 
-@command("revision", "prompt", "token_prepending", "contrast")
+@command("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer")
 def repair(
     run: opt.RunFolder,
     *,
@@ -100,10 +100,10 @@ def repair(
         record, verification = found.record, found.record.verification
         console.print_columns(f"Repaired tokens of {record.model}", _TOKENS, found.tokens)
         if verification is not None:
-            ordinary = f"meaning lost by ordinary copies: {verification.ordinary_contraction:.2f}"
-            console.print_line(f"SD: lift beyond an ordinary token's; {ordinary}")
-            for each in verification.checks:
-                console.print_line(f"{'passed' if each.passed else 'FAILED'}  {each.name}: {each.finding}")
+            console.print_line("erased share and lift: beyond those of an ordinary token")
+            for check_record in verification.checks:
+                outcome = "passed" if check_record.passed else "FAILED"
+                console.print_line(f"{outcome}  {check_record.name}: {check_record.finding}")
         state = record.state if verification is not None else f"{record.state} (--no-verify)"
         console.print_line(f"{state}; repaired model: {found.path}; {record.seconds:,.0f} s")
         if listed is not None:
@@ -116,7 +116,8 @@ def repair(
 
 
 # Written down here, because --help loads nothing of what a check needs.
-_GRADES = ("sticky", "serious", "severe")
+_GRADES = ("sticky", "mild", "serious", "severe")
+_CAUSES = ("flagged", "special", "repetition", "suspected")
 
 
 CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
@@ -125,6 +126,12 @@ CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
 def _grade(name: str) -> str:
     if name not in _GRADES:
         raise typer.BadParameter(f"{name!r} is not a severity: use one of {', '.join(_GRADES)}")
+    return name
+
+
+def _cause(name: str) -> str:
+    if name not in _CAUSES:
+        raise typer.BadParameter(f"{name!r} is not a cause: use one of {', '.join(_CAUSES)}")
     return name
 
 
@@ -144,6 +151,10 @@ def check(
     baseline: opt.Method[Path | None] = None,
     documents: opt.Texts[str | None] = None,
     column: opt.TextColumn = None,
+    fail_on_documents: Annotated[
+        list[str] | None,
+        opt.method_option(parser=_cause, autocompletion=lambda: list(_CAUSES), metavar="CAUSE"),
+    ] = None,
     output_format: opt.FormatChoice[CheckFormat] = CheckFormat.TABLE,
     out: opt.Output[Path | None] = None,
 ) -> None:
@@ -160,6 +171,7 @@ def check(
         baseline: Run folder to compare with: only tokens that are new or worse count, where the intervals of
             the two runs do not overlap.
         documents: Documents to search as for scan; copies of a flagged token in one close the gate.
+        fail_on_documents: Further causes that close the gate: special, repetition or suspected. Repeatable.
         output_format: Print a table, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations.
         out: File for the JSON, JUnit or SARIF document; the table is still printed.
     """
@@ -170,6 +182,7 @@ def check(
         raise typer.BadParameter(f"{missing} pyproject.toml", param_hint="[MODEL|RUN]")
     options: dict[str, Any] = {"revision": revision, "folder": folder, "documents": documents}
     options |= {"column": column, "fail_on": fail_on, "max_tokens": max_tokens, "baseline": baseline}
+    options |= {"fail_on_documents": fail_on_documents or None}
     given = {name: value for name, value in options.items() if value is not None}
     try:
         from stickytoken.findings import repository_path
@@ -233,23 +246,40 @@ def _print_check(check: Check) -> None:
     others = [each for each in check.findings if each.rule != "sticky-token"]
     most = 50
     if tokens:
-        names = ("token_id", "token", "severity", "lift", "effect_low", "effect_high", "reason", "change")
-        measured = ("severity", "lift", "SD low", "SD high", "reason")
-        titles = ("level", "id", "token", *measured, "against the baseline")
-        digits = (None, None, None, None, 4, 2, 2, None, None)
-        width = len(titles) - (check.baseline is None)
-        rows = [(each.level.value, *map(each.properties.get, names))[:width] for each in tokens[:most]]
+        columns = [
+            Column("level", "level"),
+            Column("token_id", "id"),
+            Column("token", "token"),
+            Column("erased", "erased", 0, "%"),
+            Column("lift_sd", "lift", 2, "SD"),
+            Column("severity", "severity"),
+            Column("reason", "reason"),
+        ]
+        if check.baseline is not None:
+            columns.append(Column("change", "against the baseline"))
+        rows = [{"level": finding.level.value, **finding.properties} for finding in tokens[:most]]
         title = f"{len(rows)} of {len(tokens)} sticky tokens"
-        console.print_table(title, titles[:width], rows, digits[:width])
+        console.print_records(title, columns, rows)
     if others:
         told = [(each.level.value, each.rule, each.message) for each in others[:most]]
-        title = f"{len(told)} of {len(others)} documents with findings"
-        console.print_table(title, ("level", "rule", "document"), told)
+        console.print_table(_documents_title(check, len(told)), ("level", "rule", "document"), told)
     baseline = "" if check.baseline is None else f"; baseline: {check.baseline}"
     console.print_line(f"run: {check.run}{baseline}")
 
 
-@command("contrast")
+def _documents_title(check: Check, listed: int) -> str:
+    """Return how many documents have findings, in the form of a scan's headline."""
+    from stickytoken.cleaning import document_counts
+
+    if check.documents is None:
+        return ""
+    documents = check.documents
+    counted, causes = document_counts(documents.found, documents.searched, documents.kinds)
+    rest = "" if listed == documents.found else f"; the first {listed:,}"
+    return f"{counted} {'has' if documents.found == 1 else 'have'} findings{causes}{rest}"
+
+
+@command("route", "contrast", "truncate_dim", "layer")
 def demo(
     run: Annotated[list[Path] | None, opt.texts_option("--run")] = None,
     folder: opt.Texts[Path] = Path("runs"),

@@ -54,7 +54,7 @@ class ExplainingOptions:
 
 
 @command(
-    *("prompt", "token_prepending", "contrast"),
+    *("prompt", "token_prepending", "contrast", "truncate_dim", "layer"),
     *("placement", "carriers", "benign", "confidence", "attribution", "pairs", "steps"),
 )
 def explain(
@@ -299,7 +299,7 @@ class MeasuringOptions:
 
 
 @command(
-    *("prompt", "token_prepending", "contrast"),
+    *("prompt", "token_prepending", "contrast", "truncate_dim", "layer"),
     *("placement", "side", "insertion", "sticky", "benign", "seeds", "resamples", "confidence"),
 )
 def impact(

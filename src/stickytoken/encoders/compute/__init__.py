@@ -139,7 +139,28 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
             settings["config"] = _without_cache(config_of(module))
         description.append([name, type(module).__name__, settings])
     description.append(["truncate_dim", model.truncate_dim])
-    return hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest()
+    description += _route_of(model)
+    content = json.dumps(_with_plain_keys(description), sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _with_plain_keys(value: Any) -> Any:
+    """Return settings whose keys JSON can sort: inputs of several modalities are named by tuples."""
+    if isinstance(value, dict):
+        return {
+            str(key) if isinstance(key, tuple) else key: _with_plain_keys(inside)
+            for key, inside in value.items()
+        }
+    return [_with_plain_keys(inside) for inside in value] if isinstance(value, list) else value
+
+
+def _route_of(model: SentenceTransformer) -> list[list[Any]]:
+    """Describe the route of a model that has several, and its task where a module reads that."""
+    from stickytoken.encoders._routes import RoutedModel
+
+    if not isinstance(model, RoutedModel):
+        return []
+    return [["route", model.route, model.task if model.task_matters else None]]
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:

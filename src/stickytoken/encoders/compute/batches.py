@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute import switched_on
 from stickytoken.encoders.compute.linear import PackedLinears
 from stickytoken.encoders.protocol import equal_length_batches
 from stickytoken.encoders.text_encoder import InputTemplate
-from stickytoken.errors import EncodingError, InputError, ModelError
-from stickytoken.machine import Precision, available_cores
+from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenError
+from stickytoken.machine import Precision, SharedSetting, available_cores
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -36,14 +35,21 @@ _LEAST_BUDGET, _LARGEST_TOKEN_BUDGET = 4096, 262144
 # Share of the free memory for a batch; the rest is for kernels and other processes.
 _MEMORY_SHARE = 0.4
 _TRIAL_TEXTS, _TRIAL_LENGTH = 64, 32
+_SHOWN_REASON = 300
 _AHEAD = 2
 
-# For every call under way, the number of torch's threads before the first began.
-_BEFORE: list[int] = []
-_GUARD = threading.Lock()
+# OpenMP keeps the number of threads for each thread that asks.
+_THREADS = SharedSetting(torch.get_num_threads, torch.set_num_threads, per_thread=True)
+_MATMUL_PRECISION = SharedSetting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
 
 # Modules of these packages keep nothing about the texts that they compute.
-_STATELESS = ("torch.", "transformers.models.", "transformers.activations", "sentence_transformers.")
+_STATELESS = (
+    "torch.",
+    "transformers.models.",
+    "transformers.activations",
+    "sentence_transformers.",
+    "stickytoken.encoders._routes.",
+)
 
 
 def worker_count(model: torch.nn.Module) -> int:
@@ -55,7 +61,7 @@ def worker_count(model: torch.nn.Module) -> int:
     )
     if next(model.parameters()).device.type != "cpu" or not stateless:
         return 1
-    return max(1, min(_threads_allowed(), available_cores()))
+    return max(1, min(_THREADS.original, available_cores()))
 
 
 def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: int) -> list[Any]:
@@ -66,26 +72,14 @@ def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: in
         with torch.inference_mode():
             return compute(item)
 
-    with _GUARD:
-        before = _threads_allowed()
-        _BEFORE.append(before)
-        torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="encode") as threads:
-            found = [threads.submit(work, item) for item in items]
-            try:
-                wait(found, return_when=FIRST_EXCEPTION)
-            finally:  # an error, Ctrl-C too, cancels what has not begun
-                threads.shutdown(cancel_futures=True)
-            return [each.result() for each in found]
-    finally:
-        with _GUARD:
-            _BEFORE.pop()
-            torch.set_num_threads(before)
-
-
-def _threads_allowed() -> int:
-    return _BEFORE[0] if _BEFORE else torch.get_num_threads()
+    size = min(workers, len(items))
+    with _THREADS.at(1), ThreadPoolExecutor(size, thread_name_prefix="encode") as threads:
+        results = [threads.submit(work, item) for item in items]
+        try:
+            wait(results, return_when=FIRST_EXCEPTION)
+        finally:  # an error, Ctrl-C too, cancels what has not begun
+            threads.shutdown(cancel_futures=True)
+        return [result.result() for result in results]
 
 
 class BatchEngine:
@@ -153,15 +147,10 @@ class BatchEngine:
 
 class BatchRunner(BatchEngine):
     def __init__(
-        self,
-        model: SentenceTransformer,
-        template: InputTemplate,
-        name: str,
-        token_budget: int | None,
-        reader: LayerReader | None = None,
+        self, model: SentenceTransformer, template: InputTemplate, name: str, token_budget: int | None
     ) -> None:
         super().__init__(name, model)
-        self._template, self._given_budget, self._reader = template, token_budget, reader
+        self._template, self._given_budget = template, token_budget
 
     @cached_property
     def token_budget(self) -> int:
@@ -187,39 +176,64 @@ class BatchRunner(BatchEngine):
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         lengths = [len(content) + self._template.overhead for content in contents]
-        reader = self._reader  # its states are switched on once for all threads
-        with nullcontext() if reader is None else switched_on(reader.config, "output_hidden_states"):
-            return self.run(
-                lengths,
-                lambda batch: self.launch([contents[row] for row in batch]),
-                worker_count(self._model),
-            )
+        return self.run(
+            lengths, lambda batch: self.launch([contents[row] for row in batch]), worker_count(self._model)
+        )
 
     def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:  # of equal length
-        if self._reader is not None:
-            return self._reader.vectors(self.features(contents))
-        found: torch.Tensor = self._model(self.features(contents))["sentence_embedding"].float()
-        return found[:, : self._model.truncate_dim]
+        return self._output(self.features(contents))[:, : self._model.truncate_dim]
 
-    def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-        template, device = self._template, self.device
-        rows = [[*template.before, *content, *template.after] for content in contents]
-        ids = torch.tensor(rows, dtype=torch.long)
-        if device.type == "cuda":
-            ids = ids.pin_memory()
-        ids = ids.to(device, non_blocking=True)
+    def _output(self, features: dict[str, Any]) -> torch.Tensor:
+        """Return the vectors that the model computes, or say in one line that it computes none."""
+        try:
+            output = self._model(features)
+        except (torch.OutOfMemoryError, StickyTokenError):
+            raise
+        except Exception as error:  # architectures refuse inputs in ways of their own; chained
+            reason = " ".join(str(error).split())[:_SHOWN_REASON]
+            raise ModelError(
+                f"{self.name} cannot compute the vector of a text ({type(error).__name__}: {reason}): check "
+                "that its tokenizer and its configuration fit its weights"
+            ) from error
+        vectors = output.get("sentence_embedding")
+        if not isinstance(vectors, torch.Tensor) or vectors.ndim != 2:
+            kinds = ", ".join(type(module).__name__ for module in self._model)
+            raise ModelError(
+                f"{self.name} gives no vector of a text, because its modules are {kinds}: add a pooling, or "
+                "pass an embedding model"
+            )
+        return vectors.float()
+
+    def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:  # of equal length
+        """The inputs of the first module on the model's device: ids with special tokens, masks and types."""
+        template = self._template
+        length = len(contents[0])
+        flat = np.fromiter(chain.from_iterable(contents), np.int64, len(contents) * length)
+        rows = np.empty((len(contents), length + template.overhead), np.int64)
+        begin = len(template.before)
+        end = begin + length
+        rows[:, :begin] = template.before
+        rows[:, begin:end] = flat.reshape(len(contents), length)
+        rows[:, end:] = template.after
+        ids = self._sent(torch.from_numpy(rows))
         features = dict(template.features)
         if template.flat:
             features["input_ids"] = ids.reshape(-1)
-            features["offsets"] = torch.arange(0, ids.numel(), ids.shape[1], device=device)
+            features["offsets"] = torch.arange(0, ids.numel(), ids.shape[1], device=self.device)
             return features
         features["input_ids"] = ids
         features["attention_mask"] = torch.ones_like(ids)
         if template.token_types is not None:
             before, content, after = template.token_types
-            types = [*before, *[content] * len(contents[0]), *after]
-            features["token_type_ids"] = torch.tensor(types, device=device).expand_as(ids)
+            types = [*before, *[content] * length, *after]
+            features["token_type_ids"] = self._sent(torch.tensor(types)).expand_as(ids)
         return features
+
+    def _sent(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor on the model's device; from pinned memory, so that a GPU is not waited for."""
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
 
 # A context in which the model computes.
@@ -260,14 +274,8 @@ def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool
     return lambda: torch.autocast(kind, dtype=dtype)
 
 
-@contextmanager
-def _tf32() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+def _tf32() -> AbstractContextManager[None]:
+    return _MATMUL_PRECISION.at("high")
 
 
 def pools_by(model: SentenceTransformer, mode: str) -> bool:
@@ -295,56 +303,3 @@ def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         vars(attention).pop("forward", None)
-
-
-_STATES = "all_layer_embeddings"
-# Where architectures keep the norm behind their last layer; most have none.
-_NORMS = ("final_norm", "norm", "ln_f", "final_layer_norm", "final_layernorm")
-# Modules that read more than the last layer.
-_MIXING = ("WeightedLayerPooling",)
-
-
-class LayerReader:
-    def __init__(self, model: SentenceTransformer, layers: tuple[int, ...], name: str) -> None:
-        self._model, self.layers, self._name = model, layers, name
-        backbone = getattr(model[0], "model", None)
-        config = getattr(backbone, "config", None)
-        count = getattr(config, "num_hidden_layers", None)
-        mixing = [type(module).__name__ for module in model if type(module).__name__ in _MIXING]
-        if not isinstance(count, int) or not hasattr(config, "output_hidden_states") or mixing:
-            what = mixing[0] if mixing else type(model[0]).__name__
-            raise ModelError(
-                f"the layers of {name} cannot be read, because it has a {what}: leave out --layers"
-            )
-        for layer in layers:
-            if not 1 <= layer <= count:
-                raise InputError(f"layers include {layer}, and {name} has {count}: use 1 to {count}")
-        self.count = count
-        self.config: Any = config
-        norms = (
-            getattr(owner, name, None)
-            for owner in (backbone, getattr(backbone, "encoder", None))
-            for name in _NORMS
-        )
-        self._norm = next((norm for norm in norms if isinstance(norm, torch.nn.Module)), torch.nn.Identity())
-
-    def vectors(self, features: dict[str, Any]) -> torch.Tensor:
-        first, *later = self._model
-        found = first(features)
-        states, last = found.pop(_STATES, ()), found["token_embeddings"]
-        # The states after the last layer, with or without the final norm, are the model's output.
-        if len(states) != self.count + 1 or not any(
-            each.shape == last.shape and torch.allclose(each, last, rtol=1e-3, atol=1e-4)
-            for each in (states[-1], self._norm(states[-1]))
-        ):
-            raise ModelError(f"the layers of {self._name} cannot be read: leave out --layers")
-        vectors = []
-        for layer in (self.count, *self.layers):
-            features = {
-                **found,
-                "token_embeddings": last if layer == self.count else self._norm(states[layer]),
-            }
-            for module in later:
-                features = module(features)
-            vectors.append(features["sentence_embedding"].float())
-        return torch.cat(vectors, dim=1)

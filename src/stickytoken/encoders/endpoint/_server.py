@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -10,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from stickytoken.encoders.endpoint import _client
-from stickytoken.encoders.endpoint._client import Client, Encoding, RefusedError, Reply
+from stickytoken.encoders.endpoint._client import (
+    Attempts,
+    Client,
+    Encoding,
+    Failure,
+    RefusedError,
+    Reply,
+    RequestForm,
+    TemporaryError,
+    request_forms,
+)
 from stickytoken.encoders.text_encoder import SENTINELS, fingerprint_of
 from stickytoken.errors import ModelError
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -38,7 +48,8 @@ _ABOVE_NOISE = 3.0
 _MOST_TEXTS = 256  # in a request
 _ATTEMPTS = 4
 _REPEATS = 3
-_ENCODINGS: tuple[Encoding, ...] = ("base64", "float")
+# Seconds for which a request may fail while the server is being tried out.
+_PATIENCE = 60.0
 # Tokens that a server may count for a text beside its own.
 _ROOM = 8
 # Counts of one tokenizer differ by special tokens alone, which cancel out. Those of BERT, RoBERTa, T5, XLM-R
@@ -62,7 +73,9 @@ class Capabilities(BaseModel):
 
     version: Literal[1] = 1
     dimension: int
-    encoding: Encoding
+    encoding: Encoding  # as in `RequestForm`, and the next two
+    sends_dimensions: bool = True
+    as_list: bool = True
     batch: int  # texts that it takes in a request, as far as was tried
     max_length: int | None  # tokens that it reads, by the tokenizer that was passed
     long: Long
@@ -78,6 +91,10 @@ class Capabilities(BaseModel):
     request_seconds: float = Field(ge=0)  # of a request, whatever is in it
     token_seconds: float = Field(ge=0)  # of each token more
     sentinels: str  # their vectors: float32 in base64
+
+    @property
+    def form(self) -> RequestForm:
+        return RequestForm(self.encoding, self.sends_dimensions, self.as_list)
 
     @property
     def noise(self) -> float:
@@ -115,37 +132,50 @@ class _UnreachableError(ModelError): ...
 def discover(
     client: Client, count: Callable[[Sequence[str]], list[int]], max_length: int | None, tokenizer_known: bool
 ) -> Capabilities:
-    found = _Discovery(client, count)
-    first, wanted = found.first_answer(), client.options.dimensions
+    """Find out how a server behaves, and set the form of the client's requests.
+
+    Args:
+        client: a client of the server.
+        count: counts the tokens of texts.
+        max_length: tokens that the model reads; None finds out.
+        tokenizer_known: `count` is by the tokenizer of the model.
+
+    Raises:
+        ModelError: the server cannot be reached or used, or its answers are not those of the wanted model.
+    """
+    discovery = _Discovery(client, count)
+    name = discovery.name
+    first = discovery.first_answer()
     dimension = first.vectors.shape[1]
+    wanted = client.options.dimensions
     if wanted is not None and dimension != wanted:
         raise ModelError(
-            f"{found.name} gives vectors of {dimension} components, not the {wanted} that were asked for: "
+            f"{name} gives vectors of {dimension} components, not the {wanted} that were asked for: "
             "the model has no other dimensions, so omit them"
         )
     if not first.vectors.any(axis=1).all():
-        raise ModelError(f"{found.name} gives a vector of zeros: check which model the server has loaded")
-    call_noise, batch_noise, distance, least_cosine = found.stability(first)
+        raise ModelError(f"{name} gives a vector of zeros: check which model the server has loaded")
+    call_noise, batch_noise, distance, least_cosine = discovery.stability(first)
     units = exact_unit_vectors(first.vectors)
     apart = np.linalg.norm(units[:, None] - units, axis=2)[np.triu_indices(len(units), 1)].min()
     if apart <= max(distance, _ROUNDING):
         raise ModelError(
-            f"{found.name} gives different texts vectors that are no further apart ({apart:.2g}) than those "
+            f"{name} gives different texts vectors that are no further apart ({apart:.2g}) than those "
             f"of one text in two requests ({distance:.2g}): check which model the server has loaded"
         )
-    batch = _MOST_TEXTS
-    while batch > 1 and found.answers([f"{place}" for place in range(batch)], together=True) is None:
-        batch //= 2
+    batch = discovery.largest_batch()
     long: Long = "unknown"
     if max_length is None:
-        max_length, long = found.longest_text(distance)
-    counts_tokens, overhead, tokens_per_unit = found.usage(max_length, tokenizer_known)
+        max_length, long = discovery.longest_text(distance)
+    counts_tokens, overhead, tokens_per_unit = discovery.usage(max_length, tokenizer_known)
     # The quickest request shows what each costs whatever is in it; the largest, what its tokens add.
-    quickest = min(seconds for _, seconds in found.timed)
-    most_tokens, longest = max(found.timed)
+    quickest = min(seconds for _, seconds in discovery.timed)
+    most_tokens, longest = max(discovery.timed)
     return Capabilities(
         dimension=dimension,
-        encoding=found.encoding,
+        encoding=client.form.encoding,
+        sends_dimensions=client.form.dimensions,
+        as_list=client.form.as_list,
         batch=batch,
         max_length=max_length,
         long=long,
@@ -164,39 +194,62 @@ def discover(
 
 class _Discovery:
     def __init__(self, client: Client, count: Callable[[Sequence[str]], list[int]]) -> None:
-        self.client, self.count, self.name = client, count, client.address.name
-        self.encoding: Encoding = "base64"
+        self.client = client
+        self.count = count
+        self.name = client.address.name
         self.one_by_one = False
         self.timed: list[tuple[int, float]] = []
 
     def ask(self, texts: Sequence[str], attempts: int = _ATTEMPTS, together: bool = False) -> Reply:
+        """Return the vectors of all texts, after some attempts if need be.
+
+        Args:
+            texts: texts to send.
+            attempts: failures of the server after which to give up.
+            together: send one request, even if the server takes one text at a time.
+
+        Raises:
+            ModelError: the server is busy, cannot be reached, fails on the texts, or answers with a web page.
+            RefusedError: the server refuses the texts.
+        """
         if self.one_by_one and not together:
             replies = [self.ask([text], attempts, together=True) for text in texts]
-            counted = [reply.tokens for reply in replies]
+            counts = [reply.tokens for reply in replies]
             return Reply(
                 np.concatenate([reply.vectors for reply in replies]),
-                None if None in counted else sum(tokens or 0 for tokens in counted),
+                None if None in counts else sum(count or 0 for count in counts),
                 sum(reply.seconds for reply in replies),
             )
-        own = sum(self.count(texts))
-        reserved = own + _ROOM * len(texts)
-        try:
-            reply = self.client.ask(texts, self.encoding, _client.Attempts(60.0, attempts), reserved)
-        except _client.NoAnswerError as error:
-            last = error.last
-            if last.failure is _client.Failure.WEB_PAGE:
-                other = self.client.other_url()
-                what = other or "check the URL, or try later if the server is in maintenance"
-                raise ModelError(f"{self.name}: a web page answers there, not an API: {what}") from None
-            if last.unreachable:
-                raise _UnreachableError(
-                    f"{self.name} cannot be reached ({last}): check the URL, and that the server is running"
-                ) from None
-            kind = ModelError if last.busy else _FaultyServerError
-            raise kind(f"{self.name} {error}: check the server, or try later") from None
-        self.client.spending.answered(reserved, own if reply.tokens is None else reply.tokens)
-        self.timed.append((own, reply.seconds))
-        return reply
+        own_tokens = sum(self.count(texts))
+        tries = Attempts(_PATIENCE, attempts)
+        while True:
+            try:
+                reply = self.client.request(texts, own_tokens + _ROOM * len(texts))
+                if not reply.problems:
+                    self.timed.append((own_tokens, reply.seconds))
+                    return reply
+                failure = TemporaryError(next(iter(reply.problems.values())), Failure.UNUSABLE)
+            except TemporaryError as error:
+                failure = error
+            except RefusedError as error:
+                if error.for_all is not None:
+                    raise error.for_all from None
+                raise
+            pause = tries.pause_after(failure, time.monotonic())
+            if pause is None:
+                raise self._given_up(failure, tries)
+            time.sleep(pause)
+
+    def _given_up(self, last: TemporaryError, tries: Attempts) -> ModelError:
+        if last.failure is Failure.WEB_PAGE:
+            advice = self.client.other_url() or "check the URL, or try later if the server is in maintenance"
+            return ModelError(f"{self.name}: a web page answers there, not an API: {advice}")
+        if last.unreachable:
+            return _UnreachableError(
+                f"{self.name} cannot be reached ({last}): check the URL, and that the server is running"
+            )
+        kind = ModelError if last.busy else _FaultyServerError
+        return kind(f"{self.name} {tries.why_given_up(last)}: check the server, or try later")
 
     def answers(self, texts: Sequence[str], together: bool = False) -> Reply | None:
         """Return None if the server refuses the texts or fails on them, whatever the reason."""
@@ -209,14 +262,40 @@ class _Discovery:
             return None
 
     def first_answer(self) -> Reply:
-        first: RefusedError | None = None
-        for self.one_by_one in (False, True):
-            for self.encoding in _ENCODINGS:
+        """Find the form of request that the server answers; return its first answer.
+
+        Optional fields that it refuses are left out. Texts are sent one by one if it takes no list of them,
+        or answers lists with vectors that cannot be told apart.
+        """
+        refusal: RefusedError | None = None
+        failure: _FaultyServerError | None = None
+        attempts = _ATTEMPTS
+        for form in request_forms(self.client.options.dimensions):
+            self.client.form = form
+            for self.one_by_one in (False, True) if form.as_list else (True,):
                 try:
-                    return self.ask(SENTINELS)
+                    return self.ask(SENTINELS, attempts)
                 except RefusedError as error:
-                    first = first or error
-        raise self.client.refused(first)
+                    refusal = refusal or error
+                except _FaultyServerError as error:
+                    # It may fail because of a field, and then it fails every time.
+                    failure = failure or error
+                    attempts = 1
+        if failure is not None:
+            raise failure
+        raise self.client.refused(refusal)
+
+    def largest_batch(self) -> int:
+        """Return how many texts the server takes in a request, as a power of two."""
+        if not self.client.form.as_list:
+            return 1
+        batch = _MOST_TEXTS
+        while batch > 1:
+            texts = [f"{place}" for place in range(batch)]
+            if self.answers(texts, together=True) is not None:
+                return batch
+            batch //= 2
+        return 1
 
     def stability(self, first: Reply) -> tuple[float, float, float, float]:
         # Returns the standard deviation of a cosine between calls and between compositions of a request, the

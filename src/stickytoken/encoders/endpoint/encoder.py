@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import sqlite3
-import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,106 +18,27 @@ from pydantic import ValidationError
 from stickytoken.encoders import protocol
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint import Address, EndpointOptions, parse_address
-from stickytoken.encoders.endpoint._client import Client, Spending, price
+from stickytoken.encoders.endpoint._cache import Answers
+from stickytoken.encoders.endpoint._client import Client, RequestForm, Spending, price
+from stickytoken.encoders.endpoint._sending import Sender
 from stickytoken.encoders.endpoint._server import Capabilities, discover
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import shown
-from stickytoken.encoders.text_encoder import SENTINELS, TextEncoder, vocabulary_hash
-from stickytoken.errors import EncodingError, InputError, ModelError, RunError
+from stickytoken.encoders.text_encoder import (
+    SENTINELS,
+    TextEncoder,
+    require_components,
+    vocabulary_hash,
+)
+from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
-from stickytoken.machine import cache_folder
 from stickytoken.vocabulary import RoundTripTokenizer
 
 # Requests after which the sentinel texts are sent again.
 _CHECKED_EVERY = 200
 # What earlier releases wrote into identities.
 _KIND = "stickytoken.encoders.endpoint.encoder.EndpointModel"
-
-_FILE = "answers.sqlite"
-_QUERIED = 500
-_TABLES = """
-CREATE TABLE IF NOT EXISTS answers (text BLOB PRIMARY KEY, vector BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
-
-
-class Answers:
-    """A cache of answers for several threads and processes: one SQLite file outside of runs."""
-
-    # It holds hashes of texts, their vectors and what was found out about the server; no text, and no key.
-
-    def __init__(self, address: Address, dimensions: int | None) -> None:
-        whole = f"{address.base_url}\0{address.model}\0{dimensions}"
-        stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:60]
-        name = f"{stem or 'model'}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
-        self.folder = cache_folder().expanduser() / "endpoints" / name
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-
-    def find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        by_key = {_key(text): text for text in texts}
-        keys = list(by_key)
-        found = {}
-        for start in range(0, len(keys), _QUERIED):
-            part = keys[start : start + _QUERIED]
-            marks = ",".join("?" * len(part))  # marks only, no value
-            rows = self._read(f"SELECT text, vector FROM answers WHERE text IN ({marks})", part)
-            found.update({by_key[key]: np.frombuffer(vector, dtype="<f4") for key, vector in rows})
-        return found
-
-    def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
-        with self._used() as connection, connection:
-            connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
-
-    def fact(self, name: str) -> str | None:
-        rows = self._read("SELECT value FROM facts WHERE name = ?", [name])
-        return str(rows[0][0]) if rows else None
-
-    def note(self, name: str, value: str) -> None:
-        with self._used() as connection, connection:
-            connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
-
-    def __len__(self) -> int:
-        rows = self._read("SELECT COUNT(*) FROM answers")
-        return int(rows[0][0]) if rows else 0
-
-    def close(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    def _read(self, query: str, values: Sequence[object] = ()) -> list[tuple[bytes, ...]]:
-        if not (self.folder / _FILE).is_file():
-            return []
-        with self._used() as connection:
-            return connection.execute(query, values).fetchall()
-
-    @contextmanager
-    def _used(self) -> Iterator[sqlite3.Connection]:
-        path = self.folder / _FILE
-        with self._lock:
-            try:
-                if self._connection is None:
-                    self.folder.mkdir(parents=True, exist_ok=True)
-                    connection = sqlite3.connect(path, timeout=30, check_same_thread=False)
-                    # Readers and one writer at a time; a kill loses nothing that was committed.
-                    connection.execute("PRAGMA journal_mode = WAL")
-                    connection.execute("PRAGMA synchronous = NORMAL")
-                    connection.executescript(_TABLES)
-                    self._connection = connection
-                yield self._connection
-            except (sqlite3.Error, OSError) as error:
-                raise RunError(
-                    f"the answers in {self.folder} cannot be used ({error}): free space or fix its "
-                    f"permissions; if {_FILE} is damaged, move it away, and its answers are requested again"
-                ) from error
-
-
-def _key(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 class EndpointEncoder(TextEncoder):
@@ -131,29 +49,42 @@ class EndpointEncoder(TextEncoder):
         prompt: str,
         options: EndpointOptions,
         max_length: int | None,
+        truncate_dim: int | None = None,
     ) -> None:
-        self.address, self.prompt, self.options = address, prompt, options
-        self.name, self.device = address.name, "endpoint"
+        self.address = address
+        self.prompt = prompt
+        self.options = options
+        self.name = address.name
+        self.device = "endpoint"
         self.tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
         self.answers = Answers(address, options.dimensions)
         self.spending = Spending(options.price_per_million, options.max_cost)
         self.before_sending: Callable[[], None] | None = None  # called once, before the first request
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
-        self.refused: dict[str, str] = {}  # texts that the server does not take, and why
+        # Texts, with the prompt, for which the server gave no vector in this session, and why.
+        self.refused: dict[str, str] = {}
         self.unchecked = _CHECKED_EVERY  # before the first request of this process
+        self._form = RequestForm()
         # What was found out about the server before, or else is found out now.
         fact = f"capabilities {vocabulary_hash(tokenizer)} {max_length}"
+        noted = self.answers.fact(fact)
         known = None
-        if (noted := self.answers.fact(fact)) is not None:
+        if noted is not None:
             with suppress(ValidationError):  # of another version
                 known = Capabilities.model_validate_json(noted)
+                self._form = known.form
         if known is None:
             tokenizer_known = not isinstance(tokenizer, CandidateVocabulary)
             known = discover(self.client, self.count, max_length, tokenizer_known)
             self.answers.note(fact, known.model_dump_json())
             self.unchecked = 0
-        self.capabilities, self.dimension = known, known.dimension
+        self.capabilities = known
+        if truncate_dim is not None:
+            require_components(truncate_dim, known.dimension, self.name)
+        # The server's vectors are kept whole, and truncated where they are read.
+        self.dimension = truncate_dim or known.dimension
+        self.truncate_dim = None if self.dimension == known.dimension else truncate_dim
         self._max_length = known.max_length if max_length is None else max_length
         self.noise = known.noise  # standard deviation of a cosine from one call to the next
 
@@ -164,13 +95,10 @@ class EndpointEncoder(TextEncoder):
     @property
     def identity(self) -> protocol.EncoderIdentity:
         # The vectors of fixed texts, as they were first answered, identify the model.
-        weights, modules = (
-            hashlib.sha256(text.encode()).hexdigest() for text in (self.capabilities.fingerprint, _KIND)
-        )
         return protocol.EncoderIdentity(
-            weights=weights,
+            weights=hashlib.sha256(self.capabilities.fingerprint.encode()).hexdigest(),
             tokenizer=vocabulary_hash(self.tokenizer),
-            modules=modules,
+            modules=hashlib.sha256(_KIND.encode()).hexdigest(),
             prompt=self.prompt,
             dtype="float32",
             max_length=self.max_length,
@@ -179,7 +107,13 @@ class EndpointEncoder(TextEncoder):
 
     @cached_property
     def client(self) -> Client:
-        return Client(self.address, self.options, self.spending)
+        client = Client(self.address, self.options, self.spending)
+        client.form = self._form
+        return client
+
+    @property
+    def refused_texts(self) -> frozenset[str]:
+        return frozenset(text.removeprefix(self.prompt) for text in self.refused)
 
     @property
     def _given_tokenizer(self) -> Any:
@@ -193,49 +127,85 @@ class EndpointEncoder(TextEncoder):
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         return self.tokenizer.encode_many([self.prompt + text for text in texts])
 
-    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        vectors = super().encode(texts, allow_zero=True)
-        if not allow_zero:
-            for row in np.flatnonzero(~vectors.any(axis=1)).tolist():
-                if (why := self.refused.get(self.prompt + texts[row])) is not None:
-                    raise EncodingError(
-                        f"{self.name}: the server refuses the text {shown(texts[row])} ({why}): "
-                        "leave it out, or use shorter sentences or fewer copies"
-                    )
-            protocol.require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=False)
-        return vectors
+    def _require_usable(
+        self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
+    ) -> None:
+        missing = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
+        if not allow_zero and missing:
+            text = texts[missing[0]]
+            others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
+            why = self.refused[self.prompt + text]
+            raise EncodingError(
+                f"{self.name}: the server gives no vector for the text {shown(text)}{others} ({why}): "
+                "leave it out, or use shorter sentences or fewer copies"
+            )
+        answered = np.delete(np.arange(len(vectors)), missing)
+        protocol.require_usable(
+            vectors[answered], self.name, lambda row: shown(texts[answered[row]]), allow_zero=allow_zero
+        )
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of texts, from earlier answers or the server; NaN where it gives none."""
         asked = [self.prompt + text for text in texts]
-        found = self.answers.find(asked)
-        unanswered = ([text for text in batch if text not in found] for batch in self.batches(asked))
-        batches = [batch for batch in unanswered if batch]
-        if batches and self.before_sending is not None:
+        vectors = self.answers.find(asked)
+        unanswered = [text for text in asked if text not in vectors and text not in self.refused]
+        refused_before = self.answers.refusals(unanswered)
+        to_send: list[list[str]] = []
+        for batch in self.batches(asked):
+            needed = [
+                text
+                for text in batch
+                if not (text in vectors or text in self.refused or text in refused_before)
+            ]
+            if needed:
+                to_send.append(needed)
+        if (to_send or refused_before) and self.before_sending is not None:
             self.before_sending()
             self.before_sending = None
-        known = self.capabilities
 
-        def keep(vectors: Mapping[str, NDArray[np.float32]]) -> None:
-            for text, vector in vectors.items():
-                if len(vector) != known.dimension:
+        def keep(new: Mapping[str, NDArray[np.float32]]) -> None:
+            for text, vector in new.items():
+                if len(vector) != self.dimension:
                     raise EncodingError(
                         f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, "
-                        f"and those before it had {known.dimension}: another model answers under this name"
+                        f"and those before it had {self.dimension}: another model answers under this name"
                     )
-            self.answers.keep(vectors)
-            found.update(vectors)
+            self.answers.keep(new)
+            vectors.update(new)
 
         def without_vector(text: str, reason: str) -> None:
             self.refused[text] = reason
-            keep({text: np.zeros(known.dimension, np.float32)})
+            self.answers.keep_refusal(text, reason)
 
+        sender = self._sender(keep, without_vector)
+        # What failed in an earlier session is asked for once more, alone: the server may have been mended.
+        self._send(sender, [[text] for text in refused_before], once=True)
+        self._send(sender, to_send)
+        missing = np.full(self.dimension, np.nan, np.float32)
+        return np.stack([vectors.get(text, missing) for text in asked])
+
+    def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, once: bool = False) -> None:
+        """Send batches, and check now and then that the same model still answers."""
         for start in range(0, len(batches), _CHECKED_EVERY):
             if self.unchecked >= _CHECKED_EVERY:
                 self.require_same_model()
             part = batches[start : start + _CHECKED_EVERY]
-            self.client.send_all(part, known, self.counted_by_server, keep, without_vector, self.waits)
+            sender.send_all(part, once=once)
             self.unchecked += len(part)
-        return np.stack([found[text] for text in asked])
+
+    def _sender(
+        self,
+        keep: Callable[[Mapping[str, NDArray[np.float32]]], None],
+        without_vector: Callable[[str, str], None] | None = None,
+    ) -> Sender:
+        return Sender(
+            self.client,
+            self.counted_by_server,
+            self.capabilities.counts_tokens,
+            keep,
+            without_vector,
+            self.waits,
+        )
 
     def batches(self, asked: Sequence[str]) -> list[list[str]]:
         # They depend on the texts alone, not on which were answered before: a continued run sends what the
@@ -259,11 +229,16 @@ class EndpointEncoder(TextEncoder):
         return sum(self.count(texts)) * known.tokens_per_unit + known.overhead * len(texts)
 
     def require_same_model(self) -> None:
-        found: dict[str, NDArray[np.float32]] = {}
-        known = self.capabilities
-        batches = [SENTINELS[start : start + known.batch] for start in range(0, len(SENTINELS), known.batch)]
-        self.client.send_all(batches, known, self.counted_by_server, found.update, waits=self.waits)
-        least = known.drift([found[text] for text in SENTINELS])
+        """Send the fixed texts again.
+
+        Raises:
+            ModelError: their vectors have changed.
+        """
+        vectors: dict[str, NDArray[np.float32]] = {}
+        size = self.capabilities.batch
+        batches = [SENTINELS[start : start + size] for start in range(0, len(SENTINELS), size)]
+        self._sender(vectors.update).send_all(batches)
+        least = self.capabilities.drift([vectors[text] for text in SENTINELS])
         if least is not None:
             raise ModelError(
                 f"{self.name} has changed: the vectors of fixed texts now have a cosine of "
@@ -280,6 +255,7 @@ def load_endpoint(
     candidates: str | Path | Sequence[str] | None = None,
     prompt: str | None = None,
     max_length: int | None = None,
+    truncate_dim: int | None = None,
     options: EndpointOptions | None = None,
 ) -> EndpointEncoder:
     options = options or EndpointOptions()
@@ -290,7 +266,7 @@ def load_endpoint(
             f"{name} is behind an endpoint, which hides its vocabulary: pass its tokenizer (a folder, a hub "
             "name, tiktoken:NAME), or a list of candidates if it is unpublished"
         )
-    encoder = EndpointEncoder(address, vocabulary, prompt or "", options, max_length)
+    encoder = EndpointEncoder(address, vocabulary, prompt or "", options, max_length, truncate_dim)
     sources = [source for source in (tokenizer, candidates) if source is not None]
     if all(isinstance(source, (str, Path)) for source in sources):  # or nobody can load the encoder again
         tokenizer_name, candidates_name = map(_independent, (tokenizer, candidates))
@@ -298,6 +274,7 @@ def load_endpoint(
             model=name,
             prompting=protocol.Prompting(prompt),
             max_length=max_length,
+            truncate_dim=encoder.truncate_dim,
             vocabulary=tokenizer_name,
             candidates=candidates_name,
             endpoint=options,
@@ -363,7 +340,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         else:
             ids = self.content_ids(new)
         vectors |= {prompt + text: self._vector(own) for text, own in zip(new, ids, strict=True)}
-        return np.stack([vectors[prompt + text] for text in texts])
+        return np.stack([vectors[prompt + text] for text in texts])[:, : encoder.truncate_dim]
 
     @property
     def makes_up_vectors(self) -> bool:
@@ -395,7 +372,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 
     @cached_property
     def _table(self) -> NDArray[np.float32]:
-        return np.random.default_rng(_SEED).standard_normal((_ROWS, self.dimension), dtype=np.float32)
+        components = self._encoder.capabilities.dimension
+        return np.random.default_rng(_SEED).standard_normal((_ROWS, components), dtype=np.float32)
 
     def _vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
         whole = np.asarray(ids, dtype=np.int64)

@@ -52,6 +52,11 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
     return load_vocabulary(tokenizer) if isinstance(tokenizer, (str, Path)) else adapted(tokenizer)
 
 
+def names_tiktoken(source: str | Path) -> bool:
+    """Whether the source is a tokenizer of tiktoken, by name or in a file, and so no model."""
+    return str(source).startswith(_TIKTOKEN) or Path(source).suffix == _TIKTOKEN_SUFFIX
+
+
 def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
     text = str(source)
     if text.startswith(_TIKTOKEN):
@@ -110,10 +115,11 @@ class _Tiktoken:
         try:
             self._encoding: Any = _of_file(name, path) if path else tiktoken.get_encoding(name)
         except (OSError, ValueError) as error:  # requests raises children of OSError
-            raise ModelError(
-                f"tiktoken cannot load {name!r} ({type(error).__name__}): without a network, pass its file, "
-                f"{name}{_TIKTOKEN_SUFFIX}"
-            ) from error
+            if _is_one_file(name):
+                advice = f"without a network, pass its file, {name}{_TIKTOKEN_SUFFIX}"
+            else:
+                advice = "it needs a network once, and is then kept in the folder TIKTOKEN_CACHE_DIR"
+            raise ModelError(f"tiktoken cannot load {name!r} ({type(error).__name__}): {advice}") from error
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
@@ -144,13 +150,23 @@ class _Tiktoken:
         return [list(row) for row in self._encoding.encode_ordinary_batch(list(texts), num_threads=1)]
 
 
+def _is_one_file(name: str) -> bool:
+    from tiktoken_ext import openai_public
+
+    constructor = openai_public.ENCODING_CONSTRUCTORS.get(name)
+    return constructor is not None and _LOADER in constructor.__code__.co_names
+
+
 def _of_file(name: str, path: Path) -> Any:
     import tiktoken
     from tiktoken_ext import openai_public
 
-    constructor = openai_public.ENCODING_CONSTRUCTORS.get(name)
-    if constructor is None or _LOADER not in constructor.__code__.co_names:
-        raise ModelError(f"{name!r} is not an encoding that is one file: use {_TIKTOKEN}{name}")
+    if not _is_one_file(name):
+        raise ModelError(
+            f"{name!r} is not an encoding that is one file: use {_TIKTOKEN}{name} with a network, which "
+            "keeps what it needs in the folder TIKTOKEN_CACHE_DIR"
+        )
+    constructor = openai_public.ENCODING_CONSTRUCTORS[name]
     try:
         lines = [line.split() for line in path.read_bytes().splitlines() if line]
         ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}

@@ -14,13 +14,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
 from stickytoken.encoders import prompted as prompts
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
-from stickytoken.encoders.endpoint.vocabulary import vocabulary_of
+from stickytoken.encoders.endpoint.vocabulary import names_tiktoken, vocabulary_of
 from stickytoken.encoders.loading import resolution
+from stickytoken.encoders.loading.description import require_single_vectors_of
 from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin
-from stickytoken.encoders.protocol import Encoder, IdEncoder, LayerChoice, Prompting, is_encoder, reads_ids
+from stickytoken.encoders.protocol import (
+    Encoder,
+    IdEncoder,
+    LayerChoice,
+    Prompting,
+    RoutedEncoder,
+    is_encoder,
+    reads_ids,
+)
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.machine import Precision
+from stickytoken.validation import whole_number
 from stickytoken.vocabulary import Vocabulary, categorize
 
 if TYPE_CHECKING:
@@ -56,8 +66,9 @@ AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
 # Options that an object without them would ignore.
 _OF_NAMED_MODELS = (
-    "device", "prompt", "prompt_name", "revision", "max_length", "token_budget", "packed_layers", "start",
-    "exit", "layer", "token_prepending", "contrast", "contrast_layer", "contrast_strength", "contrast_rule",
+    "device", "prompt", "prompt_name", "revision", "max_length", "token_budget", "packed_layers", "route",
+    "start", "exit", "layer", "token_prepending", "contrast", "contrast_layer", "contrast_strength",
+    "contrast_rule", "truncate_dim",
 )  # fmt: skip
 
 
@@ -73,6 +84,9 @@ def load_encoder(
     max_length: int | None = ...,
     token_budget: int | None = ...,
     packed_layers: bool | None = ...,
+    truncate_dim: int | None = ...,
+    layer: int | None = ...,
+    route: str | None = ...,
 ) -> IdEncoder: ...
 @overload
 def load_encoder(
@@ -80,6 +94,7 @@ def load_encoder(
     *,
     prompt: str | Prompting | None = ...,
     max_length: int | None = ...,
+    truncate_dim: int | None = ...,
     tokenizer: Any = ...,
     candidates: str | Path | Sequence[str] | None = ...,
     endpoint: EndpointOptions | None = ...,
@@ -95,6 +110,9 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
     max_length: int | None = None,
     token_budget: int | None = None,
     packed_layers: bool | None = None,
+    truncate_dim: int | None = None,
+    layer: int | None = None,
+    route: str | None = None,
     tokenizer: Any = None,
     candidates: str | Path | Sequence[str] | None = None,
     endpoint: EndpointOptions | None = None,
@@ -121,6 +139,15 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         packed_layers: compute float32 linear layers on a CPU through oneDNN, with weights packed once; None
             leaves it to the variable STICKYTOKEN_PACKED_LAYERS (0 or 1), or else to a measurement of half a
             second, whose result is kept in the cache folder.
+        truncate_dim: read only so many first components of every vector, as a model that was trained with a
+            Matryoshka loss is used; None reads all. A loaded SentenceTransformer is read as it is now, and
+            keeps its own ``truncate_dim``.
+        layer: read the vectors after so many layers, from 1, through the final norm, the pooling and later
+            modules; None is the last layer. It is ``Prompting.layer``, which says what it means for a
+            language model with a prompt.
+        route: how an asymmetric model reads texts: ``query`` or ``document``, as `encode_query` and
+            `encode_document` of sentence-transformers, or another route of its Router; None is the model's
+            default route.
         tokenizer: of a model behind an endpoint or a function, which do not bring their own: an object, a
             folder, a hub name, ``tiktoken:NAME`` or a ``.tiktoken`` file.
         candidates: in place of a tokenizer that is secret: the strings to examine, or a file of them.
@@ -131,16 +158,20 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         InputError: An option is not supported, such as an unknown prompt name, precision or device. Options
             are checked before the model is loaded where possible.
     """
+    if truncate_dim is not None:
+        truncate_dim = whole_number("truncate_dim", truncate_dim, 1)
     spec = EncoderSpec(
         model=str(model),
         device=device,
-        prompting=prompt if isinstance(prompt, Prompting) else Prompting(prompt),
+        prompting=_prompting_of(prompt, layer),
         dtype=dtype,
         revision=revision,
         trust_remote_code=trust_remote_code,
         max_length=max_length,
         token_budget=token_budget,
         packed_layers=packed_layers,
+        truncate_dim=truncate_dim,
+        route=route,
     )
     options: dict[str, Any] = asdict(spec) | asdict(spec.prompting)
     given = {name: options[name] for name in _OF_NAMED_MODELS if options[name] not in (None, False)}
@@ -148,14 +179,22 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         from stickytoken.encoders.endpoint.encoder import load_endpoint
 
         text, length = given.pop("prompt", None), given.pop("max_length", None)
+        given.pop("truncate_dim", None)
         if given:
             raise InputError(
                 f"{', '.join(given)} cannot be set on {model}, which is behind an endpoint: leave it out"
             )
         return load_endpoint(
-            model, tokenizer, candidates=candidates, prompt=text, max_length=length, options=endpoint
+            model,
+            tokenizer,
+            candidates=candidates,
+            prompt=text,
+            max_length=length,
+            truncate_dim=truncate_dim,
+            options=endpoint,
         )
     encoder: Encoder
+    require_single_vectors_of(model)
     if isinstance(model, (str, Path)):
         _refuse(model, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
         return load_from_spec(spec)
@@ -169,9 +208,9 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         vocabulary = vocabulary_of(tokenizer, candidates)
         own = FunctionModel(model, vocabulary, given.pop("max_length", None))
         _refuse(own.name, endpoint=endpoint)
-        encoder = TextEncoder(own)
+        encoder = TextEncoder(own, given.pop("truncate_dim", None))
     else:
-        encoder = model if is_encoder(model) else TextEncoder(model)
+        encoder = model if is_encoder(model) else TextEncoder(model, given.pop("truncate_dim", None))
         _refuse(encoder.name, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
     if given:
         raise InputError(
@@ -179,6 +218,15 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             "loaded: set it on the object and leave it out here"
         )
     return encoder
+
+
+def _prompting_of(prompt: str | Prompting | None, layer: int | None) -> Prompting:
+    prompting = prompt if isinstance(prompt, Prompting) else Prompting(prompt)
+    if layer is None:
+        layer = prompting.layer
+    elif prompting.layer not in (None, layer):
+        raise InputError(f"layer is {layer}, and the Prompting has layer {prompting.layer}: pass one of them")
+    return prompting if layer is None else replace(prompting, layer=whole_number("layer", layer))
 
 
 def _refuse(model: object, **options: Any) -> None:
@@ -199,6 +247,7 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
     if spec.device is not None:
         resolution.require_device(spec.device)
     source, prompting = resolution.resolve_model(spec.model, spec.revision), spec.prompting
+    resolution.require_embedding_model(source, spec.revision)
     folder, given = Path(source.location), prompting.prompt
     if source.origin is Origin.FOLDER:
         spec = replace(spec, model=str(folder.resolve()))
@@ -217,7 +266,15 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
             f"{source.name!r} is a prompted language model, which has no named prompts: leave out the prompt "
             f"name {prompting.prompt_name!r}"
         )
+    _refuse_truncation(spec, repr(source.name))
     return _load_causal(source, spec, [kind.rpartition(".")[2] for kind in saved])
+
+
+def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
+    """Return the route of a model with several, or its description for a person; None without routes."""
+    if not isinstance(encoder, RoutedEncoder) or encoder.route is None:
+        return None
+    return encoder.route.description if described else encoder.route.route
 
 
 def reads_texts_only(model: AnyModel) -> bool:
@@ -262,16 +319,21 @@ def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
             prompt=_prompt_of(model, options, name),
             token_budget=spec.token_budget,
             packed_layers=spec.packed_layers,
+            truncate_dim=spec.truncate_dim,
+            layer=options.layer,
+            route=spec.route,
         )
+    _refuse_route(spec, name)
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
+    _refuse_truncation(spec, name)
     if model.truncate_dim is not None:
         raise InputError(
             f"{name} truncates its vectors to {model.truncate_dim}, and a model with a prompt is read whole: "
             "set its truncate_dim to None"
         )
     normalize = _normalizes([kind.__name__ for kind in kinds], name)
-    if options.given or options.prompt is not None or options.prompt_name is not None:
+    if options != Prompting():
         raise InputError(f"{name} is already loaded with its prompt and layers: leave out the prompt options")
     module: Any = model[0]
     return CausalPromptEncoder(
@@ -284,6 +346,14 @@ def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
         normalize=normalize,
         packed_layers=spec.packed_layers,
     )
+
+
+def _refuse_truncation(spec: EncoderSpec, name: str) -> None:
+    if spec.truncate_dim is not None:
+        raise InputError(
+            f"truncate_dim is {spec.truncate_dim}, and {name} is a language model with a prompt, whose "
+            "vectors are read whole: leave it out"
+        )
 
 
 def _normalizes(kinds: list[str], name: str) -> bool:
@@ -308,7 +378,15 @@ def _refuse_prompt_options(options: Prompting, name: str) -> None:
         )
 
 
+def _refuse_route(spec: EncoderSpec, name: str) -> None:
+    if spec.route is not None:
+        raise InputError(
+            f"{name} is a prompted language model, which has no routes: leave out the route {spec.route!r}"
+        )
+
+
 def _load_causal(source: ModelSource, spec: EncoderSpec, saved: list[str]) -> IdEncoder:
+    _refuse_route(spec, source.name)
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -321,7 +399,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved: list[str]) -> Id
     kept = bool(saved) and path.is_file()
     normalize = kept and _normalizes(saved, repr(source.name))
     if kept:
-        if options.given or options.prompt is not None:
+        if options != Prompting():
             raise InputError(
                 f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"
             )
@@ -394,13 +472,6 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
             local_files_only=source.origin is not Origin.HUB,
             model_kwargs={"dtype": getattr(torch, dtype)},
         )
-    transformer = None if described else loaded.transformers_model
-    made = None if transformer is None else transformer.config.architectures
-    if made and made[0].endswith("ForSequenceClassification"):
-        raise ModelError(
-            f"{name!r} is a classifier or a cross-encoder ({made[0]}), whose vectors of texts were never "
-            "trained: pass an embedding model"
-        )
     set_precision(loaded, dtype, name)
     if folder.is_dir() and not described:
         pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
@@ -419,19 +490,41 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         max_length=spec.max_length,
         precision=precision,
         packed_layers=spec.packed_layers,
+        truncate_dim=spec.truncate_dim,
+        layer=spec.prompting.layer,
+        route=spec.route,
     )
     if dtype != "float32":
         try:  # so that an unsupported precision is reported before a run starts
             _ = encoder.dimension
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:  # raised by torch for an unsupported operation or mixture of types
-            reason = " ".join(str(error).split())[:_SHOWN_REASON]
+        except ModelError as error:
+            # torch raises RuntimeError for an unsupported operation or mixture of types.
+            if not isinstance(error.__cause__, RuntimeError):
+                raise
+            reason = " ".join(str(error.__cause__).split())[:_SHOWN_REASON]
             raise ModelError(
                 f"{name!r} does not support {dtype} on {encoder.device} ({reason}): use float32"
             ) from error
-    encoder.spec = replace(spec, device=encoder.device, prompting=Prompting(encoder.prompt))
+    encoder.spec = replace(
+        spec,
+        device=encoder.device,
+        prompting=Prompting(encoder.prompt, layer=encoder.layer),
+        truncate_dim=encoder.truncate_dim,
+    )
     return encoder
+
+
+def require_embedding_model(name: str, revision: str | None = None) -> None:
+    """Refuse a named model that is a cross-encoder, a sparse or a multi-vector model, without loading it.
+
+    Raises:
+        ModelError: There is no such model, or it does not give one dense vector for a text.
+    """
+    if names_endpoint(name) or names_tiktoken(name):
+        return
+    resolution.require_embedding_model(resolution.resolve_model(name, revision), revision)
 
 
 def require_model(name: str, revision: str | None = None) -> str:
@@ -465,6 +558,7 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
         ModelError: The model cannot be found, reached or used, or has no tokenizer.
     """
     if isinstance(encoder, (str, Path)):
+        require_embedding_model(str(encoder))
         return categorize(resolution.load_tokenizer(encoder))
     return categorize(
         encoder if isinstance(encoder, HuggingFaceTokenizer) else load_encoder(encoder).tokenizer

@@ -9,7 +9,7 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,6 +21,12 @@ from urllib.request import getproxies
 
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint import EndpointOptions
+from stickytoken.encoders.loading.description import (
+    DESCRIBING_FILES,
+    modules_on_route,
+    require_single_vectors,
+)
+from stickytoken.encoders.loading.stored_rows import static_rows, stored_tensors
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError, ModelError
 from stickytoken.validation import shown
@@ -89,6 +95,33 @@ def hub_repositories(name: str) -> tuple[str, ...]:
     from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
 
     return (name,) if name.lower() in ORIGINAL_TRANSFORMER_MODELS else (f"{_ORGANISATION}/{name}", name)
+
+
+def require_embedding_model(source: ModelSource, revision: str | None = None) -> None:
+    """Refuse a cross-encoder, a sparse or a multi-vector model by the files that describe it.
+
+    Raises:
+        ModelError: The model does not give one dense vector for a text.
+    """
+    if source.origin is not Origin.HUB:
+        require_single_vectors(Path(source.location), source.name)
+        return
+    from transformers.utils.hub import cached_file
+
+    try:
+        require_hub(source.name, f"{_ORGANISATION}/{source.name}")
+    except ConnectionError:  # reported when the model is loaded
+        return
+    for repository in hub_repositories(source.name):
+        folders: set[Path] = set()
+        for file in DESCRIBING_FILES:
+            with suppress(OSError):  # raised if the file does not exist or cannot be reached
+                path = cached_file(repository, file, revision=revision)
+                folders.add(Path(str(path)).parent)
+        for folder in folders:
+            require_single_vectors(folder, source.name)
+        if folders:  # as SentenceTransformer, which takes the first repository that exists
+            return
 
 
 def has_weights(folder: Path) -> bool:
@@ -244,6 +277,8 @@ class EncoderSpec:  # how an encoder was loaded; arguments as in `load_encoder`
     max_length: int | None = None
     token_budget: int | None = None
     packed_layers: bool | None = None
+    truncate_dim: int | None = None  # None where all components are read
+    route: str | None = None  # as asked; None is the default of the model
     # Where the layer that is read comes from; None for a model without a prompt.
     layer_choice: LayerChoice | None = None
     # Of a model behind an endpoint: its tokenizer, or a file of strings in its place.
@@ -264,38 +299,148 @@ TOKENIZER_FILES = (
 
 
 def load_tokenizer(
-    model: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
+    model: str | Path,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    route: str | None = None,
 ) -> HuggingFaceTokenizer:
     """Load a model's tokenizer alone; the folder needs no weights.
 
+    It is set up as sentence-transformers sets it up for the model, lower case included.
+
+    Args:
+        model: folder or name of a model.
+        revision: branch, tag or commit on the hub.
+        trust_remote_code: run Python code from the model's repository.
+        route: of a model whose routes have tokenizers of their own, such as ``query``; None is the default
+            route. The model must be on this machine.
+
     Raises:
         ModelError: There is no tokenizer, or it cannot be reached.
-        InputError: A revision is given for a folder.
+        InputError: A revision is given for a folder, or the model has no such route.
     """
-    from tokenizers import Tokenizer
-
     if not isinstance(model, (str, Path)):
         raise InputError(f"the model is {shown(model)}: pass the name or folder of a model")
     source = resolve_model(str(model), revision)
     if source.origin is Origin.HUB:
         with explained(source, "tokenizer"):
-            *preferred, last = hub_repositories(source.name)
-            options = {"revision": revision, "trust_remote_code": trust_remote_code}
-            for repository in preferred:
-                with suppress(OSError):  # raised if the repository does not exist or has no tokenizer
-                    return _auto_tokenizer(repository, **options)
-            return _auto_tokenizer(last, **options)
-    folder = tokenizer_folder(Path(source.location), source.name)
-    files = {path.name for path in folder.iterdir()}
+            tokenizer = _hub_tokenizer(source.name, revision, trust_remote_code)
+            return HuggingFaceTokenizer(tokenizer, shared=False)
+    folder = Path(source.location)
+    tokenizer = user_tokenizer(
+        folder, source.name, source.origin, trust_remote_code=trust_remote_code, route=route
+    )
+    rows = _declared_rows(text_module(folder, source.name, route))
     with explained(source, "tokenizer"):
-        if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
-            return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")), shared=False)
-        if files >= {"tokenizer.json", "tokenizer_config.json", "config.json"} and _is_generic(folder):
+        return HuggingFaceTokenizer(tokenizer, shared=False, rows=rows)
+
+
+def user_tokenizer(
+    folder: Path,
+    name: str,
+    origin: Origin = Origin.FOLDER,
+    *,
+    trust_remote_code: bool = False,
+    route: str | None = None,
+) -> Any:
+    """Load the tokenizer in a model's folder, set up as sentence-transformers sets it up.
+
+    Args:
+        folder: of the model.
+        name: of the model, for messages.
+        origin: where the folder comes from, for messages.
+        trust_remote_code: run Python code from the folder.
+        route: of a model whose routes have tokenizers of their own; None is the default route.
+
+    Returns:
+        A tokenizer of transformers, or of the tokenizers library for a static model and for a folder with
+        tokenizer.json alone.
+    """
+    from tokenizers import Tokenizer
+
+    module = text_module(folder, name, route)
+    files = {path.name for path in module.folder.iterdir()}
+    with explained(ModelSource(name, str(folder), origin), "tokenizer"):
+        bare = "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}
+        if bare or (module.is_static and "tokenizer.json" in files):
+            return Tokenizer.from_file(str(module.folder / "tokenizer.json"))
+        options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+        place = module.settings.get("tokenizer_name_or_path") or str(module.folder)
+        complete = files >= {"tokenizer.json", "tokenizer_config.json", "config.json"}
+        if complete and place == str(module.folder) and _is_generic(module.folder):
             from transformers import TokenizersBackend
 
-            generic = TokenizersBackend.from_pretrained(str(folder), local_files_only=True)
-            return HuggingFaceTokenizer(generic, shared=False)
-        return _auto_tokenizer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
+            kind: Any = TokenizersBackend
+        else:
+            from transformers import AutoTokenizer
+
+            kind = AutoTokenizer
+        return _set_up(kind, place, module.settings, options)
+
+
+def _declared_rows(module: TextModule) -> int | None:
+    """Return the rows of the embedding matrix by the model's files; None if they do not say."""
+    weights = module.folder / "model.safetensors"
+    if module.is_static:
+        rows = static_rows(stored_tensors(weights)) if weights.is_file() else None
+        return None if rows is None else len(rows)
+    try:
+        config = json.loads((module.folder / "config.json").read_text("utf-8"))
+        sizes = [config.get("vocab_size"), config.get("text_config", {}).get("vocab_size")]
+    except (OSError, ValueError, AttributeError):  # no such file, or one that is reported when it is loaded
+        return None
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
+def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    *preferred, last = hub_repositories(name)
+    for repository in preferred:
+        with suppress(OSError):  # raised if the repository does not exist or has no tokenizer
+            return _set_up(AutoTokenizer, repository, _hub_settings(repository, revision), options)
+    return _set_up(AutoTokenizer, last, _hub_settings(last, revision), options)
+
+
+def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
+    from transformers.utils.hub import cached_file
+
+    for name in _MODULE_SETTINGS:
+        with suppress(OSError):  # the repository has no such file
+            return _settings_in(Path(str(cached_file(repository, name, revision=revision))))
+    return {}
+
+
+def _set_up(kind: Any, place: str, settings: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Load a tokenizer with the settings of its module, as the Transformer of sentence-transformers does."""
+    # The older name of the entry takes precedence.
+    given = dict(settings.get("tokenizer_args") or settings.get("processor_kwargs") or {})
+    given.pop("trust_remote_code", None)  # a file must not allow code to run
+    if settings.get("max_seq_length") is not None:
+        given.setdefault("model_max_length", settings["max_seq_length"])
+    tokenizer = kind.from_pretrained(place, **given, **options)
+    if settings.get("do_lower_case"):
+        _read_lower_case(tokenizer)
+    return tokenizer
+
+
+def _read_lower_case(tokenizer: Any) -> None:
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    if not tokenizer.is_fast:
+        tokenizer.do_lower_case = True
+        return
+    backend = tokenizer.backend_tokenizer
+    present: Any = backend.normalizer
+    steps: list[Any] = []
+    if isinstance(present, Sequence):
+        steps = [present[place] for place in range(len(present))]
+    elif present is not None:
+        steps = [present]
+    if not any(isinstance(step, Lowercase) for step in steps):
+        backend.normalizer = Sequence([Lowercase(), *steps])
 
 
 # Types of models for which `AutoTokenizer` takes the class that tokenizer_config.json names.
@@ -316,21 +461,64 @@ def _is_generic(folder: Path) -> bool:
     return False
 
 
-def _auto_tokenizer(location: str, **options: Any) -> HuggingFaceTokenizer:
-    from transformers import AutoTokenizer
+# Where a module that reads text keeps its settings: the first of these files that is there.
+_MODULE_SETTINGS = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
 
-    return HuggingFaceTokenizer(AutoTokenizer.from_pretrained(location, **options), shared=False)
+
+@dataclass(frozen=True, slots=True)
+class TextModule:
+    """The module of a model that reads text: where its tokenizer is, and how it is set up."""
+
+    folder: Path
+    kind: str = ""  # the name of its class; empty if the folder has no list of modules
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_static(self) -> bool:
+        return self.kind == "StaticEmbedding"
 
 
-def tokenizer_folder(folder: Path, name: str) -> Path:
-    places = [folder]
-    modules = folder / "modules.json"
-    if modules.is_file():
-        try:
-            places += [folder / entry["path"] for entry in json.loads(modules.read_text("utf-8"))]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{modules} is not a list of modules: {error}") from error
-    for place in places:
+def text_module(folder: Path, name: str, route: str | None = None) -> TextModule:
+    """Find the module that reads text in the folder of a model, by its tokenizer.
+
+    Args:
+        folder: of the model.
+        name: of the model, for messages.
+        route: of a model with several; None is the default route.
+
+    Raises:
+        ModelError: The folder has no tokenizer, or its list of modules or their settings are damaged.
+        InputError: The model has no such route.
+    """
+    for place, kind in modules_on_route(folder, route, name):
         if any((place / file).is_file() for file in TOKENIZER_FILES):
-            return place
+            # Of a folder without a list of modules, sentence-transformers reads no settings.
+            found = [place / file for file in _MODULE_SETTINGS if (place / file).is_file()]
+            settings = _settings_in(found[0]) if found and kind != "StaticEmbedding" else {}
+            return TextModule(place, kind, settings)
+    if any((folder / file).is_file() for file in TOKENIZER_FILES):
+        return TextModule(folder)
     raise ModelError(f"{name!r} has no tokenizer: it contains none of {', '.join(TOKENIZER_FILES)}")
+
+
+def tokenizer_folder(folder: Path, name: str, route: str | None = None) -> Path:
+    """Return the folder of the tokenizer, in a model with routes that of one of them."""
+    return text_module(folder, name, route).folder
+
+
+def _settings_in(file: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file} is damaged: {error}") from error
+    if not isinstance(settings, dict):
+        raise ModelError(f"{file} is damaged: it holds no settings by name")
+    return settings

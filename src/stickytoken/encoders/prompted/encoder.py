@@ -208,6 +208,7 @@ class CausalPromptEncoder(ModelEncoder):
             self._tokenizers[placed] = own_tokenizer(self.user_tokenizer, self.name, placed)
         self.prompted = PromptedModel(self._decoder, self.reading, self._tokenizers[prepending])
         self.own_tokenizer = self._tokenizers[False].tokenizer
+        self.own_tokenizer.rows = self._decoder.rows
         # Encodes a token as part of a sentence in the prompt.
         self.entries_tokenizer = PromptVocabulary(self.own_tokenizer, quoted=self.reading.prompt.quoted)
         taken = self.prompted.length(0)

@@ -1,310 +1,204 @@
-"""Plan the profile method: anchors, carriers, reference tokens; the stage of a round."""
+"""Plan a run: anchors, carriers and pilots, and how similar the model finds its texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from itertools import product
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder, require_ids
-from stickytoken.encoders.views import MeanSimilarity, View, Views, views_of
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Placement, Probe, Token
-from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Measured, ProgressCallback
+from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job, model_means
-from stickytoken.methods.probes import AnchorPanel, CarrierPanel
-from stickytoken.methods.profile import anchors as sources
-from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileSettings
-from stickytoken.methods.statistics import carrier_contractions, fit_pull
+from stickytoken.methods.base import Job, model_mean
+from stickytoken.methods.probes import AnchorPanel
+from stickytoken.methods.profile import texts as sources
+from stickytoken.methods.profile.rounds import PILOT_TOKENS, carriers_needed
+from stickytoken.methods.profile.settings import (
+    AnchorGroupRecord,
+    AnchorRecord,
+    ProfilePlanRecord,
+    ProfileSettings,
+)
+from stickytoken.methods.profile.texts import TextGroup
 from stickytoken.unit_vectors import unit_vectors
 
-# Number of random tokens that are measured on all carriers.
-LATE_REFERENCE = 128
-
-
-class Round(StrEnum):
-    PILOT = "pilot"
-    """Random tokens on all carriers: which few carriers stand for all of them, and what is ordinary."""
-    SCREEN = "screen"
-    """All tokens on those few."""
-    CONFIRM = "confirm"
-    """The tokens with the highest lifts on all the others."""
-
-
-class Cell(NamedTuple):
-    placement: Placement
-    copies: int
-
-
-def cells(settings: ProfileSettings, count: int) -> list[Cell]:
-    """Take all combinations in turn; neighbours differ in both, so that a few carriers cover all."""
-    grid = [
-        Cell(placement, settings.copies[(place + turn) % len(settings.copies)])
-        for turn, (place, placement) in product(range(len(settings.copies)), enumerate(Placement))
-    ]
-    return [grid[k % len(grid)] for k in range(count)]
-
-
-def screening_carriers(settings: ProfileSettings) -> int:
-    whole = int(settings.budget)
-    return max(2, whole - 1 if settings.adaptive else whole)
-
-
-def carriers_needed(settings: ProfileSettings) -> int:
-    few = screening_carriers(settings)
-    return few + settings.confirming_texts if settings.adaptive else few
-
-
-def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
-    """Meet the budget on average; a small selection of tokens may exceed it, because some always go on."""
-    rest = (settings.budget - screening_carriers(settings)) * tokens
-    rest -= min(LATE_REFERENCE, tokens) * carriers_needed(settings)
-    return min(tokens, max(30, int(rest / settings.confirming_texts)))
-
-
-def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    orders = [np.lexsort((ids, -values[:, place])) for place in range(values.shape[1])]
-    chosen: dict[int, None] = {}
-    for row in np.stack(orders, axis=1).ravel():
-        if len(chosen) == count:
-            break
-        chosen.setdefault(int(ids[row]))
-    return np.array(sorted(chosen), dtype=np.int64)
-
-
+# Anchors that the lift is measured on, at least.
 _LEAST_ANCHORS = 40
-# A vocabulary above the first size has u estimated from as many entries as the second: with an error of
-# some 0.002 it shifts the limit below which pairs count, where similarities spread by 0.05 and more.
-_ALL_ENTRIES, _SAMPLED_ENTRIES = 2**16, 2**13
-# Smallest share of the anchors that must lie below the mean similarity for each carrier.
+# Random vocabulary entries that estimate u. The error is about 0.002, where similarities spread by 0.05 and
+# more: it shifts the limit below which pairs count by little.
+SAMPLED_ENTRIES = 2**13
+# For a run over a few named tokens, fewer entries do, with an error of about 0.006.
+_SAMPLED_FOR_FEW = 2**10
+_FEW_TOKENS = 64
+# Smallest share of the anchors that must lie below the limit for each carrier.
 _LEAST_BELOW = 0.02
-
-
-def views_in(job: Job[ProfileSettings]) -> Views:
-    return views_of(job.encoder, job.settings.dimensions, job.settings.layers)
+# Standard deviation of similarities below which the model gives all texts the same.
+_NO_VARIATION = 1e-5
+# Key of the generator that draws the pilots.
+_PILOTS_KEY = 2
 
 
 def make_profile_plan(
     job: Job[ProfileSettings],
     progress: ProgressCallback,
     *,
-    views: Views | None = None,
+    carriers: int | None = None,
     unused: Callable[[str], bool] | None = None,
     similarity: MeanSimilarity | None = None,
 ) -> ProfilePlanRecord:
-    encoder, settings, corpus, vocabulary = job.encoder, job.settings, job.sentences, job.vocabulary.available
+    """Choose the texts and the pilots of a run.
+
+    Args:
+        job: the model, the corpus and the settings.
+        progress: told of the entries that are encoded for the mean similarity.
+        carriers: number of carriers; None is what the rounds need.
+        unused: whether a text may be used; None allows all.
+        similarity: the model's mean similarity, if it is known.
+
+    Raises:
+        InputError: the corpus has too few usable texts, or no named token occurs in texts.
+    """
+    encoder, settings, corpus = job.encoder, job.settings, job.sentences
     unspelled = job.vocabulary.unspelled
     if job.tokens and all(token.id in unspelled for token in job.tokens):
         raise InputError(
             "in texts, copies of the tokens are read as other entries: name tokens that texts spell"
         )
-    views = views or views_in(job)
     # What may fail comes before the long work. A lower precision takes seconds to build, and may be refused.
     probes.require_insertion(encoder, settings.insertion)
-    if (precision := settings.screen_precision) is not None:
-        require_ids(encoder, f"screening in {precision}").at(precision)
-    (own, beside), needed = sources.sources(encoder, corpus), carriers_needed(settings)
+    if settings.screen_precision is not None:
+        purpose = f"screening in {settings.screen_precision}"
+        require_ids(encoder, purpose).at(settings.screen_precision)
+
+    needed = carriers_needed(settings) if carriers is None else carriers
+    lift_groups, groups_beside = sources.sources(encoder, corpus)
     if unused is not None:
-        own, beside = sources.filtered(own, unused), sources.filtered(beside, unused)
-    carriers = sources.short_texts(encoder, settings, own, needed, corpus.source)
-    groups, left_out = sources.choose_anchors(encoder, settings, (own, beside), set(carriers.values()))
-    count = sum(len(group.texts) for group in groups if group.weight > 0)
-    if count < _LEAST_ANCHORS:
+        lift_groups = sources.filtered(lift_groups, unused)
+        groups_beside = sources.filtered(groups_beside, unused)
+    candidates = sources.short_texts(encoder, settings, lift_groups, needed, corpus.source)
+    taken = set(candidates.values())
+    groups, left_out = sources.choose_anchors(encoder, settings, (lift_groups, groups_beside), taken)
+    anchor_count = sum(len(group.texts) for group in groups if group.weight > 0)
+    if anchor_count < _LEAST_ANCHORS:
         raise InputError(
-            f"{corpus.source} leaves {count} sentences to compare with: {needed} carriers and at least "
-            f"{_LEAST_ANCHORS} other sentences that the model reads fully are needed; use more sentences, or "
-            "a smaller budget"
+            f"{corpus.source} leaves {anchor_count} sentences to compare with: {needed} carriers and at "
+            f"least {_LEAST_ANCHORS} other sentences that the model reads fully are needed; use more "
+            "sentences"
         )
-    reading = views.reading(encoder)
     if len(groups) == 1:  # no kinds that the model reads, and no topics
-        vectors = views.whole.units(reading.encode(groups[0].texts))
+        vectors = unit_vectors(encoder.encode(groups[0].texts))
         groups = sources.clustered(groups[0].texts, vectors, settings)
-    anchors = [(text, place) for place, group in enumerate(groups) for text in group.texts]
-    words = sources.vocabulary_anchors(encoder, settings, vocabulary)
-    groups += [sources.WORDS] if words else []
-    vectors = reading.encode([*(text for text, _ in anchors), *(word.text for word in words)])
-    places = np.array([place for _, place in anchors] + [len(groups) - 1] * len(words), dtype=np.intp)
+
+    panel = _panel_of(encoder, groups)
     if similarity is None:
-        # The same for a run over all tokens and over a few.
-        most = _SAMPLED_ENTRIES if len(encoder.tokenizer.entries) > _ALL_ENTRIES else None
-        means = model_means(encoder, views, [views.own, *views.further], progress, most)
-    else:
-        means = {views.own: similarity}
+        similarity = model_mean(encoder, progress, _sampled_entries(job))
+    usable = usable_carriers(encoder, list(candidates), panel, similarity.value, needed, corpus.source)
+    limit = similarity.value if usable.narrow_limit is None else usable.narrow_limit
+    share_below = float(((usable.similarities < limit) @ panel.weights).mean())
+    return ProfilePlanRecord(
+        mean_similarity=similarity.value,
+        mean_similarity_entries=similarity.entries,
+        mean_similarity_error=similarity.error,
+        isoscore=similarity.isoscore,
+        similarity_spread=spread_of(usable.similarities, panel.weights),
+        share_below=share_below,
+        narrow_limit=usable.narrow_limit,
+        left_out=left_out,
+        groups=_group_records(groups, panel, usable.similarities),
+        anchors=[
+            AnchorRecord(text=text, group=place) for place, group in enumerate(groups) for text in group.texts
+        ],
+        carriers=usable.texts,
+        pilots=_pilots(job),
+        call_noise=float(getattr(encoder, "noise", 0.0)),
+    )
+
+
+def _sampled_entries(job: Job[ProfileSettings]) -> int:
+    names_few = job.restricted and not job.sampled and len(job.tokens) <= _FEW_TOKENS
+    return _SAMPLED_FOR_FEW if names_few else SAMPLED_ENTRIES
+
+
+def _pilots(job: Job[ProfileSettings]) -> list[int]:
+    """Draw random tokens that texts spell, the same for a run over all tokens and over a few."""
+    spelled = [token.id for token in job.vocabulary.available if token.id not in job.vocabulary.unspelled]
+    order = np.random.default_rng([job.settings.seed, _PILOTS_KEY]).permutation(spelled)
+    return sorted(order[:PILOT_TOKENS].tolist())
+
+
+def _panel_of(encoder: Encoder, groups: Sequence[TextGroup]) -> AnchorPanel:
+    anchors = [text for group in groups for text in group.texts]
+    sizes = [len(group.texts) for group in groups]
+    places = np.repeat(np.arange(len(groups), dtype=np.intp), sizes)
     weights = np.array([group.weight for group in groups])
-    panels = {view: AnchorPanel(view.units(vectors), places, weights) for view in means}
-    seen = [(view, panel, means[view].value) for view, panel in panels.items()]
-    chosen, similarities, limits = usable_carriers(reading, list(carriers), seen, needed, corpus.source)
+    return AnchorPanel(unit_vectors(encoder.encode(anchors)), places, weights)
+
+
+def _group_records(
+    groups: Sequence[TextGroup], panel: AnchorPanel, similarities: NDArray[np.float32]
+) -> list[AnchorGroupRecord]:
     records = []
-    for (view, u), before, limit in zip(means.items(), similarities, limits, strict=True):
-        of_pairs, of_groups = panels[view].weights, [before[:, places == k] for k in range(len(groups))]
-        record = sources.ViewRecord(
-            dimension=view.dimension,
-            layer=view.layer,
-            mean_similarity=u.value,
-            mean_similarity_entries=u.entries,
-            mean_similarity_error=u.error,
-            similarity_spread=spread_of(before, of_pairs),
-            share_below=float(((before < (u.value if limit is None else limit)) @ of_pairs).mean()),
-            narrow_limit=limit,
-            spreads=[spread_of(own, np.full(own.shape[1], 1 / own.shape[1])) for own in of_groups],
+    for place, group in enumerate(groups):
+        of_group = similarities[:, panel.groups == place]
+        even = np.full(of_group.shape[1], 1 / of_group.shape[1])
+        record = AnchorGroupRecord(
+            name=group.name, weight=group.weight, kind=group.kind, spread=spread_of(of_group, even)
         )
         records.append(record)
-    order = np.random.default_rng([settings.seed, 2]).permutation(
-        [token.id for token in vocabulary if token.id not in unspelled]
-    )
-    return ProfilePlanRecord(
-        **records[0].model_dump(exclude={"dimension", "layer", "spreads"}),
-        isoscore=means[views.own].isoscore,
-        left_out=left_out,
-        groups=[
-            sources.AnchorGroupRecord(name=group.name, weight=group.weight, kind=group.kind, spread=spread)
-            for group, spread in zip(groups, records[0].spreads, strict=True)
-        ],
-        anchors=[sources.AnchorRecord(text=text, group=place) for text, place in anchors],
-        vocabulary_anchors=[word.id for word in words],
-        carriers=chosen,
-        # Fewer reference tokens are the beginning of more.
-        reference=sorted(order[: settings.reference].tolist()),
-        call_noise=float(getattr(encoder, "noise", 0.0)),
-        late_reference=sorted(order[: min(settings.reference, LATE_REFERENCE)].tolist()),
-        views=records[1:],
-    )
+    return records
+
+
+class UsableCarriers(NamedTuple):
+    """Carriers that have unrelated anchors."""
+
+    texts: list[str]
+    similarities: NDArray[np.float32]  # to the anchors, shape (carriers, anchors)
+    narrow_limit: float | None  # the median that replaces u as limit in a narrow corpus
 
 
 def usable_carriers(
     encoder: Encoder,
-    texts: Sequence[str],
-    seen: Sequence[tuple[View, AnchorPanel, float]],
+    candidates: Sequence[str],
+    panel: AnchorPanel,
+    mean_similarity: float,
     needed: int,
     source: str,
-) -> tuple[list[str], list[NDArray[np.float32]], list[float | None]]:
-    # Return them with their similarities by view, and the median that replaces u as limit in a narrow corpus.
-    vectors = encoder.encode(texts)
-    usable, every, limits = np.ones(len(texts), dtype=np.bool_), [], list[float | None]()
-    for view, panel, u in seen:
-        before, at = view.units(vectors) @ panel.vectors.T, f" at {view}" if len(seen) > 1 else ""
-        every.append(before)
-        if before[:, panel.weights > 0].std() < 1e-5:
+) -> UsableCarriers:
+    """Take the first candidates that have enough anchors below the mean similarity.
+
+    If too few have, the corpus is narrow: its texts are more alike than random words. The median similarity
+    then takes the place of the mean similarity.
+
+    Raises:
+        InputError: the model finds all texts equally similar, or too few candidates have unrelated anchors.
+    """
+    similarities = unit_vectors(encoder.encode(candidates)) @ panel.vectors.T
+    of_lift = similarities[:, panel.weights > 0]
+    if of_lift.std() < _NO_VARIATION:
+        raise InputError(
+            f"{encoder.name} gives all sentences of {source} the same similarity ({of_lift.mean():.4f}): "
+            "there is nothing that a token could move"
+        )
+    narrow_limit = None
+    has_unrelated = (similarities < mean_similarity) @ panel.weights >= _LEAST_BELOW
+    if has_unrelated.sum() < needed:
+        narrow_limit = float(np.median(of_lift))
+        has_unrelated = (similarities < narrow_limit) @ panel.weights >= _LEAST_BELOW
+        if has_unrelated.sum() < needed:
             raise InputError(
-                f"{encoder.name} gives all sentences of {source} the same similarity "
-                f"({before.mean():.4f}{at}): there is nothing that a token could move"
+                f"only {has_unrelated.sum()} of {len(candidates)} carriers from {source} have a similarity "
+                f"below its median {narrow_limit:.4f} to some anchors, {needed} are needed: use more "
+                "sentences, or sentences on more varied subjects"
             )
-        enough, limit = (before < u) @ panel.weights >= _LEAST_BELOW, None
-        if (usable & enough).sum() < needed:
-            limit = float(np.median(before[:, panel.weights > 0]))
-            enough = (before < limit) @ panel.weights >= _LEAST_BELOW
-        usable &= enough
-        limits.append(limit)
-        if usable.sum() < needed:
-            raise InputError(
-                f"only {usable.sum()} of {len(texts)} carriers from {source} have a similarity below its "
-                f"median {limit:.4f} to some anchors{at}, {needed} are needed: use more sentences, or "
-                "sentences on more varied subjects"
-            )
-    first = np.flatnonzero(usable)[:needed]
-    return [texts[k] for k in first], [before[first] for before in every], limits
+    first = np.flatnonzero(has_unrelated)[:needed]
+    return UsableCarriers([candidates[place] for place in first], similarities[first], narrow_limit)
 
 
-def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
-    mean = float((before @ weights).mean())
-    return float(np.sqrt((((before - mean) ** 2) @ weights).mean()))
-
-
-def view_columns(view: View) -> tuple[str, str]:
-    return f"{view.key}:numbers", f"{view.key}:pull"
-
-
-@dataclass(frozen=True)
-class ProfileStage:
-    name: str
-    carriers: tuple[probes.Carrier, ...]
-    places: tuple[int, ...]  # of each carrier among all of the plan; they key the random placement
-    cells: tuple[Cell, ...]  # placement and number of copies in each carrier
-    panel: CarrierPanel  # the carriers without copies against the anchors
-    seed: int  # of random placement
-    precision: Precision | None = None
-    counting: bool = False  # whether the copies that the tokenizer sees are counted
-    layers: tuple[int, ...] | None = None  # whose vectors are read; None reads the encoder's own
-    further: tuple[tuple[View, CarrierPanel], ...] = ()  # further views to measure in, their panels
-
-    @property
-    def carrier_texts(self) -> Sequence[str]:
-        return [carrier for carrier in self.carriers if isinstance(carrier, str)] if self.counting else ()
-
-    @property
-    def probes_per_token(self) -> int:
-        return len(self.carriers)
-
-    def probes(self, token: Token) -> Sequence[Probe]:
-        found = []
-        for carrier, place, cell in zip(self.carriers, self.places, self.cells, strict=True):
-            path: tuple[int, ...] = ()
-            if cell.placement is Placement.RANDOM:
-                generator = np.random.default_rng([self.seed, token.id, place])
-                # The gap of copy k lies among the words of the carrier and of the k copies before it.
-                insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
-                added = probes.words_added(token, insertion)
-                words = probes.word_count(carrier) + added * np.arange(cell.copies)
-                path = tuple(generator.integers(0, words + 1).tolist())
-            found.append(probes.with_copies(token, carrier, cell.placement, cell.copies, path))
-        return found
-
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
-        return self.measure_all([token], vectors)[0]
-
-    def measure_all(
-        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> Sequence[Mapping[str, Measured]]:
-        own, rows = View(self.panel.vectors.shape[1]), [dict[str, Measured]() for _ in tokens]
-        for view, panel in ((own, self.panel), *self.further):
-            units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
-            contraction, exact = fit_pull(panel.vectors, units)
-            pulls, by_carrier = exact.astype(np.float16), carrier_contractions(panel.vectors, units)
-            lifts, groups, rising = panel.response(units)
-            if view is own:
-                for row, into in enumerate(rows):
-                    into["lifts"] = lifts[row].tolist()
-                    into["rising"] = rising[row].astype(np.float32)
-                    into["groups"] = groups[row].astype(np.float32).ravel()
-                    into["contraction"] = float(contraction[row])
-                    into["contractions"] = by_carrier[row].astype(np.float32)
-                    into["pull"] = pulls[row]
-                continue
-            flat = groups.reshape(len(groups), -1)
-            together = np.concatenate([lifts, rising, flat, contraction[:, None], by_carrier], axis=1)
-            numbers, pull = view_columns(view)
-            for row, into in enumerate(rows):
-                into[numbers], into[pull] = together[row], pulls[row]
-        return rows
-
-
-def round_stage(
-    encoder: Encoder,
-    settings: ProfileSettings,
-    plan: ProfilePlanRecord,
-    panel: AnchorPanel,
-    step: Round,
-    places: Sequence[int],
-    name: str = "",
-) -> ProfileStage:
-    texts = [plan.carriers[place] for place in places]
-    precision = settings.screen_precision if step is Round.SCREEN else None
-    lower = encoder if precision is None else require_ids(encoder, f"screening in {precision}").at(precision)
-    every = cells(settings, len(plan.carriers))
-    return ProfileStage(
-        name=name or step.value,
-        carriers=probes.as_carriers(encoder, settings.insertion, texts),
-        places=tuple(places),
-        cells=tuple(every[place] for place in places),
-        panel=panel.against(unit_vectors(lower.encode(texts)), plan.unrelated_below),
-        seed=settings.seed,
-        precision=precision,
-        counting=settings.insertion is Insertion.WORDS and not getattr(encoder.tokenizer, "estimates", False),
-    )
+def spread_of(similarities: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
+    """Compute the standard deviation of similarities of carriers to weighted anchors."""
+    mean = float((similarities @ weights).mean())
+    return float(np.sqrt((((similarities - mean) ** 2) @ weights).mean()))

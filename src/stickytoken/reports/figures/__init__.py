@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from stickytoken.methods import Column
 from stickytoken.reports.templating import number
 from stickytoken.validation import markdown, markdown_table, visible
 
@@ -129,6 +130,23 @@ def diverging(strongest: float, title: str) -> dict[str, Any]:
         "ygap": 1,
         "colorbar": {"title": {"text": title, "side": "right"}, "thickness": 14},
     }
+
+
+def axis_title(column: Column) -> str:
+    """Return the title of the axis of a measure, with its unit; a percentage has its unit at its ticks."""
+    return f"{column.title} ({column.unit})" if column.unit not in ("", "%") else column.title
+
+
+def tick_format(column: Column) -> str | None:
+    """Return Plotly's format of the ticks of a measure; None is Plotly's own."""
+    return ".0%" if column.unit == "%" else None
+
+
+def number_format(column: Column) -> str:
+    """Return Plotly's format of single values of a measure."""
+    if column.digits is None or not column.unit:
+        return ".4f"
+    return f".{column.digits + 1}{'%' if column.unit == '%' else 'f'}"
 
 
 def label(text: str) -> str:

@@ -10,6 +10,7 @@ import polars as pl
 
 from stickytoken.impacts import statistics
 from stickytoken.impacts.results import Impact, measured_kind
+from stickytoken.methods import Column, wording
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
@@ -231,52 +232,34 @@ def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str
 
 
 _SIDES = {"before": (fig.STICKY, "diamond"), "after": (fig.TOPICAL, "circle")}
-_REPAIRED = {
-    "token": "token",
-    "strategy": "strategy",
-    "deviations_before": "before (SD)",
-    "deviations_after": "after (SD)",
-    "contraction_before": "meaning lost before",
-    "contraction_after": "meaning lost after",
-    "verdict_after": "verdict after",
-    "reason": "why",
-}
+_REPAIRED = (
+    Column("token", "token"),
+    Column("strategy", "strategy"),
+    wording.ERASED._replace(key="erased_before", title="erased before"),
+    wording.ERASED._replace(key="erased_after", title="erased after"),
+    wording.LIFT._replace(key="lift_sd_before", title="lift before"),
+    wording.LIFT._replace(key="lift_sd_after", title="lift after"),
+    Column("verdict_after", "verdict after"),
+    Column("reason", "why"),
+)
 
 
 def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> ReportFigure:
-    measured = [row for row in rows if row["deviations_after"] is not None]
+    """Draw both measures of every repaired token before and after the repair."""
+    measured = [row for row in rows if row["lift_sd_after"] is not None]
+    narrow: dict[str, Any] = {}
     if measured:
-        before, after = (max(row[f"deviations_{side}"] for row in measured) for side in _SIDES)
-        said = minus(
-            f"Largest lift of {len(measured)} repaired {'token' if len(measured) == 1 else 'tokens'} beyond "
-            f"an ordinary token's: {before:.2f} SD before, {after:.2f} SD after."
-        )
+        said = _repaired_in_words(measured)
         shown = measured[:_MOST_TOKENS][::-1]  # the first token on top
-        names, places = [fig.label(row["token"]) for row in shown], list(range(len(shown)))
-        plot = fig.new_figure(height=130 + 26 * len(shown))
-        for place, row in enumerate(shown):
-            plot.add_scatter(
-                x=[row["deviations_before"], row["deviations_after"]],
-                y=[place, place],
-                mode="lines",
-                line={"color": fig.ORDINARY, "width": 1.5},
-                hoverinfo="skip",
-                showlegend=False,
-            )
-        for side, (color, symbol) in _SIDES.items():
-            plot.add_scatter(
-                x=[row[f"deviations_{side}"] for row in shown],
-                y=places,
-                customdata=names,
-                mode="markers",
-                marker={"color": color, "symbol": symbol, "size": 9},
-                name=side,
-                hovertemplate=f"%{{customdata}}<br>{side}: %{{x:.2f}} SD<extra></extra>",
-            )
+        titles = [fig.axis_title(measure) for measure in wording.MEASURES]
+        plot = fig.new_panels(titles, 150 + 26 * len(shown), 0.06, same_scale=True)
+        for panel, measure in enumerate(wording.MEASURES, start=1):
+            _draw_repaired(plot, shown, measure, panel)
+        names = [fig.label(row["token"]) for row in shown]
+        places = list(range(len(shown)))
         plot.update_yaxes(tickvals=places, ticktext=names, range=[-0.7, len(shown) - 0.3], zeroline=False)
-        plot.update_xaxes(
-            title_text="lift beyond an ordinary token's (SD)", rangemode="tozero", zeroline=True
-        )
+        plot.update_layout(legend={"y": -0.2, "yanchor": "top"})
+        narrow = fig.stacked(plot, len(wording.MEASURES), 2 * plot.layout.height)
     else:
         said = "Nothing was measured after the repair."
         plot = fig.empty_figure("the repair was not verified: nothing was measured")
@@ -286,9 +269,58 @@ def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> 
         plot,
         f"{state} {said}",
         f"Each repaired token, measured on texts that this run has not used, with another seed. {findings}",
-        DataTable.of(_REPAIRED, rows),
+        DataTable(
+            [column.title for column in _REPAIRED],
+            [[column.text(row[column.key]) or None for column in _REPAIRED] for row in rows],
+        ),
+        narrow,
         in_markdown=True,
     )
+
+
+def _repaired_in_words(measured: Sequence[Mapping[str, Any]]) -> str:
+    """Say what the largest erased share and the largest lift were before and after a repair."""
+    sentences = []
+    for measure, name in zip(wording.MEASURES, ("erased share", "lift"), strict=True):
+        largest = []
+        for side in _SIDES:
+            values = [row[f"{measure.key}_{side}"] for row in measured]
+            known = [value for value in values if value is not None]
+            if known:
+                largest.append(f"{measure.text(max(known))} {side}")
+        if largest:
+            sentences.append(f"largest {name} {', '.join(largest)}")
+    said = "; ".join(sentences)
+    return f"Of {wording.counted(len(measured), 'repaired token')}: {said}."
+
+
+def _draw_repaired(plot: go.Figure, rows: Rows, measure: Column, panel: int) -> None:
+    """Draw a measure of repaired tokens: a line from before to after, and a mark at both ends."""
+    where = {"row": 1, "col": panel}
+    for place, row in enumerate(rows):
+        plot.add_scatter(
+            x=[row[f"{measure.key}_before"], row[f"{measure.key}_after"]],
+            y=[place, place],
+            mode="lines",
+            line={"color": fig.ORDINARY, "width": 1.5},
+            hoverinfo="skip",
+            showlegend=False,
+            **where,
+        )
+    for side, (color, symbol) in _SIDES.items():
+        plot.add_scatter(
+            x=[row[f"{measure.key}_{side}"] for row in rows],
+            y=list(range(len(rows))),
+            customdata=[fig.label(row["token"]) for row in rows],
+            mode="markers",
+            marker={"color": color, "symbol": symbol, "size": 9},
+            name=side,
+            legendgroup=side,
+            showlegend=panel == 1,
+            hovertemplate=f"%{{customdata}}<br>{side}: %{{x:{fig.number_format(measure)}}}<extra></extra>",
+            **where,
+        )
+    plot.update_xaxes(tickformat=fig.tick_format(measure), rangemode="tozero", zeroline=True, col=panel)
 
 
 def repair_curves(

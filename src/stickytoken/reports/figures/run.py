@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from stickytoken.detection.run_folder import is_flagged
-from stickytoken.methods import Distribution, Scatter
+from stickytoken.methods import Column, Distribution, Scatter, wording
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
@@ -23,11 +24,13 @@ _NO_SPAN = 1e-9
 
 
 def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
-    key, name = described.column.key, described.column.title
+    """Draw how a measure is distributed over the tokens, with the flagged ones marked."""
+    column = described.column
+    key = column.key
     about = (described.name, described.title)
     measured = tokens.filter(pl.col(key).is_not_null())
     if measured.is_empty():
-        return fig.figure_of_nothing(*about, described.reading, f"no token has a {name}")
+        return fig.figure_of_nothing(*about, described.reading, f"no token has a {column.title}")
     values = measured[key].to_numpy()
     counts, edges = bins(values)
     figure = fig.new_figure()
@@ -36,44 +39,75 @@ def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
         y=[int(count) or None for count in counts],
         width=float(edges[1] - edges[0]) * 0.96,
         marker={"color": fig.ORDINARY, "line": {"width": 0}, "opacity": 0.65},
-        customdata=np.column_stack([edges[:-1], edges[1:]]).round(5).tolist(),
-        hovertemplate="%{y:,} tokens from %{customdata[0]:.4f} to %{customdata[1]:.4f}<extra></extra>",
+        customdata=[[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())],
+        hovertemplate="%{y:,} tokens from %{customdata[0]} to %{customdata[1]}<extra></extra>",
         name="tokens",
     )
     for verdict in ("topical", "sticky"):
         flagged = measured.filter(verdict=verdict).sort(key, descending=True)
-        _mark(figure, flagged, verdict, flagged[key].round(6), [0.72] * len(flagged), ": %{x:.4f}")
+        where = f": %{{x:{fig.number_format(column)}}}"
+        _mark(figure, flagged, verdict, flagged[key].round(6), [0.72] * len(flagged), where)
     for place, (text, value) in enumerate(described.lines.items()):
         figure.add_vline(x=value, line=fig.DOTTED_LINE)
         figure.add_annotation(
             x=value, y=1 - 0.08 * place, yref="paper", text=text, showarrow=False, xanchor="left", xshift=4
         )
-    figure.update_xaxes(title_text=name)
+    figure.update_xaxes(title_text=fig.axis_title(column), tickformat=fig.tick_format(column))
     figure.update_yaxes(title_text="tokens (log scale)", type="log", dtick=1, rangemode="tozero")
     top = float(np.log10(max(int(counts.max()), 2))) + 0.35
     figure.update_yaxes(range=[-0.3, top], tickformat=",d")
     figure.update_layout(bargap=0, hovermode="closest")
+    return ReportFigure(
+        *about,
+        figure,
+        _distribution_in_words(measured, column),
+        described.reading,
+        _distribution_table(measured, column),
+    )
 
-    low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
+
+def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
+    """Describe a distribution by its quantiles and the range of its flagged tokens."""
+    low, middle, high = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
     said = (
-        f"Histogram of the {name} of {len(measured):,} tokens: median {middle:.4f}, 90% of them between "
-        f"{low:.4f} and {high:.4f}."
+        f"{column.title.capitalize()} of {wording.counted(len(measured), 'token')}: median "
+        f"{_exact(column, middle)}, 90% between {_exact(column, low)} and {_exact(column, high)}."
     )
     for verdict in ("sticky", "topical"):
-        if span := sorted(measured.filter(verdict=verdict)[key]):
-            where = f"at {span[0]:.4f}" if len(span) == 1 else f"between {span[0]:.4f} and {span[-1]:.4f}"
-            said += f" {len(span)} {verdict} {where}."
+        flagged = sorted(measured.filter(verdict=verdict)[column.key])
+        if not flagged:
+            continue
+        where = f"at {_exact(column, flagged[0])}"
+        if len(flagged) > 1:
+            where = f"between {_exact(column, flagged[0])} and {_exact(column, flagged[-1])}"
+        said += f" {len(flagged)} {verdict} {where}."
+    return said
+
+
+def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
+    """Count all tokens and the sticky ones in a dozen equal intervals."""
+    values = measured[column.key].to_numpy()
+    edges = bins(values)[1]
     if np.ptp(values) >= _NO_SPAN:
         edges = np.linspace(values.min(), values.max(), 13)
-    sticky = measured.filter(verdict="sticky")[key].to_numpy()
-    counts, marked = np.histogram(values, edges)[0], np.histogram(sticky, edges)[0]
+    sticky = measured.filter(verdict="sticky")[column.key].to_numpy()
+    counts = np.histogram(values, edges)[0].tolist()
+    sticky_counts = np.histogram(sticky, edges)[0].tolist()
     rows = [
-        (float(start), float(end), int(count), int(mark))
-        for start, end, count, mark in zip(edges[:-1], edges[1:], counts, marked, strict=True)
+        (_exact(column, start), _exact(column, end), count, sticky_count)
+        for (start, end), count, sticky_count in zip(
+            pairwise(edges.tolist()), counts, sticky_counts, strict=True
+        )
         if count
     ]
-    table = DataTable(("from", "to", "tokens", "of them sticky"), rows)
-    return ReportFigure(*about, figure, said, described.reading, table)
+    return DataTable(("from", "to", "tokens", "of them sticky"), rows)
+
+
+def _exact(column: Column, value: float) -> str:
+    """Write a value of a column with one digit more than in tables; four digits if it has no unit."""
+    if column.digits is None or not column.unit:
+        return minus(f"{value:.4f}")
+    return column._replace(digits=column.digits + 1).text(value)
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -111,7 +145,9 @@ _DRAWN_POINTS = 2500
 
 
 def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
-    x, y = described.x.key, described.y.key
+    """Draw two measures of the tokens against each other, with the flagged ones marked."""
+    x = described.x.key
+    y = described.y.key
     names = (described.x.title, described.y.title)
     about = (described.name, described.title)
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
@@ -122,6 +158,7 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
     if in_all > _DRAWN_POINTS:
         generator = np.random.default_rng([in_all, 5])
         others = others[np.sort(generator.choice(in_all, size=_DRAWN_POINTS, replace=False))]
+    where = f"%{{x:{fig.number_format(described.x)}}}, %{{y:{fig.number_format(described.y)}}}"
     figure = fig.new_figure(height=430)
     figure.add_scatter(
         x=others[x].round(4).to_list(),
@@ -129,28 +166,58 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
         customdata=[fig.label(token) for token in others["token"]],
         mode="markers",
         marker={"color": fig.ORDINARY, "size": 4, "opacity": 0.45},
-        hovertemplate="%{customdata}<br>%{x:.4f}, %{y:.4f}<extra></extra>",
+        hovertemplate=f"%{{customdata}}<br>{where}<extra></extra>",
         name=f"other tokens ({len(others):,} of {in_all:,} drawn)",
     )
     for verdict in ("topical", "sticky"):
         rows = measured.filter(verdict=verdict)
-        _mark(figure, rows, verdict, rows[x].round(4), rows[y].round(4), "<br>%{x:.4f}, %{y:.4f}")
-    figure.update_xaxes(title_text=names[0])
-    figure.update_yaxes(title_text=names[1])
+        _mark(figure, rows, verdict, rows[x].round(4), rows[y].round(4), f"<br>{where}")
+    figure.update_xaxes(title_text=fig.axis_title(described.x), tickformat=fig.tick_format(described.x))
+    figure.update_yaxes(title_text=fig.axis_title(described.y), tickformat=fig.tick_format(described.y))
     figure.update_layout(hovermode="closest")
+    return ReportFigure(
+        *about,
+        figure,
+        _scatter_in_words(measured, described),
+        described.reading,
+        _scatter_table(measured, described),
+    )
 
-    said = f"{names[0].capitalize()} against {names[1]} of {len(measured):,} tokens."
+
+def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
+    """Describe a cloud of tokens by the medians of the sticky ones and of all."""
+    said = (
+        f"{described.x.title.capitalize()} against {described.y.title} of "
+        f"{wording.counted(len(measured), 'token')}."
+    )
     sticky = measured.filter(verdict="sticky")
     for who, rows in ((f"{len(sticky)} sticky", sticky), ("All tokens", measured)):
-        if len(rows):
-            medians = [float(rows[column].median()) for column in (x, y)]  # type: ignore[arg-type]
-            said += f" {who}: medians {medians[0]:.4f} and {medians[1]:.4f}."
-    flagged = measured.filter(is_flagged()).sort(x, descending=True)
-    listed = list(flagged.select("token", "verdict", x, y).head(20).iter_rows())
+        if rows.is_empty():
+            continue
+        medians = [
+            _exact(column, float(np.median(rows[column.key].to_numpy())))
+            for column in (described.x, described.y)
+        ]
+        said += f" {who}: medians {medians[0]} and {medians[1]}."
+    return said
+
+
+def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
+    """List the flagged tokens and the quartiles of all."""
+    x = described.x.key
+    y = described.y.key
+    flagged = measured.filter(is_flagged()).sort(y, descending=True).head(20)
+    rows: list[tuple[Any, ...]] = [
+        (row["token"], row["verdict"], _exact(described.x, row[x]), _exact(described.y, row[y]))
+        for row in flagged.iter_rows(named=True)
+    ]
     for name, level in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75)):
-        listed.append((f"({name} of all)", None, measured[x].quantile(level), measured[y].quantile(level)))
-    table = DataTable(("token", "verdict", *names), listed)
-    return ReportFigure(*about, figure, said, described.reading, table)
+        quantiles = [
+            _exact(column, float(np.quantile(measured[column.key].to_numpy(), level)))
+            for column in (described.x, described.y)
+        ]
+        rows.append((f"({name} of all)", None, *quantiles))
+    return DataTable(("token", "verdict", described.x.title, described.y.title), rows)
 
 
 _DRAWN_CURVES = 6
@@ -160,18 +227,28 @@ Curve = dict[str, Any]
 """A token, its verdict, the numbers of copies from 0 on, and the mean similarities of pairs by side."""
 
 
+def _is_drawn(curve: Curve, place: int) -> bool:
+    """Say whether a curve has values for the number of copies at this place."""
+    return all(curve[side][place] is not None for side in _SIDES if curve[side])
+
+
 def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> ReportFigure:
     ordinary = {side: lines for side in _SIDES if (lines := [each[side] for each in controls if each[side]])}
     said = "There are no symptom curves."
     if curves:
         said = f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."
         for curve in curves[:_DRAWN_CURVES]:
+            # Numbers of copies that the tokenizer reads as an unknown word are left out.
+            drawn = [place for place in range(len(curve["copies"])) if _is_drawn(curve, place)]
+            if not drawn:
+                continue
+            first, last = drawn[0], drawn[-1]
             parts = [
-                f"{side} u from {values[0]:.3f} to {values[-1]:.3f}"
+                f"{side} u from {curve[side][first]:.3f} to {curve[side][last]:.3f}"
                 for side in _SIDES
-                if (values := curve[side])
+                if curve[side]
             ]
-            said += f" {curve['copies'][-1]} copies of {curve['token']} move pairs {' and '.join(parts)}."
+            said += f" {curve['copies'][last]} copies of {curve['token']} move pairs {' and '.join(parts)}."
         ends = []
         for side, lines in ordinary.items():
             start, end = np.mean([line[0] for line in lines]), np.mean([line[-1] for line in lines])
@@ -230,7 +307,7 @@ def _curves(
             verdict = "" if curve["verdict"] in (None, "sticky") else f" ({curve['verdict']})"
             figure.add_scatter(
                 x=fig.spread_out(curve["copies"]),
-                y=[round(value, 5) for value in curve[side]],
+                y=[None if value is None else round(value, 5) for value in curve[side]],
                 customdata=curve["copies"],
                 mode="lines+markers",
                 line={"color": fig.SERIES[place], "width": 2.5, "dash": fig.DASHES[place]},
@@ -249,71 +326,6 @@ def _curves(
     legend = {"y": -0.2, "yanchor": "top"}
     figure.update_layout(legend=legend, margin={"t": 34}, hovermode="closest", height=460)
     return figure
-
-
-_GRADES = {"severe": fig.STICKY, "serious": fig.SERIES[4], "mild": fig.TOPICAL, "negligible": fig.ORDINARY}
-_DIMENSION_COLUMNS = {
-    "layer": "layer",
-    "dimension": "dimension",
-    "sticky": "sticky",
-    "topical": "topical",
-    **{grade: grade for grade in _GRADES},
-    "largest_sd": "largest lift (SD)",
-    "ordinary_sd": "spread of ordinary lifts (SD)",
-    "similarity_spread": "spread of similarities (1 SD)",
-    "mean_similarity": "mean similarity u",
-}
-
-
-def by_dimension(rows: Sequence[Mapping[str, Any]]) -> ReportFigure:
-    names = [
-        f"{row['dimension']}" if row["layer"] is None else f"layer {row['layer']}, {row['dimension']}"
-        for row in rows
-    ]
-    titles = ("flagged tokens", "largest lift (SD)", "spread of similarities")
-    figure = fig.new_panels(titles, 360, 0.09)
-    for grade, color in _GRADES.items():
-        figure.add_bar(
-            x=names,
-            y=[row[grade] for row in rows],
-            name=grade,
-            marker={"color": color},
-            hovertemplate=f"%{{x}}<br>{grade}: %{{y}}<extra></extra>",
-            row=1,
-            col=1,
-        )
-    for column, key, color in ((2, "largest_sd", fig.STICKY), (3, "similarity_spread", fig.CONTROL)):
-        figure.add_scatter(
-            x=names,
-            y=[row[key] for row in rows],
-            mode="lines+markers",
-            line={"color": color, "width": 2},
-            marker={"size": 8},
-            showlegend=False,
-            hovertemplate="%{x}: %{y:.4f}<extra></extra>",
-            row=1,
-            col=column,
-        )
-    figure.update_layout(barmode="stack", legend={"y": -0.25, "yanchor": "top"})
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(rangemode="tozero")
-    parts = [
-        f"{name}: {row['sticky']} sticky, {row['topical']} topical"
-        + ("" if row["largest_sd"] is None else f", largest lift {row['largest_sd']:.2f} SD")
-        for name, row in zip(names, rows, strict=True)
-    ]
-    return ReportFigure(
-        "by-dimension",
-        "By dimension and layer",
-        figure,
-        minus(f"By dimension: {'; '.join(parts)}."),
-        "What the tokens do if only the first components of the vectors are used, or the vectors after "
-        "an earlier layer; the model as it is comes first. Left, flagged tokens by severity. The spread "
-        "of the similarities (right) is what one SD is worth: where it grows, one lift matters less.",
-        DataTable.of(_DIMENSION_COLUMNS, rows),
-        fig.stacked(figure, 3, 980),
-        in_markdown=True,
-    )
 
 
 _MOST_SCRIPTS = 7

@@ -1,0 +1,135 @@
+"""Edits of a text, applied in rounds, and how much of the surroundings an edit takes along."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stickytoken.cleaning._characters import INVISIBLE
+
+
+class Edit(NamedTuple):
+    """A part of a text and what replaces it.
+
+    Attributes:
+        start: Offset of its first character.
+        end: Offset behind its last character.
+        text: What replaces it.
+    """
+
+    start: int
+    end: int
+    text: str
+
+
+class Draft:
+    """A text that is edited in rounds, and where its characters stood in the original.
+
+    Attributes:
+        text: The text as it is now.
+        origins: The offset in the original of each character, and of the end. A character that an edit wrote
+            has the offset at which the replaced part began.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.origins: Sequence[int] = range(len(text) + 1)
+        self._written: bytes | bytearray = bytes(len(text))  # 1 for a character that an edit wrote
+
+    def apply(self, edits: Sequence[Edit]) -> None:
+        """Make edits, which are in order and do not overlap."""
+        parts: list[str] = []
+        origins = array("q")  # a list of as many numbers would take five times the memory
+        written = bytearray()
+        done = 0
+        for start, end, replacement in edits:
+            parts += [self.text[done:start], replacement]
+            origins.extend(self.origins[done:start])
+            origins.extend([self.origins[start]] * len(replacement))
+            written += self._written[done:start]
+            written += b"\1" * len(replacement)
+            done = end
+        parts.append(self.text[done:])
+        origins.extend(self.origins[done:])
+        written += self._written[done:]
+        self.text = "".join(parts)
+        self.origins = origins
+        self._written = written
+
+    def edits(self) -> tuple[Edit, ...]:
+        """Return the edits that turn the original into the text, in order."""
+        if isinstance(self.origins, range):
+            return ()
+        edits = []
+        done = 0  # the original up to here is done
+        replacement: list[str] = []
+        for character, origin, is_written in zip(self.text, self.origins, self._written, strict=False):
+            if is_written:
+                replacement.append(character)
+                continue
+            if origin > done or replacement:
+                edits.append(Edit(done, origin, "".join(replacement)))
+                replacement.clear()
+            done = origin + 1
+        if self.origins[-1] > done or replacement:
+            edits.append(Edit(done, self.origins[-1], "".join(replacement)))
+        return tuple(edits)
+
+
+# Punctuation that may join copies.
+_JOINTS = ",;:.!?…/|_~·-–—"
+_JOINING = re.compile(f"[{re.escape(_JOINTS)}]+")
+_INVISIBLE = re.compile(f"[{INVISIBLE}]")
+
+
+def tidied(text: str, edit: Edit) -> Edit:
+    """Widen an edit by what belongs to the copies: joints, invisible characters and one space."""
+    start, end, replacement = edit
+    joints = set("".join(_JOINING.findall(text[start:end])))
+    if len(joints) > 1:
+        joints.update(_JOINTS)
+    while end < len(text) and (text[end] in joints or _INVISIBLE.match(text[end])):
+        end += 1
+    if joints:  # the joint behind the last copy may be separated from it by a space
+        last = end
+        while last < len(text) and (text[last] in joints or text[last] == " "):
+            last += 1
+        if last == len(text) or text[last].isspace() or text[last - 1].isspace():
+            end += len(text[end:last].rstrip())
+    while start > 0 and _INVISIBLE.match(text[start - 1]):
+        start -= 1
+    if replacement:
+        return Edit(start, end, replacement)
+    open_before = start == 0 or text[start - 1].isspace()
+    open_behind = end == len(text) or text[end].isspace()
+    if open_before and open_behind:
+        if end < len(text):
+            end += 1
+        elif start > 0:
+            start -= 1
+    return Edit(start, end, replacement)
+
+
+def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[Edit]]:
+    """Divide edits of texts that are joined by single spaces among the texts.
+
+    An edit that spans a joint takes a piece off both texts, and the joint itself stays. The replacement goes
+    to the text in which the edit begins; a joint counts to the text before it.
+    """
+    divided = []
+    first = 0
+    for length in lengths:
+        last = first + length
+        edits_of_part = []
+        for start, end, replacement in edits:
+            if end < first or start > last:
+                continue
+            begins_here = first <= start <= last
+            own = Edit(max(start, first) - first, min(end, last) - first, replacement if begins_here else "")
+            if own.start < own.end or own.text:
+                edits_of_part.append(own)
+        divided.append(edits_of_part)
+        first = last + 1
+    return divided

@@ -1,0 +1,282 @@
+"""Cut a text into units, by which copies are compared: words, ideographs, and copies glued to each other."""
+
+from __future__ import annotations
+
+import operator
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, cached_property, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from stickytoken.cleaning._characters import INVISIBLE, MARKS
+from stickytoken.cleaning.rules import alternation
+
+if TYPE_CHECKING:
+    import regex
+
+# When a word is copies glued to each other, in characters and copies. "banana" and "hahaha" are words, and so
+# are "couscous" and "bonbon"; "ableableableable" and, if it is flagged, "contractcontract" are not.
+_SHORTEST_COPY = 3
+_LONGEST_COPY = 32
+_FEWEST_COPIES = 4
+_SHORTEST_DOUBLED = 4  # of a flagged word, two copies are enough if it is as long as this
+# Sequences of bases repeat as a matter of course.
+_BASES = frozenset("acgtu")
+
+# What is remembered of words that were read, in words and in characters of the longest.
+_REMEMBERED = 50_000
+_LONGEST_REMEMBERED = 64
+
+# A sign that stands for more characters than this is not taken apart: some stand for whole phrases, and no
+# one writes a word with them.
+_LONGEST_DECOMPOSED = 4
+
+_BREAKS = re.compile(f"[{MARKS}{INVISIBLE}]+")
+_IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+_SINGLE_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPHS}]|[^{_IDEOGRAPHS}]+")
+_PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")  # these are their own keys
+_ASCII_WORD = "[A-Za-z0-9]+"
+_LOWER_WORD = "[a-z0-9]+"
+_WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
+
+
+class Units(NamedTuple):
+    """The units of a text: what each is compared by, where it starts, and the offset behind its end."""
+
+    keys: list[str]
+    starts: list[int]
+    ends: list[int]
+
+
+class Part(NamedTuple):
+    """A unit within a word: its key, where it starts in the word, and the offset behind its end."""
+
+    key: str
+    start: int
+    end: int
+
+
+class Repeat(NamedTuple):
+    """Copies that follow each other in a key: where they start and end, and the length of one."""
+
+    start: int
+    end: int
+    period: int
+
+
+class UnitReader:
+    """Cuts texts into units, for one set of flagged texts.
+
+    Attributes:
+        flagged: The keys of the flagged texts.
+        lower_word: The pattern of a unit in lower-case ASCII.
+    """
+
+    def __init__(self, flagged: Iterable[str]) -> None:
+        texts = {text.strip() for text in flagged} - {""}
+        words = set()
+        self._literals = set()  # flagged texts that are no words, such as "'s"
+        for text in texts:
+            key = _key_of(text)
+            if key.isalnum():
+                words.add(key)
+            else:
+                self._literals.add(text.casefold())
+        self.flagged = frozenset(words | self._literals)
+        self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
+        self._remembered = lru_cache(_REMEMBERED)(self._divided)
+        self._whole: set[str] = set()  # words in lower-case ASCII that are one unit
+        ascii_literals = sorted(text for text in self._literals if text.isascii())
+        self._ascii_word = re.compile(_either(ascii_literals, _ASCII_WORD), re.IGNORECASE)
+        self.lower_word = re.compile(_either(ascii_literals, _LOWER_WORD))
+
+    @cached_property
+    def _unicode_word(self) -> regex.Pattern[str]:
+        import regex  # takes longer to import than a cleaner to load
+
+        return regex.compile(_either(sorted(self._literals), _WORD), regex.IGNORECASE)
+
+    def plain_keys(self, text: str) -> list[str] | None:
+        """Return the keys of a text in ASCII without glued copies, several times as fast as `read`.
+
+        Returns:
+            None for any other text.
+        """
+        if not text.isascii():
+            return None
+        words: list[str] = self.lower_word.findall(text.lower())
+        new_words = set(words) - self._whole
+        if any(len(self._parts(word)) > 1 for word in new_words):
+            return None
+        if len(self._whole) > _REMEMBERED:
+            self._whole.clear()
+        self._whole.update(word for word in new_words if len(word) <= _LONGEST_REMEMBERED)
+        return words
+
+    def read(self, text: str) -> Units:
+        """Return the units of any text."""
+        units = Units([], [], [])
+        pattern = self._ascii_word if text.isascii() else self._unicode_word
+        for match in pattern.finditer(text):
+            start = match.start()
+            word = match[0]
+            # Each ideograph is a unit. The comparison leaves out nearly all other words without a search.
+            if word > "\u3400" and _PLAIN_IDEOGRAPHS.fullmatch(word):
+                units.keys.extend(word)
+                units.starts.extend(range(start, start + len(word)))
+                units.ends.extend(range(start + 1, start + len(word) + 1))
+                continue
+            if self._literals and word.casefold() in self._literals:
+                parts: Sequence[Part] = [Part(word.casefold(), 0, len(word))]
+            else:
+                parts = self._parts(word)
+            for part in parts:
+                units.keys.append(part.key)
+                units.starts.append(start + part.start)
+                units.ends.append(start + part.end)
+        return units
+
+    def _parts(self, word: str) -> tuple[Part, ...]:
+        return self._remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._divided(word)
+
+    def _divided(self, word: str) -> tuple[Part, ...]:
+        """Divide a word into units: at ideographs, at invisible characters, and between glued copies."""
+        if word.isascii():
+            return tuple(self._split_copies(word.lower(), range(len(word) + 1)))
+        parts: list[Part] = []
+        for piece, places in _pieces(word):
+            if piece.isascii() and len(piece) <= _LONGEST_REMEMBERED:
+                for key, start, end in self._parts(piece):
+                    parts.append(Part(key, places[start], places[end]))
+                continue
+            for match in _SINGLE_IDEOGRAPHS.finditer(piece):
+                start, end = match.span()
+                parts += self._split_copies(piece[start:end], places[start : end + 1])
+        return tuple(parts)
+
+    def _split_copies(self, key: str, places: Sequence[int]) -> Iterator[Part]:
+        """Yield the units of a key; ``places`` says where each of its characters stands in the word."""
+        done = 0
+        if len(key) >= _FEWEST_COPIES:
+            for repeat in self._copies_in(key):
+                if repeat.start > done:
+                    yield Part(key[done : repeat.start], places[done], places[repeat.start])
+                for start in range(repeat.start, repeat.end, repeat.period):
+                    end = start + repeat.period
+                    yield Part(key[start:end], places[start], places[end])
+                done = repeat.end
+        if done < len(key):
+            yield Part(key[done:], places[done], places[len(key)])
+
+    def _copies_in(self, key: str) -> Iterator[Repeat]:
+        """Yield the copies in a key: of flagged words first, then of others between them."""
+        done = 0
+        if self._copies is not None:
+            for match in self._copies.finditer(key):
+                period = len(match[1])
+                copies = (match.end() - match.start()) // period
+                if copies >= _FEWEST_COPIES or period >= _SHORTEST_DOUBLED:
+                    yield from _repeats_between(key, done, match.start())
+                    yield Repeat(match.start(), match.end(), period)
+                    done = match.end()
+        yield from _repeats_between(key, done, len(key))
+
+
+def _either(literals: Sequence[str], word: str) -> str:
+    """Return a pattern of literal texts, the longest first, or a word.
+
+    A literal that begins or ends with a letter or digit counts only where no other one stands beside it.
+    """
+    guarded = [text for text in literals if text[0].isalnum() or text[-1].isalnum()]
+    alternatives = []
+    for text in sorted(guarded, key=len, reverse=True):
+        before = r"(?<!\w)" if text[0].isalnum() else ""
+        behind = r"(?!\w)" if text[-1].isalnum() else ""
+        alternatives.append(before + re.escape(text) + behind)
+    signs = alternation(set(literals) - set(guarded))
+    return "|".join(part for part in (*alternatives, signs, word) if part)
+
+
+def _key_of(word: str) -> str:
+    return "".join(map(_plain, _BREAKS.sub("", word)))
+
+
+@cache
+def _plain(character: str) -> str:
+    """Return a character without accents, in lower case and half width; it may become several or none."""
+    decomposed = unicodedata.normalize("NFKD", character)
+    if len(decomposed) > _LONGEST_DECOMPOSED:
+        return character
+    return unicodedata.normalize("NFC", _BREAKS.sub("", decomposed)).casefold()
+
+
+def _pieces(word: str) -> list[tuple[str, list[int]]]:
+    """Divide a word at invisible characters and marks.
+
+    They may be inside a copy or between copies. If pieces of several letters are equal, they are copies;
+    otherwise all pieces are one word.
+
+    Returns:
+        The key of each piece, and where each of its characters stands in the word, with the end.
+    """
+    breaks = [match.span() for match in _BREAKS.finditer(word)]
+    pieces: list[tuple[str, list[int]]] = []
+    start = 0
+    for end, next_start in [*breaks, (len(word), len(word))]:
+        characters = []
+        places = []
+        for place in range(start, end):
+            plain = _plain(word[place])
+            characters.append(plain)
+            places += [place] * len(plain)
+        if places:
+            pieces.append(("".join(characters), [*places, next_start]))
+        start = next_start
+    long_keys = [key for key, _ in pieces if len(key) > 1]
+    if len(pieces) > 1 and len(set(long_keys)) == len(long_keys):
+        whole = "".join(key for key, _ in pieces)
+        whole_places = []
+        for _, places in pieces:
+            whole_places += places[:-1]
+        _, last_places = pieces[-1]
+        return [(whole, [*whole_places, last_places[-1]])]
+    return pieces
+
+
+def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
+    """Return the copies in a part of a key that are copies of a word."""
+    repeats = []
+    for repeat in _repeats_in(key[start:end]):
+        first = start + repeat.start
+        root = key[first : first + repeat.period]
+        if root.isalpha() and len(set(root)) > 1 and not _BASES.issuperset(key):
+            repeats.append(Repeat(first, start + repeat.end, repeat.period))
+    return sorted(repeats)
+
+
+def _repeats_in(text: str) -> Iterator[Repeat]:
+    """Yield copies that follow each other, those with the shortest period first, without overlaps.
+
+    Copies with a period of p characters are equal to themselves moved by p. In "xabcabcabcabc", the character
+    at each of the places 1 to 9 is equal to the one three places behind it: nine equal ones in a row, which
+    are four copies of three characters from place 1 on.
+    """
+    # Copies repeat their characters; hardly any ordinary word does so this often.
+    if len(text) - len(set(text)) < (_FEWEST_COPIES - 1) * _SHORTEST_COPY:
+        return
+    taken = bytearray(len(text))
+    for period in range(_SHORTEST_COPY, min(_LONGEST_COPY, len(text) // _FEWEST_COPIES) + 1):
+        is_equal = bytes(map(operator.eq, text, text[period:]))  # 1 where the character recurs
+        enough = b"\1" * (period * (_FEWEST_COPIES - 1))
+        start = is_equal.find(enough)
+        while start >= 0:
+            last = is_equal.find(b"\0", start)
+            if last < 0:
+                last = len(is_equal)
+            copies = (last - start) // period + 1
+            end = start + copies * period
+            if not any(taken[start:end]):
+                taken[start:end] = b"\1" * (end - start)
+                yield Repeat(start, end, period)
+            start = is_equal.find(enough, last)

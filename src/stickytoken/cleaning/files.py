@@ -1,0 +1,142 @@
+"""Clean the documents of a file: written in the format in which they were read, with only texts changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, BinaryIO
+
+from stickytoken.cleaning import Cleaned, Cleaner, Edit, document_counts
+from stickytoken.cleaning.spans import SpanKind
+from stickytoken.data.documents import Document, Meter, Skipped
+from stickytoken.data.rewriting import Source, rewrite
+from stickytoken.errors import RefusedTextError
+from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
+
+# Records that cannot be read and are named in a summary.
+_NAMED_RECORDS = 100
+# Documents between two reports of progress.
+_PROGRESS_EVERY = 100
+
+
+@dataclass(slots=True)
+class CleaningTotals:
+    """What cleaning did to a file. All counts are of documents.
+
+    Attributes:
+        documents: How many were read.
+        changed: How many were changed.
+        emptied: How many of these have no text left.
+        changed_by_cause: How many were changed for each kind of finding; one may have several.
+        left_by_cause: How many have findings of each kind that stay.
+        skipped: Records that cannot be read; they are written as they are.
+        skipped_first: The first of them.
+    """
+
+    documents: int = 0
+    changed: int = 0
+    emptied: int = 0
+    changed_by_cause: Counter[SpanKind] = field(default_factory=Counter)
+    left_by_cause: Counter[SpanKind] = field(default_factory=Counter)
+    skipped: int = 0
+    skipped_first: list[Skipped] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals as JSON values."""
+        return {
+            "documents": self.documents,
+            "changed": self.changed,
+            "emptied": self.emptied,
+            "changed_by_cause": {kind.value: count for kind, count in self.changed_by_cause.items()},
+            "left_by_cause": {kind.value: count for kind, count in self.left_by_cause.items()},
+            "skipped": self.skipped,
+            "skipped_first": [asdict(record) for record in self.skipped_first],
+        }
+
+    def headline(self) -> str:
+        """Say in one line how many documents were changed, and for which causes."""
+        counted, causes = document_counts(self.changed, self.documents, self.changed_by_cause)
+        return f"{counted} changed{causes}"
+
+    def remarks(self) -> list[str]:
+        """Say what stays in the documents, and what to do about it."""
+        remarks = []
+        if repeated := self.changed_by_cause[SpanKind.REPETITION]:
+            remarks.append(
+                f"the first copy of each repetition stays in {_documents(repeated)}: it may belong there"
+            )
+        for kind, count in sorted(self.left_by_cause.items()):
+            hint = ": --remove-suspected removes them" if kind is SpanKind.SUSPECTED else ""
+            remarks.append(f"{kind.phrase} stay in {_documents(count)}{hint}")
+        if self.emptied:
+            remarks.append(f"no text is left in {_documents(self.emptied)}")
+        return remarks
+
+
+def _documents(count: int) -> str:
+    return f"{count:,} {'document' if count == 1 else 'documents'}"
+
+
+OnCleaned = Callable[[Document, Cleaned], None]
+
+
+def clean_file(
+    source: Source,
+    cleaner: Cleaner,
+    output: BinaryIO,
+    *,
+    on_cleaned: OnCleaned | None = None,
+    compress: bool | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> CleaningTotals:
+    """Clean every document of a file.
+
+    Args:
+        source: The file; see `open_source`.
+        cleaner: What to remove.
+        output: Where to write. If an error is raised, what was written is incomplete.
+        on_cleaned: Called with each document that was changed, and with what became of it.
+        compress: Compress the output by gzip. None does as the source.
+        progress: Told after each document.
+
+    Raises:
+        InputError: The file cannot be read, or has no such column.
+        RefusedTextError: An action is ``refuse``, and a document holds what it is for.
+    """
+    totals = CleaningTotals()
+    meter = Meter()
+
+    def revise(document: Document, texts: Sequence[str]) -> Sequence[Sequence[Edit]]:
+        try:
+            cleaned, edits = cleaner.clean_parts(texts)
+        except RefusedTextError as error:
+            raise RefusedTextError(f"{_place_of(document)}: {error}") from error
+        totals.documents += 1
+        totals.left_by_cause.update({span.kind for span in cleaned.reported})
+        if cleaned.edits:
+            totals.changed += 1
+            totals.emptied += not cleaned.text.strip()
+            totals.changed_by_cause.update(cleaned.causes)
+            if on_cleaned is not None:
+                on_cleaned(document, cleaned)
+        share = meter.share
+        if share and totals.documents % _PROGRESS_EVERY == 0:
+            total = max(totals.documents + 1, round(totals.documents / share))
+            progress(Progress("clean", totals.documents, total, totals.documents))
+        return edits
+
+    def skip(record: Skipped) -> None:
+        totals.skipped += 1
+        if len(totals.skipped_first) < _NAMED_RECORDS:
+            totals.skipped_first.append(record)
+
+    rewrite(source, output, revise, skip, compress=compress, meter=meter)
+    if totals.documents >= _PROGRESS_EVERY:
+        progress(Progress("clean", totals.documents, totals.documents, totals.documents))
+    return totals
+
+
+def _place_of(document: Document) -> str:
+    place = f"document {document.id!r}" if document.line is None else f"line {document.line:,}"
+    return place if document.path is None else f"{document.path}, {place}"

@@ -1,0 +1,68 @@
+"""Read runs of schema 3, whose verdicts are of an older rule, in the form of today."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+OLDER_SCHEMA = 3
+
+
+def upgraded_run(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert run.json of schema 3; the run of another method stays as it is."""
+    result = raw.get("result")
+    if not isinstance(result, Mapping) or "ordinary_lift" not in result:
+        return dict(raw)
+    kept = ("sticky", "sequences", "seconds", "looked_at", "topical", "ordinary_lift", "screening_carriers")
+    new_result = {name: result[name] for name in (*kept, "texts_per_token") if name in result}
+    new_result["ordinary_contraction"] = result.get("ordinary_contraction")
+    new_result["confirmed"] = result.get("candidates")
+    new_result["unconfirmed"] = 0
+    new_result["vectors_compared"] = False
+    return {**raw, "result": new_result}
+
+
+def upgraded_plan(raw: Any) -> Any:
+    """Convert plan.json of schema 3; any other plan stays as it is."""
+    if not isinstance(raw, Mapping) or "late_reference" not in raw:
+        return raw
+    gone = ("reference", "late_reference", "vocabulary_anchors", "views")
+    plan = {name: value for name, value in raw.items() if name not in gone}
+    plan["pilots"] = raw["late_reference"]
+    # The vocabulary entries were the last group of anchors.
+    if raw.get("vocabulary_anchors") and isinstance(plan.get("groups"), list):
+        plan["groups"] = plan["groups"][:-1]
+    return plan
+
+
+def upgraded_tokens(
+    tokens: pl.DataFrame, *, ordinary_lift: float, spread: float, ordinary_contraction: float | None
+) -> pl.DataFrame:
+    """Convert tokens.parquet of schema 3: numbers in the units of today, verdicts as they were given."""
+    if ordinary_contraction is None:
+        ordinary_contraction = float(tokens["contraction"].median() or 0.0)  # type: ignore[arg-type]
+    columns = []
+    for end in ("", "_low", "_high"):
+        lift = (pl.col(f"lift{end}") - ordinary_lift) / spread
+        columns.append(lift.alias(f"lift_sd{end}"))
+        contraction = pl.lit(None, dtype=pl.Float64)
+        if f"contraction{end}" in tokens.columns:
+            contraction = pl.col(f"contraction{end}")
+        erased = (contraction - ordinary_contraction) / (1 - ordinary_contraction)
+        columns.append(erased.alias(f"erased{end}"))
+    absent = {
+        "vector_deviation": pl.Float64,
+        "kinds_lifted": pl.Int64,
+        "reason": pl.String,
+        "kind": pl.String,
+    }
+    nulls = [pl.lit(None, dtype=absent[name]).alias(name) for name in absent if name not in tokens.columns]
+    measured_most = pl.col("texts") == pl.col("texts").max()
+    return tokens.with_columns(*columns, *nulls).with_columns(
+        confirmed=measured_most,
+        severity=pl.col("severity").replace("negligible", "mild"),
+        strongest_kind=pl.col("kind"),
+        rising_share=pl.col("validation_rate"),
+    )

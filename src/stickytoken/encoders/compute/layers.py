@@ -1,0 +1,97 @@
+"""A SentenceTransformer that runs only its first layers."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stickytoken.encoders.compute import computing, switched_on
+from stickytoken.errors import InputError, ModelError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# The states after every layer, as sentence-transformers names them.
+_STATES = "all_layer_embeddings"
+# Modules that read the states of several layers.
+_MIXING = ("WeightedLayerPooling",)
+_SAMPLE = "The cat sat on a warm stone."
+
+
+def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceTransformer:
+    """Return a model that runs only the first layers of its transformer, then all that follows them.
+
+    A final norm, the pooling and later modules work as they do after the last layer. The weights are shared
+    with the given model, which stays as it is. If all layers are to run, the given model is returned.
+    """
+    backbone: Any = getattr(model[0], "model", None)
+    config: Any = getattr(backbone, "config", None)
+    layers = getattr(config, "num_hidden_layers", None)
+    mixing = [type(module).__name__ for module in model if type(module).__name__ in _MIXING]
+    if not isinstance(backbone, torch.nn.Module) or not isinstance(layers, int) or mixing:
+        kind = mixing[0] if mixing else type(model[0]).__name__
+        raise ModelError(f"{name} cannot be read after a layer, because it has a {kind}: leave out the layer")
+    if not 1 <= count <= layers:
+        raise InputError(f"layer is {count}, and {name} has {layers} layers: pass 1 to {layers}")
+    if count == layers:
+        return model
+    shorter = _copy_with_shared_weights(model)
+    own: Any = shorter[0].model
+    for stack_name in _layer_stacks(own, layers):
+        owner_name, _, attribute = stack_name.rpartition(".")
+        owner = own.get_submodule(owner_name)
+        setattr(owner, attribute, getattr(owner, attribute)[:count])
+    for module in own.modules():
+        own_config: Any = getattr(module, "config", None)
+        if getattr(own_config, "num_hidden_layers", None) == layers:
+            own_config.num_hidden_layers = count
+    if not _runs_as_far(model, shorter, count):
+        raise ModelError(
+            f"{name} cannot be read after a layer: a {type(backbone).__name__} without its later layers does "
+            "not compute what it computed with them; leave out the layer"
+        )
+    return shorter
+
+
+def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer:
+    shared: dict[int, Any] = {id(weight): weight for weight in (*model.parameters(), *model.buffers())}
+    shared[id(model.tokenizer)] = model.tokenizer  # copying one takes seconds
+    return copy.deepcopy(model, shared)
+
+
+def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
+    """Return the names of the lists of so many modules that lie within no other such list."""
+    names: list[str] = []
+    for name, module in backbone.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer in names)
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count and not inside:
+            names.append(name)
+    return names
+
+
+def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
+    """Check that the shorter model runs so many layers, and gives each the input that it had."""
+    states = _states(model)
+    of_shorter = _states(shorter)
+    if len(of_shorter) != count + 1:
+        return False
+    # The last state may be behind the final norm in one of the models.
+    pairs = zip(states[:count], of_shorter[:count], strict=True)
+    return all(first.shape == second.shape and torch.allclose(first, second) for first, second in pairs)
+
+
+def _states(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
+    transformer: Any = model[0]
+    config = transformer.model.config
+    if not hasattr(config, "output_hidden_states"):
+        return ()
+    features = model.preprocess([_SAMPLE])
+    inputs = {
+        key: value.to(model.device) if isinstance(value, torch.Tensor) else value
+        for key, value in features.items()
+    }
+    with computing(model), switched_on(config, "output_hidden_states"):
+        found: tuple[torch.Tensor, ...] = transformer(inputs).get(_STATES, ())
+    return found

@@ -1,0 +1,195 @@
+"""Read what a server sends: vectors, token counts, error messages and how long to wait."""
+
+from __future__ import annotations
+
+import base64
+import email.utils
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+# The first character of HTML and XML, which no JSON begins with.
+_MARKUP = "<"
+# Where servers put the message of an error, from the outside in.
+_ERROR_FIELDS = ("error", "message", "detail")
+# Larger token counts for one request are wrong.
+_MOST_COUNTED = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Vectors of the texts of one request.
+
+    Attributes:
+        vectors: shape (n, d); rows of NaN for the texts in `problems`.
+        tokens: tokens that the server counted; None if it sent no possible number.
+        problems: what is wrong with the vector of a text, by the place of the text.
+    """
+
+    vectors: NDArray[np.float32]
+    tokens: int | None
+    problems: Mapping[int, str] = field(default_factory=dict)
+
+
+class _Item(BaseModel):
+    index: Any = None
+    # Base64 of float32, or numbers. Servers write NaN as null.
+    embedding: str | list[float | None] | None = None
+
+
+class _Body(BaseModel):
+    data: list[_Item]
+    usage: Any = None
+
+
+def read_answer(content: str | bytes, count: int) -> Answer:
+    """Read the answer to a request with `count` texts.
+
+    A vector that is missing, empty or not finite is a problem of its text alone.
+
+    Raises:
+        ValueError: the answer does not match the request, or none of its vectors is usable.
+    """
+    try:
+        body = _Body.model_validate_json(content)
+    except ValidationError as error:
+        first_error = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first_error["loc"]) or "the body"
+        raise ValueError(f"{where}: {first_error['msg']}") from None
+    if len(body.data) != count:
+        raise ValueError(f"{len(body.data)} vectors for {count} texts")
+    rows: dict[int, NDArray[np.float32]] = {}
+    problems: dict[int, str] = {}
+    for place, item in zip(_places(body.data), body.data, strict=True):
+        try:
+            rows[place] = _vector(item.embedding)
+        except ValueError as error:
+            problems[place] = str(error)
+    if not rows:
+        raise ValueError(next(iter(problems.values()), "no vectors"))
+    lengths = {len(row) for row in rows.values()}
+    if len(lengths) > 1:
+        raise ValueError(f"vectors of {min(lengths)} and of {max(lengths)} components")
+    vectors = np.full((count, lengths.pop()), np.nan, np.float32)
+    for place, row in rows.items():
+        vectors[place] = row
+    return Answer(vectors, _counted(body.usage), problems)
+
+
+def _places(items: Sequence[_Item]) -> list[int]:
+    """Return the place of each item's text in the request.
+
+    Servers differ in how they number vectors: some leave every index out, some leave out only the index 0
+    (because their JSON library drops zeros), some write 0 for all, and some count from 1. An index that is
+    missing is the place of the item, unless that is taken and only one place is left.
+
+    Raises:
+        ValueError: the indices leave open which vector belongs to which text.
+    """
+    count = len(items)
+    in_order = list(range(count))
+    indices = [_index(item.index) for item in items]
+    given = [index for index in indices if index is not None]
+    # A constant says nothing about the order, and a single vector needs no index.
+    if len(set(given)) <= 1 and len(given) in (0, count):
+        return in_order
+    if len(given) == count and sorted(given) == list(range(1, count + 1)):
+        return [index - 1 for index in given]
+    filled = [place if index is None else index for place, index in enumerate(indices)]
+    if len(given) == count - 1:
+        unused = set(in_order) - set(given)
+        if len(unused) == 1:
+            (last,) = unused
+            filled = [last if index is None else index for index in indices]
+    if sorted(filled) != in_order:
+        raise ValueError("vectors whose indices do not match the texts")
+    return filled
+
+
+def _index(value: Any) -> int | None:
+    """Return an index that is a whole number or its digits; None if there is none."""
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return int(number) if number.is_integer() else None
+
+
+def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
+    """Return one vector.
+
+    Raises:
+        ValueError: it is missing, empty, not finite, or not written as numbers or base64 of numbers.
+    """
+    if embedding is None:
+        raise ValueError("no vector")
+    if isinstance(embedding, str):
+        try:
+            vector = np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4").astype(np.float32)
+        except ValueError:
+            raise ValueError("a vector that is neither numbers nor base64 of numbers") from None
+    else:
+        with np.errstate(over="ignore"):  # the check below refuses infinity
+            vector = np.array(embedding, dtype=np.float64).astype(np.float32)
+    if not len(vector):
+        raise ValueError("an empty vector")
+    if not np.isfinite(vector).all():
+        raise ValueError("a vector that is not finite")
+    return vector
+
+
+def _counted(usage: Any) -> int | None:
+    if not isinstance(usage, dict):
+        return None
+    for name in ("prompt_tokens", "total_tokens"):
+        count = usage.get(name)
+        if isinstance(count, (int, float)) and 0 < count < _MOST_COUNTED:
+            return math.ceil(count)
+    return None
+
+
+def is_web_page(content: str | bytes) -> bool:
+    text = content if isinstance(content, str) else content[:64].decode("utf-8", "replace")
+    return text.lstrip()[:1] == _MARKUP
+
+
+def error_message(content: str | bytes) -> tuple[bool, str]:
+    """Return whether a body is an error in JSON, and the message in it; otherwise the body as text."""
+    if is_web_page(content):
+        return False, "a web page"
+    try:
+        message = json.loads(content)
+    except (ValueError, RecursionError):
+        return False, content if isinstance(content, str) else content.decode("utf-8", "replace")
+    is_error = isinstance(message, dict) and any(name in message for name in _ERROR_FIELDS)
+    for name in _ERROR_FIELDS:
+        if isinstance(message, dict) and name in message:
+            message = message[name]
+    return is_error, message if isinstance(message, str) else json.dumps(message)
+
+
+def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
+    """Read Retry-After, in seconds or as a date, or the header in milliseconds that some servers send."""
+    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * scale
+        except ValueError:
+            try:
+                seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+            except ValueError:
+                continue
+        if np.isfinite(seconds) and seconds >= 0:
+            return seconds
+    return None

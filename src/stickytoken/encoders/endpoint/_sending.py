@@ -1,0 +1,297 @@
+"""Send batches of texts, several at a time, so that a text on which the server fails costs no other text."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.endpoint._client import (
+    KEPT,
+    Attempts,
+    Client,
+    Failure,
+    RefusedError,
+    Reply,
+    TemporaryError,
+    request_forms,
+)
+from stickytoken.encoders.text_encoder import SENTINELS
+from stickytoken.errors import ModelError
+
+# Requests in flight: enough to hide most of the waiting, and few enough for small servers.
+_AT_ONCE = 4
+# Seconds to wait for answers that are on their way after an interrupt or an error: they are paid for.
+_GRACE = 5.0
+# How often a thread that waits looks whether it must end, in seconds.
+_WATCHED_EVERY = 0.2
+
+# A text that the server has answered, or nothing works.
+_CONTROL = SENTINELS[1:2]
+# A batch is split once it has failed this often and the server answers other texts. Busy servers refuse at
+# random, so they get more attempts. The half of a split batch is under suspicion already.
+_FAILURES_OF_BATCH = 2
+_FAILURES_OF_BUSY_BATCH = 6
+_FAILURES_OF_HALF = 1
+_FAILURES_OF_BUSY_HALF = 3
+# A single text is given up once it has failed this often and the server answers another text right after
+# this many of its failures. At 30% of random failures, one text in 1,000 would be given up.
+_FAILURES_OF_TEXT = 3
+_FAILURES_OF_BUSY_TEXT = 6
+_CONTROLS_OF_TEXT = 2
+# Once this many texts were given up for a reason, waiting does not help against it: attempts follow at once.
+_TEXTS_OF_A_REASON = 3
+
+Vectors = Mapping[str, NDArray[np.float32]]
+
+
+class _OverError(Exception):
+    """Another request failed, or the user interrupted."""
+
+
+class _Control(Enum):
+    ANSWERED = auto()
+    FAILED = auto()
+    REFUSED = auto()
+    OTHER_FORM = auto()  # refused in the form used so far, and answered in another one
+
+
+@dataclass(eq=False)
+class _Part:
+    """Texts of one request, and how it has fared."""
+
+    texts: tuple[str, ...]
+    attempts: Attempts
+    is_half: bool = False  # of a batch that failed although the server answers other texts
+    once: bool = False  # failed in an earlier session, so one failure is enough
+    failures: int = 0
+    controls: int = 0  # other texts that the server answered right after a failure
+    failed_since: float | None = None  # on the monotonic clock
+
+    def halves(self, patience: float) -> list[_Part]:
+        middle = len(self.texts) // 2
+        return [
+            _Part(texts, Attempts(patience), is_half=True, failed_since=self.failed_since)
+            for texts in (self.texts[:middle], self.texts[middle:])
+        ]
+
+
+@dataclass(eq=False)
+class Sender:
+    """Sends batches through a client.
+
+    Attributes:
+        client: the client.
+        expected_tokens: what the server will count for texts.
+        counts_tokens: whether the server counts tokens.
+        keep: called with the vectors of each answer, from several threads.
+        without_vector: called with a text that the server does not embed, and why; None ends everything.
+        waits: called with the reason and the seconds of a pause of a second or more.
+    """
+
+    client: Client
+    expected_tokens: Callable[[Sequence[str]], float]
+    counts_tokens: bool
+    keep: Callable[[Vectors], None]
+    without_vector: Callable[[str, str], None] | None = None
+    waits: Callable[[str, float], None] = lambda reason, seconds: None
+    _over: threading.Event = field(default_factory=threading.Event, init=False)
+    # Tokenizers are for one thread at a time.
+    _tokenizing: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def send_all(self, batches: Sequence[Sequence[str]], *, once: bool = False) -> None:
+        """Send batches, several at a time.
+
+        Args:
+            batches: texts of each request.
+            once: give a text up after one failure, because it failed in an earlier session.
+
+        Raises:
+            ModelError: the server answers no text, or refuses one without `without_vector`.
+            RunError: the largest sum would be exceeded.
+        """
+        waiting = iter(batches)
+        failures: list[Exception] = []
+
+        def work() -> None:
+            try:
+                while not self._over.is_set():
+                    batch = next(waiting, None)
+                    if batch is None:
+                        return
+                    self._answer(batch, once)
+            except _OverError:
+                return
+            except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+                failures.append(error)
+                self._over.set()
+
+        # An executor joins its threads when Python exits, so that Ctrl-C would wait for a server that hangs.
+        threads = [
+            threading.Thread(target=work, name="endpoint", daemon=True)
+            for _ in range(min(_AT_ONCE, len(batches)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive() and not self._over.is_set():
+                    thread.join(_WATCHED_EVERY)
+        finally:
+            self._over.set()
+            end = time.monotonic() + _GRACE
+            for thread in threads:
+                thread.join(max(0.0, end - time.monotonic()))
+        if failures:
+            raise failures[0]
+        self._over.clear()
+
+    def _answer(self, batch: Sequence[str], once: bool) -> None:
+        """Send the parts of a batch until every text has a vector or was given up."""
+        parts = [_Part(tuple(batch), Attempts(self.client.options.patience), once=once)]
+        while parts:
+            part = parts.pop()
+            parts.extend(reversed(self._attempt(part)))
+
+    def _attempt(self, part: _Part) -> list[_Part]:
+        """Send one part once. Return the parts that are left to send."""
+        self._pause(0.0)
+        try:
+            reply = self._request(part.texts)
+        except RefusedError as error:
+            return self._after_refusal(part, error)
+        except TemporaryError as error:
+            return self._after_failure(part, error)
+        vectors = dict(zip(part.texts, reply.vectors, strict=True))
+        if not reply.problems:
+            self.keep(vectors)
+            return []
+        bad_texts = [part.texts[place] for place in reply.problems]
+        self.keep({text: vector for text, vector in vectors.items() if text not in bad_texts})
+        reason = next(iter(reply.problems.values()))
+        if len(bad_texts) < len(part.texts):
+            part.is_half = True  # the server answered the others
+        part.texts = tuple(bad_texts)
+        return self._after_failure(part, TemporaryError(reason, Failure.UNUSABLE))
+
+    def _request(self, texts: Sequence[str]) -> Reply:
+        with self._tokenizing:
+            reserved = self.expected_tokens(texts)
+        return self.client.request(texts, reserved, counts_tokens=self.counts_tokens)
+
+    def _after_refusal(self, part: _Part, error: RefusedError) -> list[_Part]:
+        """Split a part that the server refuses, or give its text up; end if all texts are refused."""
+        if part.failed_since is None:
+            part.failed_since = time.monotonic()
+        if len(part.texts) == 1 or error.for_all is not None:
+            control = self._others_answered(part.failed_since)
+            if control is _Control.OTHER_FORM:
+                return [part]
+            if control is _Control.REFUSED or (error.for_all and control is not _Control.ANSWERED):
+                raise error.for_all or self.client.refused(error)
+        if len(part.texts) > 1:
+            return part.halves(self.client.options.patience)
+        self._give_up(part, str(error))
+        return []
+
+    def _after_failure(self, part: _Part, error: TemporaryError) -> list[_Part]:
+        """Wait, split the part, or give its text up."""
+        now = time.monotonic()
+        part.failures += 1
+        if part.failed_since is None:
+            part.failed_since = now
+        several = len(part.texts) > 1
+        if several and error.failure is Failure.LATE:  # half as many are answered sooner
+            return part.halves(self.client.options.patience)
+        pause = part.attempts.pause_after(error, now)
+        if self._is_about_the_texts(part, error, out_of_patience=pause is None):
+            if several:
+                return part.halves(self.client.options.patience)
+            self._give_up(part, str(error))
+            return []
+        if pause is None:
+            why = part.attempts.why_given_up(error)
+            raise ModelError(f"{self.client.address.name} {why}: check the server, or try later; {KEPT}")
+        if error.wait is None and self.client.given_up[str(error)] >= _TEXTS_OF_A_REASON:
+            pause = 0.0
+        if pause >= 1:
+            self.waits(str(error), pause)
+        if error.too_many:
+            self.client.held_until = max(self.client.held_until, time.monotonic() + pause)
+        self._pause(pause)
+        return [part]
+
+    def _is_about_the_texts(self, part: _Part, error: TemporaryError, *, out_of_patience: bool) -> bool:
+        """Decide whether a failure comes from the texts of a part, because the server answers others."""
+        if error.failure is Failure.UNREACHED:
+            return False
+        if part.once:
+            return True
+        enough = part.failures >= _failures_before_control(part, error.busy)
+        if not enough and not out_of_patience:
+            return False
+        if len(part.texts) > 1:
+            return self._others_answered(part.failed_since or 0.0) is _Control.ANSWERED
+        if self._control() is not _Control.ANSWERED:
+            return False
+        part.controls += 1
+        return out_of_patience or part.controls >= _CONTROLS_OF_TEXT
+
+    def _others_answered(self, since: float) -> _Control:
+        """Say whether the server has answered a text since a failure; if none, ask for one."""
+        return _Control.ANSWERED if self.client.last_answer > since else self._control()
+
+    def _control(self) -> _Control:
+        """Ask for a text that the server has answered before, if need be with other optional fields."""
+        try:
+            self._request(_CONTROL)
+        except TemporaryError:
+            return _Control.FAILED
+        except RefusedError:
+            return self._control_in_other_forms()
+        return _Control.ANSWERED
+
+    def _control_in_other_forms(self) -> _Control:
+        used = self.client.form
+        for form in request_forms(self.client.options.dimensions):
+            if form == used:
+                continue
+            self.client.form = form
+            try:
+                self._request(_CONTROL)
+            except (RefusedError, TemporaryError):
+                continue
+            return _Control.OTHER_FORM
+        self.client.form = used
+        return _Control.REFUSED
+
+    def _give_up(self, part: _Part, reason: str) -> None:
+        if self.without_vector is None:
+            raise self.client.refused(reason)
+        self.client.given_up[reason] += 1
+        self.without_vector(part.texts[0], reason)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait for some seconds, and as long as the server is too busy for everyone."""
+        until = time.monotonic() + seconds
+        while True:
+            left = max(until, self.client.held_until) - time.monotonic()
+            if left > 0:
+                self._over.wait(left)
+            if self._over.is_set():
+                raise _OverError
+            if left <= 0:
+                return
+
+
+def _failures_before_control(part: _Part, busy: bool) -> int:
+    if len(part.texts) == 1:
+        return _FAILURES_OF_BUSY_TEXT if busy else _FAILURES_OF_TEXT
+    if part.is_half:
+        return _FAILURES_OF_BUSY_HALF if busy else _FAILURES_OF_HALF
+    return _FAILURES_OF_BUSY_BATCH if busy else _FAILURES_OF_BATCH

@@ -1,0 +1,192 @@
+"""The rows of token embeddings in weight files, as the model looks them up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+
+from stickytoken.errors import ModelError
+
+# The types of safetensors that NumPy reads. It has no bfloat16: its 16 bits are the upper half of a float32.
+_NUMPY_TYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "<i1",
+    "U8": "<u1",
+}
+FLOATING_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Stored types that a row can be written in, with their names in torch."""
+
+# A static model as model2vec writes it. The other two tensors are optional.
+_FOLDED_ROWS = "embeddings"
+_MAPPING = "mapping"
+_WEIGHTS = "weights"
+# A static model as sentence-transformers writes it. It takes precedence.
+_PLAIN_ROWS = "embedding.weight"
+# Rows that are read at a time, so that memory stays small.
+_ROWS_AT_A_TIME = 8192
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    file: Path
+    name: str
+    dtype: str  # as safetensors names it, such as F32
+    shape: tuple[int, ...]
+    start: int  # the byte of the file at which it begins
+    size: int  # bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, or of one number of a vector."""
+        return int(np.dtype(_NUMPY_TYPES[self.dtype]).itemsize * np.prod(self.shape[1:], dtype=np.int64))
+
+    @property
+    def readable(self) -> bool:
+        return self.dtype in _NUMPY_TYPES
+
+    def read(self, begin: int, end: int) -> NDArray[Any]:
+        """Return rows ``begin`` to ``end`` in the stored type; bfloat16 as float32."""
+        stored = np.dtype(_NUMPY_TYPES[self.dtype])
+        width = int(np.prod(self.shape[1:], dtype=np.int64))
+        numbers = np.fromfile(
+            self.file, stored, (end - begin) * width, offset=self.start + begin * width * stored.itemsize
+        )
+        if self.dtype == "BF16":
+            numbers = (numbers.astype("<u4") << 16).view("<f4")
+        return numbers.reshape(end - begin, *self.shape[1:])
+
+    def read_whole(self) -> NDArray[Any]:
+        return self.read(0, self.shape[0])
+
+
+def stored_tensors(file: Path) -> list[StoredTensor]:
+    """List the tensors of a safetensors file.
+
+    Raises:
+        ModelError: The file is damaged or cut off.
+    """
+    try:
+        with safetensors.safe_open(file, framework="np"), file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(size))
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise ModelError(f"{file} is no readable safetensors file: {error}") from error
+    header.pop("__metadata__", None)
+    tensors = []
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        tensor = StoredTensor(
+            file, name, entry["dtype"], tuple(entry["shape"]), start=8 + size + begin, size=end - begin
+        )
+        tensors.append(tensor)
+    return tensors
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """One row for each token id, as the model reads it.
+
+    Row t is ``matrix[mapping[t]] * weights[t]``. Static models with a quantized vocabulary have a mapping,
+    because several tokens share one stored row, and may have a weight for each token. All other models have
+    neither: row t is ``matrix[t]``.
+    """
+
+    matrix: StoredTensor
+    mapping: StoredTensor | None = None
+    weights: StoredTensor | None = None
+
+    def __len__(self) -> int:
+        if self.mapping is not None:
+            return self.mapping.shape[0]
+        return self.matrix.shape[0]
+
+    @property
+    def folded(self) -> bool:
+        """Whether a row is computed, so that a token has no bytes of its own in the file."""
+        return self.mapping is not None or self.weights is not None
+
+    @property
+    def width(self) -> int:
+        return self.matrix.shape[1]
+
+    @property
+    def dtype(self) -> str:
+        """The type of the rows that the model reads: a product with weights is at least float32."""
+        if self.weights is None or self.matrix.dtype == "F64":
+            return self.matrix.dtype
+        return "F32"
+
+    def read(self, begin: int, end: int) -> NDArray[Any]:
+        """Return the rows of the ids ``begin`` to ``end`` in the type ``dtype``; bfloat16 as float32."""
+        if self.mapping is None:
+            rows = self.matrix.read(begin, end)
+        else:
+            rows = self._matrix_in_memory[self._places[begin:end]]
+        if self.weights is None:
+            return rows
+        wide = rows.astype(FLOATING_TYPES[self.dtype], copy=False)
+        product: NDArray[Any] = wide * self.weights.read(begin, end)[:, None]
+        return product.astype(FLOATING_TYPES[self.dtype], copy=False)
+
+    def parts(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield all rows in blocks, each with the id of its first row."""
+        for begin in range(0, len(self), _ROWS_AT_A_TIME):
+            yield begin, self.read(begin, min(begin + _ROWS_AT_A_TIME, len(self)))
+
+    @cached_property
+    def _matrix_in_memory(self) -> NDArray[Any]:
+        return self.matrix.read_whole()
+
+    @cached_property
+    def _places(self) -> NDArray[np.int64]:
+        """The stored row of each token id; all ids in order without a mapping."""
+        if self.mapping is None:
+            return np.arange(len(self))
+        places = self.mapping.read_whole().astype(np.int64)
+        outside = (places < 0) | (places >= self.matrix.shape[0])
+        if outside.any():
+            token_id = int(np.flatnonzero(outside)[0])
+            raise ModelError(
+                f"{self.matrix.file} is damaged: it gives token {token_id} the row {places[token_id]}, and "
+                f"has {self.matrix.shape[0]} rows"
+            )
+        return places
+
+
+def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:
+    """Find the rows of a static model among the tensors of its file, as sentence-transformers reads them.
+
+    Returns:
+        The rows, or None if the file is not that of a static model.
+
+    Raises:
+        ModelError: The mapping and the weights do not have an entry for each token.
+    """
+    named = {tensor.name: tensor for tensor in tensors if tensor.readable}
+    plain = named.get(_PLAIN_ROWS)
+    if plain is not None:
+        return TokenRows(plain) if len(plain.shape) == 2 else None
+    matrix = named.get(_FOLDED_ROWS)
+    if matrix is None or len(matrix.shape) != 2:
+        return None
+    rows = TokenRows(matrix, named.get(_MAPPING), named.get(_WEIGHTS))
+    if rows.weights is not None and rows.weights.shape != (len(rows),):
+        raise ModelError(
+            f"{matrix.file} is damaged: it has rows for {len(rows)} tokens, and weights of the shape "
+            f"{rows.weights.shape}"
+        )
+    return rows

@@ -1,0 +1,130 @@
+"""u, the mean cosine over a vocabulary, and how evenly its vectors use their dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder, has_vector, reads_ids
+from stickytoken.errors import EncodingError
+from stickytoken.unit_vectors import exact_unit_vectors
+
+# Seed of the sample of entries that u is estimated from: one sample for all models with a vocabulary.
+_SEED = 4
+
+
+class MeanSimilarity(NamedTuple):
+    """Mean cosine over all pairs of vocabulary embeddings.
+
+    Attributes:
+        value: the mean similarity u.
+        entries: number of vocabulary entries used.
+        left_out: number of entries that tokenize to nothing or to more than the model reads, or whose vector
+            is zero.
+        error: standard error of the value; 0 if all entries were encoded.
+        isoscore: how evenly the same vectors use all dimensions, from 0 (one) to 1 (all alike); see
+            `isoscore`.
+    """
+
+    value: float
+    entries: int
+    left_out: int
+    error: float = 0.0
+    isoscore: float | None = None
+
+
+def isoscore(covariance: NDArray[np.float64]) -> float | None:
+    """How evenly vectors use their dimensions: 0 if one has all the variance, 1 if all have the same."""
+    # Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of ACL
+    # 2022), section 4. None if there is one dimension, or if nothing varies.
+    size = len(covariance)
+    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # along the principal components
+    length = float(np.linalg.norm(variances))
+    if size < 2 or length == 0:
+        return None
+    excess = np.linalg.norm(np.sqrt(size) * variances / length - 1)
+    defect = excess / np.sqrt(2 * (size - np.sqrt(size)))
+    used = (size - defect**2 * (size - np.sqrt(size))) ** 2 / size**2
+    return float((size * used - 1) / (size - 1))
+
+
+def mean_similarity(
+    encoder: Encoder,
+    report: Callable[[int, int], None] | None = None,
+    most: int | None = None,
+    *,
+    chunk: int = 4096,
+) -> MeanSimilarity:
+    """Compute u: the mean cosine over all ordered pairs of vocabulary embeddings.
+
+    Every vocabulary string is encoded as a text, as the published values were
+    (Chen et al. 2025). The mean over all V x V pairs, each entry with itself
+    included, is the squared norm of the mean unit vector: O(V d) time, O(d) memory. The covariance
+    of the same vectors, for the IsoScore, takes O(V d^2) and O(d^2).
+
+    Args:
+        encoder: the model.
+        report: called with the entries done and the total, first with 0 done.
+        most: encode at most this many entries, and estimate u from this fixed random sample.
+        chunk: entries encoded at a time.
+
+    Raises:
+        EncodingError: No entry can be encoded.
+    """
+    strings = list(encoder.tokenizer.entries.values())
+    entries = len(strings)
+    sampled = most is not None and most < entries
+    if sampled:
+        order = np.random.default_rng(_SEED).permutation(entries)
+        strings = [strings[place] for place in np.sort(order[:most]).tolist()]
+    total = np.zeros(encoder.dimension)
+    product = np.zeros((encoder.dimension, encoder.dimension))
+    count = 0
+    kept: list[NDArray[np.float64]] = []  # of a sample
+    if report is not None:
+        report(0, len(strings))
+    for start in range(0, len(strings), chunk):
+        units = _unit_vectors_of_entries(encoder, strings[start : start + chunk])
+        total += units.sum(axis=0)
+        count += len(units)
+        if sampled:
+            kept.append(units)
+        else:
+            product += units.T @ units
+        if report is not None:
+            report(min(start + chunk, len(strings)), len(strings))
+    if sampled:
+        return _estimated(encoder, np.concatenate(kept), len(strings), entries)
+    if count == 0:
+        raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded")
+    mean = total / count
+    evenness = isoscore(product / count - np.outer(mean, mean))
+    return MeanSimilarity(float(mean @ mean), count, entries - count, isoscore=evenness)
+
+
+def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np.float64]:
+    """Return the unit vectors of the strings that the model reads in full and that have a vector."""
+    ids = encoder.content_ids(strings)
+    usable = [place for place, row in enumerate(ids) if row and encoder.fits(row)]
+    if reads_ids(encoder):
+        vectors = encoder.encode_ids([ids[place] for place in usable], allow_zero=True)
+    else:
+        vectors = encoder.encode([strings[place] for place in usable], allow_zero=True)
+    return exact_unit_vectors(vectors[has_vector(vectors)])
+
+
+def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entries: int) -> MeanSimilarity:
+    """Estimate u from a random sample, with the standard error of a U-statistic (Hoeffding 1948)."""
+    count = len(vectors)
+    if count < 2:
+        raise EncodingError(f"{encoder.name}: of {drawn:,} random vocabulary entries, {count} can be encoded")
+    mean = vectors.mean(axis=0)
+    of_two = (count * float(mean @ mean) - 1) / (count - 1)  # of two different entries
+    value = of_two + (1 - of_two) / entries  # an entry is paired with itself, too
+    spread = float((vectors @ mean).std(ddof=1))
+    error = 2 * spread * np.sqrt((1 - count / entries) / count)
+    covariance = vectors.T @ vectors / count - np.outer(mean, mean)
+    return MeanSimilarity(value, count, drawn - count, float(error), isoscore(covariance))

@@ -1,0 +1,166 @@
+"""Settings of the profile method, and its records in plan.json and run.json."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
+from stickytoken.machine import Precision
+from stickytoken.measurement.resume import Record
+from stickytoken.methods.base import PlanRecord, ResultRecord
+from stickytoken.validation import (
+    proportion,
+    real_number,
+    set_choices,
+    set_whole_numbers,
+    whole_number,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSettings:
+    """Settings of the profile method.
+
+    Attributes:
+        smallest_lift: smallest lift of a sticky token beyond the ordinary token's, in standard deviations of
+            the model's similarities. 0.5 is a medium effect (Cohen 1988); natural tokens of all-MiniLM-L6-v2
+            end at 0.34.
+        smallest_erased: smallest share that a sticky token erases of what the ordinary token leaves of a
+            text. Natural words of all-MiniLM-L6-v2 end at 0.41, and a search hardly finds a document from
+            there on.
+        unusual: a token vector is unusual from this many median absolute deviations above the median on; half
+            of the smallest lift or erased share is then enough.
+        confidence: coverage of the two-sided intervals. A token reaches a threshold if the low end of its
+            interval does.
+        budget: most texts per token, on average over the tokens of a run. It limits how many tokens are
+            measured closely.
+        insertion: copies as token ids or as text.
+        copies: numbers of copies; the carriers take turns.
+        anchors: largest number of texts to compare carriers with, shared by the kinds of text; as many
+            sentences of a corpus of one's own.
+        topics: number of groups of anchors if the model cannot read the bundled kinds of text and the
+            corpus does not name its topics.
+        screening_texts: texts that every token is put into, to find the tokens to measure closely.
+        confirming_texts: further texts for those tokens. Verdicts rest on these alone.
+        screen_precision: precision of the model while it screens; None is its own. Verdicts always rest on
+            the model's own precision.
+        seed: seed of all random sampling.
+
+    Raises:
+        InputError: a value is out of range, or two settings contradict each other.
+    """
+
+    smallest_lift: float = 0.5
+    smallest_erased: float = 0.4
+    unusual: float = 6.0
+    confidence: float = 0.9
+    budget: float = 3.4
+    insertion: Insertion = Insertion.IDS
+    copies: tuple[int, ...] = (8, 4)
+    anchors: int = 440
+    topics: int = 24
+    screening_texts: int = 2
+    confirming_texts: int = 48
+    screen_precision: Precision | None = None
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        least = {"anchors": 2, "topics": 1, "screening_texts": 2, "confirming_texts": 4, "seed": 0}
+        set_whole_numbers(self, least)
+        given: Any = self.copies
+        counts = given if isinstance(given, (tuple, list)) else (given,)
+        if not counts:
+            raise InputError("copies is empty: name at least one number of copies")
+        self._set("copies", tuple(whole_number("copies", count, 1) for count in counts))
+        for name in ("smallest_lift", "unusual"):
+            self._set(name, _positive(name, getattr(self, name)))
+        for name in ("smallest_erased", "confidence"):
+            self._set(name, proportion(name, getattr(self, name)))
+        self._set("budget", _positive("budget", self.budget))
+        if self.budget < self.screening_texts:
+            raise InputError(
+                f"budget is {self.budget:g} texts per token, and screening alone takes "
+                f"{self.screening_texts}: raise the budget or lower screening_texts"
+            )
+        set_choices(self, {"insertion": Insertion})
+        if self.screen_precision is not None:
+            set_choices(self, {"screen_precision": Precision})
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+def _positive(name: str, value: Any) -> float:
+    number = real_number(name, value)
+    if not 0 < number < math.inf:
+        raise InputError(f"{name} is {number}: it must be a finite number above 0")
+    return number
+
+
+class AnchorGroupRecord(Record):
+    """A group of anchors: a kind of text, a topic, or the whole corpus."""
+
+    name: str
+    weight: float  # in the lift; 0 for a group that is measured beside it
+    kind: bool  # whether it is a kind of text, which decides between sticky and topical
+    spread: float  # standard deviation of the carriers' similarities to its anchors
+
+
+class AnchorRecord(Record):
+    """A text to compare carriers with."""
+
+    text: str
+    group: int  # place in the plan's groups
+
+
+class ProfilePlanRecord(PlanRecord):
+    """Everything that a run derives from the model and the corpus before it measures a token."""
+
+    similarity_spread: float  # standard deviation of carriers' similarities to the anchors of the lift
+    share_below: float  # share of those pairs that count for the lift
+    # Median similarity of a corpus with too few pairs below u: pairs below it count instead.
+    narrow_limit: float | None = None
+    left_out: int  # sentences too long for the model
+    groups: list[AnchorGroupRecord]
+    anchors: list[AnchorRecord]  # those that the lift is measured on first
+    carriers: list[str]
+    pilots: list[int]  # random tokens that go through all carriers and show what is ordinary
+    call_noise: float = 0.0  # standard deviation of a cosine from one call of the model to the next
+
+    @model_serializer(mode="wrap")
+    def _without_empty_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        for name in ("narrow_limit", "isoscore"):
+            if written[name] is None:
+                del written[name]
+        return written
+
+    @property
+    def unrelated_below(self) -> float:
+        """The similarity below which pairs count for the lift: u, unless the corpus is a narrow one."""
+        return self.mean_similarity if self.narrow_limit is None else self.narrow_limit
+
+    @property
+    def kinds(self) -> int:
+        """Number of kinds of text that the anchors cover."""
+        return sum(group.kind for group in self.groups)
+
+
+class ProfileResultRecord(ResultRecord):
+    """What a run found, in numbers."""
+
+    looked_at: int  # tokens that have a verdict
+    confirmed: int  # those of them that were measured closely
+    unconfirmed: int  # tokens that might reach a threshold, for which the budget did not suffice
+    topical: int
+    ordinary_lift: float  # lift of the ordinary token, as a difference of cosines
+    # Contraction of the ordinary token; null in the first runs of the older rule.
+    ordinary_contraction: float | None
+    vectors_compared: bool  # whether the rule on unusual vectors applied: the model has enough rows
+    screening_carriers: list[int]  # places in the plan of the carriers that every token was put into
+    texts_per_token: float  # texts that shards encoded, per measured token

@@ -1,0 +1,121 @@
+"""A small search that shows what copies of a token in documents do to search results.
+
+Each text is cut in half: the first half is a query, the second half the document that answers it. A document
+is found if it is among the first ten results of its query. One document at a time gets copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.insertion import Insertion, Placement, Probe, Token
+from stickytoken.machine import Precision
+from stickytoken.measurement.engine import Measured
+from stickytoken.methods.probes import Carrier, as_carriers, room_for, with_copies
+from stickytoken.unit_vectors import unit_vectors
+
+# Results that a user looks at.
+TOP = 10
+# Copies in a document.
+COPIES = 8
+# Halves of shorter texts are too short for a query or a document.
+_LEAST_WORDS = 12
+# More documents cost time, fewer make every document a top result.
+_MOST_DOCUMENTS = 200
+_LEAST_DOCUMENTS = 5 * TOP
+
+
+class SearchShares(NamedTuple):
+    """How often documents are among the first ten results."""
+
+    answering: float  # for the query that the document answers (recall@10)
+    unrelated: float  # for a query that it does not answer
+
+
+class Halves(NamedTuple):
+    """Queries and the documents that answer them, in the same order."""
+
+    queries: list[str]
+    documents: list[str]
+
+
+def halves_of(texts: Sequence[str]) -> Halves:
+    """Cut texts of at least twelve words in half."""
+    queries = []
+    documents = []
+    for text in texts:
+        words = text.split()
+        if len(words) >= _LEAST_WORDS:
+            queries.append(" ".join(words[: len(words) // 2]))
+            documents.append(" ".join(words[len(words) // 2 :]))
+    return Halves(queries, documents)
+
+
+@dataclass(frozen=True)
+class SearchStage:
+    """Puts copies of a token behind each document and searches with all queries."""
+
+    documents: tuple[Carrier, ...]
+    similarities: NDArray[np.float64]  # of each query to each document without copies, shape (N, N)
+    queries: NDArray[np.float32]  # unit vectors, shape (N, d)
+    name: str = "search"
+    precision: Precision | None = None
+
+    @property
+    def probes_per_token(self) -> int:
+        return len(self.documents)
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        return [with_copies(token, document, Placement.SUFFIX, COPIES) for document in self.documents]
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
+        after = self.queries @ unit_vectors(vectors).T
+        shares = search_shares(self.similarities, after.astype(np.float64))
+        return {"answering": shares.answering, "unrelated": shares.unrelated}
+
+    @property
+    def without_copies(self) -> SearchShares:
+        """The shares of the documents as they are."""
+        return search_shares(self.similarities, self.similarities)
+
+
+def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> SearchShares:
+    """Count how often a document with copies is among the first ten of N documents.
+
+    Args:
+        before: similarities of queries (rows) to documents without copies, shape (N, N); query i is answered
+            by document i.
+        after: the same similarities, each document with copies.
+    """
+    descending = -np.sort(-before, axis=1)
+    tenth = descending[:, TOP - 1 : TOP]
+    eleventh = descending[:, TOP : TOP + 1]
+    # A document competes with the others: if it is itself among the first ten, with the eleventh.
+    limit = np.where(before >= tenth, eleventh, tenth)
+    is_in_top = after > limit
+    answers = np.eye(len(before), dtype=np.bool_)
+    return SearchShares(float(is_in_top[answers].mean()), float(is_in_top[~answers].mean()))
+
+
+def search_stage(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> SearchStage | None:
+    """Make a small search of texts; None if too few of them are long enough for the model to tell apart."""
+    room = room_for(encoder, insertion, COPIES)
+    halves = halves_of(texts)
+    tokenized = encoder.content_ids(halves.documents)
+    fitting = [place for place, ids in enumerate(tokenized) if encoder.fits((0,) * (len(ids) + room))]
+    if len(fitting) < _LEAST_DOCUMENTS:
+        return None
+    # Texts come in groups by kind: take them evenly.
+    even = np.linspace(0, len(fitting) - 1, min(len(fitting), _MOST_DOCUMENTS)).round().astype(np.intp)
+    places = [fitting[place] for place in even]
+    documents = [halves.documents[place] for place in places]
+    queries = unit_vectors(encoder.encode([halves.queries[place] for place in places]))
+    vectors = unit_vectors(encoder.encode(documents))
+    similarities = (queries @ vectors.T).astype(np.float64)
+    return SearchStage(as_carriers(encoder, insertion, documents), similarities, queries)

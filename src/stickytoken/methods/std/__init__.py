@@ -1,0 +1,372 @@
+"""The paper's method (Chen et al., ACL 2025): score every token, validate the best, call outliers sticky."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+
+import stickytoken.methods as terms
+from stickytoken.insertion import Token
+from stickytoken.measurement.engine import Progress, ProgressCallback, Stage
+from stickytoken.methods import Scores, base, probes
+from stickytoken.methods.base import Job
+from stickytoken.methods.std import plan as planning, scoring, validation
+from stickytoken.methods.std._scores import (
+    Metric,
+    candidate_threshold,
+    distances,
+    outlier_threshold,
+    sticky_score,
+)
+from stickytoken.methods.std._settings import PlacementWeights, ScoreConstants, StdSettings
+from stickytoken.methods.std.placement import validation_order
+from stickytoken.methods.std.plan import StdPlanRecord
+from stickytoken.methods.std.validation import StdEvidence
+from stickytoken.unit_vectors import unit_vectors
+
+__all__ = [
+    "Metric",
+    "PlacementWeights",
+    "ScoreConstants",
+    "Scores",
+    "StdEvidence",
+    "StdPlanRecord",
+    "StdSettings",
+    "candidate_threshold",
+    "distances",
+    "outlier_threshold",
+    "sticky_score",
+]
+
+
+class StdResultRecord(base.ResultRecord):
+    scored: int  # tokens whose score is known, or bounded below that of the candidates
+    candidates: int
+    score_threshold: float  # score that candidates reach
+    rate_threshold: float  # validation rate that sticky tokens exceed
+    exact_scores: int | None = None  # tokens whose score is known; null in runs of earlier versions
+
+
+@dataclass
+class CountedRun:
+    """Runs stages, and counts their texts against those that the whole run is expected to encode."""
+
+    runner: base.FolderRunner
+    truncate: bool
+    expected: int = 0  # texts of the whole run
+    done: int = 0
+    computed: int = 0  # by this session
+
+    def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
+        per_token = texts / max(1, len(tokens))
+        show = self.runner.progress
+        before = self.computed
+
+        def report(step: Progress) -> None:
+            done = self.done + round(step.done * per_token)
+            self.computed = before + round(step.computed * per_token)
+            total = max(self.expected, self.done + texts)
+            show(Progress(_TEXTS, done, total, self.computed, self.computed))
+
+        rows = replace(self.runner, progress=report)(stage, tokens, truncate=self.truncate)
+        self.done += texts
+        return rows
+
+    def announce(self, scoring_texts: int, validation_texts: int) -> None:
+        """Say what the rest of the work costs, by the pace of what has been encoded."""
+        self.expected = self.done + scoring_texts + validation_texts
+        cost = self.runner.cost
+        left = scoring_texts + validation_texts
+        hours = left * cost.seconds / max(1, cost.sequences) / 3600
+        how_long = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+        rate = cost.sequences / max(cost.seconds, 1e-9)
+        note = (
+            f"still to encode: about {scoring_texts:,} texts to score tokens and {validation_texts:,} to "
+            f"validate candidates, {how_long} at {rate:,.0f} texts a second"
+        )
+        self.runner.progress(
+            Progress(_TEXTS, self.done, self.expected, self.computed, self.computed, note=note)
+        )
+
+
+_TEXTS = "texts"
+
+CANDIDATES_FILE = "candidates.csv"
+
+
+def candidates_table(tokens: pl.DataFrame) -> pl.DataFrame:
+    """Return the candidates of tokens.parquet with the columns of the published files, best score first."""
+    validated = tokens.filter(pl.col("validation_rate").is_not_null())
+    return validated.sort("sticky_score", "token_id", descending=[True, False]).select(
+        "token_id",
+        "token",
+        "sticky_score",
+        pl.col("validation_rate").alias("validation_rate_cosine"),
+        "validation_rate_euclidean",
+        "decoded",
+        (pl.col("verdict") == terms.Verdict.STICKY).alias("sticky"),
+    )
+
+
+Run: TypeAlias = base.FinishedRun[StdPlanRecord, StdResultRecord]
+
+# Enough for a smooth mean.
+_ANCHORS = 200
+_SCORES, _RATES = (
+    {f"{short}_{metric}": long if metric is Metric.COSINE else f"{long}_{metric}" for metric in Metric}
+    for short, long in (("score", "sticky_score"), ("rate", "validation_rate"))
+)
+_SCORE = terms.Column("sticky_score", "sticky score", 2)
+_SAMPLED_SCORE = terms.Column("sampled_score", "sticky score", 2)
+_RATE = terms.Column("validation_rate", "validation rate", 3)
+_LIFT = terms.Column("lift", "lift", 4)
+_GLOSSARY = {
+    "sticky score": "The paper's score: how far, and how often, copies reduce the distance of a few sentence "
+    "pairs.",
+    "candidates": "The tokens with the highest scores. Only these are validated.",
+    "verdict": "Sticky, by the paper's definition: a validation rate beyond an outlier rule over the "
+    "candidates. Benign: validated, and no outlier. Tokens without a verdict were not validated.",
+}
+
+
+class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
+    settings = StdSettings
+    plan_record = StdPlanRecord
+    result_record = StdResultRecord
+    columns = (
+        *("token_id", "token", "decoded", "category"),
+        *_SCORES.values(),
+        *("score_at_most", "sampled_score"),
+        *_RATES.values(),
+        *("lift", "verdict"),
+    )
+    later_columns = MappingProxyType({"score_at_most": pl.Float64, "sampled_score": pl.Float64})
+    listed = (_SCORE, _LIFT, _RATE)
+    reported = (_RATE, _LIFT, _SCORE)
+    ranked_by = _RATE
+    judges_every_token = False
+    glossary = _GLOSSARY
+
+    probe = staticmethod(validation.probe_std)
+
+    def make_plan(self, job: Job[StdSettings], progress: ProgressCallback) -> StdPlanRecord:
+        return planning.make_plan(job.encoder, job.settings, job.corpus, progress)
+
+    def compute(
+        self, job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
+    ) -> tuple[pl.DataFrame, StdResultRecord]:
+        """Score the tokens, validate the best, and call the outliers among these sticky."""
+        settings = job.settings
+        stage = validation.validation_stage(job.encoder, settings, plan)
+        pairs = scoring.scoring_pairs(job.encoder, settings, plan)
+        candidate_texts = math.ceil(settings.candidate_share * len(job.tokens)) * stage.probes_per_token
+        counted = CountedRun(
+            run,
+            truncate=planning.truncates(job.encoder, settings.insertion),
+            expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
+        )
+        scores = scoring.score_tokens(job, pairs, counted, candidate_texts)
+        # The best share of the tokens by cosine score go on to validation. Bounds lie below the threshold.
+        known = scores["score_cosine"].fill_null(scores["score_at_most"])
+        least = candidate_threshold(known.to_numpy(), settings.candidate_share)
+        best = scores.filter(pl.col("score_cosine") >= least)
+        candidates = [token for token in job.tokens if token.id in set(best["token_id"])]
+        if validation.continues_stream(job):
+            by_id = {token.id: token for token in candidates}
+            order = validation_order(dict(best.select("token_id", "score_cosine").iter_rows()))
+            in_order = [by_id[token_id] for token_id in order]
+            paths = validation.published_paths(
+                job.encoder, settings, plan, job.vocabulary.available, in_order
+            )
+            stage = replace(stage, paths=paths)
+        counted.expected = counted.done + len(candidates) * stage.probes_per_token
+        validations = counted(stage, candidates, len(candidates) * stage.probes_per_token)
+        # The outliers among them are sticky. The others have null rates and a null verdict.
+        most = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
+        rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
+        tokens = (
+            scores.with_columns(sampled_score=pl.when("sampled").then("score_cosine"))
+            .rename(_SCORES)
+            .join(vocabulary, on="token_id", how="left", validate="1:1")
+            .join(rates, on="token_id", how="left", validate="1:1")
+            .with_columns(
+                verdict=pl.when(pl.col("validation_rate").is_null())
+                .then(None)
+                .when(pl.col("validation_rate") > most)
+                .then(pl.lit("sticky"))
+                .otherwise(pl.lit("benign"))
+            )
+            .select(*self.columns)
+            .sort("token_id")
+        )
+        run.folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
+        cost = run.cost
+        return tokens, StdResultRecord(
+            scored=len(job.tokens),
+            candidates=len(candidates),
+            sticky=int((tokens["verdict"] == "sticky").sum()),
+            score_threshold=least,
+            rate_threshold=most,
+            exact_scores=int(tokens["sticky_score"].count()),
+            sequences=cost.sequences,
+            seconds=round(cost.seconds, 1),
+        )
+
+    def evidence_stage(self, job: Job[StdSettings], plan: StdPlanRecord) -> probes.EvidenceStage:
+        truncated = set(plan.truncated)
+        texts = {pair.sentence2 for pair in plan.validation if pair.sentence2 not in truncated}
+        shortest = sorted(texts, key=lambda text: (len(text), text))[: probes.SYMPTOM_CARRIERS]
+        anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in truncated]
+        sentences = list(dict.fromkeys(anchors))[:_ANCHORS]
+        vectors = unit_vectors(job.encoder.encode(sentences))
+        panel = probes.AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
+        return base.evidence_stage(job, shortest, sentences, panel, plan.mean_similarity)
+
+    def texts(self, plan: StdPlanRecord) -> terms.PlanTexts:
+        carriers = list(dict.fromkeys(pair.sentence2 for pair in plan.validation))
+        known = set(carriers)
+        anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in known]
+        return terms.PlanTexts(carriers, list(dict.fromkeys(anchors)), by_topic=False)
+
+    def headline(self, run: Run) -> str:
+        if run.sticky.is_empty():
+            return f"{run.model_title}: {self._finding(run)}"
+        row = run.sticky.row(0, named=True)
+        return (
+            f"{run.model_title}: {self._finding(run)} The worst, {row['token']!r}, draws "
+            f"{row['validation_rate']:.0%} of the unrelated pairs together; "
+            f"beyond {run.result.rate_threshold:.0%} a candidate is sticky."
+        )
+
+    def _finding(self, run: Run) -> str:
+        count = run.result.sticky
+        found = f"{count or 'No'} sticky {'token' if count == 1 else 'tokens'}"
+        among = "candidate" if run.result.candidates == 1 else "candidates"
+        return f"{found} by the paper's definition among {run.result.candidates} validated {among}."
+
+    def lines(self, run: Run) -> list[str]:
+        result = run.result
+        scope = "all" if result.scored == run.available else "a selection of"
+        return [
+            self._finding(run),
+            f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
+            f"mean similarity u = {run.plan.mean_similarity_text}",
+            *run.plan.space,
+            f"available tokens: {run.available:,}; candidates, with a score of {result.score_threshold:.2f} "
+            f"or more: {result.candidates}; sticky, with a validation rate above "
+            f"{result.rate_threshold:.4f}: {result.sticky}. All other tokens were not validated.",
+            f"the candidates with their scores and rates: {run.path / CANDIDATES_FILE}",
+        ]
+
+    def notes(self, run: Run) -> list[str]:
+        result, plan = run.result, run.plan
+        found = []
+        if result.candidates < 20:  # the quartiles of so few rates say little
+            found.append(
+                f"the verdict is an outlier rule, and {result.candidates} candidates are few for it: "
+                "look at more tokens before you rely on it"
+            )
+        rates = run.tokens["validation_rate"].drop_nulls()
+        if len(rates) and rates.quantile(0.25, "linear") == rates.quantile(0.75, "linear"):
+            found.append(
+                "at least half of the candidates have the same validation rate: the outlier rule has no "
+                "width, so a rate that is barely higher is enough"
+            )
+        elif result.rate_threshold >= 1:
+            found.append(
+                "no rate can exceed the threshold: the candidates' rates are too spread for the outlier rule "
+                "to single one out"
+            )
+        if plan.left_out:
+            found.append(
+                f"{plan.left_out} sentences or pairs were left out: with the copies inserted, "
+                "the model would have truncated them"
+            )
+        if plan.truncated:
+            found.append(
+                f"{len(plan.truncated)} texts were truncated to what the model reads, as in the published "
+                "runs: copies behind the end of such a text do nothing"
+            )
+        if plan.similarity_deviation > 0.05:
+            found.append(
+                f"similarities in the pair file differ by up to {plan.similarity_deviation:.3f} "
+                "from this model's: they may come from another model"
+            )
+        return found
+
+    def key_facts(self, run: Run) -> list[terms.Fact]:
+        return [
+            terms.Fact(f"{run.result.candidates:,}", "candidates validated"),
+            terms.Fact(f"{run.result.rate_threshold:.3f}", "validation rate that a sticky token exceeds"),
+        ]
+
+    def how(self, settings: base.StoredSettings) -> str:
+        return (
+            "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with 1 to "
+            f"{settings.text('copies')} copies at the beginning, the end and between the words. The best "
+            f"{settings.number('candidate_share'):.2%} were validated on "
+            f"{settings.number('validation_pairs'):g} pairs below the mean similarity, and outliers among "
+            "these are called sticky."
+        )
+
+    def plan_facts(self, plan: StdPlanRecord) -> dict[str, Any]:
+        u = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error")
+        names = (*u, "isoscore", "left_out")
+        counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
+        return {name: getattr(plan, name) for name in names} | counts
+
+    def figures(self, run: Run) -> list[terms.Figure]:
+        return [
+            terms.Distribution(
+                "score-distribution",
+                "Sticky scores over the vocabulary",
+                # In runs of earlier versions, every token has an exact score.
+                _SCORE if run.tokens["sampled_score"].null_count() == len(run.tokens) else _SAMPLED_SCORE,
+                {"candidates": run.result.score_threshold},
+                "The score of the paper's first stage, on a few sentence pairs, of random tokens. Those to "
+                "the right of the dotted line were validated; the others have no verdict.",
+            ),
+            terms.Distribution(
+                "rate-distribution",
+                "Validation rates of the candidates",
+                _RATE,
+                {"sticky": run.result.rate_threshold},
+                "The share of unrelated pairs that a candidate pulls together. Beyond the dotted line, an "
+                "outlier rule over the candidates, a token is called sticky.",
+            ),
+            terms.Scatter(
+                "rate-lift",
+                "Validation rate against lift",
+                _RATE,
+                _LIFT,
+                "Candidates only. The validation rate counts how many unrelated pairs come together, the "
+                "lift how far. This method does not measure contraction.",
+            ),
+        ]
+
+    def probe_lines(self, probed: Sequence[StdEvidence]) -> list[terms.ProbeTable | str]:
+        return [
+            terms.ProbeTable(
+                "Validation rate: share of unrelated pairs that the token pulls together",
+                ("id", "token", "category", "rate", "prefix", "suffix", "random", "lift"),
+                [
+                    (
+                        each.token_id,
+                        each.token,
+                        each.category,
+                        each.validation_rate["cosine"],
+                        *(each.by_placement[place]["cosine"] for place in ("prefix", "suffix", "random")),
+                        each.lift,
+                    )
+                    for each in probed
+                ],
+            ),
+            f"{probed[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the "
+            "cosine. Compare with the rates of ordinary tokens: no rate is high or low by itself.",
+        ]

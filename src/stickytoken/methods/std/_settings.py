@@ -1,0 +1,96 @@
+"""Settings of the paper's method, and their published values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
+from stickytoken.methods import Scores
+from stickytoken.validation import real_number, set_choices, set_whole_numbers
+
+PUBLISHED_SEED = 42
+"""The seed of the published runs; with it, random placement continues their random stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementWeights:
+    """Weights of the three placements; they sum to 1."""
+
+    prefix: float
+    suffix: float
+    random: float
+
+    def __post_init__(self) -> None:
+        values = (self.prefix, self.suffix, self.random)
+        if not (min(values) >= 0 and abs(sum(values) - 1) <= 1e-9):
+            raise InputError(f"placement weights {values} must not be negative and must sum to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreConstants:
+    """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector)."""
+
+    alpha: float  # weight of one fall
+    beta: float  # weight of one rise
+    gamma: float  # keeps the denominator positive
+
+    def __post_init__(self) -> None:
+        values = (self.alpha, self.beta, self.gamma)
+        if not all(map(math.isfinite, values)) or min(values) < 0 or self.gamma == 0:
+            raise InputError(f"score constants need alpha, beta >= 0 and gamma > 0, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class StdSettings:
+    """Settings of the paper's method.
+
+    Attributes:
+        sentence_count: number of sentences sampled from the corpus.
+        pair_count: number of pairs sampled from them, evenly over similarity.
+        scoring_pairs: number of pairs below the mean similarity that score a token (``sent_pair_num`` in the
+            paper's code).
+        validation_pairs: number of pairs below the mean similarity that validate a candidate
+            (``verification_sent_pair_num``).
+        copies: largest number of copies; probes hold 1 to this many (``insert_num``).
+        insertion: copies as text or as token ids.
+        candidate_share: share of the tokens to validate, best scores first.
+        outlier_range: a candidate is sticky above Q3 + this x IQR of all rates.
+        seed: seed of the sentence sample and of random placement; 42 replays the published
+            stream of random placement.
+        scoring_weights: weights of the placements in the score.
+        validation_weights: weights of the placements in the validation rate.
+        angular: score constants for cosine and Euclidean distance.
+        manhattan: score constants for Manhattan distance.
+        scores: which tokens get an exact score; candidates and verdicts are the same.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    sentence_count: int = 1000
+    pair_count: int = 1000
+    scoring_pairs: int = 5
+    validation_pairs: int = 250
+    copies: int = 8
+    insertion: Insertion = Insertion.TEXT
+    candidate_share: float = 0.02
+    outlier_range: float = 0.7
+    seed: int = PUBLISHED_SEED
+    scoring_weights: PlacementWeights = field(default=PlacementWeights(0.35, 0.35, 0.30))
+    validation_weights: PlacementWeights = field(default=PlacementWeights(4 / 11, 4 / 11, 3 / 11))
+    angular: ScoreConstants = field(default=ScoreConstants(0.1, 0.05, 0.01))
+    manhattan: ScoreConstants = field(default=ScoreConstants(1.0, 0.5, 0.1))
+    scores: Scores = Scores.NEEDED
+
+    def __post_init__(self) -> None:
+        least = {"sentence_count": 2, "pair_count": 1, "scoring_pairs": 1, "validation_pairs": 1, "copies": 1}
+        set_whole_numbers(self, least | {"seed": 0})
+        for name in ("candidate_share", "outlier_range"):
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
+        if not 0 < self.candidate_share <= 1:
+            raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
+        if not 0 <= self.outlier_range < math.inf:
+            raise InputError(f"outlier_range is {self.outlier_range}: it must be a number from 0")
+        set_choices(self, {"insertion": Insertion, "scores": Scores})

@@ -1,0 +1,128 @@
+"""The plan of a run: the pairs that score and validate, and how their texts are encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.data import PairCorpus, SentencePair, Sentences, sample_pairs, select_pairs
+from stickytoken.encoders.protocol import Encoder, content_limit, reads_ids, refused_texts
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
+from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.methods import base, probes
+from stickytoken.methods.std._scores import Metric, distances
+from stickytoken.methods.std._settings import StdSettings
+
+
+class StdPlanRecord(base.PlanRecord):
+    """The plan of a run: the pairs that score tokens and those that validate candidates."""
+
+    left_out: int  # sentences or given pairs too long for the model with the copies inserted
+    similarity_deviation: float  # largest difference between a pair's recorded similarity and the model's own
+    scoring: list[SentencePair]
+    validation: list[SentencePair]
+    # Texts of these pairs that the model does not read whole once the copies are inserted.
+    truncated: tuple[str, ...] = ()
+
+
+def truncates(encoder: Encoder, insertion: Insertion) -> bool:
+    """Say whether texts that are too long are cut, as in the published runs, rather than left out.
+
+    Copies that are inserted as ids must all be read, and a text that a server or a function encodes cannot
+    be cut here.
+    """
+    return insertion is not Insertion.IDS and reads_ids(encoder)
+
+
+def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -> NDArray[np.float32]:
+    """Encode texts, cut to what the model reads where `truncates` says so."""
+    if not truncates(encoder, insertion) or not reads_ids(encoder):
+        return encoder.encode(texts)
+    limit = content_limit(encoder)
+    return encoder.encode_ids([ids[:limit] for ids in encoder.content_ids(texts)])
+
+
+def make_plan(
+    encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
+) -> StdPlanRecord:
+    """Choose the pairs that score a token and those that validate a candidate (Chen et al. 2025, step 1)."""
+    # What may fail comes before the long work.
+    probes.require_insertion(encoder, settings.insertion)
+    room = probes.room_for(encoder, settings.insertion, settings.copies)
+    sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)
+    u = base.model_mean(encoder, progress)
+    if not pairs:
+        vectors = encode_texts(encoder, sentences, settings.insertion)
+        pairs = sample_pairs(sentences, vectors, settings.pair_count)
+    scoring = select_pairs(pairs, u.value, settings.scoring_pairs)
+    if len(scoring) < settings.scoring_pairs:
+        raise InputError(
+            f"only {len(scoring)} sentence pairs have a similarity below the model's mean {u.value:.4f}, "
+            f"scoring needs {settings.scoring_pairs}: use more sentences, or fewer scoring pairs"
+        )
+    validation = select_pairs(pairs, u.value, settings.validation_pairs)
+    used = [*scoring, *validation]
+    recorded = np.array([pair.similarity for pair in used])
+    measured = 1 - distances(*pair_vectors(encoder, used, settings.insertion))[Metric.COSINE]
+    carriers = [pair.sentence2 for pair in used]
+    anchors = [pair.sentence1 for pair in used]
+    whole = fitting(encoder, carriers, room) | fitting(encoder, anchors, 0)
+    return StdPlanRecord(
+        mean_similarity=u.value,
+        mean_similarity_entries=u.entries,
+        mean_similarity_error=u.error,
+        isoscore=u.isoscore,
+        left_out=left_out,
+        similarity_deviation=float(np.abs(measured - recorded).max()),
+        scoring=scoring,
+        validation=validation,
+        truncated=tuple(sorted({*carriers, *anchors} - whole)),
+    )
+
+
+def _usable_texts(
+    encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, room: int
+) -> tuple[list[str], list[SentencePair], int]:
+    """Return the sentences or the pairs that can be used, and how many were left out."""
+    keeps_all = truncates(encoder, settings.insertion)
+    sentences: list[str] = []
+    pairs: list[SentencePair] = []
+    if isinstance(corpus, Sentences):
+        sampled = corpus.sample(settings.sentence_count, settings.seed)
+        usable = set(sampled) if keeps_all else fitting(encoder, sampled, room)
+        sentences = [text for text in sampled if text in usable]
+        left_out = len(sampled) - len(sentences)
+    elif keeps_all:
+        pairs = list(corpus.pairs)
+        left_out = 0
+    else:
+        carriers = fitting(encoder, [pair.sentence2 for pair in corpus.pairs], room)
+        anchors = fitting(encoder, [pair.sentence1 for pair in corpus.pairs], 0)
+        pairs = [pair for pair in corpus.pairs if pair.sentence2 in carriers and pair.sentence1 in anchors]
+        left_out = len(corpus.pairs) - len(pairs)
+    if not sentences and not pairs:
+        raise InputError(
+            f"every sentence of {corpus.source} is longer than {encoder.name} reads "
+            f"({encoder.max_length} tokens): use shorter sentences"
+        )
+    return sentences, pairs, left_out
+
+
+def fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
+    """Return the texts that the model reads whole, with so many more tokens."""
+    distinct = list(dict.fromkeys(texts))
+    tokenized = zip(distinct, encoder.content_ids(distinct), strict=True)
+    refused = refused_texts(encoder)
+    return {text for text, ids in tokenized if encoder.fits(ids + [0] * room) and text not in refused}
+
+
+def pair_vectors(
+    encoder: Encoder, pairs: Sequence[SentencePair], insertion: Insertion
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Encode the anchors and the carriers without copies."""
+    first = [pair.sentence1 for pair in pairs]
+    second = [pair.sentence2 for pair in pairs]
+    return encode_texts(encoder, first, insertion), encode_texts(encoder, second, insertion)

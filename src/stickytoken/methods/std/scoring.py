@@ -1,0 +1,426 @@
+"""Step 3: score tokens on a few pairs, and encode no more texts than it takes to know the best ones.
+
+A series is a pair with a placement; its distances by number of copies give a score. A few of the distances
+bound the score from above (`score_bounds`), so a token is done as soon as the bounds say that it is not among
+the best. Tokens are scored in rounds, in which each gets the texts that are expected to lower its bound most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.insertion import Probe, Token
+from stickytoken.machine import Precision
+from stickytoken.measurement.engine import Measured, Stage
+from stickytoken.methods import Scores, probes
+from stickytoken.methods.base import Job
+from stickytoken.methods.std._scores import (
+    PLACEMENTS,
+    Metric,
+    Vector,
+    distances,
+    has_risen,
+    placement_weights,
+    score_bounds,
+    scores_behind_threshold,
+    sticky_score,
+    weighted,
+)
+from stickytoken.methods.std._settings import ScoreConstants, StdSettings
+from stickytoken.methods.std.placement import Walk, walk_vocabulary
+from stickytoken.methods.std.plan import StdPlanRecord, pair_vectors
+
+SAMPLE = 256
+"""Random tokens that are scored whole. They show how scores are distributed, which texts lower a bound most,
+and roughly which score the candidates reach (for all-MiniLM-L6-v2 with a standard error of 1.5)."""
+
+NEEDED_SHARE = 0.26
+"""Share of the texts of a token that bounds leave to encode on average, measured on all-MiniLM-L6-v2."""
+
+_SAMPLED_FROM = 4  # times as many tokens; of fewer, the sample would be most of the work
+_ROUND_TEXTS = 8192  # enough of every length to fill batches
+_MOST_TEXTS = 3  # of a token in a round; the last of more would often not have been needed
+# The threshold to begin with is the score that this part of the candidates reaches in the sample: one that is
+# too low lets every token have texts that it does not need, one that is too high only makes more rounds.
+_LIKELY_PART = 0.75
+# While the threshold is not known, so many times as many tokens as will be candidates are scored at a time.
+_AT_A_TIME = 1.5
+_LEAST_OBSERVED = 4  # tokens of the sample; with fewer, a mean over all series stands in
+_SLACK = 1e-9  # sums of the same numbers in another order differ by less
+_SAMPLE_KEY = 2  # keeps the draw of the sample apart from others with the same seed
+_ROWS_AT_A_TIME = 8192  # vectors that are doubled at a time
+
+
+@dataclass(frozen=True)
+class ScoringPairs:
+    """The pairs that score a token, and what is encoded for them.
+
+    A place is a series and a number of copies in it: places are numbered series by series.
+    """
+
+    settings: StdSettings
+    carriers: tuple[probes.Carrier, ...]  # one per pair
+    anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
+    clean: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
+
+    @property
+    def series(self) -> int:
+        return len(self.carriers) * len(PLACEMENTS)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        return tuple(range(self.series * self.settings.copies))
+
+    @property
+    def weights(self) -> Vector:
+        """Weight of each series in the score of a token."""
+        of_placements = placement_weights(self.settings.scoring_weights)
+        return np.tile(of_placements, len(self.carriers)) / len(self.carriers)
+
+    def constants(self, metric: Metric) -> ScoreConstants:
+        return self.settings.manhattan if metric is Metric.MANHATTAN else self.settings.angular
+
+    def pairs_of(self, places: NDArray[np.intp]) -> NDArray[np.intp]:
+        return places // (self.settings.copies * len(PLACEMENTS))
+
+    def text(self, token: Token, place: int, paths: Sequence[probes.Path]) -> Probe:
+        series, copies = divmod(place, self.settings.copies)
+        pair, placement = divmod(series, len(PLACEMENTS))
+        return probes.with_copies(token, self.carriers[pair], PLACEMENTS[placement], copies + 1, paths[pair])
+
+    def text_alone(self, token: Token) -> Probe:
+        carrier = self.carriers[0]
+        return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
+
+
+@dataclass(frozen=True)
+class AloneStage:
+    """Compares the text of each token alone with the anchors."""
+
+    pairs: ScoringPairs
+    name: str = "alone"
+    precision: Precision | None = None
+    probes_per_token: int = 1
+
+    def probes(self, token: Token) -> list[Probe]:
+        return [self.pairs.text_alone(token)]
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+        return self.measure_all([token], vectors)[0]
+
+    def measure_all(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> list[Mapping[str, Measured]]:
+        by_metric = distances(vectors[:, None], self.pairs.anchors)
+        return [
+            {metric.value: by_metric[metric][place].tolist() for metric in Metric}
+            for place in range(len(tokens))
+        ]
+
+
+@dataclass(frozen=True)
+class ScoringStage:
+    """Compares carriers with copies of each token, at some places, with their anchors."""
+
+    pairs: ScoringPairs
+    places: Mapping[int, Sequence[int]]  # by token id
+    paths: Mapping[int, Sequence[probes.Path]]  # of random placement, one per pair, by token id
+    name: str = "score"
+    precision: Precision | None = None
+
+    @property
+    def probes_per_token(self) -> int:
+        return max(map(len, self.places.values()))
+
+    @property
+    def texts(self) -> int:
+        return sum(map(len, self.places.values()))
+
+    def probes(self, token: Token) -> list[Probe]:
+        paths = self.paths[token.id]
+        return [self.pairs.text(token, place, paths) for place in self.places[token.id]]
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+        return self.measure_all([token], vectors)[0]
+
+    def measure_all(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> list[Mapping[str, Measured]]:
+        places = np.concatenate([np.array(self.places[token.id], dtype=np.intp) for token in tokens])
+        anchors = self.pairs.anchors[self.pairs.pairs_of(places)]
+        parts = [
+            distances(vectors[start : start + _ROWS_AT_A_TIME], anchors[start : start + _ROWS_AT_A_TIME])
+            for start in range(0, len(vectors), _ROWS_AT_A_TIME)
+        ]
+        by_metric = {metric: np.concatenate([part[metric] for part in parts]).tolist() for metric in Metric}
+        rows: list[Mapping[str, Measured]] = []
+        start = 0
+        for token in tokens:
+            stop = start + len(self.places[token.id])
+            row: dict[str, Measured] = {"places": list(self.places[token.id])}
+            for metric in Metric:
+                row[metric.value] = by_metric[metric][start:stop]
+            rows.append(row)
+            start = stop
+        return rows
+
+
+class RunStage(Protocol):
+    """Runs stages."""
+
+    def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
+        """Run a stage, which encodes so many texts, over tokens; return a row for each."""
+
+    def announce(self, scoring_texts: int, validation_texts: int) -> None:
+        """Take note of how many texts are still to be encoded."""
+
+
+def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ScoringPairs:
+    texts = [pair.sentence2 for pair in plan.scoring]
+    carriers = probes.as_carriers(encoder, settings.insertion, texts)
+    anchors, clean = pair_vectors(encoder, plan.scoring, settings.insertion)
+    return ScoringPairs(settings, carriers, anchors, clean)
+
+
+def scoring_walk(pairs: ScoringPairs) -> Walk:
+    words = tuple(probes.word_count(carrier) for carrier in pairs.carriers)
+    return Walk(words, pairs.settings.copies, pairs.settings.insertion)
+
+
+def copies_order(copies: int) -> list[int]:
+    """Order the numbers of copies of a series so that the bound falls fast.
+
+    The largest number says whether the distance rises in total, and how far it can fall; the next two fix the
+    first and the last step.
+    """
+    first = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))
+    return first + [count for count in range(1, copies + 1) if count not in first]
+
+
+class KnownDistances:
+    """The cosine distances of some tokens that are known so far, and the bounds of their scores."""
+
+    def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Vector) -> None:
+        self._pairs = pairs
+        self._ids = ids  # ascending
+        self._order = np.array(copies_order(pairs.settings.copies))
+        before = distances(pairs.clean, pairs.anchors)[Metric.COSINE]
+        shape = (len(ids), pairs.series, pairs.settings.copies + 1)
+        self.distances = np.full(shape, np.nan)
+        self.distances[..., 0] = np.repeat(before, len(PLACEMENTS))
+        self.alone = np.repeat(alone, len(PLACEMENTS), axis=1)
+        self.counts = np.zeros(shape[:2], dtype=np.intp)  # of copies that are known
+        self.risen = np.zeros(shape[:2], dtype=np.bool_)
+        self.bounds = np.empty(shape[:2])
+        self._update(np.arange(len(ids)))
+
+    @property
+    def totals(self) -> Vector:
+        """Upper bounds of the scores of all tokens; the scores of those that are complete."""
+        totals: Vector = self.bounds @ self._pairs.weights
+        return totals
+
+    @property
+    def is_complete(self) -> NDArray[np.bool_]:
+        complete: NDArray[np.bool_] = (self.counts == self._pairs.settings.copies).all(axis=1)
+        return complete
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Add the rows of a `ScoringStage`."""
+        rows = np.searchsorted(self._ids, frame["token_id"].to_numpy())
+        sizes = frame["places"].list.len().to_numpy()
+        places = frame["places"].explode().to_numpy()
+        series, copies = np.divmod(places, self._pairs.settings.copies)
+        values = frame[Metric.COSINE.value].explode().to_numpy()
+        self.distances[np.repeat(rows, sizes), series, copies + 1] = values
+        np.add.at(self.counts, (np.repeat(rows, sizes), series), 1)
+        self._update(rows)
+
+    def next_places(self, rows: NDArray[np.intp], gains: Vector, most: int) -> list[tuple[int, ...]]:
+        """Choose at most so many places for each of some tokens, those with the largest expected gain."""
+        copies = self._pairs.settings.copies
+        counts = self.counts[rows]
+        is_open = counts < copies
+        reached = np.minimum(counts, copies - 1)
+        every_series = np.arange(self._pairs.series)
+        share = gains[reached, self.risen[rows].astype(np.intp), every_series]
+        worth = np.where(is_open, share * self.bounds[rows] * self._pairs.weights, -1.0)
+        chosen = np.argsort(-worth, axis=1, kind="stable")[:, :most]
+        next_copies = self._order[np.take_along_axis(reached, chosen, axis=1)]
+        places = chosen * copies + next_copies - 1
+        kept = np.take_along_axis(is_open, chosen, axis=1)
+        return [tuple(row[open_].tolist()) for row, open_ in zip(places, kept, strict=True)]
+
+    def _update(self, rows: NDArray[np.intp]) -> None:
+        known = self.distances[rows]
+        self.bounds[rows] = score_bounds(known, self.alone[rows], self._pairs.constants(Metric.COSINE))
+        self.risen[rows] = has_risen(known)
+
+
+def expected_gains(pairs: ScoringPairs, whole: Vector, alone: Vector) -> Vector:
+    """Estimate from tokens that are scored whole which share of its bound a text takes from a series.
+
+    Args:
+        pairs: the pairs that score them.
+        whole: distances of the tokens, shape (tokens, series, copies + 1).
+        alone: distances of the tokens alone, shape (tokens, series).
+
+    Returns:
+        For each number of known distances, whether one of them has risen, and each series, the mean share per
+        text, for the number of further texts for which it is largest; shape (copies, 2, series).
+    """
+    order = copies_order(pairs.settings.copies)
+    constants = pairs.constants(Metric.COSINE)
+    partial = whole.copy()
+    partial[..., 1:] = np.nan
+    bounds = [score_bounds(partial, alone, constants)]
+    risen = [has_risen(partial)]
+    for copies in order:
+        partial[..., copies] = whole[..., copies]
+        bounds.append(score_bounds(partial, alone, constants))
+        risen.append(has_risen(partial))
+    gains = np.empty((len(order), 2, pairs.series))
+    for known in range(len(order)):
+        further = range(1, len(order) - known + 1)
+        lost = np.stack([(1 - bounds[known + texts] / bounds[known]) / texts for texts in further])
+        for has_one in (False, True):
+            is_alike = risen[known] == has_one
+            observed = is_alike.sum(axis=0)
+            means = (lost * is_alike).sum(axis=1) / np.maximum(observed, 1)
+            overall = (lost * is_alike).sum(axis=(1, 2)) / max(1, observed.sum())
+            enough = observed >= _LEAST_OBSERVED
+            gains[known, int(has_one)] = np.where(enough, means.max(axis=0), overall.max())
+    return gains
+
+
+def expected_texts(pairs: ScoringPairs, tokens: int, sample_size: int = SAMPLE) -> int:
+    """Estimate how many texts `score_tokens` encodes."""
+    sampled = sample_size if tokens >= _SAMPLED_FROM * sample_size else tokens
+    return tokens + sampled * len(pairs.places) + _expected(pairs, tokens - sampled)
+
+
+def _expected(pairs: ScoringPairs, tokens: int) -> int:
+    """Estimate how many texts with copies are encoded for tokens that are not of the sample."""
+    share = 1.0 if pairs.settings.scores is Scores.ALL else NEEDED_SHARE
+    return round(tokens * len(pairs.places) * share)
+
+
+def score_tokens(
+    job: Job[StdSettings],
+    pairs: ScoringPairs,
+    run: RunStage,
+    validation_texts: int = 0,
+    sample_size: int = SAMPLE,
+) -> pl.DataFrame:
+    """Score the tokens of a job: exactly, or by a bound that says that they are no candidates.
+
+    Args:
+        job: what is measured; its tokens are ordered by id.
+        pairs: the pairs that score them.
+        run: runs the stages.
+        validation_texts: number of texts that validation will encode, for the announcement.
+        sample_size: number of random tokens that are scored whole first.
+
+    Returns:
+        One row per token: token_id; score_cosine, score_euclidean and score_manhattan, null if not exact;
+        score_at_most, a bound of the cosine score, null if that is exact; and whether it is of the sample.
+    """
+    settings, tokens = job.settings, job.tokens
+    ids = np.array([token.id for token in tokens], dtype=np.int64)
+    paths = walk_vocabulary(settings.seed, job.vocabulary.available, tokens, scoring_walk(pairs))
+    alone = run(AloneStage(pairs), tokens, len(tokens))
+    known = KnownDistances(pairs, ids, np.array(alone[Metric.COSINE.value].to_list()))
+    frames: list[pl.DataFrame] = []
+
+    def measure(name: str, rows: NDArray[np.intp], places: Sequence[Sequence[int]]) -> None:
+        chosen = [tokens[row] for row in rows.tolist()]
+        by_id = {token.id: own for token, own in zip(chosen, places, strict=True)}
+        stage = ScoringStage(pairs, by_id, {token.id: paths[token.id] for token in chosen}, name)
+        frame = run(stage, chosen, stage.texts)
+        known.add(frame)
+        frames.append(frame)
+
+    sample = np.arange(len(tokens))
+    if len(tokens) >= _SAMPLED_FROM * sample_size:
+        generator = np.random.default_rng([settings.seed, _SAMPLE_KEY])
+        sample = np.sort(generator.choice(len(tokens), sample_size, replace=False))
+    measure("sample", sample, [pairs.places] * len(sample))
+    if len(sample) < len(tokens):
+        run.announce(_expected(pairs, len(tokens) - len(sample)), validation_texts)
+    if settings.scores is Scores.ALL:
+        rest = np.flatnonzero(~known.is_complete)
+        if len(rest):
+            measure("score", rest, [pairs.places] * len(rest))
+    else:
+        gains = expected_gains(pairs, known.distances[sample], known.alone[sample])
+        likely_share = _LIKELY_PART * settings.candidate_share
+        likely = float(np.quantile(known.totals[sample], 1 - likely_share))
+        rank = scores_behind_threshold(len(tokens), settings.candidate_share)
+        number = 0
+        while len(rows := _unsettled(known, rank, likely)):
+            most = min(_MOST_TEXTS, -(-_ROUND_TEXTS // len(rows)))
+            if not number:  # no token is settled by fewer
+                most = pairs.series
+            number += 1
+            measure(f"score-{number:03d}", rows, known.next_places(rows, gains, most))
+    return _scores(pairs, known, ids, sample, alone, frames)
+
+
+def _unsettled(known: KnownDistances, rank: int, likely: float) -> NDArray[np.intp]:
+    """Return the tokens that may be among the best ``rank`` and are to be scored next.
+
+    The score at that rank is at least that of complete tokens at it, and at most the bound at it among all
+    tokens. ``likely`` says where to begin between the two. There are none once all tokens that reach the
+    threshold are complete: then at least ``rank`` of them are, and no other has a bound as high as theirs.
+    """
+    totals = known.totals
+    is_complete = known.is_complete
+    complete = np.sort(totals[is_complete])[::-1]
+    at_least = complete[rank - 1] if len(complete) >= rank else -np.inf
+    further = min(len(totals), math.ceil(_AT_A_TIME * rank))
+    at_most = np.sort(totals)[::-1][further - 1]
+    threshold = max(at_least, min(likely, at_most))
+    return np.flatnonzero(~is_complete & (totals >= threshold - _SLACK))
+
+
+def _scores(
+    pairs: ScoringPairs,
+    known: KnownDistances,
+    ids: NDArray[np.int64],
+    sample: NDArray[np.intp],
+    alone: pl.DataFrame,
+    frames: Sequence[pl.DataFrame],
+) -> pl.DataFrame:
+    """Make the table of `score_tokens`."""
+    settings = pairs.settings
+    is_complete = known.is_complete
+    rows = np.flatnonzero(is_complete)
+    scored_ids = ids[rows]
+    of_scored = pl.concat(frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
+    places = of_scored["places"].explode().to_numpy()
+    series, copies = np.divmod(places, settings.copies)
+    sizes = of_scored["places"].list.len().to_numpy()
+    places_of = np.repeat(np.searchsorted(scored_ids, of_scored["token_id"].to_numpy()), sizes)
+    before = distances(pairs.clean, pairs.anchors)
+    columns = {"token_id": pl.Series(ids)}
+    for metric in Metric:
+        series_of = np.empty((len(rows), pairs.series, settings.copies + 1))
+        series_of[..., 0] = np.repeat(before[metric], len(PLACEMENTS))
+        series_of[places_of, series, copies + 1] = of_scored[metric.value].explode().to_numpy()
+        by_pair = series_of.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
+        own = np.array(alone[metric.value].to_list())[rows]
+        scores = sticky_score(by_pair, own[:, :, None], pairs.constants(metric))
+        column = np.full(len(ids), np.nan)
+        column[rows] = weighted(scores, settings.scoring_weights)
+        columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)
+    columns["score_at_most"] = pl.Series(np.where(is_complete, np.nan, known.totals)).fill_nan(None)
+    columns["sampled"] = pl.Series(np.isin(np.arange(len(ids)), sample))
+    return pl.DataFrame(columns)

@@ -1,0 +1,177 @@
+"""Step 4: put 1, 2, ... copies of a candidate into every carrier, and count the pairs that come closer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.insertion import Placement, Probe, Token, insert_as_ids, insert_as_text
+from stickytoken.machine import Precision
+from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.methods import base, probes
+from stickytoken.methods.base import Job
+from stickytoken.methods.std._scores import PLACEMENTS, Metric, Vector, distances, weighted
+from stickytoken.methods.std._settings import PUBLISHED_SEED, StdSettings
+from stickytoken.methods.std.placement import Walk, paths_by_token, walk_candidates
+from stickytoken.methods.std.plan import StdPlanRecord, make_plan, pair_vectors, truncates
+
+PathsOf: TypeAlias = Callable[[Token], Sequence[probes.Path]]
+
+
+def copies_in(
+    token: Token, carrier: probes.Carrier, placement: Placement, copies: int, path: probes.Path = ()
+) -> Sequence[Probe]:
+    """Put 1, 2, ... copies into a carrier."""
+    if isinstance(carrier, str):
+        return insert_as_text(token, carrier, placement, copies, path)
+    return insert_as_ids(token, carrier, placement, copies, path)
+
+
+@dataclass(frozen=True)
+class ValidationStage:
+    """Compares every carrier with its anchor, for every placement and number of copies.
+
+    Carriers repeat, and only random placement depends on the pair: copies before and after a carrier are
+    encoded once for all its pairs.
+    """
+
+    settings: StdSettings
+    carriers: tuple[probes.Carrier, ...]  # one per pair
+    anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
+    clean: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
+    paths: PathsOf  # of random placement, one per pair
+    name: str = "validate"
+    precision: Precision | None = None
+
+    @cached_property
+    def _distinct(self) -> list[probes.Carrier]:
+        return list(dict.fromkeys(self.carriers))
+
+    @property
+    def probes_per_token(self) -> int:
+        return (2 * len(self._distinct) + len(self.carriers)) * self.settings.copies
+
+    def probes(self, token: Token) -> list[Probe]:
+        copies = self.settings.copies
+        texts: list[Probe] = []
+        for placement in (Placement.PREFIX, Placement.SUFFIX):
+            for carrier in self._distinct:
+                texts += copies_in(token, carrier, placement, copies)
+        for carrier, path in zip(self.carriers, self.paths(token), strict=True):
+            texts += copies_in(token, carrier, Placement.RANDOM, copies, path)
+        return texts
+
+    @cached_property
+    def _rows(self) -> NDArray[np.intp]:
+        """Which probe stands at each pair, placement and number of copies."""
+        copies = self.settings.copies
+        distinct = {carrier: place for place, carrier in enumerate(self._distinct)}
+        places = np.array([distinct[carrier] for carrier in self.carriers])
+        first = {
+            Placement.PREFIX: places * copies,
+            Placement.SUFFIX: (len(distinct) + places) * copies,
+            Placement.RANDOM: (2 * len(distinct) + np.arange(len(self.carriers))) * copies,
+        }
+        starts = np.stack([first[placement] for placement in PLACEMENTS], axis=1)
+        return starts[:, :, None] + np.arange(copies)
+
+    @cached_property
+    def _before(self) -> dict[Metric, Vector]:
+        return distances(self.clean, self.anchors)
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+        found = distances(vectors[self._rows], self.anchors[:, None, None, :])
+        row: dict[str, float | list[float]] = {}
+        for metric, after in found.items():
+            # Whether the mean distance over 1, ..., n copies is below the distance without copies.
+            falls = (after.mean(-1) < self._before[metric][:, None]).astype(np.float64)
+            row[f"rate_{metric}"] = float(weighted(falls, self.settings.validation_weights))
+            for place, placement in enumerate(PLACEMENTS):
+                row[f"rate_{metric}_{placement}"] = float(falls[:, place].mean())
+        change = self._before[Metric.COSINE][:, None, None] - found[Metric.COSINE]
+        row["lift"] = float(change.mean())
+        row["lift_by_copies"] = change.mean(axis=(0, 1)).tolist()
+        return row
+
+
+def validation_stage(
+    encoder: Encoder, settings: StdSettings, plan: StdPlanRecord, paths: PathsOf | None = None
+) -> ValidationStage:
+    """Make the stage; without paths, random placement is drawn by seed, token and pair."""
+    carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.validation])
+    if paths is None:
+        words = [probes.word_count(carrier) for carrier in carriers]
+        paths = paths_by_token(settings.seed, words, settings.copies, settings.insertion).of
+    anchors, clean = pair_vectors(encoder, plan.validation, settings.insertion)
+    return ValidationStage(settings, carriers, anchors, clean, paths)
+
+
+def published_paths(
+    encoder: Encoder,
+    settings: StdSettings,
+    plan: StdPlanRecord,
+    vocabulary: Iterable[Token],
+    candidates: Iterable[Token],
+) -> PathsOf:
+    """Continue the random stream of scoring, as the published runs do; see `walk_candidates`."""
+    walks = []
+    for pairs in (plan.scoring, plan.validation):
+        carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in pairs])
+        words = tuple(probes.word_count(carrier) for carrier in carriers)
+        walks.append(Walk(words, settings.copies, settings.insertion))
+    scoring, validation = walks
+    paths = walk_candidates(settings.seed, vocabulary, scoring, candidates, validation)
+    return lambda token: paths[token.id]
+
+
+def continues_stream(job: Job[StdSettings]) -> bool:
+    """Say whether validation replays the published stream: with its seed, after the whole vocabulary."""
+    return job.settings.seed == PUBLISHED_SEED and not job.restricted
+
+
+@dataclass(frozen=True, slots=True)
+class StdEvidence:
+    """What the validation measures of a token, whatever its score."""
+
+    token_id: int
+    token: str
+    category: str
+    validation_rate: dict[str, float]  # by metric, the weighted share of pairs whose distance falls
+    by_placement: dict[str, dict[str, float]]  # the unweighted shares by placement and metric
+    lift: float  # mean rise of the cosine over pairs, placements and copies
+    lift_by_copies: list[float]  # for 1, 2, ... copies
+    pairs: int  # behind the numbers
+
+
+def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
+    """Validate the tokens of a job, whatever their scores."""
+    plan = make_plan(job.encoder, job.settings, job.corpus, progress)
+    stage = validation_stage(job.encoder, job.settings, plan)
+    runner = base.MemoryRunner(job.encoder, progress, shard_probes=1)
+    rows = runner(stage, job.tokens, truncate=truncates(job.encoder, job.settings.insertion))
+    return [evidence_of(row, job, len(plan.validation)) for row in rows.to_dicts()]
+
+
+def evidence_of(row: Mapping[str, Any], job: Job[StdSettings], pairs: int) -> StdEvidence:
+    """Put a row of `ValidationStage` into words."""
+    place = job.vocabulary.place(row["token_id"])
+    by_placement = {
+        placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
+        for placement in PLACEMENTS
+    }
+    return StdEvidence(
+        token_id=row["token_id"],
+        token=job.vocabulary.tokens[place],
+        category=job.vocabulary.categories[place].value,
+        validation_rate={metric.value: row[f"rate_{metric}"] for metric in Metric},
+        by_placement=by_placement,
+        lift=row["lift"],
+        lift_by_copies=row["lift_by_copies"],
+        pairs=pairs,
+    )

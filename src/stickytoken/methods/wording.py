@@ -1,0 +1,260 @@
+"""The words in which verdicts are told, everywhere: terminal, reports, cards, checks and the web app."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from stickytoken.methods import Column, Moved
+from stickytoken.methods.small_search import COPIES, TOP, SearchShares
+from stickytoken.validation import visible
+
+MINUS = "\N{MINUS SIGN}"
+# The two measures of the rule, as they are shown everywhere.
+ERASED = Column("erased", "erased", 0, "%")
+LIFT = Column("lift_sd", "lift", 2, "SD")
+MEASURES = (ERASED, LIFT)
+
+# From these on, a sticky token is severe. 0.8 SD is a large effect (Cohen 1988): an average unrelated text
+# overtakes about four in five of the others. With 70% erased, a search finds next to none of the documents.
+SEVERE_LIFT = 0.8
+SEVERE_ERASED = 0.7
+
+
+def percent(share: float) -> str:
+    """Write a share as a whole percentage, with a minus sign that is not a hyphen."""
+    return f"{share:.0%}".replace("-0%", "0%").replace("-", MINUS)
+
+
+def in_sd(value: float) -> str:
+    """Write a number of standard deviations."""
+    return f"{value:.2f} SD".replace("-0.00", "0.00").replace("-", MINUS)
+
+
+def quoted(token: str) -> str:
+    """Write a token in quotes, with invisible characters escaped."""
+    return visible(repr(token))
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun, in the plural unless it is 1."""
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def rule(smallest_lift: float, smallest_erased: float) -> str:
+    """State the rule with the thresholds of a run."""
+    return (
+        f"A sticky token's copies erase at least {percent(smallest_erased)} of what an ordinary token's "
+        f"copies leave of a text, or move unrelated texts at least {smallest_lift:g} SD closer than those "
+        "do. For a token with an unusual vector, half as much is enough."
+    )
+
+
+WITHOUT_VECTORS = (
+    "Token vectors were not compared, because this model has none or too few: the full thresholds apply to "
+    "every token."
+)
+
+
+def reason(
+    *,
+    contraction: float | None,
+    ordinary_contraction: float,
+    lift_sd: float | None,
+    unusual_vector: bool,
+) -> str:
+    """Say why a token is flagged.
+
+    Args:
+        contraction: share of a text that the copies erase; None if that is not why.
+        ordinary_contraction: the same for the ordinary token.
+        lift_sd: lift beyond the ordinary token's; None if that is not why.
+        unusual_vector: whether the token is flagged only because its vector is unusual.
+    """
+    parts = []
+    if contraction is not None:
+        ordinary = percent(ordinary_contraction)
+        parts.append(f"erases {percent(contraction)} of a text (ordinary token: {ordinary})")
+    if lift_sd is not None:
+        parts.append(f"lifts unrelated texts by {in_sd(lift_sd)}")
+    if unusual_vector:
+        parts.append("unusual vector")
+    return "; ".join(parts)
+
+
+class SearchHarm(NamedTuple):
+    """Shares of a small search with copies of a token, without copies, and with those of ordinary tokens."""
+
+    token: SearchShares
+    without: SearchShares
+    ordinary: SearchShares | None
+
+    def not_found(self, token: str) -> str:
+        """Say how much less often documents with copies are found for what they say."""
+        return self._sentence(
+            token,
+            "queries that it answers",
+            self.token.answering,
+            self.without.answering,
+            None if self.ordinary is None else self.ordinary.answering,
+        )
+
+    def turns_up(self, token: str) -> str:
+        """Say how much more often documents with copies turn up in searches for other things."""
+        return self._sentence(
+            token,
+            "queries about other things",
+            self.token.unrelated,
+            self.without.unrelated,
+            None if self.ordinary is None else self.ordinary.unrelated,
+        )
+
+    def _sentence(
+        self, token: str, queries: str, share: float, without: float, ordinary: float | None
+    ) -> str:
+        compared = f"{percent(without)} without copies"
+        if ordinary is not None:
+            compared += f", {percent(ordinary)} with copies of an ordinary token"
+        return (
+            f"With {COPIES} copies of {quoted(token)}, a document is in the top {TOP} for {percent(share)} "
+            f"of the {queries} ({compared})"
+        )
+
+
+_NOT_FOUND = "documents with copies are no longer found for what they say"
+_ELSEWHERE = "where they turn up instead depends on texts that were not measured: judge your own"
+MEANING_OF_ERASED = f"{_NOT_FOUND}; {_ELSEWHERE}"
+MEANING_OF_LIFT = "documents with copies turn up in searches for other things"
+MEANING_OF_UNUSUAL = "no trained token has a vector like it: it was altered, or never trained"
+
+
+def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None:
+    """Say what copies of a token do in a search, by the measure that stands out more.
+
+    Args:
+        row: the token's row of tokens.parquet.
+        harm: what the small search found; None if it was not run.
+
+    Returns:
+        A sentence without a full stop; None if nothing is known.
+    """
+    erases_more = is_erasing(row)
+    if harm is not None:
+        return harm.not_found(row["token"]) if erases_more else harm.turns_up(row["token"])
+    if row.get("erased") is None or row.get("lift_sd") is None:
+        return None
+    if erases_more:
+        erased = percent(row["erased"])
+        return f"Copies of {quoted(row['token'])} erase {erased} of what an ordinary token's leave of a text"
+    return f"Copies of {quoted(row['token'])} move unrelated texts {in_sd(row['lift_sd'])} closer"
+
+
+def consequences(
+    row: Mapping[str, Any], thresholds: Mapping[str, float], harm: SearchHarm | None
+) -> list[str]:
+    """Say what copies of a flagged token do in a search, by each measure that it was flagged for.
+
+    Args:
+        row: the token's row of tokens.parquet.
+        thresholds: what the token must reach, by column.
+        harm: what the small search found; None if it was not run.
+
+    Returns:
+        Sentences with full stops, the erased share first; empty for a token that is not flagged.
+    """
+    if row.get("severity") is None:
+        return []
+    erases = reaches(row, "erased", thresholds)
+    lifts = reaches(row, "lift_sd", thresholds)
+    sentences = []
+    if erases:
+        sentences.append(_NOT_FOUND)
+        if harm is not None:
+            sentences.append(harm.not_found(row["token"]))
+    if lifts:
+        sentences.append(MEANING_OF_LIFT)
+        if harm is not None:
+            sentences.append(harm.turns_up(row["token"]))
+    elif erases:
+        sentences.append(_ELSEWHERE)
+    if row["severity"] == "mild" and row.get("vector_deviation") is not None:
+        sentences.append(f"its vector is unusual: {MEANING_OF_UNUSUAL}")
+    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in sentences]
+
+
+def reaches(row: Mapping[str, Any], measure: str, thresholds: Mapping[str, float]) -> bool:
+    """Say whether a token reaches the threshold of a measure with the low end of its interval."""
+    low = row.get(f"{measure}_low")
+    return low is not None and measure in thresholds and low >= thresholds[measure]
+
+
+def rank_in_a_search(token: str, lift_sd: float, moved: Moved) -> str:
+    """Say what a lift means for the rank of an average unrelated document."""
+    copies = "1 copy" if moved.copies == 1 else f"{moved.copies} copies"
+    ordinary = ""
+    if moved.ordinary is not None:
+        ordinary = f", and {percent(moved.ordinary)} with copies of an ordinary token"
+    return (
+        f"With {copies} of {quoted(token)} (lift {in_sd(lift_sd)}), an average unrelated document outranks "
+        f"{percent(moved.ahead)} of the others in a search. Without copies it outranks 50%{ordinary}."
+    )
+
+
+def table_row(
+    row: Mapping[str, Any], smallest_lift: float, smallest_erased: float, unusual: float
+) -> dict[str, Any]:
+    """Return what the answer's table shows of a token: token, erased, lift_sd, vector and verdict.
+
+    If the interval of a token that is not flagged contains a threshold, the verdict has the interval.
+    """
+    deviation = row["vector_deviation"]
+    is_unusual = deviation is not None and deviation >= unusual
+    if row["severity"] is not None:
+        verdict = f"{row['verdict']}, {row['severity']}"
+    elif row["confirmed"] and row["erased_high"] >= smallest_erased:
+        # A low end of 39.6% must not look like the threshold of 40%.
+        verdict = f"benign, {row['erased_low']:.1%} to {row['erased_high']:.1%}"
+    elif row["confirmed"] and row["lift_sd_high"] >= smallest_lift:
+        verdict = f"benign, {row['lift_sd_low']:.2f} to {in_sd(row['lift_sd_high'])}"
+    else:
+        verdict = row["verdict"] or ""
+    return {
+        "token": row["token"],
+        "erased": row["erased"],
+        "lift_sd": row["lift_sd"],
+        "vector": "unusual" if is_unusual else "",
+        "verdict": verdict,
+    }
+
+
+def is_erasing(row: Mapping[str, Any]) -> bool:
+    """Say whether a token stands out by what it erases, rather than by its lift."""
+    erased, lift = row.get("erased"), row.get("lift_sd")
+    if erased is None or lift is None:
+        return True
+    return bool(erased / SEVERE_ERASED >= lift / SEVERE_LIFT)
+
+
+GLOSSARY = {
+    "erased": "The share of a text's meaning that copies of the token erase, of what copies of an ordinary "
+    f"token leave. A high share means: {MEANING_OF_ERASED}.",
+    "lift": "How much closer copies of the token move unrelated texts than copies of an ordinary token do, "
+    "in standard deviations (SD) of the model's similarities, averaged over the kinds of text. A high lift "
+    f"means: {MEANING_OF_LIFT}.",
+    "vector": "How many median absolute deviations the token's own vector lies above the median in the "
+    f"directions in which vectors hardly vary. From 6 on it is unusual: {MEANING_OF_UNUSUAL}.",
+    "ordinary token": "The median over random tokens. Copies of any token change a text; only what goes "
+    "beyond the ordinary token counts.",
+    "verdict": "Sticky: the token reaches a threshold. Topical: it lifts fewer than half of the kinds of "
+    "text, because of its meaning, and erases no more than other tokens. Benign: everything else.",
+    "severity": "Mild: only the halved thresholds for unusual vectors are reached. Serious: a full threshold "
+    "is reached. Severe: a lift of 0.8 SD or 70% erased.",
+    "confirmed": "Measured closely. Every token is put into a few texts; those that may reach a threshold "
+    "are put into many more, and only these can be flagged.",
+    "kinds lifted": "How many of the kinds of text the token lifts by at least half of the threshold.",
+    "strongest kind": "The kind of text that the token lifts most.",
+    "reason": "Which threshold the token reaches: what its copies erase of a text, how far they lift "
+    "unrelated texts, and whether its vector had to be unusual for that.",
+    "interval": "The plausible range of a number, given that only some texts were tried. A token reaches a "
+    "threshold if the low end of its interval does.",
+}

@@ -1,0 +1,328 @@
+"""Measure the tokens of one model in texts that a run has not used, and judge them by the same rule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.data import Sentences, open_ended
+from stickytoken.detection.run import Run, restored_settings
+from stickytoken.encoders.mean_similarity import MeanSimilarity
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
+from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.methods import Verdict
+from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, fitting_copies
+from stickytoken.methods.profile import token_vector_deviations
+from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined, measurements
+from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
+from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
+from stickytoken.methods.profile.texts import anchor_panel
+from stickytoken.methods.profile.verdict import Measures, Thresholds, apply_rule, threshold_shares
+from stickytoken.vocabulary import Vocabulary
+
+# Texts that copies go into: half of what a run confirms with. A repair has few tokens to measure and must
+# tell far from near, not rank a vocabulary.
+CARRIERS = 24
+# Most texts that the carriers are compared with. A run leaves fewer than its own 440 of the bundled texts.
+ANCHORS = 330
+# Numbers of copies in the curves that show a token before and after its repair.
+CURVE_COPIES = (1, 2, 4, 8, 16)
+# Ordinary tokens behind the curve that the others are compared with.
+_CURVES_OF_ORDINARY_TOKENS = 8
+# A text, and copies in it, that show how a tokenizer reads the copies.
+_SAMPLE_TEXT = "the river"
+_SAMPLE_COPIES = 4
+
+
+class Copies(NamedTuple):
+    """Tokens to measure, by how their copies go into a text."""
+
+    as_ids: list[Token]  # among the token ids: the model sees exactly this many copies
+    as_text: list[Token]  # tokenized with the text; each token says how copies are joined to it
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in (*self.as_ids, *self.as_text)]
+
+
+def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
+    """Choose how copies are written: as words, unless more of them are read as the entry if glued."""
+    written = []
+    for token in tokens:
+        as_word = Token(token.id, token.text.strip(), Joining.WORDS)
+        glued = replace(token, joining=Joining.GLUED)
+        if _times_read(encoder, glued) > _times_read(encoder, as_word):
+            written.append(glued)
+        else:
+            written.append(as_word)
+    return written
+
+
+def _times_read(encoder: Encoder, token: Token) -> int:
+    """Count how often the tokenizer reads copies of a token in a text as its entry."""
+    text = copies_as_text(token, _SAMPLE_TEXT, Placement.SUFFIX, _SAMPLE_COPIES)
+    (ids,) = encoder.tokenizer.encode_many([text])
+    return list(ids).count(token.id)
+
+
+@dataclass(frozen=True, slots=True)
+class RecheckedToken:
+    """What copies of a token do in texts that the run has not used."""
+
+    lift_sd: float  # beyond the ordinary token, in standard deviations of the model's similarities
+    # Share that copies erase of what the ordinary token leaves. None if the copies are read as other entries.
+    erased: float | None
+    verdict: Verdict
+    # The larger of lift and erased share, each divided by the threshold that applies to the token.
+    reach: float
+
+
+class Ordinary(NamedTuple):
+    """What the ordinary token does in the texts of a recheck."""
+
+    lift: float  # as a difference of cosines
+    contraction: float  # share of a text's meaning that 8 or 4 copies erase
+
+
+class Judged(NamedTuple):
+    """Tokens by id, and what they were compared with."""
+
+    tokens: dict[int, RecheckedToken]
+    ordinary: Ordinary
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """One model, measured in texts that a run has not used.
+
+    Attributes:
+        job: the model, its vocabulary, and the settings with the thresholds of the rule.
+        plan: carriers and anchors. All models of a repair are measured in the same.
+        ordinary_tokens: random tokens that are neither flagged nor repaired. They show what is ordinary.
+        progress: told of the texts that are encoded.
+        name: of the model in the progress, such as ``before``.
+        ordinary_of: the model whose measurements of the ordinary tokens are used; None measures them.
+    """
+
+    job: Job[ProfileSettings]
+    plan: ProfilePlanRecord
+    ordinary_tokens: Sequence[Token]
+    progress: ProgressCallback
+    name: str
+    ordinary_of: Recheck | None = None
+
+    def of_model(
+        self, encoder: Encoder, vocabulary: Vocabulary, name: str, *, same_ordinary: bool = False
+    ) -> Recheck:
+        """Return the same measurements for another model.
+
+        Args:
+            encoder: the other model.
+            vocabulary: its vocabulary.
+            name: of the model in the progress.
+            same_ordinary: take over what ordinary tokens do. An edit of other tokens hardly changes it, and
+                to measure it again would take most of the time of a trial.
+        """
+        job = replace(self.job, encoder=encoder, vocabulary=vocabulary)
+        return replace(self, job=job, name=name, ordinary_of=self if same_ordinary else None)
+
+    @property
+    def thresholds(self) -> Thresholds:
+        return Thresholds.of(self.job.settings)
+
+    @property
+    def compares_vectors(self) -> bool:
+        """Whether the model has enough token vectors to tell an unusual one."""
+        return self._vector_deviations is not None
+
+    def judged(self, copies: Copies) -> Judged:
+        """Measure tokens and judge them against the ordinary tokens."""
+        together = joined(self._ordinary, self._measure(copies))
+        ordinary_ids = [token.id for token in self.ordinary_tokens]
+        measured = Measured(
+            job=self.job,
+            plan=self.plan.model_copy(update={"pilots": sorted(ordinary_ids)}),
+            screening_carriers=[],
+            screened=together,
+            confirmed=together,
+            unconfirmed=0,
+            vector_deviations=self._vector_deviations,
+        )
+        numbers = estimate(measured)
+        measures = numbers.measures
+        split_ids = [token.id for token in copies.as_text if _times_read(self.job.encoder, token) == 0]
+        is_split = np.isin(measures.ids, split_ids)
+        # A token that is now spelled in several pieces puts more tokens into a text than an ordinary token
+        # does, and so erases more, whatever the pieces are. Its lift alone is judged.
+        erased = measures.erased
+        measures = measures._replace(
+            erased=erased._replace(
+                value=np.where(is_split, -np.inf, erased.value),
+                low=np.where(is_split, -np.inf, erased.low),
+            )
+        )
+        verdicts = apply_rule(measures, self.thresholds).verdicts
+        reaches = _reaches(measures, self.thresholds)
+        asked = set(copies.ids)
+        tokens = {}
+        for row, token_id in enumerate(measures.ids.tolist()):
+            if token_id in asked:
+                tokens[token_id] = RecheckedToken(
+                    lift_sd=float(measures.lift.value[row]),
+                    erased=None if is_split[row] else float(measures.erased.value[row]),
+                    verdict=Verdict(verdicts[row]),
+                    reach=float(reaches[row]),
+                )
+        return Judged(tokens, Ordinary(numbers.ordinary_lift, numbers.ordinary_contraction))
+
+    def typical_tokens(self) -> list[int]:
+        """Return the ordinary tokens that neither lift nor erase more than the median of them."""
+        lifts = self._ordinary.lifts.mean(axis=1)
+        contractions = self._ordinary.effects.contraction
+        is_typical = (lifts <= np.median(lifts)) & (contractions <= np.median(contractions))
+        typical: list[int] = self._ordinary.ids[is_typical].tolist()
+        return typical
+
+    def contractions(self, tokens: Sequence[Token]) -> dict[int, float]:
+        """Measure the share of a text's meaning that copies of each token erase, as ids."""
+        measured = self._measure(Copies(list(tokens), []))
+        return dict(zip(measured.ids.tolist(), measured.effects.contraction.tolist(), strict=True))
+
+    @cached_property
+    def curve_copies(self) -> tuple[int, ...]:
+        """The numbers of copies of a curve that fit into the texts, without 0."""
+        return fitting_copies(self.job.encoder, Insertion.TEXT, self.plan.carriers, CURVE_COPIES)
+
+    def curves(self, copies: Copies) -> dict[int, list[float]]:
+        """Measure the mean similarity of unrelated pairs by number of copies, 0 first."""
+        places = range(min(SYMPTOM_CARRIERS, len(self.plan.carriers)))
+        panel = self._stage.panel.chosen(places)
+        as_ids = SymptomStage(
+            self._stage.carriers[: len(places)], self.curve_copies, panel, f"{self.name}: curves"
+        )
+        as_text = replace(
+            as_ids, carriers=tuple(self.plan.carriers[: len(places)]), name=f"{self.name}: curves of text"
+        )
+        run = MemoryRunner(self.job.encoder, self.progress)
+        curves: dict[int, list[float]] = {}
+        for stage, tokens in ((as_ids, copies.as_ids), (as_text, copies.as_text)):
+            if tokens:
+                curves |= {row["token_id"]: row["below"] for row in run(stage, tokens).to_dicts()}
+        return curves
+
+    def ordinary_curve(self) -> list[float]:
+        """Average the curves of a few ordinary tokens."""
+        few = list(self.ordinary_tokens[:_CURVES_OF_ORDINARY_TOKENS])
+        curves = self.curves(Copies(few, []))
+        mean: list[float] = np.mean(list(curves.values()), axis=0).tolist()
+        return mean
+
+    @cached_property
+    def _panel(self) -> AnchorPanel:
+        return anchor_panel(self.job.encoder, self.plan)
+
+    @cached_property
+    def _stage(self) -> ProfileStage:
+        places = range(len(self.plan.carriers))
+        settings = self.job.settings
+        name = f"{self.name}: ids"
+        return round_stage(self.job.encoder, settings, self.plan, self._panel, Round.CONFIRM, places, name)
+
+    @cached_property
+    def _ordinary(self) -> Measurements:
+        if self.ordinary_of is not None:
+            return self.ordinary_of._ordinary
+        return self._measure(Copies(list(self.ordinary_tokens), []))
+
+    @cached_property
+    def _vector_deviations(self) -> Mapping[int, float] | None:
+        return token_vector_deviations(self.job.encoder, self.job.vocabulary)
+
+    def _measure(self, copies: Copies) -> Measurements:
+        """Measure tokens in all carriers."""
+        run = MemoryRunner(self.job.encoder, self.progress)
+        as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
+        parts = [
+            measurements(run(stage, tokens), len(self.plan.carriers))
+            for stage, tokens in ((self._stage, copies.as_ids), (as_text, copies.as_text))
+            if tokens
+        ]
+        return reduce(joined, parts)
+
+
+def _reaches(measures: Measures, thresholds: Thresholds) -> NDArray[np.float64]:
+    """Divide lift and erased share by the thresholds that apply to each token; return the larger ratio."""
+    needed_share = threshold_shares(measures.vector_deviation, thresholds)
+    lift = measures.lift.value / (needed_share * thresholds.lift)
+    erased = measures.erased.value / (needed_share * thresholds.erased)
+    return np.maximum(lift, erased)
+
+
+def make_recheck(
+    run: Run,
+    encoder: Encoder,
+    vocabulary: Vocabulary,
+    corpus: Sentences,
+    *,
+    seed: int,
+    excluded: Collection[int],
+    progress: ProgressCallback,
+) -> Recheck:
+    """Choose texts that a run has not used, and ordinary tokens, to measure the run's model again.
+
+    Args:
+        run: its texts are avoided, and its thresholds are kept if it is of the method profile.
+        encoder: the model of the run.
+        vocabulary: of the model.
+        corpus: the texts to draw from, beside the bundled kinds of text.
+        seed: of all random sampling; another one than that of the run.
+        excluded: tokens that cannot show what is ordinary, such as flagged and repaired ones.
+        progress: told of the texts that are encoded.
+
+    Raises:
+        InputError: too few texts are left.
+    """
+    run_settings = restored_settings(run)
+    settings = run_settings if isinstance(run_settings, ProfileSettings) else ProfileSettings()
+    settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
+    # Texts that differ only in their last punctuation count as the same. The first sentence of a long text
+    # may have been a carrier.
+    used = {open_ended(text) for text in used_texts(run)}
+    beginnings = tuple(used)
+    job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)
+    known = run.plan
+    plan = make_profile_plan(
+        job,
+        progress,
+        carriers=CARRIERS,
+        unused=lambda text: open_ended(text) not in used and not text.startswith(beginnings),
+        similarity=MeanSimilarity(
+            value=known.mean_similarity,
+            entries=known.mean_similarity_entries,
+            left_out=0,
+            error=known.mean_similarity_error,
+            isoscore=known.isoscore,
+        ),
+    )
+    available = {token.id: token for token in vocabulary.available}
+    ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
+    return Recheck(job, plan, ordinary, progress, "before")
+
+
+def used_texts(run: Run) -> list[str]:
+    """List the carriers and anchors of a run, each once."""
+    plan = run.plan
+    if isinstance(plan, ProfilePlanRecord):
+        texts = [*plan.carriers, *(anchor.text for anchor in plan.anchors)]
+    else:
+        of_plan = run.method.texts(plan)
+        texts = [*of_plan.carriers, *of_plan.anchors]
+    return list(dict.fromkeys(texts))

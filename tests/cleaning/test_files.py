@@ -1,0 +1,354 @@
+"""Files of documents: only the text changes, in every format, and a scan finds what cleaning changes."""
+
+import csv
+import gzip
+import io
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+import scanned
+from stickytoken import Cleaner
+from stickytoken.cleaning.files import clean_file
+from stickytoken.cli.app import app
+from stickytoken.data.documents import Wanted, unicode_text
+from stickytoken.data.rewriting import edited_text, open_source
+from stickytoken.errors import InputError
+from stickytoken.scanning.scan import scan_documents
+
+EXAMPLES = 40
+WORD = scanned.STICKY
+PARTS = (
+    f"{WORD} ", WORD, f"{WORD.upper()} ", "the ", "flow ", "very ", "buy now ", "zebra ", "x", " ", ", ", ".",
+    "[SEP]", "[SE", "P]", "<|endof", "text|>", "<|endoftext|>", "\u200b", "\u0301", "é", "中", "\U0001f642",
+    '"', "'", "\\", "\\u0041", "/",
+)  # fmt: skip
+pieces = st.tuples(st.sampled_from(PARTS), st.sampled_from((1, 1, 1, 2, 4, 5)))
+texts = st.lists(pieces, max_size=25).map(lambda chosen: "".join(part * count for part, count in chosen))
+long_texts = st.lists(st.one_of(texts, st.sampled_from(("\n", ",", "\t"))), max_size=3).map("".join)
+others = st.sampled_from(
+    (
+        "",
+        "doc[SEP]7",
+        "http://x/[PAD]?q=1",
+        f"{WORD} {WORD} {WORD} {WORD}",
+        "a,b",
+        'a "quoted" one',
+        "two\nlines",
+    )
+)
+
+# Records are written as fixed pieces with holes for texts between them; a damaged one has no hole.
+
+
+@dataclass
+class Record:
+    fixed: list[bytes]
+    texts: list[str]
+    holes: list[bytes]
+
+
+@dataclass
+class Case:
+    """A file as it is written, and the pattern of the bytes of a text in it."""
+
+    ending: str
+    head: bytes
+    records: list[Record]
+    newline: bytes
+    hole: str
+    read: object  # turns the bytes of a hole into a text
+
+    @property
+    def content(self) -> bytes:
+        lines = [self.head] if self.head else []
+        for record in self.records:
+            line = record.fixed[0]
+            for hole, fixed in zip(record.holes, record.fixed[1:], strict=True):
+                line += hole + fixed
+            lines.append(line)
+        return b"".join(line + self.newline for line in lines)
+
+
+def json_text(text: str, escaped: bool) -> bytes:
+    return json.dumps(text, ensure_ascii=escaped or "\ud800" in text).encode()
+
+
+@st.composite
+def json_cases(draw) -> Case:
+    has_title = draw(st.booleans())
+    records = []
+    for _ in range(draw(st.integers(1, 6))):
+        if draw(st.integers(0, 5)) == 0:
+            records.append(
+                Record([draw(st.sampled_from((b'{"text": ', b'{"text": 3}', b"", b"[1]")))], [], [])
+            )
+            continue
+        escaped = draw(st.booleans())
+        space = draw(st.sampled_from((b"", b" ", b"\t ")))
+        own = [draw(long_texts) + draw(st.sampled_from(("", "", "\ud800"))) for _ in range(1 + has_title)]
+        fixed = [b'{"_id":' + space + json_text(draw(others), escaped) + b', "url" : ']
+        fixed[0] += json_text(draw(others), escaped) + b"," + space
+        fixed[0] += b'"title": ' if has_title else b'"te\\u0078t":' + space
+        if has_title:
+            fixed.append(b', "text":' + space)
+        fixed.append(b', "n": 1.50, "nested": {"text": "[SEP]"}' + space + b"}")
+        records.append(Record(fixed, own, [json_text(text, escaped) for text in own]))
+    last = b'{"_id": "last", "url": "", "title": "", "text": "a plain line"}'
+    records.append(Record([last], [], []))
+    newline = draw(st.sampled_from((b"\n", b"\r\n")))
+    return Case(".jsonl", b"", records, newline, r'"(?:[^"\\]|\\.)*"', json.loads)
+
+
+def field(text: str, separator: str, quoted: bool) -> bytes:
+    if quoted or any(sign in text for sign in (separator, '"', "\n")):
+        text = '"' + text.replace('"', '""') + '"'
+    return text.encode()
+
+
+@st.composite
+def separated_cases(draw) -> Case:
+    ending, separator = draw(st.sampled_from(((".csv", ","), (".tsv", "\t"))))
+    mark = separator.encode()
+    records = []
+    for _ in range(draw(st.integers(1, 6))):
+        if draw(st.integers(0, 5)) == 0:
+            records.append(Record([draw(st.sampled_from((b"one", mark * 7, b"", b"\xff")))], [], []))
+            continue
+        text = draw(long_texts)
+        before = mark.join(field(draw(others), separator, draw(st.booleans())) for _ in range(2))
+        behind = field(draw(others), separator, draw(st.booleans()))
+        hole = field(text, separator, draw(st.booleans()))
+        records.append(Record([before + mark, mark + behind], [text], [hole]))
+    records.append(Record([mark.join((b"last", b"", b"a plain line", b""))], [], []))
+    head = mark.join((b"id", b"url", b"text", b"n"))
+
+    def read(raw: bytes) -> str:
+        rows = list(csv.reader(io.StringIO(raw.decode(), newline=""), delimiter=separator))
+        return rows[0][0] if rows else ""
+
+    newline = draw(st.sampled_from((b"\n", b"\r\n")))
+    pattern = rf'"(?:[^"]|"")*"|[^"{separator}\r\n][^{separator}\r\n]*|'
+    return Case(ending, head, records, newline, pattern, read)
+
+
+@st.composite
+def line_cases(draw) -> Case:
+    records = []
+    for _ in range(draw(st.integers(1, 6))):
+        text = draw(texts)
+        if draw(st.integers(0, 5)) == 0 or not text.strip():
+            records.append(Record([draw(st.sampled_from((b"\xff bad", b"", b"zero \0")))], [], []))
+        else:
+            records.append(Record([b"", b""], [text], [text.encode()]))
+    records.append(Record([b"a plain line"], [], []))
+    newline = draw(st.sampled_from((b"\n", b"\r\n", b"\r")))
+    return Case(".txt", b"", records, newline, r"[^\r\n]*", bytes.decode)
+
+
+@pytest.fixture(scope="module")
+def cleaner(scanned_run):
+    return Cleaner.from_run(scanned_run)
+
+
+def clean_path(path: Path, cleaner: Cleaner, **wanted):
+    """Return what cleaning a file writes, and the totals."""
+    output = io.BytesIO()
+    totals = clean_file(open_source(path, Wanted(**wanted)), cleaner, output)
+    return output.getvalue(), totals
+
+
+def unpacked(content: bytes, path: Path) -> bytes:
+    return gzip.decompress(content) if path.suffix == ".gz" else content
+
+
+def require_same_findings(run: Path, path: Path, cleaned: Path, cleaner: Cleaner) -> None:
+    """A scan finds what cleaning says it removed, and nothing afterwards; cleaning again changes nothing."""
+    content, totals = clean_path(path, cleaner)
+    before = scan_documents(run, path, workers=1).result
+    assert (before.documents, before.found) == (totals.documents, totals.changed)
+    kinds = {kind: count for kind, count in before.kinds.items() if kind != "suspected"}
+    assert kinds == {kind.value: count for kind, count in totals.changed_by_cause.items()}
+    cleaned.write_bytes(content)
+    after = scan_documents(run, cleaned, workers=1).result
+    assert (after.found, after.skipped) == (0, before.skipped)
+    assert clean_path(cleaned, cleaner)[0] == content
+
+
+@given(case=st.one_of(json_cases(), separated_cases(), line_cases()), packed=st.booleans())
+@settings(max_examples=EXAMPLES)
+def test_lines_and_rows_keep_every_byte_but_those_of_the_text(case, packed, scanned_run, cleaner):
+    with tempfile.TemporaryDirectory() as folder:
+        ending = case.ending + (".gz" if packed else "")
+        path = Path(folder) / f"documents{ending}"
+        path.write_bytes(gzip.compress(case.content) if packed else case.content)
+        content = unpacked(clean_path(path, cleaner)[0], path)
+        rest = content.removeprefix(case.head + case.newline) if case.head else content
+        for record in case.records:
+            expected = []
+            if record.texts:
+                _, edits = cleaner.clean_parts([unicode_text(text) for text in record.texts])
+                expected = [edited_text(text, own) for text, own in zip(record.texts, edits, strict=True)]
+            for fixed, text in zip(record.fixed, [*expected, None], strict=True):
+                assert rest.startswith(fixed)
+                rest = rest[len(fixed) :]
+                if text is not None:
+                    hole = re.compile(case.hole.encode(), re.DOTALL).match(rest)
+                    assert case.read(hole[0]) == text
+                    rest = rest[hole.end() :]
+            assert rest.startswith(case.newline)
+            rest = rest[len(case.newline) :]
+        assert rest == b""
+        require_same_findings(scanned_run, path, Path(folder) / f"cleaned{ending}", cleaner)
+
+
+ROW = {
+    "id": others,
+    "url": others,
+    "text": st.one_of(st.none(), long_texts),
+    "n": st.one_of(st.none(), st.integers(0, 9)),
+}
+KINDS = (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))
+
+
+@given(
+    rows=st.lists(st.fixed_dictionaries(ROW), max_size=8),
+    kind=st.sampled_from(KINDS),
+    compression=st.sampled_from(("snappy", "zstd", "none")),
+    group=st.integers(1, 5),
+)
+@settings(max_examples=EXAMPLES)
+def test_a_parquet_file_keeps_schema_metadata_and_other_columns(
+    rows, kind, compression, group, scanned_run, cleaner
+):
+    rows = [*rows, {"id": "last", "url": "", "text": "a plain line", "n": 1}]
+    field_of_n = pa.field("n", pa.decimal128(5, 2), metadata={"unit": "m"})
+    fields = [
+        pa.field("id", pa.string(), nullable=False),
+        ("url", pa.large_string()),
+        ("text", kind),
+        field_of_n,
+    ]
+    schema = pa.schema(fields, metadata={"pandas": "{}", "own": "é"})
+    table = pa.Table.from_pylist(rows, schema=schema)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "documents.parquet"
+        parquet.write_table(table, path, compression=compression, row_group_size=group)
+        content, _ = clean_path(path, cleaner)
+        before = parquet.ParquetFile(path)
+        after = parquet.ParquetFile(io.BytesIO(content))
+        assert after.schema_arrow.equals(before.schema_arrow, check_metadata=True)
+        assert after.num_row_groups == before.num_row_groups
+        codecs = [file.metadata.row_group(0).column(3).compression for file in (before, after)]
+        assert codecs[0] == codecs[1]
+        assert after.read().drop_columns("text").equals(before.read().drop_columns("text"))
+        expected = [None if row["text"] is None else cleaner(row["text"]) for row in rows]
+        assert after.read()["text"].to_pylist() == expected
+        before.close()
+        require_same_findings(scanned_run, path, Path(folder) / "cleaned.parquet", cleaner)
+
+
+RULES_LINE = '{"_id": "doc[SEP]7", "url": "http://x/[PAD]?q=1", "text": "air [SEP] flow"}\n'
+
+
+def command(*arguments, content=b""):
+    done = CliRunner().invoke(app, ["clean", *map(str, arguments)], input=content)
+    return done.exit_code, done.stdout_bytes, done.stderr
+
+
+@pytest.fixture(scope="module")
+def cleaner_file(cleaner, tmp_path_factory):
+    path = tmp_path_factory.mktemp("rules") / "cleaner.json"
+    cleaner.save(path)
+    return path
+
+
+def test_ids_and_addresses_with_special_tokens_stay(cleaner_file, write):
+    expected = RULES_LINE.replace("air [SEP] flow", "air flow").encode()
+    status, output, _ = command(cleaner_file, write("own.jsonl", RULES_LINE))
+    assert (status, output) == (0, expected)
+    assert command(cleaner_file, "-", "--column", "text", content=RULES_LINE.encode())[1] == expected
+
+
+def test_a_column_is_named_and_no_other_is_cleaned(cleaner_file, write):
+    path = write("own.csv", "key,body,text\n[SEP],air [SEP] flow,[SEP]\n")
+    _, output, _ = command(cleaner_file, path, "--column", "body", "--id", "key")
+    assert output == b"key,body,text\n[SEP],air flow,[SEP]\n"
+    status, output, said = command(cleaner_file, path, "--column", "nothing")
+    assert (status, output) == (1, b"")
+    assert "has no column 'nothing': it has key, body, text" in said
+
+
+def test_a_file_may_be_cleaned_in_place(cleaner_file, write):
+    path = write("own.txt", "air [SEP] flow\nvery very very very good\n")
+    status, output, said = command(cleaner_file, path, "--out", path)
+    assert (status, output, path.read_bytes()) == (0, b"", b"air flow\nvery good\n")
+    assert "2 of 2 documents changed (special token: 1, repetition: 1)" in said
+    assert "the first copy of each repetition stays in 1 document" in said
+
+
+@pytest.mark.parametrize("wrong", [("--action", "special=refuse"), ("--column", "nothing")])
+def test_nothing_is_written_if_anything_is_wrong(cleaner_file, write, tmp_path, wrong):
+    path = write("own.jsonl", RULES_LINE)
+    write("out.jsonl", "earlier")
+    assert command(cleaner_file, path, *wrong, "--out", tmp_path / "out.jsonl")[:2] == (1, b"")
+    assert (tmp_path / "out.jsonl").read_text() == "earlier"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out.jsonl", "own.jsonl"]
+    assert command(cleaner_file, path, *wrong)[1] == b""
+
+
+def test_a_damaged_compressed_file_is_an_error_and_writes_nothing(cleaner_file, write):
+    path = write("own.txt.gz", gzip.compress(b"air [SEP] flow\n" * 1000)[:-12])
+    status, output, said = command(cleaner_file, path)
+    assert (status, output) == (1, b"")
+    assert "own.txt.gz is damaged or is not compressed by gzip" in said
+
+
+def test_the_ending_of_the_output_decides_whether_it_is_compressed(cleaner_file, write, tmp_path):
+    path = write("own.txt", "air [SEP] flow\n")
+    command(cleaner_file, path, "--out", tmp_path / "out.txt.gz")
+    assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()) == b"air flow\n"
+    status, _, said = command(cleaner_file, path, "--out", tmp_path / "out.csv")
+    assert status == 1
+    assert "the format stays" in said
+
+
+def test_what_is_suspected_is_reported_and_goes_on_request(cleaner_file, write):
+    words = [f"word{number} zebra" if number % 2 else f"word{number}" for number in range(15)]
+    path = write("own.txt", f"{' '.join(words)}\n")
+    _, output, said = command(cleaner_file, path)
+    assert output == path.read_bytes()
+    assert "none of 1 document changed" in said
+    assert "suspected copies of another word stay in 1 document: --remove-suspected removes them" in said
+    _, output, said = command(cleaner_file, path, "--remove-suspected")
+    assert b"zebra" not in output
+    assert "1 of 1 document changed (suspected copies: 1)" in said
+
+
+def test_all_flagged_words_go_on_request(cleaner_file, write):
+    path = write("own.txt", f"one {WORD} alone\n")
+    assert command(cleaner_file, path)[1] == path.read_bytes()
+    assert command(cleaner_file, path, "--remove-all")[1] == b"one alone\n"
+
+
+def test_a_row_of_a_single_field_is_never_lost(cleaner_file, write):
+    path = write("own.csv", f"text\n{scanned.copies()}\nlast\n")
+    _, output, said = command(cleaner_file, path)
+    assert output == b'text\n""\nlast\n'
+    assert "no text is left in 1 document" in said
+
+
+def test_a_replacement_must_not_end_a_line(scanned_run, write):
+    cleaner = Cleaner.from_run(scanned_run, actions={"special": "replace"}, replacement="\n")
+    with pytest.raises(InputError, match=r"line 1: the replacement contains the end of a line"):
+        clean_path(write("own.txt", "air [SEP] flow\n"), cleaner)
+    content, _ = clean_path(write("own.csv", "text\nair [SEP] flow\n"), cleaner)
+    assert content == b'text\n"air \n flow"\n'

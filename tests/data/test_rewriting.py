@@ -1,0 +1,109 @@
+"""Documents written back: only the characters that an edit names change, however oddly a file is written."""
+
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from stickytoken.data.documents import Document, Meter, Wanted, open_documents
+from stickytoken.data.rewriting import open_source, require_same_format, rewrite
+from stickytoken.errors import InputError
+
+
+def records(path):
+    return list(open_documents(path, Wanted()).read(Meter()))
+
+
+def rewritten(path, edits_of):
+    output = io.BytesIO()
+    rewrite(
+        open_source(path, Wanted()),
+        output,
+        lambda _, texts: [edits_of(text) for text in texts],
+        lambda _: None,
+    )
+    return output.getvalue()
+
+
+def first_character(text):
+    return [(0, min(1, len(text)), "#")]
+
+
+def require_first_characters_change(name, content):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(content)
+        assert rewritten(path, lambda _: []) == content
+        before = records(path)
+        path.write_bytes(rewritten(path, first_character))
+        after = records(path)
+    assert len(after) == len(before)
+    for old, new in zip(before, after, strict=True):
+        assert type(new) is type(old)
+        if isinstance(old, Document):
+            assert (new.text, new.id, new.line) == ("#" + old.text[1:], old.id, old.line)
+
+
+@given(st.lists(st.sampled_from(["a", "b", " ", ",", ",", '"', '"', "\n", "\r\n"]), max_size=40))
+@settings(max_examples=200)
+def test_rows_of_csv_are_quoted_in_every_way(parts):
+    require_first_characters_change("own.csv", b"id,text,url\n" + "".join(parts).encode() + b"\nx,y,z\n")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ('1,ab,"x"', '1,#b,"x"'),
+        ('1,"a""b",x', '1,"#""b",x'),
+        ('1,"""b",x', '1,"#b",x'),
+        ('1,"a"b,x', '1,"#b",x'),  # its quotes are written anew
+        ("1,,x", "1,#,x"),
+    ],
+)
+def test_the_quotes_of_a_field_stay_as_they_are(write, row, expected):
+    path = write("own.csv", f"id,text,url\n{row}\n")
+    assert rewritten(path, first_character) == f"id,text,url\n{expected}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("replacement", "expected"),
+    [("p,q", '1,"p,qb"'), ('"', '1,"""b"'), ("p\nq", '1,"p\nqb"'), ("é", "1,éb")],
+)
+def test_a_field_gets_the_quotes_that_it_needs(write, replacement, expected):
+    path = write("own.csv", "id,text\n1,ab\n")
+    found = rewritten(path, lambda _: [(0, 1, replacement)])
+    assert found == f"id,text\n{expected}\n".encode()
+
+
+@given(st.lists(st.sampled_from(['"', "\\", "é", "\U0001f642", "\ud83d", "\ude42", "\n", "a"]), max_size=12))
+@settings(max_examples=100)
+def test_strings_of_json_are_escaped_in_every_way(parts):
+    line = json.dumps({"id": 1, "text": "".join(parts)})
+    require_first_characters_change("own.jsonl", line.encode() + b'\n{"text": "last"}\n')
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"text":"\\u00e9\\/x" , "n": 1e0}', '{"text":"#\\/x" , "n": 1e0}'),
+        ('{"text": "a", "text": "b"}', '{"text": "a", "text": "#"}'),
+        ('{"nested": {"text": "a"}, "t\\u0065xt": "b"}', '{"nested": {"text": "a"}, "t\\u0065xt": "#"}'),
+        ('  "a string"  ', '  "# string"  '),
+        ('{"_id": "d", "title": "ab", "text": "cd"}', '{"_id": "d", "title": "#b", "text": "#d"}'),
+    ],
+)
+def test_only_the_string_of_the_column_changes(write, line, expected):
+    path = write("own.jsonl", f"{line}\r\n")
+    assert rewritten(path, first_character) == f"{expected}\r\n".encode()
+
+
+def test_an_output_of_another_format_is_refused(write, tmp_path):
+    source = open_source(write("own.jsonl", '{"text": "a"}\n'), Wanted())
+    for name in ("out.ndjson", "out.jsonl.gz", "out"):
+        require_same_format(source, tmp_path / name)
+    for name in ("out.csv", "out.txt", "out.parquet"):
+        with pytest.raises(InputError, match="the format stays"):
+            require_same_format(source, tmp_path / name)

@@ -1,0 +1,91 @@
+"""Runs on a model that is read at a dimension or after a layer, and earlier runs that had several."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+import profiled
+import tiny
+from stickytoken import load_encoder, open_run
+from stickytoken.comparisons import compare
+from stickytoken.demo.context import EXAMPLES
+from stickytoken.detection.run import encoder_for
+from stickytoken.errors import RepairError
+from stickytoken.repairs.model_folder import repairable
+
+pytestmark = pytest.mark.slow  # whole runs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    backbone = tiny.bert_backbone(tmp_path_factory.mktemp("backbone"), words=profiled.WORDS)
+    path = tmp_path_factory.mktemp("model") / "small"
+    tiny.sentence_transformer(backbone, normalize=True).save(str(path), create_model_card=False)
+    return path
+
+
+def detected(encoder, out):
+    return profiled.detect_profile(encoder, out, sample=40)
+
+
+@pytest.fixture(scope="module")
+def plain(folder, tmp_path_factory):
+    return detected(load_encoder(folder, device="cpu"), tmp_path_factory.mktemp("plain") / "run")
+
+
+@pytest.fixture(scope="module")
+def read(folder, tmp_path_factory):
+    encoder = load_encoder(folder, device="cpu", truncate_dim=8, layer=1)
+    return detected(encoder, tmp_path_factory.mktemp("read") / "run")
+
+
+def test_a_run_reads_its_model_again_as_it_did(read):
+    encoder = encoder_for(None, read, "a test")
+    assert (encoder.truncate_dim, encoder.layer, encoder.dimension) == (8, 1, 8)
+
+
+def test_a_run_is_that_of_the_model_which_is_truncated_and_cut(read, folder, tmp_path):
+    model = load_encoder(folder, device="cpu").model
+    model.truncate_dim = 8
+    model[0].model.encoder.layer = model[0].model.encoder.layer[:1]
+    model[0].model.config.num_hidden_layers = 1
+    alone = detected(load_encoder(model), tmp_path / "alone")
+    assert alone.tokens["lift"].to_list() == pytest.approx(read.tokens["lift"].to_list(), abs=1e-5)
+
+
+def test_its_name_says_how_the_model_was_read(plain, read):
+    name = str(plain.model_name)
+    assert (plain.model_title, read.model_title) == (name, f"{name} (layer 1, 8 dimensions)")
+    assert compare([plain, read]).names == ("small", "small (layer 1, 8 dimensions)")
+
+
+def test_the_identity_of_an_ordinary_run_says_nothing_of_it(plain, read):
+    assert "layer" not in json.dumps(plain.record.identity_parts["encoder"])
+    assert plain.record.identity != read.record.identity
+
+
+def test_a_model_that_was_cut_is_not_repaired(read):
+    with pytest.raises(RepairError, match="was read after layer 1, and a repair measures"):
+        repairable(encoder_for(None, read, "a test"))
+
+
+def test_a_run_with_dimensions_of_an_earlier_version_opens(tmp_path):
+    """A packaged run of schema 3, with the entries that --dimensions added."""
+    path = shutil.copytree(EXAMPLES / "tampered", tmp_path / "run")
+    as_it_was = open_run(EXAMPLES / "tampered")
+    assert as_it_was.is_of_older_rule
+    record = json.loads((path / "run.json").read_text("utf-8"))
+    assert record["schema_version"] == 3
+    record["settings"] |= {"dimensions": [8], "layers": []}
+    (path / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    plan = json.loads((path / "plan.json").read_text("utf-8"))
+    view = {"dimension": 8, "layer": None, "mean_similarity": 0.5, "mean_similarity_entries": 9}
+    plan["views"] = [view | {"mean_similarity_error": 0.0, "similarity_spread": 0.1, "spreads": [0.1]}]
+    (path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    (path / "dimensions.json").write_text(json.dumps({"views": [view]}), encoding="utf-8")
+    pl.DataFrame({"token_id": [1]}).write_parquet(path / "dimensions.parquet")
+    found = open_run(path)
+    assert found.plan.mean_similarity == as_it_was.plan.mean_similarity
+    assert found.tokens.equals(as_it_was.tokens)

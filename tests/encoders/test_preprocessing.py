@@ -1,0 +1,158 @@
+"""One reading of text everywhere: that of the tokenizer as sentence-transformers sets it up."""
+
+import json
+
+import pytest
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import CLIPTokenizer, PreTrainedTokenizerFast
+
+import tiny
+import tiny_architectures as architectures
+from stickytoken.data import as_read, load_sentences
+from stickytoken.encoders import load_encoder, load_tokenizer
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.errors import ModelError
+from stickytoken.repairs.result import _encoder
+from stickytoken.vocabulary import Category, categorize
+
+TEXTS = ["The RIVER is cold", "a Café [MASK] here", "river", "NIGHT"]
+TOKENIZERS = {
+    "wordpiece": tiny.wordpiece_tokenizer,
+    "cased byte-level": architectures.roberta_tokenizer,
+    "unigram": architectures.xlm_roberta_tokenizer,
+}
+
+
+def settings_written(folder, **settings):
+    path = folder / "sentence_bert_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+def saved_model(folder, tokenizer=None, rows=None):
+    tokenizer = tokenizer or tiny.wordpiece_tokenizer()
+    backbone = tiny.bert_backbone(folder / "backbone", tokenizer=tokenizer)
+    if rows is not None:
+        backbone = with_fewer_rows(backbone, rows)
+    tiny.sentence_transformer(backbone).save(str(folder / "model"))
+    return folder / "model"
+
+
+def with_fewer_rows(backbone, rows):
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(backbone)
+    model.resize_token_embeddings(rows)
+    model.save_pretrained(backbone)
+    return backbone
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_lower_case": True},
+        {"do_lower_case": False},
+        {"processor_kwargs": {"split_special_tokens": True}},
+        {"tokenizer_args": {"model_max_length": 9}, "max_seq_length": 7},
+    ],
+    ids=str,
+)
+def test_a_tokenizer_alone_reads_as_that_of_the_model(kind, settings, tmp_path):
+    folder = settings_written(saved_model(tmp_path, TOKENIZERS[kind]()), **settings)
+    library = SentenceTransformer(str(folder), device="cpu")
+    alone = load_tokenizer(folder)
+    assert alone.fingerprint == HuggingFaceTokenizer(library.tokenizer).fingerprint
+    assert categorize(alone).categories == categorize(load_encoder(folder, device="cpu").tokenizer).categories
+    features = [library.preprocess([text])["input_ids"][0].tolist() for text in TEXTS]
+    assert [list(ids) for ids in _encoder(folder)(TEXTS)] == features
+
+
+def clip_tokenizer():
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*alphabet, *(letter + "</w>" for letter in alphabet), "ri", "ver</w>", "river</w>"]
+    vocabulary = {piece: place for place, piece in enumerate([*pieces, "<|startoftext|>", "<|endoftext|>"])}
+    merges = [("r", "i"), ("v", "er</w>"), ("ri", "ver</w>")]
+    vocabulary["er</w>"] = len(vocabulary)
+    return CLIPTokenizer(vocab=vocabulary, merges=[("e", "r</w>"), *merges], model_max_length=77)
+
+
+def slow_counts(tokenizer):
+    """Entries that the tokenizer's own decode and encode give back."""
+    found = set()
+    for token_id in tokenizer.get_vocab().values():
+        text = tokenizer.decode([token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if text.strip() and tokenizer(text.strip(), add_special_tokens=False)["input_ids"] == [token_id]:
+            found.add(token_id)
+    return found
+
+
+def test_entries_that_end_words_are_those_that_their_own_text_produces():
+    tokenizer = clip_tokenizer()
+    available = {token.id for token in categorize(HuggingFaceTokenizer(tokenizer)).available}
+    assert available == slow_counts(tokenizer)
+    assert tokenizer.convert_tokens_to_ids("river</w>") in available
+
+
+class Shouting(PreTrainedTokenizerFast):
+    """A class that changes in Python what its pipeline reads."""
+
+    def encode(self, text, **options):
+        return super().encode(text.replace("quiet", "river"), **options)
+
+
+def test_a_class_that_reads_otherwise_than_its_pipeline_is_asked_itself():
+    tokenizer = Shouting(tokenizer_object=tiny.wordpiece_tokenizer().backend_tokenizer, unk_token="[UNK]")
+    adapted = HuggingFaceTokenizer(tokenizer)
+    assert adapted.encode_many(["quiet"]) == adapted.encode_many(["river"])
+
+
+def bpe(unknown=None, **options):
+    vocabulary = {entry: place for place, entry in enumerate(["[UNK]", "a", "b", "."])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token=unknown, **options))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return HuggingFaceTokenizer(tokenizer)
+
+
+def wordpiece_of_accents():
+    return HuggingFaceTokenizer(tiny.wordpiece_tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "texts", "share"),
+    [
+        (bpe(), ["река a.", "b город b."], 9 / 14),
+        (bpe("[UNK]"), ["река a.", "b город b."], 9 / 14),
+        (bpe("[UNK]", fuse_unk=True), ["река a.", "b город b."], 9 / 14),
+        (bpe(), ["a b.", "b."], 0),
+        (wordpiece_of_accents(), ["the rive\u0301r", "the ríver"], 0),
+        (HuggingFaceTokenizer(architectures.roberta_tokenizer()), ["река 東京 🙂", "the river"], 0),
+    ],
+)
+def test_characters_that_a_tokenizer_drops_are_unknown(tokenizer, texts, share):
+    assert as_read(load_sentences([*texts]), tokenizer).unknown == pytest.approx(share)
+
+
+def test_entries_without_a_row_are_unreachable_and_the_others_are_measured(tmp_path):
+    tokenizer = tiny.wordpiece_tokenizer(words=["zzone", "zztwo"])
+    rows = len(tokenizer) - 2
+    folder = saved_model(tmp_path, tokenizer, rows)
+    encoder = load_encoder(folder, device="cpu")
+    for found in (categorize(encoder.tokenizer), categorize(load_tokenizer(folder))):
+        assert found.categories[rows:] == (Category.UNREACHABLE_SINGLE_TOKEN,) * 2
+        assert max(token.id for token in found.available) < rows
+    assert encoder.encode(["the river"]).shape == (1, 32)
+
+
+def test_a_prompt_that_a_chat_template_puts_apart_is_named(tmp_path):
+    tokenizer = tiny.wordpiece_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} . {% endfor %}"
+    backbone = tiny.bert_backbone(tmp_path / "backbone", tokenizer=tokenizer)
+    model = tiny.sentence_transformer(backbone)
+    if "message" not in model[0].modalities:
+        pytest.skip("this release of sentence-transformers reads the model as plain text")
+    with pytest.raises(
+        ModelError, match="chat template puts the prompt 'the song: ' into a message of its own"
+    ):
+        load_encoder(model, prompt="the song: ")

@@ -1,0 +1,227 @@
+"""Encoders that read fewer components of the vectors, or the vectors after an earlier layer."""
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Normalize, WeightedLayerPooling
+
+import tiny_architectures as architectures
+from stickytoken.encoders import Prompting, load_encoder
+from stickytoken.encoders.loading import loaded_like
+from stickytoken.encoders.protocol import reads_ids
+from stickytoken.errors import InputError, ModelError
+from stickytoken.inspection import inspector_of
+from stickytoken.unit_vectors import unit_vectors
+
+TEXTS = ["the river sings", "a", "the old bird walks near the window of the market", "the river sings"]
+
+
+def units(encoder):
+    return unit_vectors(encoder.encode(TEXTS))
+
+
+@pytest.fixture
+def saved(backbone, tmp_path):
+    model = architectures.stacked(backbone("bert"), dense=24, normalize=True)
+    return architectures.saved(model, tmp_path / "model")
+
+
+# Truncated vectors.
+
+
+def test_truncated_vectors_are_those_of_sentence_transformers(saved):
+    theirs = SentenceTransformer(str(saved), device="cpu", truncate_dim=8)
+    wanted = theirs.encode(TEXTS, normalize_embeddings=True)
+    encoder = load_encoder(saved, device="cpu", truncate_dim=8)
+    assert encoder.dimension == encoder.identity.dimension == 8
+    assert reads_ids(encoder)
+    assert np.allclose(units(encoder), wanted, atol=1e-5)
+    assert np.allclose(encoder.encode_ids(encoder.content_ids(TEXTS)), encoder.encode(TEXTS), atol=1e-6)
+
+
+def test_a_loaded_model_keeps_its_own_truncation(backbone):
+    model = architectures.stacked(backbone("bert"))
+    encoder = load_encoder(model, truncate_dim=8)
+    assert (encoder.dimension, model.truncate_dim, load_encoder(model).dimension) == (8, None, 32)
+    assert np.allclose(encoder.encode(TEXTS), load_encoder(model).encode(TEXTS)[:, :8], atol=1e-6)
+
+
+def test_new_weights_of_a_loaded_model_are_followed(backbone):
+    model = architectures.stacked(backbone("bert"))
+    encoder = load_encoder(model, truncate_dim=8, layer=1)
+    before = encoder.encode(TEXTS)
+    with torch.no_grad():
+        model[0].model.embeddings.word_embeddings.weight *= 1.5
+    assert not np.allclose(encoder.encode(TEXTS), before, atol=1e-3)
+    assert encoder.identity == load_encoder(model, truncate_dim=8, layer=1).identity
+
+
+def test_all_components_are_the_model_as_it_is(saved):
+    encoder = load_encoder(saved, device="cpu", truncate_dim=24, layer=2)
+    assert encoder.identity == load_encoder(saved, device="cpu").identity
+    assert (encoder.spec.truncate_dim, encoder.spec.prompting.layer) == (None, None)
+
+
+def test_the_identity_of_a_reading_is_its_own(saved):
+    options = ({}, {"truncate_dim": 8}, {"truncate_dim": 9}, {"layer": 1}, {"layer": 1, "truncate_dim": 8})
+    assert len({load_encoder(saved, device="cpu", **given).identity for given in options}) == 5
+
+
+def test_a_reading_is_loaded_again_with_its_dimension_and_layer(saved):
+    encoder = load_encoder(saved, device="cpu", truncate_dim=8, layer=1)
+    again = loaded_like(encoder, saved)
+    assert again.identity == encoder.identity
+    assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
+
+
+def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_path):
+    cut, whole = (architectures.stacked(backbone("bert"), truncate_dim=width) for width in (8, None))
+    path = architectures.saved(cut, tmp_path / "model")
+    encoder = load_encoder(path, device="cpu")
+    assert encoder.dimension == encoder.identity.dimension == 8
+    assert encoder.identity.modules != load_encoder(whole).identity.modules
+    assert np.allclose(encoder.encode(TEXTS), load_encoder(whole).encode(TEXTS)[:, :8], atol=1e-6)
+    assert loaded_like(encoder, path).identity == encoder.identity
+    with pytest.raises(InputError, match=r"truncate_dim is 9, and the vectors of .* have 8 components"):
+        load_encoder(path, device="cpu", truncate_dim=9)
+
+
+def test_what_is_looked_at_inside_is_truncated_and_cut_too(saved):
+    encoder = load_encoder(saved, device="cpu", truncate_dim=8, layer=1)
+    ids = encoder.content_ids(TEXTS[:1])
+    (inside,) = inspector_of(encoder).look(ids, [[0] * len(ids[0])], 1)
+    assert np.allclose(inside.vector, encoder.encode(TEXTS[:1])[0], atol=1e-6)
+    assert len(inside.hidden) == 2  # the embeddings and one layer
+
+
+def test_a_function_of_texts_is_truncated():
+    encoder = load_encoder(lambda texts: np.ones((len(texts), 6)) * np.arange(1, 7), truncate_dim=2)
+    assert (encoder.dimension, encoder.identity.dimension) == (2, 2)
+    assert encoder.encode(["a", "b"]).tolist() == [[1, 2], [1, 2]]
+    assert encoder.encode([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0, "truncate_dim is 0: it must be at least 1"),
+        (-3, "truncate_dim is -3: it must be at least 1"),
+        (2.5, "truncate_dim is 2.5: it must be a whole number"),
+        ("8", "truncate_dim is '8': it must be a whole number"),
+        (True, "truncate_dim is True: it must be a whole number"),
+        (33, "truncate_dim is 33, and the vectors of .* have 32 components: pass 1 to 32"),
+    ],
+)
+def test_a_truncation_that_is_no_number_of_components_is_refused(value, message, model):
+    with pytest.raises(InputError, match=message):
+        load_encoder(model, truncate_dim=value)
+
+
+def test_more_components_than_a_function_gives_are_refused():
+    with pytest.raises(InputError, match=r"truncate_dim is 7, and the vectors of .* have 6 components"):
+        load_encoder(lambda texts: np.ones((len(texts), 6)), truncate_dim=7)
+
+
+# Layers.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "owner", "stack"),
+    [
+        ("bert", "encoder", "layer"),
+        ("modernbert", "", "layers"),
+        ("t5", "encoder", "block"),
+        ("gemma2", "", "layers"),
+    ],
+)
+def test_the_vectors_after_a_layer_are_those_of_the_model_cut_to_it(name, owner, stack, backbone):
+    dense = Dense(32, 24, activation_function=torch.nn.Tanh())
+
+    def stacked():
+        model = architectures.stacked(backbone(name))
+        model.extend([dense, Normalize()])
+        return model
+
+    whole = stacked()
+    found = load_encoder(whole, layer=1)
+    cut = stacked()
+    layers = cut[0].model.get_submodule(owner)
+    setattr(layers, stack, getattr(layers, stack)[:1])
+    for config in (cut[0].model.config, getattr(layers, "config", cut[0].model.config)):
+        config.num_hidden_layers = 1
+    assert np.allclose(found.encode(TEXTS), load_encoder(cut).encode(TEXTS), atol=1e-5)
+    assert not np.allclose(found.encode(TEXTS), load_encoder(whole).encode(TEXTS), atol=1e-2)
+    assert np.allclose(load_encoder(whole).encode(TEXTS), load_encoder(stacked()).encode(TEXTS), atol=1e-6)
+
+
+def test_a_loaded_model_keeps_all_its_layers(backbone):
+    model = architectures.stacked(backbone("bert"))
+    before, names = load_encoder(model).identity, [name for name, _ in model.named_modules()]
+    encoder = load_encoder(model, layer=1)
+    assert load_encoder(model).identity == before
+    assert [name for name, _ in model.named_modules()] == names
+    shared = {weight.data_ptr() for weight in model.parameters()}
+    assert all(weight.data_ptr() in shared for weight in encoder.model.parameters())
+
+
+def test_inputs_that_begin_alike_have_the_vectors_of_their_layer(backbone):
+    model = architectures.stacked(backbone("qwen2"), pooling="lasttoken")
+    ids = [(5, 6, 7, *(8,) * count) for count in range(1, 9)]
+    encoder = load_encoder(model, layer=1)
+    alone = np.concatenate([encoder.encode_ids([row]) for row in ids])
+    assert np.allclose(encoder.encode_ids(ids), alone, atol=1e-5)
+
+
+def test_the_layer_may_be_named_in_a_prompting(saved):
+    named = load_encoder(saved, device="cpu", prompt=Prompting("the song: ", layer=1))
+    assert named.identity == load_encoder(saved, device="cpu", prompt="the song: ", layer=1).identity
+    with pytest.raises(InputError, match="layer is 2, and the Prompting has layer 1: pass one of them"):
+        load_encoder(saved, device="cpu", prompt=Prompting(layer=1), layer=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0, "layer is 0, and .* has 2 layers: pass 1 to 2"),
+        (-1, "layer is -1, and .* has 2 layers: pass 1 to 2"),
+        (3, "layer is 3, and .* has 2 layers: pass 1 to 2"),
+        (1.5, "layer is 1.5: it must be a whole number"),
+        ("1", "layer is '1': it must be a whole number"),
+    ],
+)
+def test_a_layer_that_the_model_has_not_is_refused(value, message, model):
+    with pytest.raises(InputError, match=message):
+        load_encoder(model, layer=value)
+
+
+def test_a_model_without_layers_is_refused():
+    with pytest.raises(ModelError, match="cannot be read after a layer, because it has a StaticEmbedding"):
+        load_encoder(architectures.static_model(), layer=1)
+
+
+def test_a_model_that_mixes_its_layers_is_refused(backbone):
+    model = architectures.stacked(backbone("bert"))
+    model.insert(1, WeightedLayerPooling(32, num_hidden_layers=2, layer_start=1))
+    with pytest.raises(ModelError, match="because it has a WeightedLayerPooling: leave out the layer"):
+        load_encoder(model, layer=1)
+
+
+def test_a_model_whose_layers_do_more_than_follow_each_other_is_refused(backbone):
+    model = architectures.stacked(backbone("bert"))
+    backbone_model = model[0].model
+    forward = type(backbone_model.encoder).forward
+
+    def by_depth(encoder, hidden_states, *arguments, **options):
+        return forward(encoder, hidden_states * len(encoder.layer), *arguments, **options)
+
+    backbone_model.encoder.forward = by_depth.__get__(backbone_model.encoder)
+    with pytest.raises(ModelError, match="without its later layers does not compute what it computed"):
+        load_encoder(model, layer=1)
+
+
+def test_a_function_has_no_layers():
+    with pytest.raises(InputError, match="layer cannot be set on"):
+        load_encoder(lambda texts: np.ones((len(texts), 6)), layer=1)

@@ -1,0 +1,156 @@
+"""The rule: who is flagged, as what, how severe, why; and who is measured closely."""
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from stickytoken.methods.profile.verdict import (
+    DISPLAYED,
+    Judged,
+    Measures,
+    Thresholds,
+    apply_rule,
+    reasons,
+    select_to_confirm,
+)
+from stickytoken.methods.statistics import Estimates
+
+THRESHOLDS = Thresholds(lift=0.5, erased=0.4, unusual=6.0)
+
+
+def estimates(values, half_width):
+    values = np.asarray(values, dtype=float)
+    return Estimates(values, np.full(len(values), half_width), values - half_width, values + half_width)
+
+
+def measures(lift=0.0, erased=0.0, deviation=0.0, confirmed=True, kinds_lifted=11, kinds=11, half_width=0.02):
+    """One token, or several if a value is a list."""
+    given_values = (lift, erased, deviation, confirmed, kinds_lifted)
+    columns = np.broadcast_arrays(*(np.atleast_1d(value) for value in given_values))
+    lift, erased, deviation, confirmed, kinds_lifted = columns
+    return Measures(
+        ids=np.arange(len(lift)),
+        lift=estimates(lift, half_width),
+        erased=estimates(erased, half_width),
+        vector_deviation=deviation.astype(float),
+        confirmed=confirmed.astype(bool),
+        kinds_lifted=kinds_lifted.astype(np.int64),
+        kinds=kinds,
+    )
+
+
+def judged(**numbers):
+    result = apply_rule(measures(**numbers), THRESHOLDS)
+    return result.verdicts[0], result.severities[0]
+
+
+CASES = {
+    "nothing": ({}, ("benign", None)),
+    "a lift whose interval reaches the threshold": ({"lift": 0.53}, ("sticky", "serious")),
+    "a lift whose interval contains it": ({"lift": 0.51}, ("benign", None)),
+    "an erased share that reaches the threshold": ({"erased": 0.43}, ("sticky", "serious")),
+    "an erased share that does not": ({"erased": 0.41}, ("benign", None)),
+    "half the lift with an unusual vector": ({"lift": 0.28, "deviation": 6}, ("sticky", "mild")),
+    "half the share with an unusual vector": ({"erased": 0.23, "deviation": 6}, ("sticky", "mild")),
+    "half the share with a usual vector": ({"erased": 0.23, "deviation": 5.9}, ("benign", None)),
+    "half the share without vectors": ({"erased": 0.23, "deviation": np.nan}, ("benign", None)),
+    "an unusual vector alone": ({"deviation": 16}, ("benign", None)),
+    "full thresholds with an unusual vector": ({"erased": 0.43, "deviation": 9}, ("sticky", "serious")),
+    "a large lift": ({"lift": 0.83}, ("sticky", "severe")),
+    "nearly all erased": ({"erased": 0.73}, ("sticky", "severe")),
+    "a lift of fewer than half of the kinds": ({"lift": 0.6, "kinds_lifted": 5}, ("topical", "serious")),
+    "a lift of half of the kinds": ({"lift": 0.6, "kinds_lifted": 5, "kinds": 10}, ("sticky", "serious")),
+    "a lift of few kinds that erases too": (
+        {"lift": 0.6, "erased": 0.5, "kinds_lifted": 1},
+        ("sticky", "serious"),
+    ),
+    "a lift where no kinds were measured": (
+        {"lift": 0.6, "kinds_lifted": 0, "kinds": 0},
+        ("sticky", "serious"),
+    ),
+    "a token that was only screened": ({"lift": 2.0, "erased": 0.9, "confirmed": False}, ("benign", None)),
+}
+
+
+@pytest.mark.parametrize(("numbers", "expected"), CASES.values(), ids=CASES)
+def test_the_rule(numbers, expected):
+    assert judged(**numbers) == expected
+
+
+numbers = st.floats(-1, 2)
+
+
+@given(numbers, numbers, st.floats(0, 20), st.floats(0, 1), st.floats(0, 1))
+def test_more_of_a_measure_never_clears_a_token(lift, erased, deviation, more_lift, more_erased):
+    order = ["benign", "topical", "sticky"]
+    less, _ = judged(lift=lift, erased=erased, deviation=deviation)
+    more, _ = judged(lift=lift + more_lift, erased=erased + more_erased, deviation=deviation)
+    assert order.index(more) >= order.index(less)
+
+
+def reason_of(**given_numbers):
+    tokens = measures(**given_numbers)
+    (reason,) = reasons(tokens, apply_rule(tokens, THRESHOLDS), THRESHOLDS, 0.35)
+    return reason
+
+
+def test_a_reason_says_what_reaches_a_threshold():
+    assert reason_of(erased=0.44) == "erases 64% of a text (ordinary token: 35%)"
+    assert reason_of(lift=0.61) == "lifts unrelated texts by 0.61 SD"
+    both = "erases 64% of a text (ordinary token: 35%); lifts unrelated texts by 0.61 SD"
+    assert reason_of(erased=0.44, lift=0.61) == both
+
+
+def test_a_reason_names_an_unusual_vector_only_if_it_mattered():
+    assert reason_of(lift=0.3, deviation=7) == "lifts unrelated texts by 0.30 SD; unusual vector"
+    assert "vector" not in reason_of(lift=0.61, deviation=7)
+
+
+def test_a_benign_token_has_no_reason():
+    assert reason_of() is None
+
+
+def test_severity_and_verdict_of_several_tokens_stay_in_order():
+    tokens = measures(lift=[0.0, 0.9, 0.6], kinds_lifted=[0, 11, 2])
+    assert apply_rule(tokens, THRESHOLDS) == Judged(
+        ["benign", "sticky", "topical"], [None, "severe", "serious"]
+    )
+
+
+def selected(tokens, most=1000):
+    return select_to_confirm(tokens, THRESHOLDS, most)
+
+
+def test_tokens_whose_interval_reaches_a_threshold_are_confirmed():
+    lifts = np.zeros(100)
+    lifts[[40, 41, 42]] = [0.49, 0.47, 0.8]
+    erased = np.linspace(-0.2, 0.0, 100)
+    chosen = selected(measures(lift=lifts, erased=erased))
+    assert {40, 42} <= set(chosen.ids.tolist())
+    assert chosen.left_out == 0
+
+
+def test_an_unusual_vector_is_confirmed_from_half_a_threshold_on():
+    erased = np.zeros(100)
+    erased[60:90] = 0.3  # more than the few that are shown
+    deviation = np.zeros(100)
+    deviation[89] = 7
+    erased[89] = 0.19
+    chosen = selected(measures(erased=erased, deviation=deviation))
+    assert 89 in chosen.ids
+
+
+def test_the_strongest_ten_of_each_measure_are_confirmed_to_be_shown():
+    lift, erased = np.linspace(0, 0.1, 60), np.linspace(0.1, 0, 60)
+    chosen = selected(measures(lift=lift, erased=erased), most=0)
+    assert chosen.ids.tolist() == [*range(DISPLAYED), *range(60 - DISPLAYED, 60)]
+
+
+def test_the_budget_leaves_out_those_that_reach_least_far():
+    lift = np.linspace(0.5, 1.5, 80)
+    chosen = selected(measures(lift=lift), most=50)
+    # Without a measure, equal values count in order of id.
+    shown = set(range(DISPLAYED)) | set(range(70, 80))
+    farthest = set(range(80 - 40, 80))
+    assert set(chosen.ids.tolist()) == shown | farthest
+    assert chosen.left_out == 80 - 50

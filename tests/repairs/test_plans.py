@@ -1,0 +1,152 @@
+"""What may be done about a token, and which candidate is taken."""
+
+import numpy as np
+import pytest
+
+from stickytoken.cli.commands.shipping import RepairStrategy
+from stickytoken.errors import RepairError
+from stickytoken.methods import Verdict
+from stickytoken.repairs._plans import TokenFacts, choose_candidates, plan_token
+from stickytoken.repairs.recheck import RecheckedToken
+from stickytoken.repairs.result import ROWS, TOKENIZER, Strategy
+
+LETTER = {"unsplittable": "it is a letter"}
+
+
+def planned(asked, *, rows_writable=True, **facts):
+    return plan_token(asked, TokenFacts("token 'river' (id 7)", **facts), rows_writable)
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts", "strategies", "reason"),
+    [
+        (Strategy.UNREACHABLE, {"templated": True}, (Strategy.UNREACHABLE,), "falls into its pieces"),
+        (Strategy.PLAIN_SPECIALS, {"special": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
+        (Strategy.KEEP_MEANING, LETTER, (Strategy.KEEP_MEANING,), "asked for"),
+        (Strategy.AUTO, {"special": True, "templated": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
+        (Strategy.AUTO, {}, (ROWS[0], Strategy.UNREACHABLE, *ROWS[1:]), "similar spelling"),
+        (Strategy.AUTO, {"rows_writable": False}, (Strategy.UNREACHABLE,), "these weights"),
+        (Strategy.AUTO, {"templated": True}, (Strategy.UNREACHABLE,), "every vector"),
+        (Strategy.AUTO, LETTER, ROWS, "it is a letter"),
+    ],
+)
+def test_a_token_decides_what_auto_tries(asked, facts, strategies, reason):
+    plan = planned(asked, **facts)
+    assert plan.strategies == strategies
+    assert reason in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts", "reason"),
+    [
+        (Strategy.AUTO, {"templated": True, **LETTER}, r"'river' \(id 7\).*every vector; leave the token"),
+        (Strategy.PLAIN_SPECIALS, {}, "by plain-specials: it is not a special token"),
+        (Strategy.UNREACHABLE, {"special": True}, "by unreachable: .*use plain-specials"),
+        (Strategy.UNREACHABLE, LETTER, "by unreachable: it is a letter; use auto"),
+        *((strategy, {"templated": True}, f"by {strategy}: .*into every text") for strategy in ROWS),
+    ],
+)
+def test_an_unsuitable_strategy_is_refused(asked, facts, reason):
+    with pytest.raises(RepairError, match=reason):
+        planned(asked, **facts)
+
+
+def test_a_second_choice_has_its_own_reason():
+    plan = planned(Strategy.AUTO)
+    assert plan.reason_for(Strategy.RELATIVES) == plan.reason
+    assert "no row from similar spelling" in plan.reason_for(Strategy.UNREACHABLE)
+
+
+def test_a_token_that_cannot_be_split_keeps_its_reason():
+    plan = planned(Strategy.AUTO, **LETTER)
+    assert plan.reason_for(Strategy.NEAREST) == "a new row, because it is a letter"
+
+
+def test_the_command_line_and_the_library_know_the_same_strategies():
+    assert list(RepairStrategy) == list(Strategy)
+    assert {Strategy.AUTO, *ROWS, *TOKENIZER} == set(Strategy)
+
+
+FIRST, LAST, NEAREST = ROWS
+SPLIT = Strategy.UNREACHABLE
+PAIR = (FIRST, LAST)
+ANY = (FIRST, SPLIT, LAST)
+NAN = float("nan")
+
+
+class Chosen:
+    """Choices among candidates of known reach; the row of a strategy holds its place in the order."""
+
+    def __init__(self, reaches, plans, refused=()):
+        self.reaches = reaches
+        self.refused = refused
+        self.computed = []
+        self.choices = choose_candidates(plans, self.compute_rows, self.trial)
+
+    def compute_rows(self, strategy, ids):
+        self.computed.append(list(ids))
+        accepted = [token_id for token_id in ids if (strategy, token_id) not in self.refused]
+        if not accepted:
+            raise RepairError(f"no row by {strategy}")
+        return {token_id: np.full(2, ROWS.index(strategy), np.float32) for token_id in accepted}
+
+    def trial(self, candidates):
+        return {
+            token_id: rechecked(self.reaches[token_id, candidate.strategy])
+            for token_id, candidate in candidates.items()
+        }
+
+    @property
+    def strategies(self):
+        return [choice.taken.strategy for choice in self.choices.values()]
+
+
+def rechecked(reach):
+    return RecheckedToken(lift_sd=0.5 * reach, erased=None, verdict=Verdict.BENIGN, reach=reach)
+
+
+@pytest.mark.parametrize(
+    ("reaches", "order", "refused", "expected", "computed"),
+    [
+        # The first candidate within half of the thresholds; else the one with the smallest reach.
+        ({(1, FIRST): 0.2, (2, FIRST): 0.9, (2, LAST): 0.4}, PAIR, (), [FIRST, LAST], [[1, 2], [2]]),
+        ({(1, FIRST): 0.6, (1, LAST): 0.8}, PAIR, (), [FIRST], [[1], [1]]),
+        # A missing number is never the smallest.
+        ({(1, FIRST): NAN, (1, LAST): 0.4}, PAIR, (), [LAST], [[1], [1]]),
+        # Without an ordinary row, an entry becomes unreachable if it can, and its pieces are ordinary.
+        ({(1, FIRST): 0.1, (2, FIRST): 0.6, (2, SPLIT): 0.4}, ANY, (), [FIRST, SPLIT], [[1, 2]]),
+        ({(1, FIRST): 0.9, (1, SPLIT): 0.8, (1, LAST): 0.1}, ANY, (), [LAST], [[1], [1]]),
+        ({(1, FIRST): 0.9, (1, SPLIT): 0.6, (1, LAST): 0.8}, ANY, (), [SPLIT], [[1], [1]]),
+        ({(1, FIRST): 0.9, (1, LAST): 0.8, (1, NEAREST): 0.1}, ROWS, (), [NEAREST], [[1], [1], [1]]),
+        # A strategy that makes no row for a token is passed over.
+        ({(1, LAST): 0.1, (2, FIRST): 0.1}, PAIR, {(FIRST, 1)}, [LAST, FIRST], [[1, 2], [1]]),
+        ({(1, FIRST): 0.1, (2, SPLIT): 0.1}, ANY, {(FIRST, 2)}, [FIRST, SPLIT], [[1, 2]]),
+    ],
+)
+def test_the_candidate_is_chosen_by_its_reach(reaches, order, refused, expected, computed):
+    chosen = Chosen(reaches, dict.fromkeys(range(1, len(expected) + 1), order), refused)
+    assert chosen.strategies == expected
+    assert chosen.computed == computed
+
+
+def test_what_was_tried_is_kept_but_for_missing_numbers():
+    chosen = Chosen({(1, FIRST): NAN, (1, SPLIT): 0.8, (1, LAST): 0.2}, {1: ANY})
+    tried = {strategy: effect.reach for strategy, effect in chosen.choices[1].tried.items()}
+    assert tried == {SPLIT: 0.8, LAST: 0.2}
+
+
+def test_an_unreachable_entry_has_no_row():
+    chosen = Chosen({(1, FIRST): 0.9, (1, SPLIT): 0.1}, {1: ANY})
+    assert chosen.choices[1].taken.row is None
+
+
+def test_without_a_trial_the_first_candidate_is_taken():
+    rows = {1: np.zeros(2, np.float32)}
+    choices = choose_candidates({1: PAIR}, lambda *_: rows, None)
+    assert choices[1].taken.strategy is FIRST
+    assert choices[1].tried == {}
+
+
+def test_a_token_without_any_row_is_an_error_that_says_why():
+    with pytest.raises(RepairError, match=f"no row by {NEAREST}"):
+        Chosen({}, {1: ROWS}, {(strategy, 1) for strategy in ROWS})

@@ -1,0 +1,148 @@
+"""A model measured again, in texts that its run has not used."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import planted
+import profiled
+import repaired
+from stickytoken.detection.run import flagged_tokens
+from stickytoken.encoders import load_encoder
+from stickytoken.insertion import Joining, Token
+from stickytoken.measurement.engine import ignore_progress
+from stickytoken.methods import Verdict
+from stickytoken.repairs._verification import nearest_neighbours
+from stickytoken.repairs.recheck import CARRIERS, Copies, make_recheck, used_texts, written_tokens
+from stickytoken.vocabulary import categorize
+
+pytestmark = pytest.mark.slow  # a whole run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return repaired.saved_run(tmp_path_factory.mktemp("rechecking"), repaired.WORD)
+
+
+@pytest.fixture(scope="module")
+def encoder(run):
+    return load_encoder(run.path.parent / "model", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(encoder):
+    return categorize(encoder.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def recheck(run, encoder, vocabulary):
+    return make_recheck(
+        run,
+        encoder,
+        vocabulary,
+        profiled.corpus(300),
+        seed=1,
+        excluded=flagged_tokens(run),
+        progress=ignore_progress,
+    )
+
+
+def token_of(vocabulary, name):
+    place = vocabulary.tokens.index(name)
+    return Token(vocabulary.ids[place], vocabulary.decoded[place])
+
+
+def without_full_stops(texts):
+    return {text.rstrip(".") for text in texts}
+
+
+def test_the_texts_are_those_that_the_run_has_not_used(run, recheck):
+    texts = [*recheck.plan.carriers, *(anchor.text for anchor in recheck.plan.anchors)]
+    assert len(recheck.plan.carriers) == CARRIERS
+    assert without_full_stops(texts).isdisjoint(without_full_stops(used_texts(run)))
+
+
+def test_flagged_tokens_are_not_ordinary(run, recheck):
+    ids = {token.id for token in recheck.ordinary_tokens}
+    assert len(ids) > 100
+    assert ids.isdisjoint(flagged_tokens(run))
+
+
+def test_a_planted_token_is_sticky_again(recheck, vocabulary):
+    token = token_of(vocabulary, repaired.WORD)
+    judged = recheck.judged(Copies([token], [])).tokens[token.id]
+    assert judged.verdict is Verdict.STICKY
+    assert judged.reach > 1
+
+
+def test_an_ordinary_token_is_benign(recheck, vocabulary):
+    token = token_of(vocabulary, repaired.OTHER)
+    judged = recheck.judged(Copies([token], [])).tokens[token.id]
+    assert judged.verdict is Verdict.BENIGN
+    assert judged.reach < 0.5
+
+
+def test_the_thresholds_are_those_of_the_run(run, recheck):
+    assert recheck.thresholds.lift == run.settings.number("smallest_lift")
+    assert recheck.thresholds.erased == run.settings.number("smallest_erased")
+
+
+def test_a_token_does_as_text_what_it_does_as_ids(recheck, encoder, vocabulary):
+    token = token_of(vocabulary, repaired.WORD)
+    as_ids = recheck.judged(Copies([token], [])).tokens[token.id]
+    as_text = recheck.judged(Copies([], written_tokens(encoder, [token]))).tokens[token.id]
+    assert as_text.lift_sd == pytest.approx(as_ids.lift_sd, abs=0.3)
+    assert as_text.erased == pytest.approx(as_ids.erased, abs=0.1)
+
+
+def test_what_pieces_erase_is_not_judged(recheck, vocabulary):
+    # Its copies are read as two syllables: as another token's id, they would be that token.
+    other = token_of(vocabulary, repaired.OTHER)
+    as_pieces = Token(other.id, f"{repaired.WORD}{repaired.WORD}", Joining.WORDS)
+    judged = recheck.judged(Copies([], [as_pieces])).tokens[other.id]
+    assert judged.erased is None
+
+
+def test_another_model_is_measured_in_the_same_texts(recheck, encoder, vocabulary):
+    again = recheck.of_model(encoder, vocabulary, "again")
+    token = token_of(vocabulary, repaired.WORD)
+    copies = Copies([token], [])
+    assert again.judged(copies) == recheck.judged(copies)
+
+
+def test_ordinary_tokens_can_be_taken_over(recheck, encoder, vocabulary):
+    told = []
+    again = replace(recheck.of_model(encoder, vocabulary, "again", same_ordinary=True), progress=told.append)
+    token = token_of(vocabulary, repaired.WORD)
+    again.judged(Copies([token], []))
+    assert max(progress.total for progress in told) == 1
+
+
+def test_curves_begin_without_copies(recheck, vocabulary):
+    token = token_of(vocabulary, repaired.WORD)
+    curve = recheck.curves(Copies([token], []))[token.id]
+    ordinary = recheck.ordinary_curve()
+    assert len(curve) == len(ordinary) == 1 + len(recheck.curve_copies)
+    assert curve[0] == pytest.approx(ordinary[0])
+    assert curve[-1] > ordinary[-1]
+
+
+def test_punctuation_is_written_as_it_is_read(encoder, vocabulary):
+    word, sign = written_tokens(
+        encoder, [token_of(vocabulary, repaired.WORD), token_of(vocabulary, planted.PLANTED)]
+    )
+    assert word.joining is Joining.WORDS
+    assert sign.joining is Joining.WORDS
+
+
+def test_neighbours_are_the_nearest_rows_by_a_plain_sort(encoder, vocabulary):
+    rows = encoder.model[0].embedding.weight.detach().numpy()
+    units = rows.astype(np.float64)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    token = token_of(vocabulary, profiled.WORDS[3])
+    usable = {other.id for other in vocabulary.available} - {token.id}
+    nearest = [int(place) for place in np.argsort(-(units @ units[token.id])) if place in usable][:3]
+    neighbours = nearest_neighbours(rows, vocabulary, [token.id], 3, {nearest[0]: "benign"})
+    assert [neighbour.token.id for neighbour in neighbours] == nearest
+    assert [neighbour.in_run for neighbour in neighbours] == ["benign", None, None]

@@ -1,0 +1,113 @@
+"""What the checks of a verification say, and when they fail."""
+
+import numpy as np
+import pytest
+
+import repaired
+from stickytoken.data.tasks import load_task
+from stickytoken.methods import Verdict
+from stickytoken.repairs._verification import check_neighbours, check_repaired, check_score
+from stickytoken.repairs.recheck import RecheckedToken
+from stickytoken.repairs.result import MeasuredRecord, NeighbourRecord, ScoreRecord
+
+
+def rechecked(lift_sd, erased, verdict=Verdict.BENIGN):
+    return RecheckedToken(lift_sd, erased, verdict, reach=0.0)
+
+
+def test_repaired_tokens_give_the_largest_lift_and_erased_share():
+    check = check_repaired({"a": rechecked(0.18, 0.01), "b": rechecked(-0.3, 0.05)})
+    assert check.passed
+    said = "the 2 repaired tokens are not sticky: at most 0.18 SD beyond an ordinary token"
+    assert check.finding == f"{said}, and at most 5% erased"
+
+
+def test_the_erased_share_of_pieces_is_not_told():
+    check = check_repaired({"a": rechecked(0.18, None)})
+    assert check.finding == "the repaired token is not sticky: at most 0.18 SD beyond an ordinary token"
+
+
+def test_a_token_that_is_still_sticky_fails():
+    check = check_repaired({"a": rechecked(0.1, 0.6, Verdict.STICKY), "b": rechecked(0.0, 0.0)})
+    assert not check.passed
+    assert check.finding == "1 of 2 repaired tokens are still sticky: 'a' (60% erased, 0.10 SD)"
+
+
+def test_a_topical_token_is_not_sticky():
+    assert check_repaired({"a": rechecked(0.6, 0.0, Verdict.TOPICAL)}).passed
+
+
+def neighbour(before, after):
+    sides = {
+        side: MeasuredRecord(lift_sd=lift, erased=erased, verdict=verdict)
+        for side, (lift, erased, verdict) in (("before", before), ("after", after))
+    }
+    return NeighbourRecord(token_id=1, token="river", near="rivers", in_run="benign", **sides)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "passed"),
+    [
+        ((0.1, 0.0, "benign"), (0.1, 0.0, "benign"), True),
+        ((0.1, 0.0, "benign"), (0.7, 0.0, "sticky"), False),
+        ((0.1, 0.1, "benign"), (0.1, 0.5, "sticky"), False),
+        # A verdict at its limit may change though the token does not.
+        ((0.55, 0.0, "benign"), (0.6, 0.0, "sticky"), True),
+        ((0.1, 0.42, "sticky"), (0.1, 0.45, "sticky"), True),
+    ],
+)
+def test_a_neighbour_is_harmed_if_it_is_sticky_and_does_more_than_before(before, after, passed):
+    assert check_neighbours([neighbour(before, after)]).passed is passed
+
+
+def cosines(*exchanged):
+    """Cosines that follow the scores of the pairs, but for two pairs that have exchanged theirs."""
+    values = (np.arange(12) % 5 + np.linspace(0, 0.9, 12))[:, None] / 10
+    values[list(exchanged)] = values[list(reversed(exchanged))]
+    return values
+
+
+def checked_score(folder, before, after):
+    """Check a score whose outcomes are known; return its change, and the check."""
+    task, _ = load_task(repaired.task_file(folder))
+    metric = task.metrics[0]
+    old = float(task.scores(metric, before[None])[0])
+    new = float(task.scores(metric, after[None])[0])
+    record = ScoreRecord(task=task.name, metric=metric, texts=24, before=old, after=new)
+    return new - old, check_score(record, task, before, after, 1)
+
+
+def test_an_unchanged_score_passes(tmp_path):
+    change, check = checked_score(tmp_path, cosines(), cosines())
+    assert change == 0
+    assert check.passed
+    assert check.finding.endswith("(no change)")
+
+
+def test_a_small_fall_that_chance_may_explain_is_excused(tmp_path):
+    change, check = checked_score(tmp_path, cosines(), cosines(4, 8))
+    assert -0.02 <= change < -0.005
+    assert check.passed
+    assert "chance alone may explain it" in check.finding
+
+
+def test_a_large_fall_is_not_excused_by_chance(tmp_path):
+    change, check = checked_score(tmp_path, cosines(), cosines(2, 3))
+    assert -0.1 <= change < -0.02
+    assert not check.passed
+    assert "chance alone may explain it" in check.finding
+
+
+def test_a_fall_beyond_chance_fails(tmp_path):
+    change, check = checked_score(tmp_path, cosines(), -cosines())
+    assert change < -0.1
+    assert not check.passed
+    assert f"it fell by {-100 * change:.2f} points" in check.finding
+    assert "chance" not in check.finding
+
+
+def test_a_rise_passes(tmp_path):
+    change, check = checked_score(tmp_path, -cosines(), cosines())
+    assert change > 0.1
+    assert check.passed
+    assert f"it rose by {100 * change:.2f} points" in check.finding
