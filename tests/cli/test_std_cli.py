@@ -55,9 +55,7 @@ def test_detect_gives_one_document_which_show_repeats(planted_folder, planted_op
     assert planted.document(planted.command("show", planted_run, "--format", "json")) == found
     shown = planted.command("show", planted_run).stdout
     assert shown == planted.command(*arguments).stdout
-    assert shown.startswith(
-        "3 sticky tokens by the paper's definition among 95 validated candidates.\nSticky tokens of "
-    )
+    assert "3 sticky tokens by the paper's definition among 95 validated candidates." in shown.splitlines()[0]
     assert re.search(r"^ *34 +! .* sticky *$", shown, re.MULTILINE)
 
 
@@ -106,10 +104,9 @@ def partly_validated(bert_folder, sentence_file, tmp_path_factory):
     arguments = ("--sentences", sentence_file, *planted.SMALL_OPTIONS, "--out", folder)
     result = planted.command("detect", bert_folder, *arguments)
     assert result.exit_code == 0
-    assert result.stdout.startswith(
-        "3 sticky tokens by the paper's definition among 19 validated candidates.\n"
-    )
-    assert "all 95 of 95 available tokens" in result.stdout
+    first_line = result.stdout.splitlines()[0]
+    assert "3 sticky tokens by the paper's definition among 19 validated candidates." in first_line
+    assert "available tokens: 95" in result.stdout
     return folder
 
 
@@ -158,7 +155,7 @@ def test_of_many_sticky_tokens_the_worst_are_printed_and_a_command_lists_all(pla
         verdict=verdict.otherwise("verdict"), severity=severity.otherwise("severity")
     ).write_parquet(folder / "tokens.parquet")
     lines = planted.command("show", folder).stdout.splitlines()
-    assert sum(bool(re.search(r" sticky *$", line)) for line in lines) == 20
+    assert sum(bool(re.search(r" sticky, mild *$", line)) for line in lines) == 20
     (more,) = (line for line in lines if line.startswith("and 5 more: "))
     program, *arguments = shlex.split(more.removeprefix("and 5 more: "))
     assert program == "stickytoken"

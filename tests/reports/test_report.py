@@ -213,7 +213,7 @@ def test_a_run_of_the_method_std(planted_run):
     assert [part for part in section_ids(html) if part in figures] == figures
     page = Page(html)
     found = open_run(planted_run)
-    assert f"{found.result.sticky} sticky tokens among" in page.text
+    assert f"{found.result.sticky} sticky tokens by the paper's definition" in page.text
     worst = found.sticky.row(0, named=True)
     rate = f"{worst['validation_rate']:.0%}"
     assert f"The worst, {worst['token']!r}, draws {rate} of the unrelated pairs together" in page.text
