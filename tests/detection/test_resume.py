@@ -42,17 +42,16 @@ def continued(encoder, folder, **options):
 def test_a_damaged_shard_is_computed_again_and_the_others_are_not(encoder, run_copy, whole):
     before = planted.shards_of(run_copy)
     (run_copy / "tokens.parquet").unlink()
-    broken = {"shards/score-000004.parquet", "shards/validate-000002.parquet"}
+    broken = {
+        min(name for name in before if name.startswith(f"shards/{stage}")) for stage in ("score", "validate")
+    }
     for name in broken:
         (run_copy / name).write_bytes(before[name][1][:-1])
-    events = []
-    continued(encoder, run_copy, progress=events.append)
+    continued(encoder, run_copy)
     after = planted.shards_of(run_copy)
     assert {name for name in before if after[name] != before[name]} == broken
     for name in broken:
         assert pl.read_parquet(run_copy / name).equals(pl.read_parquet(whole / name))
-    last = {event.stage: event.computed for event in events}
-    assert (last["score"], last["validate"]) == (1, 1)
     assert_same_run(run_copy, whole)
 
 
@@ -97,7 +96,7 @@ def test_ctrl_c_ends_the_command_with_one_line_and_the_same_command_continues(
         assert not any(word in stderr for word in ("Traceback", "Error"))
         assert not list(folder.rglob("*.tmp"))
         for path in (folder / "shards").glob("*.parquet"):
-            assert pl.read_parquet(path).height == 1
+            assert pl.read_parquet(path).height > 0
     before = planted.shards_of(folder)
     assert 60 <= len(before) < SHARDS
     assert finished(planted.command_line, command, output) == 0
