@@ -42,9 +42,8 @@ def continued(encoder, folder, **options):
 def test_a_damaged_shard_is_computed_again_and_the_others_are_not(encoder, run_copy, whole):
     before = planted.shards_of(run_copy)
     (run_copy / "tokens.parquet").unlink()
-    broken = {
-        min(name for name in before if name.startswith(f"shards/{stage}")) for stage in ("score", "validate")
-    }
+    names = sorted(before)
+    broken = {names[0], names[-1]}  # of the first stage and of the last
     for name in broken:
         (run_copy / name).write_bytes(before[name][1][:-1])
     continued(encoder, run_copy)
