@@ -32,7 +32,6 @@ from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Progress, Shard, compute_shard
 from stickytoken.measurement.resume import hardware
 from stickytoken.methods.std import StdSettings
-from stickytoken.methods.std.scoring import ScoringStage
 from stickytoken.vocabulary import categorize
 from throughput import library, prepared, texts_of
 
@@ -247,7 +246,7 @@ def std(visit: Visit) -> bool:
 
     def watch(progress: Progress) -> None:
         nonlocal first_text
-        if not progress.sequences and progress.stage == ScoringStage.name:
+        if not progress.sequences and progress.stage != "mean similarity":
             first_text = time.perf_counter()
         latest[progress.stage] = progress
         if visit.seconds_left < 0:
@@ -276,14 +275,14 @@ def std(visit: Visit) -> bool:
     if not encoded:
         visit.check(f"{title}, unfinished", bar, "no text was encoded in the time that was left", False)
         return False
-    # What the rest would take at the pace of the texts so far.
-    tokens = latest[ScoringStage.name].total
+    # What a run without bounds would take at the pace of the texts so far: the most that it can take.
+    tokens = visit.sample or len(stickytoken.analyze_vocabulary(encoder).available)
     per_pair = len(Placement) * STD.copies
     scoring = tokens * (STD.scoring_pairs * per_pair + 1)
     validation = round(tokens * STD.candidate_share) * STD.validation_pairs * per_pair
     pace = encoded / (ended - first_text)
     whole = (first_text - started) + (scoring + validation) / pace
-    told = f"about {whole:.0f} s, judged by {encoded:,} texts, {pace:,.0f} a second"
+    told = f"at most {whole:.0f} s, judged by {encoded:,} texts, {pace:,.0f} a second"
     told += f"; {gigabytes(peak)} of the card"
     visit.check(f"{title}, unfinished", bar, told, whole < STD_GOAL, **detail)
     return False
