@@ -68,14 +68,14 @@ def test_reports_show_its_words_and_do_not_promise_what_was_not_measured(run, tm
         page = report(run, format=kind)
         assert "have an unusual norm" in page
         assert "z-score" in page
-        assert "needs no repair" not in page
+        assert "cannot tell whether any" not in page
     document = json.loads(report(run, format="json"))
     assert document["flagged"][0]["token"] == planted.PLANTED
     assert document["figures"][0]["name"] == "distribution"
     # Its settings alone choose the method.
     given = {"settings": norm_method.NormSettings(cut=1e9), "sentences": planted.small_corpus()}
     page = report(detect(run.record.model.name, out=tmp_path / "clean", **given), format="md")
-    assert "needs no repair" not in page
+    assert "puts no tokens into texts, so it cannot tell whether any" in page
     assert "stickytoken judge" not in page
 
 

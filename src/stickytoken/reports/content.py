@@ -296,6 +296,11 @@ def notes(content: RunContent) -> list[str]:
             f"only {len(content.tokens):,} of {content.record.model.available:,} available tokens were "
             "examined: the others may be sticky too"
         )
+    if not content.method.measures_lift and not len(content.sticky):
+        found.append(
+            f"the method {content.record.method} puts no tokens into texts, so it cannot tell whether any "
+            "changes what a text means"
+        )
     found += [*content.method.notes(content.run), *content.missing]
     impacts, repairs = content.impacts, content.repairs
     for impact in impacts[:MOST_IMPACTS]:
