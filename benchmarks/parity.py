@@ -245,7 +245,7 @@ def peak_memory(results: Results) -> None:
 def kill_and_resume(results: Results) -> None:
     """Kill -9 at random moments of a short run on the CPU, resume, compare bytes."""
     generator = random.Random(0)
-    # Enough tokens for rounds by bounds.
+    # With so many tokens, some are ruled out by bounds, in several rounds.
     options = ["--method", "std", "--sample", "1100"]
     options += ["--set", "validation-pairs=4", "--set", "scoring-pairs=1", "--set", "copies=4"]
 

@@ -1,4 +1,4 @@
-"""Does the erased share predict what a search loses? Recall of stuffed documents, by token; minutes.
+"""Does a token that erases more cost a search more? Recall of documents with copies; takes minutes.
 
 Eight copies of a token are put behind the documents that answer each query; all other documents stay.
 Recall@10 is then compared with the share that the token erases, and with its lift, over a hundred tokens of a

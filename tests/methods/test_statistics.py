@@ -21,7 +21,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def table(seed, tokens=41, carriers=6):
-    """Values with an effect of each token, an effect of each carrier, and noise."""
+    """Simulate values: the effect of the token, the effect of the carrier, and noise."""
     generator = np.random.default_rng(seed)
     effects = generator.normal(size=tokens)
     common = generator.normal(size=carriers)

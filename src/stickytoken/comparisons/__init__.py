@@ -459,7 +459,7 @@ _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
 
 
 def _cells(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
-    """Return values by column, or nulls if there are none."""
+    """Pair column names with values; without values, every column is null."""
     if values is None:
         return dict.fromkeys(columns)
     return dict(zip(columns, values, strict=True))

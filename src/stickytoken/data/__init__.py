@@ -488,7 +488,7 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
 def unread_characters(
     text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown_id: int | None
 ) -> float:
-    """Count the characters of a text that a tokenizer does not know or drops, white space left out.
+    """Count the characters, except white space, that a tokenizer drops or does not know.
 
     A character is dropped if no id stands for it. Combining marks and control characters do not count: many
     tokenizers drop them on purpose, and the letters stay.

@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -26,16 +26,9 @@ if TYPE_CHECKING:
     from stickytoken.encoders.protocol import EncoderIdentity
 
 
-LATER = {"later": True}
-"""Metadata of a setting that was added later: at its default it is no part of an identity, so that what was
-measured before keeps its own."""
-
-
 def settings_values(settings: DataclassInstance) -> dict[str, Any]:
+    """Return the settings as JSON stores them."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    for each in fields(settings):
-        if each.metadata.get("later") and getattr(settings, each.name) == each.default:
-            del values[each.name]
     return values
 
 

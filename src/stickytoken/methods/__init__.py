@@ -76,7 +76,7 @@ SEED = Option(
 
 
 class Column(NamedTuple):
-    """A column of a table as it is shown."""
+    """How a column is shown: its title, its unit and its number of decimals."""
 
     key: str  # in tokens.parquet
     title: str

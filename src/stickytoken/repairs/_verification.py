@@ -189,7 +189,7 @@ class Verification:
         before: Mapping[int, RecheckedToken],
         after: Mapping[int, RecheckedToken],
     ) -> list[RepairedTokenRecord]:
-        """Add what was measured before and after, and curves beside the mean of ordinary tokens."""
+        """Add to each token its measurements before and after, and its curve beside the ordinary one."""
         curves_before = self.before.curves(copies)
         curves_after = self.after.curves(copies)
         ordinary_curve = self.after.ordinary_curve()

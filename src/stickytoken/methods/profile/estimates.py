@@ -112,7 +112,7 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the rounds measured, and what it is judged by."""
+    """The measurements of all rounds, and what the rule needs besides."""
 
     job: Job[ProfileSettings]
     plan: ProfilePlanRecord

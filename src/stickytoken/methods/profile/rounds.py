@@ -155,7 +155,7 @@ def _screening_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilo
 
 @dataclass(frozen=True)
 class ProfileStage:
-    """Puts copies of each token into carriers and compares the vectors with all anchors."""
+    """Put copies of each token into the carriers, and compare the resulting vectors with every anchor."""
 
     name: str
     carriers: tuple[probes.Carrier, ...]
