@@ -384,6 +384,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     judges_every_token: bool = True  # whether every token that it puts into texts gets a verdict
     judges_corpora: bool = False  # whether a finished run can judge the texts of another corpus, by `judge`
     measures_lift: bool = True  # whether it puts tokens into texts; else the column lift is null
+    uncertain_stage: str | None = None  # whose texts depend on what earlier stages find
     rule_since: int = 0  # schema version of the first runs whose verdicts follow today's rule
     uses_topics: bool = False  # whether topics of the sentences, and bundled kinds of text, change numbers
     glossary: Mapping[str, str] = MappingProxyType({})  # words of its reports and what they mean

@@ -358,30 +358,39 @@ def test_choices_by_results_are_believed_once_all_vectors_are_real(serve):
 
 
 @pytest.mark.slow
-def test_a_detection_costs_what_is_estimated_after_the_pilot_and_about_that_before(tmp_path, own_cache):
+def test_a_detection_costs_what_is_estimated_once_the_tokens_to_confirm_are_known(tmp_path, own_cache):
     profiled.planted_model(3).save(str(tmp_path / "model"))
     server = EmbeddingServer(load_encoder(tmp_path / "model", device="cpu"), Behaviour())
     with server.running() as url:
         encoder = load_encoder(f"{url}#mini", tokenizer=str(tmp_path / "model"), max_length=60)
 
         def estimated():
+            def rehearsed(stand_in):
+                return profiled.detect_profile(
+                    stand_in,
+                    f"{folder}/out",
+                    insertion="words",
+                    progress=lambda step: stand_in.reached(step.stage),
+                )
+
             with tempfile.TemporaryDirectory() as folder:
-                return estimate_cost(
-                    encoder,
-                    lambda stand_in: profiled.detect_profile(stand_in, f"{folder}/out", insertion="words"),
-                ).tokens
+                return estimate_cost(encoder, rehearsed, "confirm")
 
         def step_taken(step):
-            if step.stage == "screen" and step.done == 0:
-                later.append(server.tokens + estimated())
+            if step.stage in ("screen", "confirm") and step.done == 0:
+                later[step.stage] = (server.tokens - before, estimated())
 
-        before, later = server.tokens, []
-        first = before + estimated()
+        before = server.tokens
+        later = {}
+        first = estimated()
         profiled.detect_profile(encoder, tmp_path / "run", progress=step_taken, insertion="words")
-    # How many tokens are confirmed is known only after the screen: the estimates allow for the most.
-    paid = server.tokens - before
-    assert 0.6 * (first - before) < paid <= first - before
-    assert 0.6 * (later[0] - before) < paid <= later[0] - before
+        paid = server.tokens - before
+    # Before the screen, nobody knows how many tokens will be confirmed.
+    assert first.tokens < paid <= first.most.tokens
+    spent, estimate = later["screen"]
+    assert spent + estimate.tokens < paid <= spent + estimate.most.tokens
+    spent, estimate = later["confirm"]
+    assert paid == pytest.approx(spent + (estimate.most or estimate).tokens, rel=0.05)
 
 
 # Whatever goes wrong on the way: the same vectors and bill in the end, or a line that says why not.

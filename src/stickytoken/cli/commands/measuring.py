@@ -130,8 +130,8 @@ def detect(
     engine = computing.choice
     settings = method.settings(corpus.pairs, names_endpoint(model))
     sentences = corpus.read()
+    chosen = registry.choose_method(None, settings, corpus.pairs is not None)
     if out is not None:
-        chosen = registry.choose_method(None, settings, corpus.pairs is not None)
         require_usable(out, chosen.entry.name, settings)
     # Where no option changes what the model computes, its name alone gives the same model.
     harmless: dict[str, Any] = dict.fromkeys(("revision", "device", "token_budget", "packed_layers"))
@@ -148,7 +148,11 @@ def detect(
         settings=settings,
         evidence=write_report,
     )
-    with opt.announced(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
+
+    def rehearsed(stand_in: Any, place: Path) -> object:
+        return measured(stand_in, out=place, progress=lambda step: stand_in.reached(step.stage))
+
+    with opt.announced(encoder, loading, rehearsed, uncertain=chosen.uncertain_stage) as progress:
         run = measured(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
     try:

@@ -331,6 +331,7 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
     )
     ranked_by = wording.ERASED
     verdicts = tuple(terms.Verdict)
+    uncertain_stage = rounds.Round.CONFIRM.value
     rule_since = 4
     judges_corpora = True
     uses_topics = True
