@@ -74,8 +74,6 @@ def present_mean(values: Vector) -> Vector:
 
 # Below this variation between the vectors of carriers, they differ by rounding alone.
 _NO_VARIATION = 1e-12
-# Without contraction there is no fixed point.
-_LEAST_CONTRACTION = 1e-3
 
 
 class Pull(NamedTuple):
@@ -124,14 +122,6 @@ def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vect
     mean_anchor = (weights.sum(axis=0) / count) @ carriers.panel.vectors
     similarity = float((weights * carriers.before).sum() / count)
     return np.asarray(tokens.pull @ mean_anchor - tokens.contraction * similarity, dtype=np.float64)
-
-
-def fixed_points(tokens: Pull | TokenEffects, center: Vector) -> Vector:
-    """Compute the similarities toward which T tokens drag: p . center / k."""
-    drawn = tokens.pull.astype(np.float64) @ center
-    clear = np.abs(tokens.contraction) > _LEAST_CONTRACTION
-    points: Vector = np.divide(drawn, tokens.contraction, out=np.full(len(drawn), np.nan), where=clear)
-    return points
 
 
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:
