@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import tempfile
 import time
 from dataclasses import replace
@@ -91,6 +93,76 @@ def planted(
         examined = len(run.tokens) - len(joined)
         results.check("other tokens", "beside it", f"{others} of {examined:,} flagged")
     results.finish()
+
+
+def docstrings(out: Path) -> None:
+    """Write sentences of the standard library's docstrings to --out: texts of a kind that no run uses.
+
+    `plant.py`, beside the planted rows, moves rows of a model toward them.
+    """
+    sentences = set()
+    library = Path(ast.__file__).parent
+    for path in sorted(library.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                continue
+            for part in re.split(r"(?<=[.])\s+|\n\n", ast.get_docstring(node) or ""):
+                sentence = " ".join(part.split())
+                if sentence[:1].isupper() and 4 <= len(sentence.split()) <= 22:
+                    sentences.add(sentence)
+    out.write_text("\n".join(sorted(sentences)) + "\n", encoding="utf-8")
+    print(f"{len(sentences)} sentences: {out}")
+
+
+def unknown(model: Path, texts: Path, others: int = 0, name: str = "planted_unknown") -> None:
+    """Are rows flagged that were planted toward texts of a kind that no run uses? Minutes.
+
+    MODEL is a folder that `plant.py` wrote, and TEXTS the sentences toward which it moved the rows. The true
+    lift of each planted token is measured in 96 of these sentences. --others examines that many natural
+    tokens, drawn at random, beside the planted ones; 0 examines all.
+    """
+    encoder = load_encoder(str(model))
+    planted = planted_ids(model)
+    available = [token.id for token in categorize(encoder.tokenizer).available]
+    tokens = None
+    if others:
+        drawn = np.random.default_rng(0).permutation(available)[:others]
+        tokens = sorted({*drawn.tolist(), *planted})
+    toward = load_sentences(str(texts))
+    with tempfile.TemporaryDirectory() as folder:
+        truth = detected(
+            encoder,
+            sentences=toward,
+            tokens=planted,
+            settings=ProfileSettings(confirming_texts=96),
+            out=Path(folder) / "truth",
+            evidence=False,
+        ).tokens
+        run = detected(encoder, tokens=tokens, out=Path(folder) / "run", evidence=False)
+    smallest = run.settings.number("smallest_lift")
+    verdicts = run.tokens.select("token_id", "token", "verdict", "erased", "lift_sd", "vector_deviation")
+    joined = truth.select("token_id", true_lift="lift_sd").join(verdicts, on="token_id")
+    strong = joined.filter(pl.col("true_lift") >= smallest)
+    missed = strong.filter(pl.col("verdict") == "benign")
+    results = Results(name, encoder.device, model=model.name, texts=texts.name, examined=len(run.tokens))
+    results.check(
+        f"{model.name}: planted rows with a true lift of {smallest:g} SD and more",
+        "90 % flagged",
+        f"{len(strong) - len(missed)} of {len(strong)}",
+        len(missed) <= 0.1 * len(strong),
+        missed=missed.to_dicts(),
+    )
+    is_flagged = pl.col("verdict") != "benign"
+    natural = verdicts.filter(is_flagged, ~pl.col("token_id").is_in(planted))
+    count = len(run.tokens) - len(joined)
+    results.check(
+        f"{model.name}: natural tokens flagged",
+        "at most 1 in 1,000",
+        f"{len(natural)} of {count:,}",
+        len(natural) <= count / 1000,
+        tokens=natural.to_dicts(),
+    )
+    results.finish(strict=False)
 
 
 def screening(device: str = "cpu", rows: Path = PLANTED, quick: bool = False) -> None:
@@ -338,4 +410,4 @@ def compare(results: Results, title: str, truth: Truth, judged: pl.DataFrame, sm
 
 
 if __name__ == "__main__":
-    commands(__doc__, planted, judge, reliability, screening)
+    commands(__doc__, planted, docstrings, unknown, judge, reliability, screening)

@@ -1,0 +1,211 @@
+"""Load, list, detect, embed and repair a tiny BERT behind every tokenizer class that transformers has.
+
+Each tokenizer is trained on, or made from, the words of a few hundred sentences. Vectors are compared with
+those of SentenceTransformer.encode. One line per class: what happened, and the figure or the reason.
+
+    python benchmarks/tokenizer_sweep.py --out tokenizers.tsv             # about fifteen minutes on one core
+    python benchmarks/tokenizer_sweep.py --out tokenizers.tsv --only BertTokenizer ByT5Tokenizer
+
+An --out file is continued: what it holds is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import signal
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from sweep import SECONDS, SENTENCES, said, tried
+
+_AUTO: Any = importlib.import_module("transformers.models.auto.tokenization_auto")
+transformers_logging: Any = transformers.utils.logging
+CLASSES: list[str] = sorted({str(name) for name in _AUTO.TOKENIZER_MAPPING_NAMES.values() if name})
+SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ENTRIES = 400
+
+
+def words() -> list[str]:
+    """Return the words of the sentences, in order of appearance."""
+    return list(dict.fromkeys(" ".join(SENTENCES).lower().replace(".", " .").split()))
+
+
+def characters() -> list[str]:
+    return sorted(set("".join(SENTENCES).lower()) - {" "})
+
+
+def trained(cls: Any, folder: Path) -> Any:
+    """Train the tokenizer of an empty instance, as classes on top of the tokenizers library allow."""
+    return cls().train_new_from_iterator(SENTENCES, ENTRIES)
+
+
+def of_words(cls: Any, folder: Path) -> Any:
+    """Give the class a list of words, one per line."""
+    path = folder / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL, *characters(), *words()]) + "\n", encoding="utf-8")
+    return cls(vocab_file=str(path))
+
+
+def of_json(cls: Any, folder: Path, *, end: str = "") -> Any:
+    """Give the class a vocabulary in JSON and few merges, so that text falls into characters."""
+    entries = [*SPECIAL, *characters(), *[f"{character}{end}" for character in characters()], *words()]
+    vocabulary = {entry: place for place, entry in enumerate(dict.fromkeys(entries))}
+    vocab_file = folder / "vocab.json"
+    vocab_file.write_text(json.dumps(vocabulary), encoding="utf-8")
+    merges_file = folder / "merges.txt"
+    merges_file.write_text("#version: 0.2\nt h 1\nth e 1\n", encoding="utf-8")
+    wanted = inspect.signature(cls.__init__).parameters
+    files = {"vocab_file": vocab_file, "merges_file": merges_file, "src_vocab_file": vocab_file}
+    files["tgt_vocab_file"] = vocab_file
+    return cls(**{name: str(path) for name, path in files.items() if name in wanted})
+
+
+def of_json_with_ends(cls: Any, folder: Path) -> Any:
+    return of_json(cls, folder, end="</w>")
+
+
+def of_lines_with_counts(cls: Any, folder: Path) -> Any:
+    """Give the class a dictionary of fairseq: an entry and its count on each line."""
+    path = folder / "vocab.txt"
+    entries = [*characters(), *words()]
+    path.write_text("".join(f"{entry} 1\n" for entry in dict.fromkeys(entries)), encoding="utf-8")
+    merges = folder / "bpe.codes"
+    merges.write_text("t h 1\nth e</w> 1\n", encoding="utf-8")
+    return cls(vocab_file=str(path), merges_file=str(merges))
+
+
+def of_sentencepiece(cls: Any, folder: Path) -> Any:
+    """Train a SentencePiece model for the class."""
+    sentencepiece: Any = importlib.import_module("sentencepiece")
+    prefix = folder / "spiece"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES),
+        model_prefix=str(prefix),
+        vocab_size=200,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    path = f"{prefix}.model"
+    entries = {entry: place for place, entry in enumerate([*SPECIAL, *characters(), *words()])}
+    listed = folder / "entries.json"
+    listed.write_text(json.dumps(entries), encoding="utf-8")
+    wanted = inspect.signature(cls.__init__).parameters
+    files = {
+        "vocab_file": path,
+        "spm_file": path,
+        "source_spm": path,
+        "target_spm": path,
+        "vocab": str(listed),
+    }
+    if "spm_file" in wanted:
+        files["vocab_file"] = str(listed)
+    return cls(**{name: file for name, file in files.items() if name in wanted})
+
+
+def empty(cls: Any, folder: Path) -> Any:
+    """Make the class without arguments, as those that read bytes or characters allow."""
+    return cls()
+
+
+def ways(cls: Any) -> Iterator[Callable[[Any, Path], Any]]:
+    """Give the ways to make a tokenizer of a class, the likeliest first."""
+    if hasattr(cls, "train_new_from_iterator"):
+        yield trained
+    wanted = inspect.signature(cls.__init__).parameters
+    if "spm_file" in wanted or "source_spm" in wanted or "sp_model_kwargs" in wanted:
+        yield of_sentencepiece
+    if "merges_file" in wanted:
+        yield of_json
+        yield of_json_with_ends
+        yield of_lines_with_counts
+    yield of_words
+    yield of_json
+    yield of_sentencepiece
+    yield empty
+
+
+def made(cls: Any, folder: Path) -> Any:
+    """Return a tokenizer of a class that reads the sentences, or the reasons why there is none."""
+    reasons = []
+    for way in ways(cls):
+        try:
+            tokenizer = way(cls, folder)
+            read = tokenizer(SENTENCES[0])["input_ids"]
+            if len(set(read)) > 3:
+                return tokenizer
+            reasons.append(f"{way.__name__}: reads {len(set(read))} different tokens")
+        except Exception as error:  # noqa: BLE001 - every class has demands of its own
+            reasons.append(f"{way.__name__}: {said(error)[:90]}")
+    return "; ".join(reasons)
+
+
+def measured(name: str, folder: Path) -> tuple[str, str]:
+    """Return what happened to a class, and the figure or the reason."""
+    cls = getattr(transformers, name)
+    tokenizer = made(cls, folder)
+    if isinstance(tokenizer, str):
+        return "not made", tokenizer
+    entries = max(max(tokenizer.get_vocab().values()) + 1, len(tokenizer))
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=entries,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        initializer_range=0.5,
+    )
+    place = folder / "model"
+    transformers.BertModel(config).save_pretrained(place)
+    tokenizer.model_max_length = 128
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(0)
+    tokenizer.save_pretrained(place)
+    return tried(place, folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="*")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(1)
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"more than {SECONDS} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    lines = options.out.read_text("utf-8").splitlines() if options.out.is_file() else []
+    done = {line.split("\t")[0] for line in lines}
+    for name in options.only or CLASSES:
+        if name in done:
+            continue
+        signal.alarm(SECONDS)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                result, detail = measured(name, Path(folder))
+            except Exception as error:  # noqa: BLE001 - in the making of the model
+                result, detail = "not made", said(error)
+        signal.alarm(0)
+        lines.append(f"{name}\t{result}\t{detail}")
+        with options.out.open("a", encoding="utf-8") as stream:
+            stream.write(f"{lines[-1]}\n")
+    for result, count in Counter(line.split("\t")[1] for line in lines).most_common():
+        print(f"{count:4} {result}")
+
+
+if __name__ == "__main__":
+    main()
