@@ -58,7 +58,10 @@ def of_words(cls: Any, folder: Path) -> Any:
 
 def of_json(cls: Any, folder: Path, *, end: str = "") -> Any:
     """Give the class a vocabulary in JSON and few merges, so that text falls into characters."""
-    entries = [*SPECIAL, *characters(), *[f"{character}{end}" for character in characters()], *words()]
+    entries = [*SPECIAL]
+    for ending in ("", end, "@@"):
+        entries += [f"{character}{ending}" for character in characters()]
+    entries += words()
     vocabulary = {entry: place for place, entry in enumerate(dict.fromkeys(entries))}
     vocab_file = folder / "vocab.json"
     vocab_file.write_text(json.dumps(vocabulary), encoding="utf-8")
@@ -112,6 +115,27 @@ def of_sentencepiece(cls: Any, folder: Path) -> Any:
     return cls(**{name: file for name, file in files.items() if name in wanted})
 
 
+def of_pairs(cls: Any, folder: Path) -> Any:
+    """Give the class a list of pieces with log-probabilities, as unigram models have."""
+    pieces = [*SPECIAL, "\u2581", *characters(), *[f"\u2581{word}" for word in words()]]
+    return cls(vocab=[(piece, -10.0 if place >= len(SPECIAL) else 0.0) for place, piece in enumerate(pieces)])
+
+
+def of_parts(cls: Any, folder: Path) -> Any:
+    """Give the class the further files that it demands: shapes, pronunciations, emojis."""
+    words_file = folder / "vocab.txt"
+    entries = [*SPECIAL, *characters(), *words()]
+    words_file.write_text("\n".join(entries) + "\n", encoding="utf-8")
+    zeros = folder / "zeros.json"
+    zeros.write_text(json.dumps(dict.fromkeys(entries, 0)), encoding="utf-8")
+    emoji = folder / "emoji.json"
+    emoji.write_text(json.dumps({"emoji": {}, "emoji_inv": {}}), encoding="utf-8")
+    files = {"vocab_file": words_file, "word_shape_file": zeros, "word_pronunciation_file": zeros}
+    files["emoji_file"] = emoji
+    wanted = inspect.signature(cls.__init__).parameters
+    return cls(**{name: str(path) for name, path in files.items() if name in wanted})
+
+
 def empty(cls: Any, folder: Path) -> Any:
     """Make the class without arguments, as those that read bytes or characters allow."""
     return cls()
@@ -130,6 +154,8 @@ def ways(cls: Any) -> Iterator[Callable[[Any, Path], Any]]:
         yield of_lines_with_counts
     yield of_words
     yield of_json
+    yield of_pairs
+    yield of_parts
     yield of_sentencepiece
     yield empty
 
@@ -155,7 +181,11 @@ def measured(name: str, folder: Path) -> tuple[str, str]:
     tokenizer = made(cls, folder)
     if isinstance(tokenizer, str):
         return "not made", tokenizer
-    entries = max(max(tokenizer.get_vocab().values()) + 1, len(tokenizer))
+    used = set(tokenizer.get_vocab().values()) | set(tokenizer.all_special_ids)
+    for ids in tokenizer(SENTENCES)["input_ids"]:
+        used.update(ids)
+    used.discard(None)  # a class that gives no id for what it cannot read
+    entries = max(max(used) + 1, len(tokenizer))
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=entries,

@@ -156,6 +156,17 @@ def test_an_empty_vocabulary_is_refused():
         categorize(HuggingFaceTokenizer(Tokenizer(models.WordLevel({}, unk_token="?"))))
 
 
+def test_a_python_tokenizer_without_an_unknown_entry_is_named(tmp_path):
+    (tmp_path / "vocab.json").write_text('{"<pad>": 0, "a": 1}', encoding="utf-8")
+    tokenizer = transformers.MgpstrTokenizer(
+        str(tmp_path / "vocab.json"), unk_token="?", bos_token="?", eos_token="?", pad_token="<pad>"
+    )
+    adapted = HuggingFaceTokenizer(tokenizer)
+    assert adapted.encode_many(["aa"]) == [[1, 1]]
+    with pytest.raises(ModelError, match="MgpstrTokenizer cannot encode 'ab'"):
+        adapted.encode_many(["ab"])
+
+
 def test_a_folder_with_only_tokenizer_json_serves_the_tokenizer(tmp_path):
     tokenizer = architectures.roberta_tokenizer()
     tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))

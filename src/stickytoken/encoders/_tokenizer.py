@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
+from stickytoken.validation import shown
 from stickytoken.vocabulary import RoundTripTokenizer
 
 if TYPE_CHECKING:
@@ -115,9 +116,20 @@ class HuggingFaceTokenizer:
         return [self._tokenizer.decode(list(row), **options) for row in ids]
 
     def _encoded_by_own(self, texts: Sequence[str]) -> list[list[int]]:
-        return [
-            list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False)) for text in texts
-        ]
+        rows = []
+        for text in texts:
+            # A tokenizer in Python without an entry for unknown pieces gives None as their id, or fails on it.
+            try:
+                ids = list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False))
+            except (TypeError, ValueError):
+                ids = [None]
+            if None in ids:
+                raise ModelError(
+                    f"the model's {type(self._tokenizer).__name__} cannot encode {shown(text)}: it has no id for "
+                    "a part of it, and no entry for unknown text: add that entry to its vocabulary"
+                )
+            rows.append(ids)
+        return rows
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:

@@ -211,10 +211,12 @@ class Network:
 
     def __init__(self, model: SentenceTransformer) -> None:
         with exclusive(model):
-            shared = {
+            shared: dict[int, Any] = {
                 id(parameter): torch.nn.Parameter(parameter.detach().float(), requires_grad=False)
                 for parameter in model.parameters()
             }
+            # The tokenizer does not change, and some classes cannot be copied.
+            shared[id(model.tokenizer)] = model.tokenizer
             self._model = copy.deepcopy(model, shared).float().eval()
         self.encoder = SentenceTransformerEncoder(self._model, "the model", packed_layers=False)
         if self.encoder.template.flat:
