@@ -118,15 +118,16 @@ class HuggingFaceTokenizer:
     def _encoded_by_own(self, texts: Sequence[str]) -> list[list[int]]:
         rows = []
         for text in texts:
-            # A tokenizer in Python without an entry for unknown pieces gives None as their id, or fails on it.
+            # A Python tokenizer without an entry for unknown pieces gives None as their id, or fails.
             try:
                 ids = list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False))
             except (TypeError, ValueError):
                 ids = [None]
             if None in ids:
+                name = type(self._tokenizer).__name__
                 raise ModelError(
-                    f"the model's {type(self._tokenizer).__name__} cannot encode {shown(text)}: it has no id for "
-                    "a part of it, and no entry for unknown text: add that entry to its vocabulary"
+                    f"the model's {name} cannot encode {shown(text)}: it has no id for a part of it, and no "
+                    "entry for unknown text: add that entry to its vocabulary"
                 )
             rows.append(ids)
         return rows
