@@ -1,4 +1,4 @@
-"""Borrow a user's model for one call, and restore its state."""
+"""Use a model for one call and restore its state afterwards; identify its weights and modules."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ import json
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import ModelError
+from stickytoken.machine import SharedSetting
 
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# A model has one state, whoever encodes with it: one call at a time.
-_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_LOCKS_GUARD = threading.Lock()
-# torch has one flag for all threads: the first computation switches oneDNN off, the last one on again.
-_BOUNDED: list[AbstractContextManager[object]] = []
-_BOUNDED_GUARD = threading.Lock()
+# Two encoders may share one model, and a model has one state, so only one call may use it at a time.
+_MODEL_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_MODEL_LOCKS_GUARD = threading.Lock()
 
 
 def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
-    """Return an exclusive, reentrant lock on the model; models that share their first weights share it."""
-    owner = next((module for module in model.modules() if module._parameters), model)
-    with _LOCKS_GUARD:
-        return _LOCKS.setdefault(owner, threading.RLock())
+    """Return the model's reentrant lock. Models that share their first weights share the lock."""
+    modules_with_weights = (
+        module for module in model.modules() if next(module.parameters(recurse=False), None) is not None
+    )
+    owner = next(modules_with_weights, model)
+    with _MODEL_LOCKS_GUARD:
+        return _MODEL_LOCKS.setdefault(owner, threading.RLock())
 
 
 @contextmanager
 def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
+    """Lock the model in evaluation mode; allow forward-mode derivatives if ``gradients`` is true."""
     import torch
 
     mode = torch.no_grad() if gradients else torch.inference_mode()
@@ -41,24 +43,27 @@ def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[No
 
 
 def weight_mark(weight: torch.Tensor) -> tuple[int, int]:
-    """Return what changes when torch writes to a weight or replaces it: its address and version."""
-    # Weights that were made in inference mode have no version.
-    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
+    """Return the address and version of a weight, which change when torch replaces or writes to it."""
+    if weight.is_inference():  # such a weight has no version
+        return weight.data_ptr(), 0
+    return weight.data_ptr(), weight._version
 
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
+    """Put a model in evaluation mode, and each module back into its own mode afterwards."""
+    training_modules = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        for module in training:
+        for module in training_modules:
             module.training = True
 
 
 @contextmanager
 def switched_on(config: Any, name: str) -> Iterator[None]:
+    """Set one attribute of a configuration to true, and back to its value afterwards."""
     before = getattr(config, name)
     setattr(config, name, True)
     try:
@@ -67,42 +72,50 @@ def switched_on(config: Any, name: str) -> Iterator[None]:
         setattr(config, name, before)
 
 
+def _onednn_is_enabled() -> bool:
+    import torch
+
+    return bool(torch.backends.mkldnn.enabled)
+
+
+def _enable_onednn(enabled: bool) -> None:
+    import torch
+
+    backend: Any = torch.backends.mkldnn
+    backend.enabled = enabled
+
+
+# One flag for all threads of the process.
+_ONEDNN = SharedSetting(_onednn_is_enabled, _enable_onednn)
+
+
 @contextmanager
 def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Keep torch from choosing oneDNN for float32 on a CPU; packed layers call it with few shapes."""
-    # oneDNN keeps a kernel with its buffers for every shape of batch, up to a thousand. Lengths and batch
-    # sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without it, it stays at 0.9 GB. For
-    # bfloat16, oneDNN has the only fast kernels.
+    """Keep torch from using oneDNN for float32 on a CPU. Packed layers call oneDNN with few shapes."""
+    # oneDNN keeps a kernel and its buffers for every shape of batch, up to a thousand. Lengths and batch
+    # sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without oneDNN it stays at 0.9 GB.
+    # bfloat16 has fast kernels in oneDNN only.
     import torch
 
     parameter = next(model.parameters())
-    if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+    if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
+        with _ONEDNN.at(False):
+            yield
+    else:
         yield
-        return
-    unchanged = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}
-    with _BOUNDED_GUARD:
-        off = nullcontext() if _BOUNDED else torch.backends.mkldnn.flags(enabled=False, **unchanged)
-        off.__enter__()
-        _BOUNDED.append(off)
-    try:
-        yield
-    finally:
-        with _BOUNDED_GUARD:
-            # Whichever ends last gives back what the first one changed.
-            own = _BOUNDED.pop()
-            own.__exit__(None, None, None)
 
 
-# The location of a model and the software that wrote it do not change its vectors.
+# Where a model is stored and which software wrote it do not change its vectors.
 _IRRELEVANT_KEYS = frozenset(
     {"_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype"}
 )
 
 
 def weights_fingerprint(model: torch.nn.Module) -> str:
+    """Return the sha256 of all parameters and buffers, with their names, types and shapes."""
     import torch
 
-    digest = hashlib.sha256()
+    fingerprint = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         for tensor in _tensors(value):
             if tensor.is_meta:
@@ -110,17 +123,19 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
                     f"the weights {key} are offloaded, not in memory, so the model cannot be identified: "
                     "load it without offloading"
                 )
-            digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+            fingerprint.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            in_memory = tensor.detach().cpu().contiguous().reshape(-1)
+            fingerprint.update(in_memory.view(torch.uint8).numpy().data)
+    return fingerprint.hexdigest()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of one entry of a state dict; a quantized one gives integers and scales."""
     import torch
 
     if isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _tensors(part)
+        for item in value:
+            yield from _tensors(item)
     elif isinstance(value, torch.Tensor) and value.is_quantized:
         yield value.int_repr()
         per_channel = value.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric)
@@ -130,9 +145,10 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def modules_fingerprint(model: SentenceTransformer) -> str:
+    """Return the sha256 of the types and settings of all modules, the truncation and the route."""
     description: list[list[Any]] = []
     for name, module in model.named_modules():
-        if "." in name and not hasattr(module, "config_keys"):  # the modules of a router are nested deeper
+        if "." in name and not hasattr(module, "config_keys"):  # modules of a router are nested deeper
             continue
         settings = {key: getattr(module, key, None) for key in getattr(module, "config_keys", ())}
         if hasattr(getattr(module, "config", None), "to_dict"):
@@ -145,17 +161,20 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
 
 def _with_plain_keys(value: Any) -> Any:
-    """Return settings whose keys JSON can sort: inputs of several modalities are named by tuples."""
-    if isinstance(value, dict):
-        return {
-            str(key) if isinstance(key, tuple) else key: _with_plain_keys(inside)
-            for key, inside in value.items()
-        }
-    return [_with_plain_keys(inside) for inside in value] if isinstance(value, list) else value
+    """Return settings whose keys JSON can sort: inputs of several modalities have tuples as names."""
+    if isinstance(value, list):
+        return [_with_plain_keys(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    plain: dict[Any, Any] = {}
+    for key, item in value.items():
+        plain_key = str(key) if isinstance(key, tuple) else key
+        plain[plain_key] = _with_plain_keys(item)
+    return plain
 
 
 def _route_of(model: SentenceTransformer) -> list[list[Any]]:
-    """Describe the route of a model that has several, and its task where a module reads that."""
+    """Describe the route of a model that has several, and its task if a module depends on it."""
     from stickytoken.encoders._routes import RoutedModel
 
     if not isinstance(model, RoutedModel):
@@ -164,12 +183,16 @@ def _route_of(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """Turn off the cache of a decoder, which some versions of sentence-transformers do themselves."""
-    return {
-        key: _without_cache(value) if isinstance(value, dict) else False if key == "use_cache" else value
-        for key, value in config.items()
-    }
+    """Switch the cache of a decoder off: only some versions of sentence-transformers do that themselves."""
+    settings: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            settings[key] = _without_cache(value)
+        else:
+            settings[key] = False if key == "use_cache" else value
+    return settings
 
 
 def config_of(model: Any) -> dict[str, Any]:
+    """Return the settings of a transformers model that can change its vectors."""
     return {key: value for key, value in model.config.to_dict().items() if key not in _IRRELEVANT_KEYS}

@@ -26,17 +26,27 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# all-MiniLM-L6-v2 and all-mpnet-base-v2 are as fast, within 5%, from 512 to 4096 tokens a batch.
+# Tokens per batch on a CPU. all-MiniLM-L6-v2 and all-mpnet-base-v2 run at the same speed, within 5%, with 512
+# to 4096 tokens per batch.
 _CPU_TOKEN_BUDGET = 1024
-# Batches for each worker, so that all end at about the same time; smaller ones only cost more calls.
-_BATCHES_PER_WORKER, _LEAST_TOKENS = 4, 256
+# Batches per worker, so that all workers end at about the same time.
+_BATCHES_PER_WORKER = 4
+# Fewest tokens per batch when batches are made smaller for several workers: below it, calls cost more.
+_MIN_SHARED_TOKENS = 256
+# Tokens per batch on an accelerator whose free memory is not known.
 _ACCELERATOR_TOKEN_BUDGET = 65536
-_LEAST_BUDGET, _LARGEST_TOKEN_BUDGET = 4096, 262144
+# Bounds of the tokens per batch that are computed from the free memory of a GPU.
+_MIN_GPU_TOKENS = 4096
+_MAX_GPU_TOKENS = 262144
 # Share of the free memory for a batch; the rest is for kernels and other processes.
 _MEMORY_SHARE = 0.4
-_TRIAL_TEXTS, _TRIAL_LENGTH = 64, 32
+# Texts, and tokens in each, of the batch that measures memory per token.
+_TRIAL_TEXTS = 64
+_TRIAL_LENGTH = 32
+# Batches that are launched before the first result is read: while one is computed, the next is prepared.
+_BATCHES_IN_FLIGHT = 2
+# Characters of an error of the model that are shown.
 _SHOWN_REASON = 300
-_AHEAD = 2
 
 # OpenMP keeps the number of threads for each thread that asks.
 _THREADS = SharedSetting(torch.get_num_threads, torch.set_num_threads, per_thread=True)
@@ -53,18 +63,23 @@ _STATELESS = (
 
 
 def worker_count(model: torch.nn.Module) -> int:
-    """Batches that may be computed at a time: one each core if modules keep no state of texts."""
-    stateless = all(
-        f"{type(module).__module__}.".startswith(_STATELESS)
-        and not (module._forward_hooks or module._forward_pre_hooks)
-        for module in model.modules()
-    )
-    if next(model.parameters()).device.type != "cpu" or not stateless:
+    """Return how many batches may run at a time: one per core if no module keeps state, else one."""
+    if next(model.parameters()).device.type != "cpu" or not all(map(_is_stateless, model.modules())):
         return 1
     return max(1, min(_THREADS.original, available_cores()))
 
 
+def _is_stateless(module: torch.nn.Module) -> bool:
+    # torch has no public way to ask for the hooks of a module.
+    has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
+    return f"{type(module).__module__}.".startswith(_STATELESS) and not has_hooks
+
+
 def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: int) -> list[Any]:
+    """Return the result for each item, in order. With several workers, each computes in one thread.
+
+    The first error stops the work and is raised.
+    """
     if workers <= 1 or len(items) <= 1:
         return [compute(item) for item in items]
 
@@ -77,21 +92,23 @@ def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: in
         results = [threads.submit(work, item) for item in items]
         try:
             wait(results, return_when=FIRST_EXCEPTION)
-        finally:  # an error, Ctrl-C too, cancels what has not begun
+        finally:  # also after Ctrl-C: cancels what has not begun
             threads.shutdown(cancel_futures=True)
         return [result.result() for result in results]
 
 
 class BatchEngine:
-    """Runs inputs in batches of equal length, and in smaller ones after a device has run out of memory."""
+    """Runs inputs in batches of equal length, and in smaller ones after a device has run out of memory.
 
-    # On a CPU, several workers compute batches of their own. On an accelerator, the next batch is prepared
-    # and sent while the previous one is computed.
+    On a CPU, several workers compute a batch each. On an accelerator, the next batch is prepared and sent
+    while the previous one is computed.
+    """
 
     unit = "text"  # what an input is called in messages
 
     def __init__(self, name: str, model: Any) -> None:
-        self.name, self._model = name, model
+        self.name = name
+        self._model = model
 
     @property
     def device(self) -> torch.device:
@@ -105,91 +122,119 @@ class BatchEngine:
     def run(
         self, lengths: Sequence[int], compute: Callable[[NDArray[np.intp]], torch.Tensor], workers: int = 1
     ) -> NDArray[np.float32]:
-        """Compute inputs, at least one, given their lengths and how places of equal ones are computed."""
-        batches: list[NDArray[np.intp]] = []
-        parts: list[NDArray[np.float32]] = []
-        waiting: deque[NDArray[np.intp]] = deque()
-        computing: deque[torch.Tensor] = deque()
+        """Compute at least one input, and return the results in the order of the inputs.
+
+        Args:
+            lengths: tokens of each input.
+            compute: computes a batch, given the indices of its inputs, which have equal lengths.
+            workers: batches that are computed at a time.
+        """
         if workers == 1:
-            waiting.extend(equal_length_batches(lengths, self.token_budget))
+            batches, outputs = self._run_in_turn(lengths, compute)
         else:
-            share = max(_LEAST_TOKENS, sum(lengths) // (workers * _BATCHES_PER_WORKER))
-            batches = equal_length_batches(lengths, min(self.token_budget, share))
-            parts = compute_all(lambda batch: compute(batch).numpy(), batches, workers)
-        while waiting or computing:
-            if not waiting or len(computing) == _AHEAD:
-                parts.append(computing.popleft().cpu().numpy())
+            tokens_per_batch = max(_MIN_SHARED_TOKENS, sum(lengths) // (workers * _BATCHES_PER_WORKER))
+            batches = equal_length_batches(lengths, min(self.token_budget, tokens_per_batch))
+            outputs = compute_all(lambda batch: compute(batch).numpy(), batches, workers)
+        results = np.empty((len(lengths), *outputs[0].shape[1:]), dtype=np.float32)
+        results[np.concatenate(batches)] = np.concatenate(outputs)
+        return results
+
+    def _run_in_turn(
+        self, lengths: Sequence[int], compute: Callable[[NDArray[np.intp]], torch.Tensor]
+    ) -> tuple[list[NDArray[np.intp]], list[NDArray[np.float32]]]:
+        """Return the batches that were computed, and the output of each.
+
+        A batch for which the memory does not suffice is divided, and so are the later ones.
+        """
+        batches: list[NDArray[np.intp]] = []
+        outputs: list[NDArray[np.float32]] = []
+        waiting = deque(equal_length_batches(lengths, self.token_budget))
+        in_flight: deque[torch.Tensor] = deque()
+        while waiting or in_flight:
+            if not waiting or len(in_flight) == _BATCHES_IN_FLIGHT:
+                outputs.append(in_flight.popleft().cpu().numpy())
                 continue
             batch = waiting.popleft()
             try:
-                computing.append(compute(batch))
+                in_flight.append(compute(batch))
                 batches.append(batch)
             except torch.OutOfMemoryError as error:
-                length = lengths[batch[0]]
-                if len(batch) == 1:
-                    raise EncodingError(
-                        f"{self.name}: {self.device} ran out of memory on a {self.unit} of {length} tokens: "
-                        "use shorter sentences, a lower precision or another device"
-                    ) from error
-                self.token_budget = max(1, len(batch) * length // 2)
-                torch.cuda.empty_cache()
-                _LOG.warning(
-                    "%s: out of memory on %s, continuing with batches of at most %d tokens",
-                    self.name,
-                    self.device,
-                    self.token_budget,
-                )
+                self._lower_budget(batch, lengths[batch[0]], error)
                 waiting.extendleft(reversed(np.array_split(batch, 2)))
-        results = np.empty((len(lengths), *parts[0].shape[1:]), dtype=np.float32)
-        results[np.concatenate(batches)] = np.concatenate(parts)
-        return results
+        return batches, outputs
+
+    def _lower_budget(self, batch: NDArray[np.intp], length: int, error: Exception) -> None:
+        """Halve the token budget after a batch ran out of memory; a batch of one input is an error."""
+        if len(batch) == 1:
+            raise EncodingError(
+                f"{self.name}: {self.device} ran out of memory on a {self.unit} of {length} tokens: "
+                "use shorter sentences, a lower precision or another device"
+            ) from error
+        self.token_budget = max(1, len(batch) * length // 2)
+        torch.cuda.empty_cache()
+        _LOG.warning(
+            "%s: out of memory on %s, continuing with batches of at most %d tokens",
+            self.name,
+            self.device,
+            self.token_budget,
+        )
 
 
 class BatchRunner(BatchEngine):
+    """Runs the content ids of texts through a SentenceTransformer, with the template around them."""
+
     def __init__(
         self, model: SentenceTransformer, template: InputTemplate, name: str, token_budget: int | None
     ) -> None:
         super().__init__(name, model)
-        self._template, self._given_budget = template, token_budget
+        self._template = template
+        self._requested_budget = token_budget
 
     @cached_property
     def token_budget(self) -> int:
-        if self._given_budget:
-            budget = self._given_budget
+        if self._requested_budget:
+            budget = self._requested_budget
+        elif self.device.type == "cuda":
+            budget = self._budget_by_memory()
         else:
-            budget = self._budget_by_memory() if self.device.type == "cuda" else super().token_budget
+            budget = super().token_budget
         _LOG.info("%s: batches of at most %d tokens on %s", self.name, budget, self.device)
         return budget
 
     def _budget_by_memory(self) -> int:
-        device, overhead = self.device, self._template.overhead
+        """Measure the memory per token of a trial batch, and return the tokens for which there is room."""
+        overhead = self._template.overhead
         length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
         self.launch(trial)  # allocates kernels and workspaces that remain
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
         self.launch(trial)
-        taken = torch.cuda.max_memory_allocated(device) - before
-        free, _ = torch.cuda.mem_get_info(device)
-        bytes_per_token = max(1.0, taken / (len(trial) * (len(trial[0]) + overhead)))
-        return max(_LEAST_BUDGET, min(int(_MEMORY_SHARE * free / bytes_per_token), _LARGEST_TOKEN_BUDGET))
+        bytes_taken = torch.cuda.max_memory_allocated(self.device) - before
+        bytes_free, _ = torch.cuda.mem_get_info(self.device)
+        tokens = len(trial) * (len(trial[0]) + overhead)
+        bytes_per_token = max(1.0, bytes_taken / tokens)
+        budget = int(_MEMORY_SHARE * bytes_free / bytes_per_token)
+        return max(_MIN_GPU_TOKENS, min(budget, _MAX_GPU_TOKENS))
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         lengths = [len(content) + self._template.overhead for content in contents]
-        return self.run(
-            lengths, lambda batch: self.launch([contents[row] for row in batch]), worker_count(self._model)
-        )
+
+        def compute(batch: NDArray[np.intp]) -> torch.Tensor:
+            return self.launch([contents[row] for row in batch])
+
+        return self.run(lengths, compute, worker_count(self._model))
 
     def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:  # of equal length
         return self._output(self.features(contents))[:, : self._model.truncate_dim]
 
     def _output(self, features: dict[str, Any]) -> torch.Tensor:
-        """Return the vectors that the model computes, or say in one line that it computes none."""
+        """Return the vectors that the model computes; a model that computes none is an error of one line."""
         try:
             output = self._model(features)
         except (torch.OutOfMemoryError, StickyTokenError):
             raise
-        except Exception as error:  # architectures refuse inputs in ways of their own; chained
+        except Exception as error:  # each architecture refuses inputs with errors of its own
             reason = " ".join(str(error).split())[:_SHOWN_REASON]
             raise ModelError(
                 f"{self.name} cannot compute the vector of a text ({type(error).__name__}: {reason}): check "
@@ -205,7 +250,7 @@ class BatchRunner(BatchEngine):
         return vectors.float()
 
     def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:  # of equal length
-        """The inputs of the first module on the model's device: ids with special tokens, masks and types."""
+        """Return the inputs of the first module, on its device: ids with special tokens, masks and types."""
         template = self._template
         length = len(contents[0])
         flat = np.fromiter(chain.from_iterable(contents), np.int64, len(contents) * length)
@@ -230,13 +275,13 @@ class BatchRunner(BatchEngine):
         return features
 
     def _sent(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor on the model's device; from pinned memory, so that a GPU is not waited for."""
+        """Return the tensor on the model's device, sent from pinned memory to avoid waiting for a GPU."""
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
 
 
-# A context in which the model computes.
+# Makes a context in which the model computes.
 Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 # Machine epsilon.
@@ -244,25 +289,30 @@ ROUNDING = {Precision.TF32: 2**-10, Precision.BFLOAT16: 2**-7, Precision.FLOAT16
 
 
 def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
+    """Raise an error if the model's device lacks a precision, or the model is not in float32."""
     parameter = next(model.parameters())
-    there = [Precision.BFLOAT16]
+    supported = [Precision.BFLOAT16]
     if parameter.device.type != "cpu":
-        there.append(Precision.FLOAT16)
+        supported.append(Precision.FLOAT16)
     if parameter.device.type == "cuda":
-        there.insert(0, Precision.TF32)
-    if precision not in there:
+        supported.insert(0, Precision.TF32)
+    if precision not in supported:
         raise InputError(
-            f"precision {precision} is not available on {parameter.device}: use {' or '.join(there)}, "
+            f"precision {precision} is not available on {parameter.device}: use {' or '.join(supported)}, "
             "or leave it out"
         )
     if parameter.dtype != torch.float32:
-        found = str(parameter.dtype).removeprefix("torch.")
-        raise InputError(f"{name} already computes in {found}: leave out the precision {precision}")
+        current = str(parameter.dtype).removeprefix("torch.")
+        raise InputError(f"{name} already computes in {current}: leave out the precision {precision}")
 
 
 def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool) -> Arithmetic:
-    kind = next(model.parameters()).device.type
-    if kind == "cpu":
+    """Return what computes at a precision on the model's device; None is the model's own precision.
+
+    ``packed`` allows packed weights of linear layers on a CPU.
+    """
+    device = next(model.parameters()).device.type
+    if device == "cpu":
         if precision is not None:
             return PackedLinears(model, torch.bfloat16, packed=packed).active
         return PackedLinears(model).active if packed else nullcontext
@@ -271,7 +321,7 @@ def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool
     if precision is Precision.TF32:
         return _tf32
     dtype = getattr(torch, precision)
-    return lambda: torch.autocast(kind, dtype=dtype)
+    return lambda: torch.autocast(device, dtype=dtype)
 
 
 def _tf32() -> AbstractContextManager[None]:
@@ -279,7 +329,7 @@ def _tf32() -> AbstractContextManager[None]:
 
 
 def pools_by(model: SentenceTransformer, mode: str) -> bool:
-    """Whether the model is a transformer, then a pooling of this mode alone, then whatever follows."""
+    """Check that the model is a transformer followed by a pooling of this mode alone."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
@@ -289,7 +339,8 @@ def pools_by(model: SentenceTransformer, mode: str) -> bool:
 
 @contextmanager
 def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
-    if "forward" in vars(attention):  # replaced by its owner
+    """Let an attention module return the state of the first token only."""
+    if "forward" in vars(attention):  # the user has replaced it
         yield
         return
     original: Any = attention.forward

@@ -21,10 +21,10 @@ _SAMPLE = "The cat sat on a warm stone."
 
 
 def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceTransformer:
-    """Return a model that runs only the first layers of its transformer, then all that follows them.
+    """Return a model that runs only the first layers of the transformer, then all that follows the last one.
 
-    A final norm, the pooling and later modules work as they do after the last layer. The weights are shared
-    with the given model, which stays as it is. If all layers are to run, the given model is returned.
+    A final norm, the pooling and later modules work as they do after the last layer. The two models share
+    their weights, and the original stays as it is. If all layers are to run, the original is returned.
     """
     backbone: Any = getattr(model[0], "model", None)
     config: Any = getattr(backbone, "config", None)
@@ -38,15 +38,15 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
     if count == layers:
         return model
     shorter = _copy_with_shared_weights(model)
-    own: Any = shorter[0].model
-    for stack_name in _layer_stacks(own, layers):
+    shorter_backbone: Any = shorter[0].model
+    for stack_name in _layer_stacks(shorter_backbone, layers):
         owner_name, _, attribute = stack_name.rpartition(".")
-        owner = own.get_submodule(owner_name)
+        owner = shorter_backbone.get_submodule(owner_name)
         setattr(owner, attribute, getattr(owner, attribute)[:count])
-    for module in own.modules():
-        own_config: Any = getattr(module, "config", None)
-        if getattr(own_config, "num_hidden_layers", None) == layers:
-            own_config.num_hidden_layers = count
+    for module in shorter_backbone.modules():
+        module_config: Any = getattr(module, "config", None)
+        if getattr(module_config, "num_hidden_layers", None) == layers:
+            module_config.num_hidden_layers = count
     if not _runs_as_far(model, shorter, count):
         raise ModelError(
             f"{name} cannot be read after a layer: a {type(backbone).__name__} without its later layers does "
@@ -62,7 +62,7 @@ def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer
 
 
 def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
-    """Return the names of the lists of so many modules that lie within no other such list."""
+    """Return the names of all lists of ``count`` modules that are not inside another such list."""
     names: list[str] = []
     for name, module in backbone.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in names)
@@ -72,17 +72,18 @@ def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
 
 
 def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
-    """Check that the shorter model runs so many layers, and gives each the input that it had."""
+    """Check that the shorter model runs ``count`` layers, each with the same input as in the whole model."""
     states = _states(model)
-    of_shorter = _states(shorter)
-    if len(of_shorter) != count + 1:
+    shorter_states = _states(shorter)
+    if len(shorter_states) != count + 1:
         return False
-    # The last state may be behind the final norm in one of the models.
-    pairs = zip(states[:count], of_shorter[:count], strict=True)
+    # The last state may come after the final norm in one of the models.
+    pairs = zip(states[:count], shorter_states[:count], strict=True)
     return all(first.shape == second.shape and torch.allclose(first, second) for first, second in pairs)
 
 
 def _states(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
+    """Return the states of a sample after the embedding and each layer; empty if the model hides them."""
     transformer: Any = model[0]
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):
@@ -93,5 +94,5 @@ def _states(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
         for key, value in features.items()
     }
     with computing(model), switched_on(config, "output_hidden_states"):
-        found: tuple[torch.Tensor, ...] = transformer(inputs).get(_STATES, ())
-    return found
+        states: tuple[torch.Tensor, ...] = transformer(inputs).get(_STATES, ())
+    return states

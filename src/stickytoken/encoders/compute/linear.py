@@ -8,55 +8,73 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute import evaluating, weight_mark
+from stickytoken.encoders.compute import _onednn, evaluating, weight_mark
+from stickytoken.encoders.compute._onednn import Activation
 from stickytoken.encoders.protocol import TOKEN_MULTIPLE
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.machine import Precision, digest, keep, recalled
 
+# Environment variable that switches packed layers on or off.
 SWITCH = "STICKYTOKEN_PACKED_LAYERS"
-_GATED_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
-# Largest difference from torch's own layers, as a share of the largest output.
-_TOLERANCE, _BFLOAT16_TOLERANCE = 1e-4, 0.05
-_TRIAL_ROWS = 64
+# Largest difference from torch's own layers, as a share of the largest output. In bfloat16, rounding alone
+# reaches a few percent.
+_TOLERANCE = 1e-4
+_BFLOAT16_TOLERANCE = 0.05
+# Rows of the input on which layers are compared.
+_COMPARED_ROWS = 64
+# Children of a gated block, as transformers names them.
+_GATED_CHILDREN = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
-class LinearPlace(NamedTuple):
-    module: torch.nn.Module  # whose forward pass is replaced: the layer, or a block of it and its GELU
+@dataclass(frozen=True, slots=True)
+class LinearSite:
+    """A linear layer, and the module whose forward pass is replaced to compute it."""
+
+    module: torch.nn.Module  # the layer, or a block of it and its GELU
     layer: torch.nn.Linear
-    gelu: bool = False  # an exact GELU follows inside the module
+    has_gelu: bool = False  # an exact GELU follows inside the module
     feeds_layer: bool = False  # only another linear layer reads the module's output
 
 
-def linear_places(model: torch.nn.Module) -> list[LinearPlace]:
+def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
+    """Return all plain float32 linear layers on the CPU; one with a GELU after it counts as a block."""
+    modules_before_layers = set()
+    for parent in model.modules():
+        reader = getattr(getattr(parent, "output", None), "dense", None)
+        if _is_plain(reader):
+            modules_before_layers.add(getattr(parent, "intermediate", None))
+    blocks: list[LinearSite] = []
+    for module in model.modules():
+        if _is_gelu_block(module):
+            dense: Any = module.dense
+            feeds_layer = module in modules_before_layers
+            blocks.append(LinearSite(module, dense, has_gelu=True, feeds_layer=feeds_layer))
+    layers_in_blocks = {block.layer for block in blocks}
+    layers: list[Any] = [module for module in model.modules() if _is_plain(module)]
+    return blocks + [LinearSite(layer, layer) for layer in layers if layer not in layers_in_blocks]
+
+
+def _is_gelu_block(module: torch.nn.Module) -> bool:
+    """Check for a linear layer with an exact GELU, as in BERT. Elsewhere the same children may do more."""
     from transformers.activations import GELUActivation
 
-    blocks = []
-    feeding = {
-        getattr(parent, "intermediate", None)
-        for parent in model.modules()
-        if _is_plain(getattr(getattr(parent, "output", None), "dense", None))
-    }
-    for module in model.modules():
-        # A linear layer and an exact GELU, as in BERT; elsewhere the same parts may be used in another way.
-        parts: Any = dict(module.named_children())
-        activation = getattr(module, "intermediate_act_fn", None)
-        if (
-            set(parts) == {"dense", "intermediate_act_fn"}
-            and type(module).__module__.startswith("transformers.models.")
-            and isinstance(activation, GELUActivation)
-            and activation.act is torch.nn.functional.gelu
-            and _is_plain(parts["dense"])
-        ):
-            blocks.append(LinearPlace(module, parts["dense"], gelu=True, feeds_layer=module in feeding))
-    inner = {place.layer for place in blocks}
-    layers: Any = (module for module in model.modules() if _is_plain(module) and module not in inner)
-    return [*blocks, *(LinearPlace(layer, layer) for layer in layers)]
+    children: Any = dict(module.named_children())
+    if set(children) != {"dense", "intermediate_act_fn"} or not _is_of_transformers(module):
+        return False
+    activation = children["intermediate_act_fn"]
+    is_exact = isinstance(activation, GELUActivation) and activation.act is torch.nn.functional.gelu
+    return is_exact and _is_plain(children["dense"])
+
+
+def _is_of_transformers(module: torch.nn.Module) -> bool:
+    return type(module).__module__.startswith("transformers.models.")
 
 
 def _is_plain(module: Any) -> bool:
@@ -66,54 +84,63 @@ def _is_plain(module: Any) -> bool:
 
 
 class PackedLinear:
-    # Weights are packed, unless that does not work for bfloat16: then torch's public functions compute.
-    # Products of bfloat16 numbers are summed in float32.
+    """The forward pass of a linear layer, and of a GELU after it, with weights packed for oneDNN.
 
-    def __init__(self, place: LinearPlace, dtype: torch.dtype, *, packed: bool = True) -> None:
-        self._place, self._layer, self._dtype, self._packed = place, place.layer, dtype, packed
-        self._weight = self._checksum = torch.empty(0)
+    With ``packed=False``, torch's public functions compute instead, for bfloat16 where packing does not work.
+    Products of bfloat16 numbers are summed in float32.
+    """
+
+    def __init__(self, site: LinearSite, dtype: torch.dtype, *, packed: bool = True) -> None:
+        self._site = site
+        self._layer = site.layer
+        self._dtype = dtype
+        self._packed = packed
+        self._weight = torch.empty(0)
+        self._checksum = torch.empty(0)
         self._mark: tuple[int, int] | None = None
         generator = torch.Generator().manual_seed(0)
-        self._direction = torch.randn(place.layer.in_features, generator=generator)
+        self._direction = torch.randn(site.layer.in_features, generator=generator)
 
     def __getstate__(self) -> dict[str, Any]:  # packed weights cannot be pickled, and are packed again
         return vars(self) | {"_weight": torch.empty(0), "_mark": None}
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        flat, rows = _flattened(hidden_states)
-        found = self.multiply(flat, "gelu" if self._place.gelu else "none")
-        return found[:rows].reshape(*hidden_states.shape[:-1], found.shape[-1])
+        flat, row_count = _flattened(hidden_states)
+        outputs = self.multiply(flat, Activation.GELU if self._site.has_gelu else Activation.NONE)
+        return outputs[:row_count].reshape(*hidden_states.shape[:-1], outputs.shape[-1])
 
     def refresh(self) -> None:
+        """Pack the weight again if it has changed."""
         weight = self._layer.weight.detach()
-        # The mark shows changes that torch counts, however small. Others, by ``.data``, show in a product
-        # with a fixed direction, unless they vanish in its rounding beside an outlier of their row.
+        # The mark shows every change that torch counts. torch does not count changes by ``.data``: the
+        # product with a fixed direction shows them, unless they vanish in its rounding beside an outlier of
+        # their row.
         mark = weight_mark(self._layer.weight)
         with torch.inference_mode():
             checksum = weight @ self._direction
-        if mark != self._mark or not torch.equal(checksum, self._checksum):
-            self._weight = weight.to(self._dtype)
-            if self._packed:
-                self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight)
-            self._mark, self._checksum = mark, checksum
+        if mark == self._mark and torch.equal(checksum, self._checksum):
+            return
+        self._weight = weight.to(self._dtype)
+        if self._packed:
+            self._weight = _onednn.packed(self._weight)
+        self._mark = mark
+        self._checksum = checksum
 
-    def multiply(self, flat: torch.Tensor, activation: str = "none") -> torch.Tensor:
+    def multiply(self, flat: torch.Tensor, activation: Activation = Activation.NONE) -> torch.Tensor:
+        """Return the activation of the layer's output for rows of shape (rows, in features)."""
         flat = flat.to(self._dtype)
         if self._packed:
-            kind = "none" if activation == "gelu" else ""
-            found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-                flat, self._weight, self._bias, activation, [], kind
-            )
+            outputs = _onednn.product(flat, self._weight, self._bias, activation)
         else:
-            found = torch.nn.functional.linear(flat, self._weight, self._bias)
-            found = torch.nn.functional.gelu(found) if activation == "gelu" else found
+            outputs = torch.nn.functional.linear(flat, self._weight, self._bias)
+            if activation is Activation.GELU:
+                outputs = torch.nn.functional.gelu(outputs)
         # A linear layer that reads bfloat16 numbers would round them to bfloat16 again.
-        return found if self._place.feeds_layer else found.float()
+        return outputs if self._site.feeds_layer else outputs.float()
 
-    def times(self, flat: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        multiply: Any = torch.ops.mkldnn._linear_pointwise.binary
-        found: torch.Tensor = multiply(flat, other, self._weight, self._bias, "mul")
-        return found
+    def multiply_times(self, flat: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output times factors of the same shape."""
+        return _onednn.product_times(flat, factors, self._weight, self._bias)
 
     @property
     def _bias(self) -> torch.Tensor | None:
@@ -121,185 +148,248 @@ class PackedLinear:
         return None if bias is None else bias.detach().to(self._dtype)
 
 
-class _GatedBlock:  # the forward pass of a gated SiLU block, as in Llama
-    def __init__(self, gate: LinearPlace, up: LinearPlace, down: LinearPlace) -> None:
-        self._packed = [PackedLinear(place, torch.float32) for place in (gate, up, down)]
+class _GatedBlock:
+    """The forward pass of a gated SiLU block, as in Llama: down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, gate: LinearSite, up: LinearSite, down: LinearSite) -> None:
+        self._gate = PackedLinear(gate, torch.float32)
+        self._up = PackedLinear(up, torch.float32)
+        self._down = PackedLinear(down, torch.float32)
 
     def refresh(self) -> None:
-        for layer in self._packed:
+        for layer in (self._gate, self._up, self._down):
             layer.refresh()
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        flat, rows = _flattened(hidden_states)
-        gate, up, down = self._packed
-        found = down.multiply(up.times(flat, gate.multiply(flat, "swish")))
-        return found[:rows].reshape(*hidden_states.shape[:-1], found.shape[-1])
+        flat, row_count = _flattened(hidden_states)
+        gates = self._gate.multiply(flat, Activation.SILU)
+        outputs = self._down.multiply(self._up.multiply_times(flat, gates))
+        return outputs[:row_count].reshape(*hidden_states.shape[:-1], outputs.shape[-1])
+
+
+Forward: TypeAlias = PackedLinear | _GatedBlock
 
 
 def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Flatten to rows, padded to few different numbers: oneDNN keeps a kernel for each."""
+    """Return the states as rows, with rows of zeros at the end, and the number of rows without those."""
+    # oneDNN keeps a kernel for every number of rows, so there should be few different numbers.
     flat = hidden_states.reshape(-1, hidden_states.shape[-1])
-    rows = flat.shape[0]
-    missing = -rows % TOKEN_MULTIPLE
-    return (torch.nn.functional.pad(flat, (0, 0, 0, missing)) if missing else flat), rows
+    row_count = flat.shape[0]
+    missing = -row_count % TOKEN_MULTIPLE
+    if missing:
+        flat = torch.nn.functional.pad(flat, (0, 0, 0, missing))
+    return flat, row_count
 
 
 class PackedLinears:
-    """Forward passes in place of those of linear layers and gated blocks, inside `active`."""
+    """Forward passes that replace those of linear layers and gated blocks inside `active`."""
 
     def __init__(
         self, model: torch.nn.Module, dtype: torch.dtype = torch.float32, *, packed: bool = True
     ) -> None:
-        self._model, self._dtype, self._packed = model, dtype, packed
+        self._model = model
+        self._dtype = dtype
+        self._packed = packed
         self._layout: list[object] | None = None
-        self.forwards: dict[torch.nn.Module, PackedLinear | _GatedBlock] = {}
+        self.forwards: dict[torch.nn.Module, Forward] = {}
         self._renew()
 
     @contextmanager
     def active(self) -> Iterator[None]:
+        """Replace the forward passes; those that the user has replaced stay."""
         self._renew()
-        replaced = [module for module in self.forwards if "forward" not in vars(module)]
-        for module in replaced:
+        replaced_modules = [module for module in self.forwards if not _has_own_forward(module)]
+        for module in replaced_modules:
             self.forwards[module].refresh()
             vars(module)["forward"] = self.forwards[module]
         try:
             yield
         finally:
-            for module in replaced:
+            for module in replaced_modules:
                 vars(module).pop("forward", None)
 
     def _renew(self) -> None:
-        places = linear_places(self._model)
-        layout = [*places, *(getattr(module, "act_fn", None) for module in self._model.modules())]
+        """Make the forward passes again if a layer or an activation was replaced."""
+        sites = linear_sites(self._model)
+        activations = [getattr(module, "act_fn", None) for module in self._model.modules()]
+        layout = [*sites, *activations]
         if layout != self._layout:
-            self.forwards = self._make(places)
+            self.forwards = self._make(sites)
             self._layout = layout
 
-    def _make(self, places: list[LinearPlace]) -> dict[torch.nn.Module, PackedLinear | _GatedBlock]:
-        from transformers.activations import SiLUActivation
+    def _make(self, sites: list[LinearSite]) -> dict[torch.nn.Module, Forward]:
+        """Return a forward pass by module; none at all where packed weights bring nothing.
 
-        exact = self._dtype is torch.float32
-        if exact and not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        One layer of each shape is compared with torch's own. If one differs, nothing is packed: layers in
+        float32 stay torch's own, and torch's public functions compute those in bfloat16.
+        """
+        in_float32 = self._dtype is torch.float32
+        if in_float32 and not _onednn.is_available():
             return {}
-        forwards: dict[torch.nn.Module, PackedLinear | _GatedBlock] = {
-            place.module: PackedLinear(place, self._dtype, packed=self._packed) for place in places
-        }
-        # One layer of each shape is compared with torch's own, on its own weights.
-        tolerance = _TOLERANCE if exact else _BFLOAT16_TOLERANCE
-        samples: dict[object, tuple[torch.nn.Module, torch.nn.Linear]] = {}
-        for module, layer, gelu, _ in places:
-            if "forward" not in vars(module):
-                samples.setdefault((*layer.weight.shape, layer.bias is None, gelu), (module, layer))
-        reasons = (
-            _failure(module, layer.in_features, forwards[module], tolerance)
-            for module, layer in samples.values()
-        )
-        if self._packed and (reason := next(filter(None, reasons), None)):
-            slow = f"packed layers are off, and {'encoding' if exact else 'bfloat16'} on this CPU is slower"
-            said = f"{slow}: {reason}. Another version of torch may help; {SWITCH}=0 turns this warning off"
-            if not (exact or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-                said = "this CPU has no instructions for bfloat16, which is slower on it: use float32"
-            warnings.warn(said, StickyTokenWarning, stacklevel=2)
-            unpacked = {place.module: PackedLinear(place, self._dtype, packed=False) for place in places}
-            return {} if exact else dict(unpacked)
-        if not exact:
-            return forwards
-        by_layer = {place.layer: place for place in places}
-        works: dict[type, bool] = {}
+        forwards = self._linear_forwards(sites, packed=self._packed)
+        failure = self._first_failure(sites, forwards) if self._packed else None
+        if failure is not None:
+            self._warn(failure)
+            return {} if in_float32 else self._linear_forwards(sites, packed=False)
+        if in_float32:
+            self._join_gated_blocks(sites, forwards)
+        return forwards
+
+    def _linear_forwards(self, sites: list[LinearSite], *, packed: bool) -> dict[torch.nn.Module, Forward]:
+        return {site.module: PackedLinear(site, self._dtype, packed=packed) for site in sites}
+
+    def _first_failure(
+        self, sites: list[LinearSite], forwards: Mapping[torch.nn.Module, Forward]
+    ) -> str | None:
+        """Compare one layer of each shape, with its own weights; return why the first one failed, or None."""
+        tolerance = _TOLERANCE if self._dtype is torch.float32 else _BFLOAT16_TOLERANCE
+        samples: dict[object, LinearSite] = {}
+        for site in sites:
+            if not _has_own_forward(site.module):
+                shape = (*site.layer.weight.shape, site.layer.bias is None, site.has_gelu)
+                samples.setdefault(shape, site)
+        for site in samples.values():
+            forward = forwards[site.module]
+            failure = _failure(site.module, site.layer.in_features, forward, tolerance)
+            if failure is not None:
+                return failure
+        return None
+
+    def _warn(self, failure: str) -> None:
+        in_float32 = self._dtype is torch.float32
+        if in_float32 or _onednn.has_bfloat16():
+            work = "encoding" if in_float32 else "bfloat16"
+            message = (
+                f"packed layers are off, and {work} on this CPU is slower: {failure}. Another version of "
+                f"torch may help; {SWITCH}=0 turns this warning off"
+            )
+        else:
+            message = "this CPU has no instructions for bfloat16, which is slower on it: use float32"
+        warnings.warn(message, StickyTokenWarning, stacklevel=2)
+
+    def _join_gated_blocks(self, sites: list[LinearSite], forwards: dict[torch.nn.Module, Forward]) -> None:
+        """Replace the forward passes of the three layers of a gated block by one of the block."""
+        site_of_layer: dict[Any, LinearSite] = {site.layer: site for site in sites}
+        block_works: dict[type, bool] = {}
         for module in self._model.modules():
-            parts: Any = dict(module.named_children())
-            kind, layers = type(module), [parts.get(name) for name in ("gate_proj", "up_proj", "down_proj")]
-            if (
-                set(parts) != _GATED_PARTS
-                or not kind.__module__.startswith("transformers.models.")
-                or type(parts["act_fn"]) not in (torch.nn.SiLU, SiLUActivation)
-                or not by_layer.keys() >= set(layers)
-                or "forward" in vars(module)
-            ):
+            if not _is_gated_block(module) or _has_own_forward(module):
                 continue
-            block = _GatedBlock(*(by_layer[layer] for layer in layers))
-            if kind not in works:  # otherwise its layers are packed one by one
-                works[kind] = _failure(module, layers[0].in_features, block, _TOLERANCE) is None
-            if works[kind]:
+            children: Any = dict(module.named_children())
+            layers = [children["gate_proj"], children["up_proj"], children["down_proj"]]
+            if not all(layer in site_of_layer for layer in layers):
+                continue
+            block = _GatedBlock(*(site_of_layer[layer] for layer in layers))
+            kind = type(module)
+            if kind not in block_works:
+                block_works[kind] = _failure(module, layers[0].in_features, block, _TOLERANCE) is None
+            if block_works[kind]:
                 forwards[module] = block
                 for layer in layers:
                     forwards.pop(layer, None)
-        return forwards
 
 
-def _failure(
-    module: torch.nn.Module, features: int, forward: PackedLinear | _GatedBlock, tolerance: float
-) -> str | None:
-    values = torch.linspace(-1, 1, _TRIAL_ROWS * features).sin().reshape(_TRIAL_ROWS, -1)
+def _has_own_forward(module: torch.nn.Module) -> bool:
+    """Say whether somebody has replaced the forward pass of this one module."""
+    return "forward" in vars(module)
+
+
+def _is_gated_block(module: torch.nn.Module) -> bool:
+    from transformers.activations import SiLUActivation
+
+    children: Any = dict(module.named_children())
+    if set(children) != _GATED_CHILDREN or not _is_of_transformers(module):
+        return False
+    return type(children["act_fn"]) in (torch.nn.SiLU, SiLUActivation)
+
+
+def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolerance: float) -> str | None:
+    """Compare a forward pass with the module's own; return what is wrong with it, or None."""
+    rows = torch.linspace(-1, 1, _COMPARED_ROWS * in_features).sin().reshape(_COMPARED_ROWS, -1)
     try:
         with torch.inference_mode(), evaluating(module):
-            expected: Any = module.forward(values)
+            expected: Any = module.forward(rows)
             forward.refresh()
-            found = forward(values)
+            outputs = forward(rows)
     except torch.OutOfMemoryError:
         raise
-    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        # What torch raises for an operator that is missing, or that takes other arguments.
+    except _onednn.OPERATOR_ERRORS as error:
         return f"oneDNN's operators failed ({' '.join(str(error).split())[:200]})"
-    known = expected.isfinite()  # damaged weights are reported with the text whose vector shows it
-    difference = torch.where(known, found - expected, 0).abs().max()
-    if difference <= tolerance * torch.where(known, expected, 0).abs().max():
+    is_finite = expected.isfinite()  # damaged weights are reported with the text whose vector shows it
+    difference = torch.where(is_finite, outputs - expected, 0).abs().max()
+    if difference <= tolerance * torch.where(is_finite, expected, 0).abs().max():
         return None
     return "oneDNN's operators gave other numbers than torch's own"
 
 
-_SECONDS, _LEAST_TURNS = 0.5, 3
-_OPERATIONS, _MOST_TEXTS = 20e9, 64
-# Increased when the measurement changes.
-_VERSION = 1
+# Shortest time of the measurement, in seconds, and fewest turns.
+_MEASURED_SECONDS = 0.5
+_MIN_TURNS = 3
+# Size of the trial: floating-point operations of one turn, and texts.
+_TRIAL_OPERATIONS = 20e9
+_MAX_TRIAL_TEXTS = 64
+# Raise it when the measurement changes, so that stored times are measured again.
+_MEASUREMENT_VERSION = 1
 
 
 def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    weights = sum(place.layer.weight.numel() for place in linear_places(network))
-    texts: list[tuple[int, ...]] = []
+    """Return the last of the contents, as many as one turn of the measurement takes; none without layers."""
+    weight_count = sum(site.layer.weight.numel() for site in linear_sites(network))
+    if not weight_count:
+        return []
+    inputs: list[tuple[int, ...]] = []
     operations = 0
-    for content in reversed(contents) if weights else ():
-        operations += 2 * weights * len(content)
-        if texts and (operations > _OPERATIONS or len(texts) == _MOST_TEXTS):
+    for content in reversed(contents):
+        operations += 2 * weight_count * len(content)
+        if inputs and (operations > _TRIAL_OPERATIONS or len(inputs) == _MAX_TRIAL_TEXTS):
             break
-        texts.append(content)
-    return texts
+        inputs.append(content)
+    return inputs
 
 
 def measured(
     network: torch.nn.Module, trials: Mapping[str, Callable[[], object]], threads: int
 ) -> dict[str, float]:
-    machine = [platform.node(), torch.backends.cpu.get_cpu_capability()]
-    facts = {"version": _VERSION, "model": repr(network), "machine": machine}
-    key = f"packing-{digest({**facts, 'torch': torch.__version__, 'threads': threads})}"
-    known = recalled(key) or {}
-    if not all(isinstance(known.get(name), float) for name in trials):
-        for run in trials.values():
-            run()  # packs weights, and builds kernels
-        # Take turns, and keep the shortest times: other work only makes them longer.
-        known = dict.fromkeys(trials, math.inf)
-        ends, turns = time.perf_counter() + _SECONDS, 0
-        while turns < _LEAST_TURNS or time.perf_counter() < ends:
-            for name, run in trials.items():
-                started = time.perf_counter()
-                run()
-                known[name] = min(known[name], time.perf_counter() - started)
-            turns += 1
-        keep(key, known)
-    return {name: known[name] for name in trials}
+    """Return the shortest time of each trial in seconds, remembered for this machine and kind of model."""
+    facts = {
+        "version": _MEASUREMENT_VERSION,
+        "model": repr(network),
+        "machine": [platform.node(), torch.backends.cpu.get_cpu_capability()],
+        "torch": torch.__version__,
+        "threads": threads,
+    }
+    key = f"packing-{digest(facts)}"
+    stored = recalled(key) or {}
+    if all(isinstance(stored.get(name), float) for name in trials):
+        return {name: stored[name] for name in trials}
+    for run in trials.values():
+        run()  # packs weights, and builds kernels
+    # The trials take turns, and the shortest times count: other processes only make them longer.
+    shortest = dict.fromkeys(trials, math.inf)
+    deadline = time.perf_counter() + _MEASURED_SECONDS
+    turns = 0
+    while turns < _MIN_TURNS or time.perf_counter() < deadline:
+        for name, run in trials.items():
+            started = time.perf_counter()
+            run()
+            shortest[name] = min(shortest[name], time.perf_counter() - started)
+        turns += 1
+    keep(key, shortest)
+    return shortest
 
 
-# Mean cosine between the vectors of a lower precision and the model's own, below which it is of no use.
-_LEAST_AGREEMENT = 0.95
+# Smallest mean cosine between vectors of a lower precision and the model's own at which they are of use.
+_MIN_AGREEMENT = 0.95
 
 
 def require_agreement(
-    exact: NDArray[np.float32], found: NDArray[np.float32], precision: Precision, name: str
+    exact: NDArray[np.float32], lower: NDArray[np.float32], precision: Precision, name: str
 ) -> None:
-    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(found, axis=1)
-    agreement = float(np.mean((exact * found).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)))
+    """Raise an error if a lower precision changes the vectors of the model too much."""
+    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(lower, axis=1)
+    products = (exact * lower).sum(axis=1)
+    agreement = float(np.mean(products / np.maximum(lengths, np.finfo(np.float32).tiny)))
     # The comparison is false where a vector is not finite.
-    if not agreement >= _LEAST_AGREEMENT:
+    if not agreement >= _MIN_AGREEMENT:
         raise InputError(
             f"{precision} changes the vectors of {name} too much (mean cosine {agreement:.2f} with "
             "its own): use another precision, or leave it out"

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,54 +17,81 @@ from stickytoken.encoders.compute.batches import BatchEngine
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(eq=False)
 class Branch:
-    parent: Branch | None  # which it continues from some point; None for a root
+    """Tokens in a row that no other branch has: the rest of one input behind what it shares with others."""
+
+    parent: Branch | None  # the branch that it leaves at some token; None for a root
     shared: int  # number of tokens before it
     tokens: tuple[int, ...]
-    # Pairs (length, input) of the inputs that end on it; the length includes the shared tokens.
+    # Pairs (length, row) of the inputs that end on it; the length includes the shared tokens.
     ends: list[tuple[int, int]] = field(default_factory=list)
-    children: list[Branch] = field(default_factory=list)
+    # Branches that leave it, by the number of tokens before them and their first token.
+    continuations: dict[tuple[int, int], Branch] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
+        """Number of tokens up to its end, shared ones included."""
         return self.shared + len(self.tokens)
+
+    @property
+    def end_lengths(self) -> tuple[int, ...]:
+        """Lengths of the inputs that end on it, in order."""
+        return tuple(sorted(length for length, _ in self.ends))
+
+    @property
+    def end_rows(self) -> list[int]:
+        """The inputs that end on it, in order of length."""
+        return [row for _, row in sorted(self.ends)]
+
+    def has(self, place: int, token: int) -> bool:
+        """Say whether the input with these tokens has the token at a place on this branch."""
+        return place < self.length and self.tokens[place - self.shared] == token
 
 
 def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
-    roots: list[Branch] = []
-    # By (branch, length, token): the branch that continues there with this token.
-    onward: dict[tuple[int, int, int], Branch] = {}
-    for place in sorted(range(len(inputs)), key=lambda place: (-len(inputs[place]), inputs[place])):
-        tokens = inputs[place]
+    """Return the roots of trees in which every common beginning of the inputs stands once."""
+    roots: dict[tuple[int, int], Branch] = {}
+
+    def longest_first(row: int) -> tuple[int, tuple[int, ...]]:
+        return (-len(inputs[row]), inputs[row])
+
+    for row in sorted(range(len(inputs)), key=longest_first):
+        tokens = inputs[row]
         branch: Branch | None = None
-        length = 0
+        length = 0  # tokens of this input that are in a tree
         while length < len(tokens):
-            on_branch = branch is not None and length < branch.length
-            if on_branch and branch.tokens[length - branch.shared] == tokens[length]:  # type: ignore[union-attr]
+            token = tokens[length]
+            if branch is not None and branch.has(length, token):
                 length += 1
                 continue
-            key = (id(branch), length, tokens[length])
-            if key in onward:
-                branch = onward[key]
+            continuations = roots if branch is None else branch.continuations
+            if (length, token) in continuations:
+                branch = continuations[length, token]
                 length += 1
             else:
-                new = onward[key] = Branch(branch, length, tokens[length:])
-                (roots if branch is None else branch.children).append(new)
-                branch, length = new, len(tokens)
+                branch = Branch(branch, length, tokens[length:])
+                continuations[length, token] = branch
+                length = len(tokens)
         if branch is not None:
-            branch.ends.append((length, place))
-    return roots
+            branch.ends.append((length, row))
+    return list(roots.values())
 
 
 def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
+    """Yield the roots, then the branches that leave them, and so on."""
     level = list(roots)
     while level:
         yield level
-        level = [child for branch in level for child in branch.children]
+        level = [child for branch in level for child in branch.continuations.values()]
 
 
-# A model takes one mask, one with a sliding window, or one for each kind of layer.
+def _branches(roots: Sequence[Branch]) -> Iterator[Branch]:
+    for level in levels(roots):
+        yield from level
+
+
+# How many masks a model takes: one, one with a sliding window, or one for each kind of layer.
 _ONE, _WINDOW, _BY_KIND = "one", "window", "by kind"
 _MASKS = {
     "llama": _ONE,
@@ -74,15 +101,19 @@ _MASKS = {
     "qwen3": _BY_KIND,
     "gemma2": _BY_KIND,
 }
+# Implementations of attention that take such masks.
 _ATTENTION = ("sdpa", "eager")
 # Largest difference from the plain path, as a share of the norm of a vector.
 _TOLERANCE = 1e-4
 
-KeysAndValues = list[tuple[torch.Tensor, torch.Tensor]]
+# Keys and values of a branch by layer, each of shape (heads, tokens, d).
+KeysAndValues: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class ReuseLimits:  # within which sharing work pays for its overhead
+class ReuseLimits:
+    """When shared work pays for its overhead."""
+
     tree_share: float = 0.8  # largest share of the tokens that a tree may leave to compute
     fixed_share: float = 0.1  # smallest share of the tokens that fixed beginnings of prompts make up
     rows: int = 4  # fewest inputs per prompt for which fixed beginnings are reused
@@ -92,6 +123,7 @@ REUSE = ReuseLimits()
 
 
 def known_kind(backbone: Any) -> bool:
+    """Say whether a model is of an architecture whose masks are known."""
     config = backbone.config
     return (
         config.model_type in _MASKS
@@ -100,19 +132,23 @@ def known_kind(backbone: Any) -> bool:
     )
 
 
-def agree(found: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
+def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
+    """Say whether vectors equal those of the plain path, up to rounding (machine epsilon)."""
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
-    return bool(np.abs(found - plain).max() <= tolerance)
+    return bool(np.abs(vectors - plain).max() <= tolerance)
 
 
-def samples_of(carrier: tuple[int, ...], copied: Sequence[int]) -> list[tuple[int, ...]]:
-    copies = [(token,) * count for token in copied for count in (1, 2, 3)]
-    return [*((*carrier, *each) for each in copies), *((*each, *carrier) for each in copies)]
+def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return a carrier with one to three copies of each token behind it, then with the copies before it."""
+    copies = [(token,) * count for token in tokens for count in (1, 2, 3)]
+    behind = [carrier + row for row in copies]
+    before = [row + carrier for row in copies]
+    return behind + before
 
 
 @dataclass
 class PrefixReuse:
-    """Compute inputs as trees, if that gives the vectors of the plain path on a few samples."""
+    """Computes inputs as trees, if that gives the vectors of the plain path on a few samples."""
 
     backbone: Any  # of a causal model
     before: tuple[int, ...]  # tokens of the template before each content
@@ -127,17 +163,22 @@ class PrefixReuse:
     rounding: float
     memory_left: bool = True
 
-    def shared(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> NDArray[np.float32] | None:
-        roots = self.trees(contents, known) if self.memory_left else None
+    def shared(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> NDArray[np.float32] | None:
+        """Return the vectors of distinct contents, or None if trees save too little or cannot be used.
+
+        ``cached`` is the number of tokens of each input that the plain path would not compute either.
+        """
+        roots = self.trees(contents, cached) if self.memory_left else None
         if not roots or not self._agrees:
             return None
         try:
             return self.vectors(roots, len(contents))
         except torch.OutOfMemoryError:
-            # Keys and values take extra memory, which the plain path does not need.
+            # Keys and values take memory that the plain path does not need.
             self.memory_left = False
-            name, device = self.engine.name, self.engine.device
-            _LOG.warning("%s: out of memory on %s, continuing without reuse", name, device)
+            _LOG.warning(
+                "%s: out of memory on %s, continuing without reuse", self.engine.name, self.engine.device
+            )
             return None
 
     @cached_property
@@ -147,124 +188,163 @@ class PrefixReuse:
             return False
         return agree(self.vectors(roots, len(self.samples)), self.plain(self.samples), self.rounding)
 
-    def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
-        after = self.after
+    def trees(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> list[Branch] | None:
+        """Return the roots of the inputs' trees, or None if the trees save too few tokens."""
         inputs = [(*self.before, *content) for content in contents]
         if not all(inputs):
             return None
         roots = grow(inputs)
-        plain = sum(map(len, inputs)) + (len(after) - known) * len(inputs)
-        new = sum(len(branch.tokens) for level in levels(roots) for branch in level)
-        computed = new + len(after) * len(inputs)
-        return roots if computed <= self.limits.tree_share * plain else None
+        plain_tokens = sum(map(len, inputs)) + (len(self.after) - cached) * len(inputs)
+        tree_tokens = sum(len(branch.tokens) for branch in _branches(roots))
+        computed_tokens = tree_tokens + len(self.after) * len(inputs)
+        return roots if computed_tokens <= self.limits.tree_share * plain_tokens else None
 
     def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
-        found: NDArray[np.float32] | None = None
-        # A few trees at a time, since their keys and values are kept until they are done.
+        """Return the vectors of all inputs of these trees, in the order of the inputs."""
+        vectors: NDArray[np.float32] | None = None
+        # A few trees at a time, since the keys and values of a tree are held until it is done.
         for group in _groups(roots, self.engine.token_budget):
-            kept: dict[int, KeysAndValues] = {}
+            held: dict[Branch, KeysAndValues] = {}
             for level in levels(group):
-                for ends, branches in _batches(level, len(self.after), self.engine.token_budget):
-                    rows, vectors = self._run(ends, branches, kept)
-                    if found is None:
-                        found = np.empty((count, vectors.shape[1]), dtype=np.float32)
-                    found[rows] = vectors
-        return np.empty((0, 0), np.float32) if found is None else found
+                for branches in _batches(level, len(self.after), self.engine.token_budget):
+                    batch_vectors = self._run(branches, held)
+                    if vectors is None:
+                        vectors = np.empty((count, batch_vectors.shape[1]), dtype=np.float32)
+                    # Inputs are distinct, so each end belongs to one of them.
+                    rows = [row for branch in branches for row in branch.end_rows]
+                    vectors[rows] = batch_vectors
+        return np.empty((0, 0), np.float32) if vectors is None else vectors
 
-    def _run(
-        self, ends: tuple[int, ...], branches: Sequence[Branch], kept: dict[int, KeysAndValues]
-    ) -> tuple[list[int], NDArray[np.float32]]:
-        from transformers import DynamicCache
+    def _run(self, branches: Sequence[Branch], held: dict[Branch, KeysAndValues]) -> NDArray[np.float32]:
+        """Compute branches of one shape, and return the vectors of the inputs that end on each.
 
-        after, shared, size = self.after, branches[0].shared, len(branches[0].tokens)
+        A row holds the tokens of its branch, then the template's end once for every input that ends there.
+        ``held`` has the keys and values of the parents, and gets those of branches that others leave.
+        """
+        first = branches[0]
+        ends = first.end_lengths
         device = self.backbone.get_input_embeddings().weight.device
-        rows = [[*branch.tokens, *after * len(ends)] for branch in branches]
-        cache = DynamicCache()
-        if shared:  # its keys and values by layer, shape (branches, heads, shared, d)
-            parents = [kept[id(branch.parent)] for branch in branches]
-            one = all(parent is parents[0] for parent in parents)
-            for layer, pairs in enumerate(zip(*parents, strict=True)):
-                keys, values = (
-                    own[0][None, :, :shared].expand(len(own), -1, -1, -1)
-                    if one
-                    else torch.stack([state[:, :shared] for state in own])
-                    for own in zip(*pairs, strict=True)
-                )
-                cache.update(keys, values, layer)
-        places, mask = _places(shared, size, ends, len(after))
+        closing_tokens = self.after * len(ends)
+        ids = [branch.tokens + closing_tokens for branch in branches]
+        places, attends = _places(first.shared, len(first.tokens), ends, len(self.after))
+        cache = _cache_of_parents(branches, held)
         states = self.states(
             {
-                "input_ids": torch.tensor(rows, dtype=torch.long, device=device),
-                "attention_mask": self._masks(places.to(device), mask.to(device)),
-                "position_ids": places[None, shared:].to(device),
+                "input_ids": torch.tensor(ids, dtype=torch.long, device=device),
+                "attention_mask": self._masks(places.to(device), attends.to(device)),
+                "position_ids": places[None, first.shared :].to(device),
                 "past_key_values": cache,
                 "use_cache": True,
             }
         )
-        layers: Any = cache.layers
         for row, branch in enumerate(branches):
-            if branch.children:
-                kept[id(branch)] = [
-                    (layer.keys[row, :, : branch.length], layer.values[row, :, : branch.length])
-                    for layer in layers
-                ]
-        last = [
-            size + (fan + 1) * len(after) - 1 if after else end - shared - 1 for fan, end in enumerate(ends)
-        ]
-        vectors = self.finish(states[:, last].flatten(0, 1)[:, None]).float()
-        # Inputs are distinct, so each end belongs to one; all branches have the same ends.
-        inputs = [row for branch in branches for _, row in sorted(branch.ends)]
-        return inputs, vectors.cpu().numpy()
+            if branch.continuations:
+                held[branch] = _row_of_cache(cache, row, branch.length)
+        if self.after:
+            closings = range(1, len(ends) + 1)
+            last_places = [len(first.tokens) + number * len(self.after) - 1 for number in closings]
+        else:
+            last_places = [end - first.shared - 1 for end in ends]
+        vectors = self.finish(states[:, last_places].flatten(0, 1)[:, None]).float()
+        return vectors.cpu().numpy()
 
-    def _masks(self, places: torch.Tensor, seen: torch.Tensor) -> Any:
+    def _masks(self, places: torch.Tensor, attends: torch.Tensor) -> Any:
         """Build additive attention masks: 0 where a token attends to another, else the lowest number."""
-        config, dtype = self.backbone.config, self.backbone.dtype
-        kind, window, near = _MASKS[config.model_type], getattr(config, "sliding_window", None), seen
+        config = self.backbone.config
+        kind = _MASKS[config.model_type]
+        window = getattr(config, "sliding_window", None)
+        attends_nearby = attends
         if window is not None:
-            near = seen & (places[-len(seen) :, None] - places[None, :] < window)
-        full, sliding = (
-            torch.where(own, 0.0, torch.finfo(dtype).min).to(dtype)[None, None] for own in (seen, near)
-        )
+            distances = places[-len(attends) :, None] - places[None, :]
+            attends_nearby = attends & (distances < window)
+        full = self._additive(attends)
+        sliding = self._additive(attends_nearby)
         if kind == _BY_KIND:
             return {"full_attention": full, "sliding_attention": sliding}
         return sliding if kind == _WINDOW else full
 
+    def _additive(self, attends: torch.Tensor) -> torch.Tensor:
+        dtype = self.backbone.dtype
+        return torch.where(attends, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
+
+
+def _cache_of_parents(branches: Sequence[Branch], held: dict[Branch, KeysAndValues]) -> Any:
+    """Return a cache with the keys and values of the shared tokens, a row for each branch."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    shared = branches[0].shared
+    if not shared:
+        return cache
+    parents = [held[branch.parent] for branch in branches if branch.parent is not None]
+
+    def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        # Shape (branches, heads, shared, d). One parent for all is not copied.
+        if all(parent is parents[0] for parent in parents):
+            return tensors[0][None, :, :shared].expand(len(tensors), -1, -1, -1)
+        return torch.stack([tensor[:, :shared] for tensor in tensors])
+
+    for layer in range(len(parents[0])):
+        keys = rows([parent[layer][0] for parent in parents])
+        values = rows([parent[layer][1] for parent in parents])
+        cache.update(keys, values, layer)
+    return cache
+
+
+def _row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
+    return [(layer.keys[row, :, :length], layer.values[row, :, :length]) for layer in cache.layers]
+
 
 def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
+    """Divide the roots into groups whose held keys and values are of at most so many tokens, if possible."""
     group: list[Branch] = []
-    size = 0
+    group_tokens = 0
     for root in roots:
-        own = sum(branch.length for level in levels([root]) for branch in level if branch.children)
-        if group and size + own > token_budget:
+        held_tokens = sum(branch.length for branch in _branches([root]) if branch.continuations)
+        if group and group_tokens + held_tokens > token_budget:
             yield group
-            group, size = [], 0
+            group = []
+            group_tokens = 0
         group.append(root)
-        size += own
+        group_tokens += held_tokens
     if group:
         yield group
 
 
-def _batches(
-    level: Sequence[Branch], after: int, token_budget: int
-) -> Iterator[tuple[tuple[int, ...], list[Branch]]]:
-    shapes: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
+def _batches(level: Sequence[Branch], after: int, token_budget: int) -> Iterator[list[Branch]]:
+    """Divide branches of a level into batches of one shape: tokens before it, its tokens, and its ends."""
+    by_shape: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
-        ends = tuple(sorted(length for length, _ in branch.ends))
-        shapes.setdefault((branch.shared, len(branch.tokens), ends), []).append(branch)
-    for (shared, size, ends), branches in shapes.items():
+        shape = (branch.shared, len(branch.tokens), branch.end_lengths)
+        by_shape.setdefault(shape, []).append(branch)
+    for (shared, size, ends), branches in by_shape.items():
         rows = max(1, token_budget // (shared + size + after * len(ends)))
         for start in range(0, len(branches), rows):
-            yield ends, branches[start : start + rows]
+            yield branches[start : start + rows]
 
 
 def _places(shared: int, size: int, ends: tuple[int, ...], after: int) -> tuple[torch.Tensor, torch.Tensor]:
-    whole = shared + size
-    closings = [(fan, end + k) for fan, end in enumerate(ends) for k in range(after)]
-    place = torch.tensor([*range(whole), *(position for _, position in closings)])
-    own = torch.tensor([*[-1] * whole, *(fan for fan, _ in closings)])
-    # Each token attends to this many tokens of the branch, shared ones included.
-    limit = torch.tensor([*range(1, whole + 1), *(ends[fan] for fan, _ in closings)])
-    earlier = torch.arange(len(place))[None, :]
-    on_branch = (own[None, :] < 0) & (earlier < limit[:, None])
-    closing = (own[None, :] >= 0) & (own[None, :] == own[:, None]) & (place[None, :] <= place[:, None])
-    return place, (on_branch | closing)[shared:]
+    """Return the position of each token of a row, and to which tokens each new one attends.
+
+    A row has the tokens of a branch, shared ones included, and then for each end one closing of ``after``
+    tokens. A token of the branch attends to the earlier ones. A token of a closing attends to the branch up to
+    its end, and to the earlier tokens of the same closing.
+    """
+    branch_size = shared + size
+    positions = list(range(branch_size))
+    closing_numbers = [-1] * branch_size  # of each token; -1 on the branch
+    branch_limits = list(range(1, branch_size + 1))  # tokens of the branch that each token attends to
+    for number, end in enumerate(ends):
+        positions += range(end, end + after)
+        closing_numbers += [number] * after
+        branch_limits += [end] * after
+    place = torch.tensor(positions)
+    closing = torch.tensor(closing_numbers)
+    limit = torch.tensor(branch_limits)
+    index = torch.arange(len(place))[None, :]
+    is_on_branch = closing[None, :] < 0
+    within_branch = is_on_branch & (index < limit[:, None])
+    is_same_closing = closing[None, :] == closing[:, None]
+    is_not_later = place[None, :] <= place[:, None]
+    within_closing = ~is_on_branch & is_same_closing & is_not_later
+    return place, (within_branch | within_closing)[shared:]
