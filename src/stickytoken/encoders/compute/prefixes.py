@@ -327,8 +327,8 @@ def _places(shared: int, size: int, ends: tuple[int, ...], after: int) -> tuple[
     """Return the position of each token of a row, and to which tokens each new one attends.
 
     A row has the tokens of a branch, shared ones included, and then for each end one closing of ``after``
-    tokens. A token of the branch attends to the earlier ones. A token of a closing attends to the branch up to
-    its end, and to the earlier tokens of the same closing.
+    tokens. A token of the branch attends to the earlier ones. A token of a closing attends to the branch up
+    to its end, and to the earlier tokens of the same closing.
     """
     branch_size = shared + size
     positions = list(range(branch_size))
